@@ -1,0 +1,60 @@
+# make demo    the whole way of the data on real input: Spark -> server (killed and restarted) -> index -> comparison
+#              (REPO=path takes the history of another git repository)
+# make test    every test, with the coverage
+# make check   format, lint, types
+# make bench   the measurements
+# make clean   removes everything that the others made
+#
+# The first four do all the set-up by themselves: a .venv with the versions of constraints.txt, made again where
+# pyproject.toml or constraints.txt changed. PYTHON=python3.12 takes another interpreter for a new .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DELETE_ON_ERROR:
+.PHONY: demo test check bench clean
+
+demo: $(INSTALLED)
+	@$(BIN)/tailrace demo $(if $(REPO),--repo '$(REPO)')
+
+test: $(INSTALLED)
+	@$(BIN)/python -m pytest --cov --cov-report=term
+
+check: $(INSTALLED)
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+bench: $(INSTALLED)
+	@set -e; for question in bench/[!_]*.py; do echo "== $$question"; $(BIN)/python "$$question"; done
+
+clean:
+	rm -rf $(VENV) build dist demo-data spark-warehouse metastore_db derby.log
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	find client_sdk server spark_sink tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# pyvenv.cfg is what tells a virtual environment from a folder. It is the first thing that `python -m venv` writes;
+# .DELETE_ON_ERROR takes it away again where the rest failed.
+$(VENV)/pyvenv.cfg:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "Tailrace needs Python 3.11 or newer, and there is no '$(PYTHON)' here." >&2; \
+	  echo "  Debian, Ubuntu:  sudo apt install python3 python3-venv" >&2; \
+	  echo "  elsewhere:       make PYTHON=/path/to/python3 ..." >&2; \
+	  exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Tailrace needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1)." >&2; \
+	  echo "  Debian, Ubuntu:  sudo apt install python3.11 python3.11-venv" >&2; \
+	  echo "  then:            make PYTHON=python3.11 ..." >&2; \
+	  exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "$(PYTHON) comes without the modules venv and ensurepip, which make the .venv." >&2; \
+	  echo "  Debian, Ubuntu:  sudo apt install python3-venv" >&2; \
+	  echo "  for a Python that is not the system's own:  sudo apt install python3.X-venv  (its X)" >&2; \
+	  exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@

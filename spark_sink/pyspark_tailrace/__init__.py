@@ -1,0 +1,49 @@
+"""Tailrace for Spark: the data source ``tailrace``, and what a job needs around it.
+
+Spark finds this package by its name and imports it in a process of its own whenever a source is not built in. An
+exception there would take every other source found that way down with ours. So nothing is imported before it is asked
+for, and ``DefaultSource``, the attribute that Spark looks for, is simply absent where it cannot be had; a warning then
+says why. Programs call ``register(spark)``, or ``local_session()``, which does it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark_tailrace.partitioning import partition_of
+    from pyspark_tailrace.session import local_session, register
+    from pyspark_tailrace.source import TailraceSource as DefaultSource
+
+__all__ = ["DefaultSource", "local_session", "partition_of", "register"]
+
+_HOMES = {
+    "DefaultSource": ("pyspark_tailrace.source", "TailraceSource"),
+    "local_session": ("pyspark_tailrace.session", "local_session"),
+    "partition_of": ("pyspark_tailrace.partitioning", "partition_of"),
+    "register": ("pyspark_tailrace.session", "register"),
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = home
+    try:
+        found: object = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        # A missing library is an ImportError, one built for another version can be anything. Spark asks with
+        # hasattr(), which lets only AttributeError through without harm.
+        if name != "DefaultSource":
+            raise
+        warnings.warn(f"the Spark source 'tailrace' is not available: {error}", RuntimeWarning, stacklevel=2)
+        raise AttributeError(f"{name} cannot be imported: {error}") from error
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,121 @@
+"""The partition of a key as a Spark SQL expression, evaluated inside the JVM.
+
+Spark's ``xxhash64`` of a binary column is XXH64 with seed 42, the hash of ``tailrace.hashing``; Spark gives it as a
+signed 64-bit number. For n equal ranges the partition is (hash * n) >> 64, done in two halves because Spark has no
+128-bit integers. Other ranges are found by bisection over their first hashes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from tailrace.hashing import HASH_MAX, partition_range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyspark.sql import Column
+
+# Up to here the product of the hash's upper half and the count fits into Spark's signed 64-bit integer.
+PARTITIONS_MAX = 2**31 - 1
+
+SIGN_BIT = 1 << 63
+
+
+class HashRange(Protocol):
+    """What of a ``tailrace.PartitionInfo`` is needed here; both ends belong to the range."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def hash_first(self) -> int: ...
+    @property
+    def hash_last(self) -> int: ...
+
+
+def partition_of(col: Column | str, partitions: int | Iterable[HashRange]) -> Column:
+    """The partition (int) that owns the key in ``col``, to be used as in ``df.repartition(n, partition_of("key", n))``.
+
+    ``col``: a column or its name, binary or string; of a string the UTF-8 bytes are the key. ``partitions``: the count
+    of a feed whose partitions are equal ranges, or the ranges themselves, as ``feed.partitions()`` gives them. A null
+    key, which no feed takes, gets some partition. ValueError where the ranges are not the whole of the hashes, once.
+    """
+    from pyspark.sql import functions as F
+
+    column = F.col(col) if isinstance(col, str) else col
+    # By way of binary, since the hash of a string with a collation is that of its collation key.
+    key_hash = F.xxhash64(column.cast("binary"))
+    if isinstance(partitions, int):
+        return _equal_ranges(key_hash, _checked_count(partitions))
+    ranges = checked_ranges(partitions)
+    if are_equal_ranges(ranges):
+        return _equal_ranges(key_hash, len(ranges))
+    return _listed_ranges(key_hash, ranges)
+
+
+def checked_ranges(partitions: Iterable[HashRange]) -> list[HashRange]:
+    """The ranges by their first hash. ValueError where they overlap, or where a hash belongs to none."""
+    ranges = sorted(partitions, key=lambda info: info.hash_first)
+    if not ranges:
+        raise ValueError("no partitions were given; a feed has at least one")
+    expected = 0
+    for info in ranges:
+        if info.hash_first != expected or info.hash_last < info.hash_first:
+            raise ValueError(
+                f"partition {info.id} owns the hashes {info.hash_first} to {info.hash_last}, but {expected} is the "
+                "next one to be owned; give all partitions of one feed, as feed.partitions() returns them"
+            )
+        expected = info.hash_last + 1
+    if expected != HASH_MAX + 1:
+        raise ValueError(f"no partition owns the hashes from {expected}; give all partitions of the feed")
+    return ranges
+
+
+def are_equal_ranges(ranges: Sequence[HashRange]) -> bool:
+    """Whether the ranges, in order, are those of a feed that was created with this many partitions."""
+    return all(
+        info.id == index and (info.hash_first, info.hash_last) == partition_range(index, len(ranges))
+        for index, info in enumerate(ranges)
+    )
+
+
+def _checked_count(partitions: int) -> int:
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise ValueError(f"{partitions} is no count of partitions: 1 to {PARTITIONS_MAX}")
+    return partitions
+
+
+def _equal_ranges(key_hash: Column, partitions: int) -> Column:
+    from pyspark.sql import functions as F
+
+    upper = F.shiftrightunsigned(key_hash, 32)
+    lower = key_hash.bitwiseAND(F.lit(0xFFFFFFFF))
+    carried = F.shiftright(lower * F.lit(partitions), 32)
+    return F.shiftright(upper * F.lit(partitions) + carried, 32).cast("int")
+
+
+def _listed_ranges(key_hash: Column, ranges: Sequence[HashRange]) -> Column:
+    from pyspark.sql import functions as F
+
+    # Spark compares signed: with the sign bit turned over, the order is that of the unsigned hashes.
+    ordered_hash = key_hash.bitwiseXOR(F.lit(-SIGN_BIT))
+    begins = _array(f"{info.hash_first - SIGN_BIT}L" for info in ranges)
+    steps = _array(str(1 << bit) for bit in reversed(range((len(ranges) - 1).bit_length())))
+
+    def bisected(wanted: Column) -> Column:
+        def go_on(index: Column, step: Column) -> Column:
+            # Beyond the end get() gives null, and a comparison with null is not true.
+            return index + F.when(F.get(begins, index + step) <= wanted, step).otherwise(F.lit(0))
+
+        return F.aggregate(steps, F.lit(0), go_on)
+
+    # An array of one, so that the hash is computed once a row and not in each step.
+    index = F.get(F.transform(F.array(ordered_hash), bisected), F.lit(0))
+    return F.get(_array(str(info.id) for info in ranges), index)
+
+
+def _array(literals: Iterable[str]) -> Column:
+    """A constant array; as one text, because a call into the JVM for each of a thousand elements takes a second."""
+    from pyspark.sql import functions as F
+
+    return F.expr(f"array({', '.join(literals)})")

@@ -1,0 +1,80 @@
+"""A Spark session on this machine, and the registration of the source in any session."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark_tailrace.java import find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+JVM_OPTIONS = "spark.driver.extraJavaOptions"
+NO_PYSPARK = "Spark is not installed here. Install it with: pip install 'tailrace[spark-local]'"
+
+
+def local_session(
+    *, master: str = "local[*]", app_name: str = "tailrace", config: Mapping[str, object] = {}
+) -> SparkSession:
+    """Starts Spark in this process's machine, ready for ``format("tailrace")``.
+
+    Finds a Java (see ``pyspark_tailrace.java``), makes Spark's workers run this very Python, leaves the web interface
+    off and logs errors only. ``config`` are Spark's own settings and win over ours; a value that is not a string is
+    written as Spark writes it (True is ``true``). Settings of the Java machine, such as ``spark.driver.memory``, count
+    only for the first session of a process. Where a session is active already, it is that one, with the source
+    registered and with those of the settings that can still be changed.
+
+    Sets JAVA_HOME, PYSPARK_PYTHON and, unless it is there, SPARK_LOCAL_IP in ``os.environ``, because Spark takes them
+    from nowhere else. The caller stops the session, with ``stop()``.
+
+    Raises ``JavaNotFound`` where there is no Java, and ImportError where there is no PySpark; both say what to install.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ImportError(NO_PYSPARK) from error
+
+    if SparkSession.getActiveSession() is None:
+        _prepare_environment(master)
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for name, value in session_settings(config).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Makes ``format("tailrace")`` known in this session (a session made from it by ``newSession()`` needs its own)."""
+    from pyspark_tailrace.source import TailraceSource
+
+    spark.dataSource.register(TailraceSource)
+
+
+def session_settings(config: Mapping[str, object]) -> dict[str, str]:
+    """Spark's settings for a local session: ours, and over them those of ``config``."""
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # Java options are split at blanks; a URI has none.
+        JVM_OPTIONS: f"-Dlog4j2.configurationFile={LOG_SETTINGS.resolve().as_uri()}",
+    }
+    for name, value in config.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        settings[name] = f"{settings[name]} {text}" if name == JVM_OPTIONS else text
+    return settings
+
+
+def _prepare_environment(master: str) -> None:
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    # Otherwise the workers are whatever `python3` the PATH has, which may lack pyarrow and this package.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    if master.startswith("local"):
+        # Nobody else talks to a local Spark. Without it, Spark asks for the host's own name, which need not resolve.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
