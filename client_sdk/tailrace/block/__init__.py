@@ -1,0 +1,52 @@
+"""The block: an immutable columnar run of mutations of one partition, in seq order (docs/formats/block.md).
+
+    header.py    the 96 bytes in front, which alone say how to order, route, check and forward a block
+    layout.py    where each column lies in a body
+    check.py     whether the columns of a body hold what they must, by whole columns
+    columns.py   a body opened: columns as buffers, lists, Arrow arrays
+    block.py     header and body together
+    encode.py    a block from lists of keys and values
+    to_arrow.py, from_arrow.py   columns as Arrow arrays, a block from Arrow arrays
+
+Everything here is pure: bytes in, objects out. Numpy and pyarrow are used where they are installed, and imported at
+the first need (lazy.py).
+"""
+
+from __future__ import annotations
+
+from tailrace.block.block import Block
+from tailrace.block.columns import Columns
+from tailrace.block.encode import Stamps, encode_block
+from tailrace.block.from_arrow import block_from_arrow
+from tailrace.block.header import (
+    BODY_BYTES_MAX,
+    COMPRESS_BYTES_MIN,
+    FLAG_COMPRESSED,
+    FLAG_SEQS,
+    FLAG_TIMESTAMPS,
+    FLAG_TOMBSTONES,
+    HEADER_BYTES,
+    KEY_BYTES_MAX,
+    ROWS_MAX,
+    VALUE_BYTES_MAX,
+    BlockHeader,
+)
+
+__all__ = [
+    "BODY_BYTES_MAX",
+    "COMPRESS_BYTES_MIN",
+    "FLAG_COMPRESSED",
+    "FLAG_SEQS",
+    "FLAG_TIMESTAMPS",
+    "FLAG_TOMBSTONES",
+    "HEADER_BYTES",
+    "KEY_BYTES_MAX",
+    "ROWS_MAX",
+    "VALUE_BYTES_MAX",
+    "Block",
+    "BlockHeader",
+    "Columns",
+    "Stamps",
+    "block_from_arrow",
+    "encode_block",
+]

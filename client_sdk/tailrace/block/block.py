@@ -1,0 +1,139 @@
+"""A block: its header and its stored body. It does not change; what seems to change it makes another one."""
+
+from __future__ import annotations
+
+import lz4.block
+
+from tailrace.block.check import check_columns
+from tailrace.block.columns import Columns
+from tailrace.block.header import FLAG_COMPRESSED, FLAG_SEQS, FLAG_TIMESTAMPS, HEADER_BYTES, BlockHeader, sum_of
+from tailrace.block.layout import read_layout
+from tailrace.errors import BadBlock
+
+
+class Block:
+    """An immutable block.
+
+    ``header`` is what the header says, ``head`` its 96 bytes, ``body`` the stored body, compressed or not, never
+    copied: a block parsed from a buffer keeps that whole buffer alive, and the buffer must not change.
+    """
+
+    __slots__ = ("_checked", "_columns", "body", "head", "header")
+
+    def __init__(self, header: BlockHeader, head: bytes, body: bytes | memoryview) -> None:
+        """For those who know that the three belong together; others parse or encode."""
+        self.header = header
+        self.head = head
+        self.body = body
+        self._columns: Columns | None = None
+        self._checked = False
+
+    @classmethod
+    def parse(cls, data: bytes | memoryview) -> Block:
+        """The block that ``data`` is, whole. BadBlock for a broken header, a wrong length or a wrong checksum.
+
+        The columns inside are checked by ``columns``.
+        """
+        block = cls.parse_at(data, 0)
+        if block.nbytes != memoryview(data).nbytes:
+            raise BadBlock(f"a block of {block.nbytes} bytes was expected, here are {memoryview(data).nbytes}")
+        return block
+
+    @classmethod
+    def parse_at(cls, data: bytes | memoryview, offset: int) -> Block:
+        """The block that begins at byte ``offset`` of ``data``, which may go on behind it; BadBlock as ``parse``."""
+        view = memoryview(data)[offset:]
+        header = BlockHeader.unpack(view)
+        nbytes = HEADER_BYTES + header.stored_bytes
+        if view.nbytes < nbytes:
+            raise BadBlock(f"a block of {nbytes} bytes was expected, here are only {view.nbytes}")
+        body = view[HEADER_BYTES:nbytes]
+        found = sum_of(body)
+        if found != header.body_sum:
+            raise BadBlock(f"the body's checksum is {found:016x}, the header says {header.body_sum:016x}")
+        return cls(header, bytes(view[:HEADER_BYTES]), body)
+
+    @property
+    def nbytes(self) -> int:
+        """The length of the whole block."""
+        return HEADER_BYTES + self.header.stored_bytes
+
+    @property
+    def rows(self) -> int:
+        """How many mutations it holds."""
+        return self.header.rows
+
+    def stamped(self, first_seq: int, timestamp: int) -> Block:
+        """This block with seqs from ``first_seq`` on, one a row, and the timestamp (microseconds since 1970 UTC).
+
+        The body stays the same object. ValueError for a block that brings its own seqs or timestamps, or a seq below 1.
+        """
+        header = self.header
+        if header.flags & (FLAG_SEQS | FLAG_TIMESTAMPS):
+            raise ValueError("a block with columns of seqs or timestamps has its numbers already")
+        if first_seq < 1:
+            raise ValueError(f"seqs begin at 1, not at {first_seq}")
+        last_seq = first_seq + header.rows - 1
+        return self._with(header._replace(first_seq=first_seq, last_seq=last_seq, timestamp=timestamp))
+
+    def numbered(self, producer_id: int, producer_seq: int) -> Block:
+        """This block under another producer's number: a producer renumbers what it sends again."""
+        return self._with(self.header._replace(producer_id=producer_id, producer_seq=producer_seq))
+
+    def tobytes(self) -> bytes:
+        """The whole block as one string of bytes."""
+        return b"".join((self.head, self.body))
+
+    def columns(self) -> Columns:
+        """The columns, decompressed and checked once and kept. BadBlock where they break the format.
+
+        A compressed block then holds its raw body too; ``open_columns`` does not keep it.
+        """
+        if self._columns is None:
+            self._columns = self.open_columns()
+        return self._columns
+
+    def open_columns(self) -> Columns:
+        """The columns as ``columns`` gives them, without keeping them. They are checked at the first call only."""
+        if self._columns is not None:
+            return self._columns
+        raw = memoryview(self._raw_body())
+        layout = read_layout(self.header, raw)
+        if not self._checked:
+            check_columns(self.header, layout, raw)
+            self._checked = True
+        return Columns(self.header, layout, raw)
+
+    def _raw_body(self) -> bytes | memoryview:
+        """The body, decompressed where it is compressed. BadBlock where it is no lz4, or not of its length."""
+        header = self.header
+        if not header.flags & FLAG_COMPRESSED:
+            return self.body
+        try:
+            raw: bytes = lz4.block.decompress(self.body, uncompressed_size=header.raw_bytes)
+        except lz4.block.LZ4BlockError as error:
+            raise BadBlock(f"the body is no lz4 of {header.raw_bytes} bytes: {error}") from None
+        if len(raw) != header.raw_bytes:
+            raise BadBlock(f"the body decompresses to {len(raw)} bytes, the header says {header.raw_bytes}")
+        return raw
+
+    def _with(self, header: BlockHeader) -> Block:
+        """The same body under another header; checked stays checked, unless columns have to agree with what changes."""
+        block = Block(header, header.pack(), self.body)
+        block._checked = self._checked and not header.flags & (FLAG_SEQS | FLAG_TIMESTAMPS)
+        return block
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Block):
+            return NotImplemented
+        return self.head == other.head and self.body == other.body
+
+    def __hash__(self) -> int:
+        return hash(self.head)
+
+    def __repr__(self) -> str:
+        header = self.header
+        return (
+            f"<Block of partition {header.partition}: {header.rows} rows, "
+            f"seqs {header.first_seq} to {header.last_seq}, {self.nbytes} bytes>"
+        )

@@ -1,0 +1,167 @@
+"""The columns of a block's body: as buffers without copying, as lists, and as Arrow arrays (to_arrow.py)."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import struct
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any
+
+from tailrace.block.check import PLAIN_ROWS_MAX, absent_rows, uniform_width, unpack_u32, unpack_u64
+from tailrace.block.lazy import pyarrow, pyarrow_or_none
+from tailrace.block.to_arrow import binary_array, record_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.block.header import BlockHeader
+    from tailrace.block.layout import Layout
+
+_CHUNK_ROWS = 64  # rows that one Struct takes at once: more gain nothing, and a Struct's size stays bounded
+
+
+class Columns:
+    """The decoded columns of one block, checked. Made by ``Block.columns``.
+
+    Buffers are memoryviews of the raw body, so they keep it alive and cost nothing; the lists are made anew at each
+    call. The hashes are the producer's word.
+    """
+
+    __slots__ = ("_layout", "_raw", "header")
+
+    def __init__(self, header: BlockHeader, layout: Layout, raw: memoryview) -> None:
+        self.header = header
+        self._layout = layout
+        self._raw = raw
+
+    def __len__(self) -> int:
+        return self.header.rows
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are, at least 1."""
+        return self.header.rows
+
+    @property
+    def hash_buffer(self) -> memoryview:
+        """The key hashes: ``rows`` u64."""
+        return self._raw[self._layout.hashes]
+
+    @property
+    def key_offsets(self) -> memoryview:
+        """Where each key begins in ``key_data``, and where the last ends: ``rows + 1`` u32."""
+        return self._raw[self._layout.key_offsets]
+
+    @property
+    def key_data(self) -> memoryview:
+        """All keys, one after the other."""
+        return self._raw[self._layout.key_data]
+
+    @property
+    def validity(self) -> memoryview | None:
+        """A bit a row, least bit first, 0 for a tombstone; None where there is no tombstone."""
+        extent = self._layout.validity
+        return None if extent is None else self._raw[extent]
+
+    @property
+    def value_offsets(self) -> memoryview:
+        """Where each value begins in ``value_data``, and where the last ends: ``rows + 1`` u32."""
+        return self._raw[self._layout.value_offsets]
+
+    @property
+    def value_data(self) -> memoryview:
+        """All values, one after the other."""
+        return self._raw[self._layout.value_data]
+
+    def hashes(self) -> list[int]:
+        """The hash of each key, 64 bits."""
+        return list(unpack_u64(self.hash_buffer, self.rows))
+
+    def seqs(self) -> Sequence[int]:
+        """The seq of each row, a range where they are dense; all 0 before the server gave them."""
+        header, extent = self.header, self._layout.seqs
+        if extent is not None:
+            return unpack_u64(self._raw[extent], header.rows)
+        if header.first_seq == 0:
+            return [0] * header.rows
+        return range(header.first_seq, header.last_seq + 1)
+
+    def timestamps(self) -> Sequence[int]:
+        """The timestamp of each row in microseconds since 1970 UTC."""
+        extent = self._layout.timestamps
+        if extent is not None:
+            return unpack_u64(self._raw[extent], self.rows)
+        return [self.header.timestamp] * self.rows
+
+    def keys(self) -> list[bytes]:
+        """The key of each row."""
+        return self._strings(self.key_offsets, self.key_data, None)
+
+    def values(self) -> list[bytes | None]:
+        """The value of each row, None for a tombstone."""
+        return self._strings(self.value_offsets, self.value_data, self.validity)
+
+    def row_above(self, seq: int) -> int:
+        """The first row whose seq is above ``seq``; ``rows`` where there is none."""
+        return bisect.bisect_right(self.seqs(), seq)
+
+    def seq_buffer(self) -> memoryview | None:
+        """The column of seqs, ``rows`` u64; None where they are dense."""
+        extent = self._layout.seqs
+        return None if extent is None else self._raw[extent]
+
+    def timestamp_buffer(self) -> memoryview | None:
+        """The column of timestamps, ``rows`` u64; None where all have the header's."""
+        extent = self._layout.timestamps
+        return None if extent is None else self._raw[extent]
+
+    def key_array(self) -> Any:
+        """The keys as a pyarrow binary array, without copying. ImportError without pyarrow."""
+        return binary_array(pyarrow(), self.key_offsets, self.key_data, None, self.rows)
+
+    def value_array(self) -> Any:
+        """The values as a pyarrow binary array, without copying; null for a tombstone. ImportError without pyarrow."""
+        return binary_array(pyarrow(), self.value_offsets, self.value_data, self.validity, self.rows)
+
+    def to_arrow(self) -> Any:
+        """All rows as a pyarrow.RecordBatch: see ``tailrace.events.Mutations.to_arrow``."""
+        return record_batch(self)
+
+    def _strings(self, offsets: memoryview, data: memoryview, validity: memoryview | None) -> list[Any]:
+        """A column of byte strings by the fastest way that is there; the three give the same."""
+        rows = self.rows
+        pa = pyarrow_or_none() if rows > PLAIN_ROWS_MAX else None
+        if pa is not None:
+            array = binary_array(pa, offsets, data, validity, rows)
+            taken: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
+            return taken
+        width = uniform_width(offsets, rows)
+        strings: list[Any] = slice_differing(offsets, data, rows) if width is None else slice_uniform(data, rows, width)
+        if validity is not None:
+            for row in absent_rows(validity, rows):
+                strings[row] = None
+        return strings
+
+
+def slice_differing(offsets: memoryview, data: memoryview, rows: int) -> list[bytes]:
+    """Strings of any lengths: ``rows + 1`` offsets into ``data``."""
+    numbers = unpack_u32(offsets, rows + 1)
+    whole = data.tobytes()
+    return [whole[start:stop] for start, stop in pairwise(numbers)]
+
+
+def slice_uniform(data: memoryview, rows: int, width: int) -> list[bytes]:
+    """Strings of ``width`` bytes each, which a Struct takes out several times faster than slices."""
+    if width == 0:
+        return [b""] * rows
+    many = rows - rows % _CHUNK_ROWS
+    strings = list(chain.from_iterable(_chunk_of(width).iter_unpack(data[: many * width])))
+    strings += chain.from_iterable(struct.iter_unpack(f"{width}s", data[many * width :]))
+    return strings
+
+
+@functools.lru_cache(maxsize=64)
+def _chunk_of(width: int) -> struct.Struct:
+    """Takes _CHUNK_ROWS strings of ``width`` bytes."""
+    return struct.Struct(f"{width}s" * _CHUNK_ROWS)

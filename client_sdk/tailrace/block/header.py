@@ -1,0 +1,146 @@
+"""The header of a block: 96 bytes that say all that a server needs to order, route, check and forward the block.
+
+     0  magic "TRBK", version u16, flags u16        48  producer seq u32, stored bytes u32
+     8  rows u32, partition u32                     56  raw bytes u32, reserved u32 (zero)
+    16  first seq u64, last seq u64                 64  least and greatest key hash, u64 each
+    32  timestamp u64, producer id u64              80  sum of the stored body u64, sum of bytes 0 to 87 u64
+
+All integers are little-endian; both sums are XXH3-64 with seed 0.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import xxhash
+
+from tailrace.errors import BadBlock
+
+HEADER_BYTES = 96
+MAGIC = b"TRBK"
+VERSION = 1
+
+FLAG_COMPRESSED = 1  # the stored body is lz4 of the raw one
+FLAG_SEQS = 2  # the body has a column of seqs: they are not dense
+FLAG_TIMESTAMPS = 4  # the body has a column of timestamps: rows were stamped at different times
+FLAG_TOMBSTONES = 8  # the body has a bitmap of the values that are there: at least one is not
+FLAGS_KNOWN = FLAG_COMPRESSED | FLAG_SEQS | FLAG_TIMESTAMPS | FLAG_TOMBSTONES
+
+KEY_BYTES_MAX = 4_096  # an index keeps whole keys, and they are compared where hashes are equal
+VALUE_BYTES_MAX = 16 * 1024 * 1024  # half a body, so that a value of any permitted size fits into a block
+BODY_BYTES_MAX = 32 * 1024 * 1024  # what one hostile header can make a reader allocate
+ROWS_MAX = 65_536  # bounds the lists that one block becomes
+COMPRESS_BYTES_MIN = 256  # below, lz4 saves less than it costs
+LZ4_RATIO_MAX = 255  # a byte of lz4 stands for at most 255 bytes, so a greater ratio cannot be meant
+PARTITION_MAX = 2**31 - 1  # partitions, seqs and timestamps are signed in Arrow and in Spark
+SEQ_MAX = 2**63 - 1
+TIMESTAMP_MAX = 2**63 - 1
+
+assert VALUE_BYTES_MAX + KEY_BYTES_MAX + HEADER_BYTES < BODY_BYTES_MAX
+assert ROWS_MAX * (8 + 8 + 8 + 4 + 4 + 1) + 64 < BODY_BYTES_MAX
+
+_FIELDS = struct.Struct("<4sHHIIQQQQIIIIQQQ")
+_SUM = struct.Struct("<Q")
+assert _FIELDS.size + _SUM.size == HEADER_BYTES
+
+
+def sum_of(data: bytes | memoryview) -> int:
+    """The checksum of formats: XXH3-64 with seed 0."""
+    return xxhash.xxh3_64_intdigest(data)
+
+
+class BlockHeader(NamedTuple):
+    """What the header says. Magic, version, the reserved field and the header's own sum are pack's and unpack's.
+
+    ``first_seq`` and ``last_seq`` are the seqs of the first and the last row, both 0 before the server gave them;
+    ``timestamp`` is in microseconds since 1970 UTC, the greatest of the rows; ``least_hash`` and ``greatest_hash`` are
+    those of the keys; ``body_sum`` is XXH3-64 of the stored body.
+    """
+
+    flags: int
+    rows: int
+    partition: int
+    first_seq: int
+    last_seq: int
+    timestamp: int
+    producer_id: int
+    producer_seq: int
+    stored_bytes: int
+    raw_bytes: int
+    least_hash: int
+    greatest_hash: int
+    body_sum: int
+
+    def pack(self) -> bytes:
+        """The 96 bytes, with their sum. ValueError where a number does not fit into its field."""
+        try:
+            fields = _FIELDS.pack(MAGIC, VERSION, *self[:10], 0, *self[10:])
+        except struct.error as error:
+            raise ValueError(f"a field of {self} does not fit into a block's header: {error}") from None
+        return fields + _SUM.pack(sum_of(fields))
+
+    @classmethod
+    def unpack(cls, buffer: bytes | memoryview) -> BlockHeader:
+        """The header at the beginning of ``buffer``, which may go on. BadBlock where it breaks the format."""
+        view = memoryview(buffer)
+        if view.nbytes < HEADER_BYTES:
+            raise BadBlock(f"a block's header has {HEADER_BYTES} bytes, here are only {view.nbytes}")
+        magic, version, *numbers = _FIELDS.unpack_from(view)
+        if magic != MAGIC:
+            raise BadBlock(f"a block begins with {MAGIC!r}, this is {magic!r}")
+        if version != VERSION:
+            raise BadBlock(f"this is a block of version {version}, this program reads version {VERSION}")
+        (claimed,) = _SUM.unpack_from(view, _FIELDS.size)
+        found = sum_of(view[: _FIELDS.size])
+        if found != claimed:
+            raise BadBlock(f"the header's checksum is {found:016x}, it says {claimed:016x}: it is damaged")
+        reserved = numbers.pop(10)
+        if reserved:
+            raise BadBlock(f"the header's reserved field is {reserved}, it must be zero")
+        header = cls(*numbers)
+        _check_bounds(header)
+        return header
+
+
+def _check_bounds(header: BlockHeader) -> None:
+    """BadBlock where a field is outside of its bounds or contradicts another."""
+    if header.flags & ~FLAGS_KNOWN:
+        raise BadBlock(f"the flags {header.flags:#06x} have bits that this version does not know")
+    if not 1 <= header.rows <= ROWS_MAX:
+        raise BadBlock(f"a block has 1 to {ROWS_MAX} rows, this one says {header.rows}")
+    if header.partition > PARTITION_MAX:
+        raise BadBlock(f"partition {header.partition} is above {PARTITION_MAX}")
+    if header.least_hash > header.greatest_hash:
+        raise BadBlock(f"the least key hash {header.least_hash} is above the greatest, {header.greatest_hash}")
+    _check_sizes(header)
+    _check_stamp(header)
+
+
+def _check_sizes(header: BlockHeader) -> None:
+    """Stored and raw length: within bounds, and one of them believable for the other."""
+    stored, raw = header.stored_bytes, header.raw_bytes
+    if raw > BODY_BYTES_MAX:
+        raise BadBlock(f"a body has at most {BODY_BYTES_MAX} bytes, this one says {raw}")
+    if not header.flags & FLAG_COMPRESSED:
+        if stored != raw:
+            raise BadBlock(f"the body is not compressed, but says {stored} bytes stored for {raw} raw ones")
+    elif raw < COMPRESS_BYTES_MIN or stored >= raw:
+        raise BadBlock(f"a body of {raw} bytes is never stored compressed as {stored}")
+    elif raw > stored * LZ4_RATIO_MAX:
+        raise BadBlock(f"{stored} bytes of lz4 cannot hold {raw}")
+
+
+def _check_stamp(header: BlockHeader) -> None:
+    """Seqs and timestamp: not yet given, or as many seqs as rows, or more where the body says which."""
+    first, last = header.first_seq, header.last_seq
+    if header.timestamp > TIMESTAMP_MAX or last > SEQ_MAX:
+        raise BadBlock(f"seq {last} or timestamp {header.timestamp} is above {SEQ_MAX}")
+    if first == last == 0:
+        if header.flags & (FLAG_SEQS | FLAG_TIMESTAMPS):
+            raise BadBlock("a block with a column of seqs or timestamps must say its first and last seq")
+        return
+    seqs = last - first + 1
+    enough = seqs >= header.rows if header.flags & FLAG_SEQS else seqs == header.rows
+    if first == 0 or not enough:
+        raise BadBlock(f"seqs {first} to {last} do not fit a block of {header.rows} rows")

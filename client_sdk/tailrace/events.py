@@ -1,0 +1,139 @@
+"""What a stream delivers: mutations, the bounds of snapshots, the ends of rounds, rollbacks."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from tailrace.model import Mutation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tailrace.block import Block
+    from tailrace.position import Position
+
+T = TypeVar("T")
+
+
+class Mutations:
+    """Mutations of one partition, in seq order: the rows of a block, from row ``first_row`` on.
+
+    ``for mutation in event`` gives ``Mutation`` objects; ``keys()``, ``values()`` and the other columns are several
+    times faster where whole columns will do. Columns are made anew at each call, so keep what you use twice.
+
+    ``partition``; ``first_seq`` and ``last_seq``, both included; ``block``, the whole block, rows before ``first_row``
+    included; ``branch``, the uuid (16 bytes) of the history that ``last_seq`` belongs to, b"" where it is not known;
+    ``refetched``: read again after a rollback, in place of what was rolled back, which does not move the position.
+    """
+
+    __slots__ = ("_first_row", "block", "branch", "first_seq", "last_seq", "partition", "refetched")
+
+    def __init__(self, block: Block, first_row: int = 0, *, branch: bytes = b"", refetched: bool = False) -> None:
+        """ValueError where ``first_row`` is not a row of ``block``. BadBlock where the block's columns are broken."""
+        columns = block.columns()
+        if not 0 <= first_row < columns.rows:
+            raise ValueError(f"row {first_row} is not one of the block's {columns.rows}")
+        self.block = block
+        self.partition = block.header.partition
+        self.first_seq = columns.seqs()[first_row]
+        self.last_seq = block.header.last_seq
+        self.branch = branch
+        self.refetched = refetched
+        self._first_row = first_row
+
+    @classmethod
+    def above(cls, block: Block, seq: int, *, branch: bytes = b"", refetched: bool = False) -> Mutations | None:
+        """The rows of ``block`` whose seq is above ``seq``; None where there is none."""
+        header = block.header
+        if header.first_seq > seq:
+            return cls(block, branch=branch, refetched=refetched)
+        if header.last_seq <= seq:
+            return None
+        return cls(block, block.columns().row_above(seq), branch=branch, refetched=refetched)
+
+    def __len__(self) -> int:
+        return self.block.header.rows - self._first_row
+
+    def __iter__(self) -> Iterator[Mutation]:
+        values = self.values()
+        if None in values:
+            deleted: Iterator[bool] = (value is None for value in values)
+        else:
+            deleted = repeat(False, len(values))
+        rows = zip(self.keys(), values, self.seqs(), self.timestamps(), deleted, strict=True)
+        return map(tuple.__new__, repeat(Mutation), rows)  # the NamedTuple's own constructor takes twice as long
+
+    def keys(self) -> list[bytes]:
+        """The key of each row."""
+        return self._cut(self.block.columns().keys())
+
+    def values(self) -> list[bytes | None]:
+        """The value of each row, None for a deletion."""
+        return self._cut(self.block.columns().values())
+
+    def seqs(self) -> Sequence[int]:
+        """The seq of each row, rising."""
+        return self.block.columns().seqs()[self._first_row :]
+
+    def timestamps(self) -> Sequence[int]:
+        """When the server took each row, in microseconds since 1970 UTC."""
+        return self.block.columns().timestamps()[self._first_row :]
+
+    def hashes(self) -> list[int]:
+        """The key hash of each row (tailrace.hashing), by the producer's word."""
+        return self._cut(self.block.columns().hashes())
+
+    def to_arrow(self) -> Any:
+        """A ``pyarrow.RecordBatch``, keys and values without copying.
+
+        Columns: partition int32, seq int64, key binary, value binary (null for a deletion), deleted bool, timestamp
+        timestamp[us, UTC]. ImportError where pyarrow is not installed (``pip install 'tailrace[arrow]'``).
+        """
+        batch = self.block.columns().to_arrow()
+        return batch.slice(self._first_row) if self._first_row else batch
+
+    def _cut(self, column: list[T]) -> list[T]:
+        return column[self._first_row :] if self._first_row else column
+
+    def __repr__(self) -> str:
+        return f"<Mutations of partition {self.partition}: seqs {self.first_seq} to {self.last_seq}, {len(self)} rows>"
+
+
+class SnapshotStart(NamedTuple):
+    """A snapshot of a partition begins: what follows, up to SnapshotEnd, leads from one consistent state to another.
+
+    ``first_seq`` and ``last_seq`` bound it, both included; ``position`` is where the consumer stands now.
+    """
+
+    partition: int
+    first_seq: int
+    last_seq: int
+    position: Position
+
+
+class SnapshotEnd(NamedTuple):
+    """A snapshot is complete; ``position`` is where the consumer stands now, and a good point to store."""
+
+    partition: int
+    first_seq: int
+    last_seq: int
+    position: Position
+
+
+class RoundComplete(NamedTuple):
+    """The stream has been through all its partitions that had something new, for the ``number``-th time, from 1."""
+
+    number: int
+
+
+class Rollback(NamedTuple):
+    """What you were given of ``partition`` above ``seq`` no longer exists.
+
+    ``keys`` are the keys of it; their present values follow at once as ``Mutations`` that are ``refetched``. None where
+    they are not known: drop the whole partition, it comes again from the beginning.
+    """
+
+    partition: int
+    seq: int
+    keys: tuple[bytes, ...] | None

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from tailrace.block import FLAG_SEQS, Block, encode_block
+from tailrace.block.encode import Stamps
+from tailrace.errors import BadBlock
+from tailrace.events import Mutations
+from tailrace.model import Mutation
+
+KEYS = [b"a", b"b", b"c", b"d"]
+VALUES = [b"1", None, b"3", b""]
+BLOCK = encode_block(KEYS, VALUES, partition=4).stamped(10, 1_700_000_000_000_001)
+SPARSE = encode_block(KEYS, VALUES, partition=4, stamps=Stamps([3, 5, 9, 11], [1, 1, 2, 7]))
+
+
+def test_rows():
+    event = Mutations(BLOCK, branch=b"b" * 16)
+    assert (event.partition, event.first_seq, event.last_seq, len(event)) == (4, 10, 13, 4)
+    assert event.block is BLOCK
+    assert (event.branch, event.refetched) == (b"b" * 16, False)
+    rows = list(event)
+    assert rows[1] == Mutation(b"b", None, 11, 1_700_000_000_000_001, True)
+    assert rows[3] == Mutation(b"d", b"", 13, 1_700_000_000_000_001, False)
+    assert all(type(row) is Mutation for row in rows)
+    assert list(event) == rows
+
+
+def test_rows_without_deletions():
+    event = Mutations(encode_block(KEYS, [b"v"] * 4, partition=0).stamped(1, 5))
+    assert list(event) == [Mutation(key, b"v", seq, 5, False) for seq, key in enumerate(KEYS, 1)]
+
+
+def test_columns():
+    event = Mutations(SPARSE)
+    assert event.keys() == KEYS
+    assert event.values() == VALUES
+    assert list(event.seqs()) == [3, 5, 9, 11]
+    assert list(event.timestamps()) == [1, 1, 2, 7]
+    assert event.hashes() == SPARSE.columns().hashes()
+
+
+@pytest.mark.parametrize("block", [BLOCK, SPARSE], ids=["dense", "sparse"])
+@pytest.mark.parametrize("first_row", range(4))
+def test_first_rows_are_left_out(block, first_row):
+    whole, event = Mutations(block), Mutations(block, first_row, refetched=True)
+    assert event.refetched
+    assert len(event) == 4 - first_row
+    assert list(event) == list(whole)[first_row:]
+    assert event.hashes() == whole.hashes()[first_row:]
+    assert event.first_seq == next(iter(event)).seq
+    assert event.last_seq == list(event)[-1].seq
+    assert event.to_arrow().to_pylist() == whole.to_arrow().to_pylist()[first_row:]
+
+
+def test_rows_above_a_seq():
+    for seq in range(14):
+        event = Mutations.above(SPARSE, seq, branch=b"x")
+        expected = [row for row in Mutations(SPARSE) if row.seq > seq]
+        assert (list(event) if event else []) == expected
+        assert event is None or event.branch == b"x"
+    assert Mutations.above(BLOCK, 13) is None
+
+
+@pytest.mark.parametrize("first_row", [-1, 4, 5])
+def test_a_row_that_is_not_there_is_refused(first_row):
+    with pytest.raises(ValueError, match="not one of the block's 4"):
+        Mutations(BLOCK, first_row)
+
+
+def test_a_broken_block_is_refused_at_once():
+    header = SPARSE.header._replace(last_seq=12)
+    assert header.flags & FLAG_SEQS
+    with pytest.raises(BadBlock, match="seqs"):
+        Mutations(Block.parse(header.pack() + SPARSE.body))
+
+
+@pytest.mark.parametrize("block", [BLOCK, SPARSE], ids=["dense", "sparse"])
+def test_arrow(block):
+    pa = pytest.importorskip("pyarrow")
+    batch = Mutations(block).to_arrow()
+    batch.validate(full=True)
+    assert batch.schema == pa.schema(
+        {
+            "partition": pa.int32(),
+            "seq": pa.int64(),
+            "key": pa.binary(),
+            "value": pa.binary(),
+            "deleted": pa.bool_(),
+            "timestamp": pa.timestamp("us", "UTC"),
+        }
+    )
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    assert batch.to_pylist() == [
+        {
+            "partition": 4,
+            "seq": row.seq,
+            "key": row.key,
+            "value": row.value,
+            "deleted": row.deleted,
+            "timestamp": epoch + datetime.timedelta(microseconds=row.timestamp),
+        }
+        for row in Mutations(block)
+    ]
+
+
+def test_arrow_before_the_server_gave_seqs():
+    assert encode_block(KEYS, VALUES, partition=4).columns().to_arrow()["seq"].to_pylist() == [0] * 4
+
+
+def test_repr():
+    assert repr(Mutations(BLOCK, 1)) == "<Mutations of partition 4: seqs 11 to 13, 3 rows>"

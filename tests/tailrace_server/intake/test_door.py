@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+import xxhash
+
+from tailrace.block import Block, encode_block
+from tailrace.block.encode import Stamps
+from tailrace.errors import BadBlock
+from tailrace.hashing import hash_keys, partition_of_hash, partition_range
+from tailrace_server.intake.door import check_at_door
+
+KEYS = [key for key in (b"key %d" % i for i in range(400)) if partition_of_hash(hash_keys([key])[0], 4) == 2]
+VALUES: list[bytes | None] = [b"value"] * len(KEYS)
+RANGE = partition_range(2, 4)
+
+
+@pytest.fixture(params=[1, 30, len(KEYS)])
+def rows(request):
+    """How many rows a block has: few are checked in Python, many by numpy."""
+    return request.param
+
+
+def test_a_producers_block_comes_in(rows):
+    for compress in (True, False):
+        block = encode_block(KEYS[:rows], VALUES[:rows], partition=2, compress=compress)
+        check_at_door(Block.parse(block.tobytes()), *RANGE)
+
+
+def test_the_ends_of_the_range_belong_to_it():
+    block = encode_block([b"a", b"b"], [b"", b""], partition=2, hashes=[100, 200])
+    check_at_door(block, 100, 200)
+    for first, last in ((101, 200), (100, 199), (0, 99), (201, 2**64 - 1)):
+        with pytest.raises(BadBlock, match="outside of partition 2"):
+            check_at_door(block, first, last)
+
+
+@pytest.mark.parametrize(
+    "stamps", [Stamps([3, 5], [1, 1]), Stamps([3, 4], [1, 2])], ids=["a column of seqs", "a column of timestamps"]
+)
+def test_the_servers_columns_are_not_the_producers_to_send(stamps):
+    block = encode_block([b"a", b"b"], [b"", b""], partition=2, stamps=stamps)
+    with pytest.raises(BadBlock, match="columns of seqs or timestamps"):
+        check_at_door(block, 0, 2**64 - 1)
+
+
+def test_the_servers_numbers_are_not_the_producers_to_send():
+    block = encode_block([b"a", b"b"], [b"", b""], partition=2)
+    with pytest.raises(BadBlock, match="in its header"):
+        check_at_door(block.stamped(1, 5), 0, 2**64 - 1)
+    timed = Block.parse(block.header._replace(timestamp=5).pack() + bytes(block.body))
+    with pytest.raises(BadBlock, match="in its header"):
+        check_at_door(timed, 0, 2**64 - 1)
+
+
+def test_broken_columns_do_not_come_in(rows):
+    block = encode_block(KEYS[:rows], VALUES[:rows], partition=2, compress=False)
+    body = bytearray(block.body)
+    body[8 * rows] = 1
+    header = block.header._replace(body_sum=xxhash.xxh3_64_intdigest(bytes(body)))
+    with pytest.raises(BadBlock, match="key offsets begin at 1"):
+        check_at_door(Block.parse(header.pack() + bytes(body)), *RANGE)
+
+
+def test_nothing_decompressed_is_kept():
+    block = encode_block(KEYS, VALUES, partition=2)
+    check_at_door(block, *RANGE)
+    assert block.open_columns() is not block.open_columns()
