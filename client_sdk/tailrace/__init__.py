@@ -1,0 +1,108 @@
+"""Tailrace: a changefeed service. This is the client: write to feeds, follow them, keep indexes equal to them.
+
+    async with tailrace.connect("tailrace://127.0.0.1:4700") as client:
+        orders = await client.create_feed("orders")
+        await orders.put(b"k", b"v")
+        async with orders.consume() as stream:
+            async for event in stream: ...
+
+A reader's way in: ``client`` and ``feed`` are what users call; ``requests`` and ``consuming`` hold the protocol's
+state, without any I/O; ``link`` and ``stream`` are the trio shells around them; ``wire`` and ``block`` are the bytes.
+"""
+
+from __future__ import annotations
+
+from tailrace import indexes
+from tailrace._version import __version__
+from tailrace.checkpoint import Checkpoint
+from tailrace.client import Client, NodeStatus, connect
+from tailrace.consuming.partition import PartitionStatus
+from tailrace.errors import (
+    BadBlock,
+    BadPosition,
+    DataGone,
+    FeedExists,
+    Forbidden,
+    NoSpace,
+    NotDurable,
+    NotLeader,
+    OutcomeUnknown,
+    Overloaded,
+    ProtocolError,
+    Retryable,
+    StreamEnded,
+    TailraceError,
+    TooLarge,
+    UnknownFeed,
+    Unreachable,
+    VersionConflict,
+    VersionLost,
+    WritesLost,
+)
+from tailrace.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
+from tailrace.feed import Feed
+from tailrace.follower import Follower
+from tailrace.model import (
+    Delete,
+    EndReason,
+    FeedInfo,
+    Item,
+    Mutation,
+    PartitionInfo,
+    Put,
+    Version,
+    VersionRange,
+)
+from tailrace.position import Position, Positions
+from tailrace.stream import Stream
+from tailrace.writer import Writer
+
+__all__ = [
+    "BadBlock",
+    "BadPosition",
+    "Checkpoint",
+    "Client",
+    "DataGone",
+    "Delete",
+    "EndReason",
+    "Feed",
+    "FeedExists",
+    "FeedInfo",
+    "Follower",
+    "Forbidden",
+    "Item",
+    "Mutation",
+    "Mutations",
+    "NoSpace",
+    "NodeStatus",
+    "NotDurable",
+    "NotLeader",
+    "OutcomeUnknown",
+    "Overloaded",
+    "PartitionInfo",
+    "PartitionStatus",
+    "Position",
+    "Positions",
+    "ProtocolError",
+    "Put",
+    "Retryable",
+    "Rollback",
+    "RoundComplete",
+    "SnapshotEnd",
+    "SnapshotStart",
+    "Stream",
+    "StreamEnded",
+    "TailraceError",
+    "TooLarge",
+    "UnknownFeed",
+    "Unreachable",
+    "Version",
+    "VersionConflict",
+    "VersionLost",
+    "VersionRange",
+    "Writer",
+    "WritesLost",
+    "__version__",
+    "connect",
+    "indexes",
+]

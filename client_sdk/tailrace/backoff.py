@@ -1,0 +1,18 @@
+"""How long to wait before the next try. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import random
+
+FIRST_SECONDS = 0.02  # a node that restarts in place is back within a second: the first tries are cheap and soon
+SECONDS_MAX = 2.0  # an outage of hours costs a try every two seconds
+
+
+def backoff_seconds(tries: int, jitter: Callable[[], float] = random) -> float:
+    """Seconds to wait after ``tries`` failures in a row (1 or more): doubling, capped, and jittered by half.
+
+    The jitter spreads clients that failed together. ``jitter`` gives a number from 0 to 1.
+    """
+    seconds: float = min(FIRST_SECONDS * 2 ** min(tries - 1, 16), SECONDS_MAX)
+    return seconds * (0.5 + 0.5 * jitter())

@@ -1,0 +1,261 @@
+"""``tailrace.connect``: a client of one node, or of a set of them."""
+
+from __future__ import annotations
+
+import secrets
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import trio
+
+from tailrace.address import parse_url
+from tailrace.block import Block
+from tailrace.consuming.session import Wanted
+from tailrace.errors import NotDurable, TailraceError, Unreachable
+from tailrace.feed import Feed
+from tailrace.lifetime import Lifetime
+from tailrace.link import Connect, RequestLink, connect_tcp
+from tailrace.model import FeedInfo, Item, Level, Version, VersionRange
+from tailrace.requests.lane import Done, Lane
+from tailrace.requests.session import RequestSession
+from tailrace.stream import Stream
+from tailrace.wire.messages import Hello
+from tailrace.wire.opcodes import Opcode
+
+_T = TypeVar("_T")
+
+
+class _Waiter(Generic[_T]):
+    """A task's side of a request."""
+
+    def __init__(self) -> None:
+        self.finished = trio.Event()
+        self.result: _T | None = None
+        self.error: TailraceError | None = None
+
+    def done(self, result: _T | None, error: TailraceError | None) -> None:
+        self.result, self.error = result, error
+        self.finished.set()
+
+
+class NodeStatus(NamedTuple):
+    """A node, as it describes itself. ``details`` is the whole of it, as ``/api/status`` gives it."""
+
+    software: str
+    node_id: bytes
+    cluster_id: bytes
+    healthy: bool
+    uptime_s: float
+    details: dict[str, Any]
+
+
+class Client:
+    """A connection that is kept; made by ``connect``. Safe to use from many tasks of one trio run."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        name: str | None = None,
+        connect_timeout: float = 10.0,
+        retry_for: float = 30.0,
+        connect: Connect = connect_tcp,
+    ) -> None:
+        self._addresses = parse_url(url)
+        self._hello = Hello(name=name or "", token=token)
+        self._connect = connect
+        self._connect_timeout_s = connect_timeout
+        self._retry_for_s = retry_for
+        self._session = RequestSession(self._hello, trio.current_time)
+        self._link = RequestLink(self._session, self._addresses, connect=connect, connect_timeout_s=connect_timeout)
+        self._lifetime = Lifetime()
+        self._lanes: dict[tuple[bytes, int], Lane] = {}
+
+    async def __aenter__(self) -> Client:
+        """Connects. Raises Unreachable where no node has answered within ``connect_timeout`` seconds, or Forbidden."""
+        await self._lifetime.__aenter__()
+        self._lifetime.start(self._link.run)
+        self._lifetime.start(self._link.tick)
+        try:
+            with trio.move_on_after(self._connect_timeout_s):
+                await self._link.opened.wait()
+            if not self._link.opened.is_set():
+                addresses = ", ".join(map(str, self._addresses))
+                raise Unreachable(
+                    f"no node at {addresses} has answered within {self._connect_timeout_s:g} s: "
+                    f"{self._session.last_error or 'no answer'}"
+                )
+        except BaseException as error:
+            if await self._lifetime.__aexit__(type(error), error, error.__traceback__):
+                raise AssertionError("a failed start is never swallowed") from error
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        swallowed = await self._lifetime.__aexit__(kind, error, traceback)
+        self._session.fail_all(Unreachable("the client was closed", outcome="unknown"))
+        return swallowed
+
+    # Feeds
+
+    async def create_feed(
+        self,
+        name: str,
+        *,
+        partitions: int = 16,
+        keyspace: str = "hash",
+        retention: str = "compact",
+        history_age_s: float | None = None,
+        history_bytes: int | None = None,
+        tombstone_age_s: float = 259_200,
+        replication: str = "stream",
+        exist_ok: bool = True,
+    ) -> Feed:
+        """Makes a feed, durable when this returns; finds it where it exists as asked for and ``exist_ok``.
+
+        ``retention``: "compact" keeps the latest mutation of each key, "history" all, up to ``history_age_s`` seconds
+        or ``history_bytes``. Raises FeedExists where it exists otherwise, TailraceError for what cannot be had.
+        """
+        value = {
+            "name": name,
+            "feed_id": secrets.token_hex(16),
+            "partitions": partitions,
+            "keyspace": keyspace,
+            "retention": retention,
+            "history_age_s": history_age_s,
+            "history_bytes": history_bytes,
+            "tombstone_age_s": tombstone_age_s,
+            "replication": replication,
+            "exist_ok": exist_ok,
+        }
+        await self.call(Opcode.CREATE_FEED, value)
+        return Feed(self, name)
+
+    def feed(self, name: str) -> Feed:
+        """A handle of a feed; nothing is asked yet. UnknownFeed comes at the first use."""
+        return Feed(self, name)
+
+    async def feeds(self) -> list[FeedInfo]:
+        """The feeds of the node, by name."""
+        value = await self.call(Opcode.LIST_FEEDS, {})
+        return [FeedInfo(**{**feed, "feed_id": bytes.fromhex(feed["feed_id"])}) for feed in value["feeds"]]
+
+    async def drop_feed(self, name: str) -> None:
+        """Drops a feed and all that is in it. Raises UnknownFeed."""
+        await self.call(Opcode.DROP_FEED, {"name": name})
+
+    async def status(self) -> NodeStatus:
+        """How the node is."""
+        value = await self.call(Opcode.STATUS, {})
+        return NodeStatus(
+            value["software"],
+            bytes.fromhex(value["node_id"]),
+            bytes.fromhex(value["cluster_id"]),
+            value["healthy"],
+            value["uptime_s"],
+            value,
+        )
+
+    # For feeds, writers and streams
+
+    def level(self, text: str) -> Level:
+        """A level by name; ValueError where there is none, NotDurable where this node cannot give it."""
+        level = Level.parse(text)
+        peer = self._session.peer
+        if peer is not None and text not in peer.levels:
+            raise NotDurable(f"level {text!r} is not to be had from this node, which offers {', '.join(peer.levels)}")
+        return level
+
+    def lane(self, feed_id: bytes, partition: int) -> Lane:
+        """The order of this client's single writes to a partition."""
+        lane = self._lanes.get((feed_id, partition))
+        if lane is None:
+            # Losses are not reported: put, delete and write give their own version, as it was.
+            lane = self._lanes[feed_id, partition] = Lane(feed_id, partition, lambda: secrets.randbits(64) or 1)
+        return lane
+
+    def kick(self) -> None:
+        """Sends what is queued. Never waits."""
+        self._link.kick()
+
+    def queue_write(
+        self, lane: Lane, block: Block, level: Level, done: Done, flags: int = 0, if_version: Version | None = None
+    ) -> None:
+        """Queues a block; ``kick`` sends it, and ``done`` is called with the answer."""
+        deadline = trio.current_time() + self._retry_for_s
+        self._session.write(lane, block, level, done, deadline, flags=flags, if_version=if_version)
+
+    async def call(self, opcode: Opcode, value: dict[str, Any]) -> dict[str, Any]:
+        """A metadata request and its answer."""
+        waiter: _Waiter[dict[str, Any]] = _Waiter()
+        self._session.call(opcode, value, waiter.done, trio.current_time() + self._retry_for_s)
+        return await self._wait(waiter)
+
+    async def get(self, feed_id: bytes, level: Level, keys: list[bytes]) -> list[Item | None]:
+        """A look-up and its answer."""
+        waiter: _Waiter[list[Item | None]] = _Waiter()
+        self._session.get(feed_id, level, keys, waiter.done, trio.current_time() + self._retry_for_s)
+        return await self._wait(waiter)
+
+    async def write(
+        self, lane: Lane, block: Block, level: Level, flags: int, if_version: Version | None
+    ) -> VersionRange:
+        """A block and its answer."""
+        waiter: _Waiter[VersionRange] = _Waiter()
+        self.queue_write(lane, block, level, waiter.done, flags, if_version)
+        return await self._wait(waiter)
+
+    async def write_all(self, blocks: list[tuple[Lane, Block]], level: Level) -> dict[int, VersionRange]:
+        """Several blocks and their answers; the first error, with notes on who took his share."""
+        waiters: list[_Waiter[VersionRange]] = [_Waiter() for _ in blocks]
+        for (lane, block), waiter in zip(blocks, waiters, strict=True):
+            self.queue_write(lane, block, level, waiter.done)
+        self.kick()
+        for waiter in waiters:
+            await waiter.finished.wait()
+        written = [waiter.result for waiter in waiters if waiter.result is not None]
+        for waiter in waiters:
+            if waiter.error is not None:
+                taken = ", ".join(f"{r.partition} (seqs {r.first_seq} to {r.last_seq})" for r in written)
+                waiter.error.add_note(f"of this batch, these partitions took their share: {taken or 'none'}")
+                raise waiter.error
+        return {versions.partition: versions for versions in written}
+
+    async def _wait(self, waiter: _Waiter[_T]) -> _T:
+        self.kick()
+        await waiter.finished.wait()
+        if waiter.error is not None:
+            raise waiter.error
+        assert waiter.result is not None
+        return waiter.result
+
+    def stream(self, wanted: Wanted, window_bytes: int = 8 * 1024 * 1024) -> Stream:
+        """A consumer, on a connection of its own."""
+        return Stream(
+            self._addresses,
+            self._hello._replace(window_bytes=window_bytes),
+            wanted,
+            connect=self._connect,
+            connect_timeout_s=self._connect_timeout_s,
+            retry_for_s=self._retry_for_s,
+        )
+
+
+def connect(
+    url: str,
+    *,
+    token: str | None = None,
+    name: str | None = None,
+    connect_timeout: float = 10.0,
+    retry_for: float = 30.0,
+) -> Client:
+    """A client, an async context manager.
+
+    ``url``: ``tailrace://HOST:PORT[,HOST:PORT...]``. ``name`` is shown in the node's status. Entering connects, within
+    ``connect_timeout`` seconds; then every call reconnects and retries for ``retry_for`` seconds what may succeed later.
+    Raises ValueError for a bad URL; on entering Unreachable, Forbidden, ProtocolError.
+    """
+    return Client(url, token=token, name=name, connect_timeout=connect_timeout, retry_for=retry_for)

@@ -1,0 +1,159 @@
+"""One partition as a consumer sees it: its stream's state, and the position that it has reached. Pure.
+
+    WAITING ──request──> REQUESTED ──STREAM_OK──> OPEN <──SNAPSHOT_START / SNAPSHOT_END──> IN_SNAPSHOT
+       ^                     │                      │                                          │
+       └── ROLLBACK, any end that is not final ─────┴──────────────────────────────────────────┘
+    ENDED: the end that was asked for is reached
+
+``TRANSITIONS`` is this drawing as data; what is not in it is an error of the protocol.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from tailrace.errors import ProtocolError
+from tailrace.failover import FailoverLog
+from tailrace.position import Position
+from tailrace.wire.messages import SnapshotStartMessage, StreamOk
+from tailrace.wire.opcodes import Opcode
+
+
+class State(enum.Enum):
+    """Where a partition's stream is."""
+
+    WAITING = "waiting"
+    REQUESTED = "requested"
+    OPEN = "open"
+    IN_SNAPSHOT = "in snapshot"
+    ENDED = "ended"
+
+
+TRANSITIONS: dict[tuple[State, Opcode], State] = {
+    (State.REQUESTED, Opcode.STREAM_OK): State.OPEN,
+    (State.REQUESTED, Opcode.ROLLBACK): State.WAITING,
+    (State.REQUESTED, Opcode.STREAM_END): State.WAITING,
+    (State.REQUESTED, Opcode.ERROR): State.WAITING,
+    (State.OPEN, Opcode.SNAPSHOT_START): State.IN_SNAPSHOT,
+    (State.OPEN, Opcode.SEQ_ADVANCED): State.OPEN,
+    (State.OPEN, Opcode.STREAM_END): State.WAITING,
+    (State.IN_SNAPSHOT, Opcode.SNAPSHOT_START): State.IN_SNAPSHOT,
+    (State.IN_SNAPSHOT, Opcode.BLOCK): State.IN_SNAPSHOT,
+    (State.IN_SNAPSHOT, Opcode.SNAPSHOT_END): State.OPEN,
+    (State.IN_SNAPSHOT, Opcode.STREAM_END): State.WAITING,
+}
+
+
+class PartitionStatus(NamedTuple):
+    """A partition of a consumer: its stream's state and why, since when and when it is tried again (monotonic
+
+    seconds), how far it has come, and by how many seqs it is behind what it has heard of."""
+
+    partition: int
+    state: str
+    reason: str
+    since: float
+    next_retry: float | None
+    seq: int
+    lag: int
+
+
+class ConsumedPartition:
+    """See the module. ``position`` is None until the first answer where the stream begins "now"."""
+
+    def __init__(self, id: int, position: Position | None, end_seq: int | None, now: float) -> None:
+        self.id = id
+        self.position = position
+        self.end_seq = end_seq
+        self.state = State.WAITING
+        self.reason = "not asked for yet"
+        self.since = now
+        self.retry_at = 0.0
+        self.tries = 0
+        self.high_seq = 0
+        self.snapshot_after = 0
+        self.in_complete_snapshot = False
+        self._log = position.log if position is not None else FailoverLog()
+
+    @property
+    def log(self) -> FailoverLog:
+        """The log that the node gave with its answer."""
+        return self._log
+
+    def step(self, opcode: Opcode) -> None:
+        """Moves on. Raises ProtocolError where ``opcode`` has no place now."""
+        following = TRANSITIONS.get((self.state, opcode))
+        if following is None:
+            raise ProtocolError(f"{opcode.name} for partition {self.id}, whose stream is {self.state.value}")
+        self.state = following
+
+    def wait(self, reason: str, now: float, retry_at: float) -> None:
+        """The stream is to be asked for (again) at ``retry_at``."""
+        self.state = State.WAITING
+        self.reason, self.since, self.retry_at = reason, now, retry_at
+
+    def opened(self, answer: StreamOk, now: float) -> None:
+        """The node has agreed. The log is stored from the next position on, before anything of it is applied."""
+        self._log = answer.log
+        self.high_seq = max(self.high_seq, answer.high_seq)
+        self.tries, self.reason, self.since = 0, "", now
+        if self.position is None:
+            self.position = Position.at(answer.log, answer.seq)
+        else:
+            self.position = self.position._replace(branch=answer.log.branch, log=answer.log)
+
+    def snapshot_started(self, message: SnapshotStartMessage) -> Position:
+        """The position with the snapshot's bounds."""
+        position = self._position()
+        seq, first = position.seq, position.snapshot_first
+        if message.after_seq > seq or message.last_seq < seq:
+            raise ProtocolError(
+                f"SNAPSHOT_START of partition {self.id} after seq {message.after_seq} to {message.last_seq}, the "
+                f"consumer is at {seq}"
+            )
+        self.in_complete_snapshot = message.complete
+        self.snapshot_after = message.after_seq
+        self.high_seq = max(self.high_seq, message.last_seq)
+        # Inside of a run already: its start stays where it was until the run has been read to its end.
+        between = first == seq
+        purge_seq = position.purge_seq
+        if seq == 0:
+            purge_seq = message.purge_seq or None
+        return self._move(seq, seq if between else first, message.last_seq, purge_seq)
+
+    def advanced(self, seq: int) -> Position:
+        """The position after a block that ends at ``seq``."""
+        position = self._position()
+        if self.in_complete_snapshot:
+            return self._move(seq, seq, max(seq, position.snapshot_last), position.purge_seq)
+        return self._move(seq, position.snapshot_first, max(seq, position.snapshot_last), position.purge_seq)
+
+    def at_end_of_run(self, seq: int) -> Position:
+        """The position between snapshots, at ``seq``."""
+        if seq < self._position().seq:
+            raise ProtocolError(f"partition {self.id} is announced at seq {seq}, and was at {self._position().seq}")
+        return self._move(seq, seq, seq, self._position().purge_seq)
+
+    def rolled_back(self, log: FailoverLog) -> Position:
+        """The position at the very beginning of the history that ``log`` tells of."""
+        self._log = log
+        return self._move(0, 0, 0, None)
+
+    def _position(self) -> Position:
+        assert self.position is not None, "nothing is delivered before the stream was agreed to"
+        return self.position
+
+    def _move(self, seq: int, first: int, last: int, purge_seq: int | None) -> Position:
+        if purge_seq is not None and seq >= purge_seq:
+            purge_seq = None
+        self.position = Position(self._log.branch, seq, first, last, purge_seq, self._log)
+        return self.position
+
+    def status(self) -> PartitionStatus:
+        """For people and for ``readyz``."""
+        seq = self.position.seq if self.position is not None else 0
+        retry = self.retry_at if self.state is State.WAITING else None
+        return PartitionStatus(
+            self.id, self.state.value, self.reason, self.since, retry, seq, max(self.high_seq - seq, 0)
+        )

@@ -1,0 +1,481 @@
+"""A consumer's conversation with a node, across connections. Sans-IO: bytes in, events and bytes out.
+
+    connection_made: HELLO ── HELLO_OK ── PARTITIONS ── RESULT ── a STREAM_REQUEST for each partition
+    then: STREAM_OK, or ROLLBACK and a request from the beginning, or an end, and a request again after a while
+    then: SNAPSHOT_START, BLOCK ..., SNAPSHOT_END, ROUND_COMPLETE ... as events
+
+``positions`` moves when the event that follows is asked for: it covers what has been handled, never what is being.
+Every end of a stream leads to another request but those in ``FINAL``. Source: docs/streams.md.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from tailrace.backoff import backoff_seconds
+from tailrace.block import Block
+from tailrace.consuming.partition import ConsumedPartition, PartitionStatus, State
+from tailrace.errors import (
+    BadPosition,
+    DataGone,
+    Forbidden,
+    ProtocolError,
+    Retryable,
+    StreamEnded,
+    TailraceError,
+    UnknownFeed,
+)
+from tailrace.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
+from tailrace.failover import FailoverLog
+from tailrace.model import EndReason, Level
+from tailrace.position import Position, Positions
+from tailrace.wire.frames import Frame, FrameDecoder, encode_frame
+from tailrace.wire.messages import (
+    PROTOCOL_VERSION,
+    Hello,
+    HelloOk,
+    RollBack,
+    SnapshotStartMessage,
+    StreamEnd,
+    StreamOk,
+    StreamRequest,
+    decode_cookie,
+    decode_error,
+    decode_json,
+    decode_number,
+    decode_seq,
+    encode_json,
+    encode_number,
+)
+from tailrace.wire.opcodes import Opcode
+
+Event = Mutations | SnapshotStart | SnapshotEnd | RoundComplete | Rollback
+
+_MAP_ID = 0xFFFFFFFF  # the request for the partition map; streams have the ids below
+
+FINAL: dict[EndReason, Callable[[str], TailraceError]] = {
+    EndReason.TRIMMED: DataGone,
+    EndReason.FORBIDDEN: Forbidden,
+    EndReason.FEED_DROPPED: UnknownFeed,
+}
+
+
+class Wanted(NamedTuple):
+    """What a consumer asks for. ``since``: "beginning", "now" or positions; ``until``: None, "now" or the
+
+    last seq of each partition."""
+
+    feed: str
+    since: str | Positions = "beginning"
+    until: str | Mapping[int, int] | None = None
+    partitions: frozenset[int] | None = None
+    visibility: Level = Level.DISK
+    on_rollback: str = "follow"
+    stored: tuple[Positions, ...] = ()  # what was given as positions: has to be of this feed
+
+
+class _Queued(NamedTuple):
+    """An event that waits to be asked for, the position that it leads to, and the bytes that it frees."""
+
+    event: Event | bytes  # bytes: the cookie of a barrier that has come back
+    partition: int = -1
+    position: Position | None = None
+    credit_bytes: int = 0
+
+
+class ConsumerSession:
+    """See the module. Times are monotonic seconds of the shell's clock."""
+
+    def __init__(self, hello: Hello, wanted: Wanted, clock: Callable[[], float]) -> None:
+        self._hello = hello
+        self._wanted = wanted
+        self._clock = clock
+        self._decoder = FrameDecoder()
+        self._out: list[bytes] = []
+        self._queue: collections.deque[_Queued] = collections.deque()
+        self._handing: _Queued | None = None
+        self._partitions: dict[int, ConsumedPartition] = {}
+        self._by_stream: dict[int, ConsumedPartition] = {}
+        self._waiting: dict[int, ConsumedPartition] = {}  # those to be asked for, by id
+        self._handled: dict[int, Position] = {}
+        self._barriers: dict[bytes, Callable[[], None]] = {}
+        self._sent_barriers: set[bytes] = set()
+        self._consumed_bytes = 0
+        self._linked = False
+        self._failure: TailraceError | None = None
+        self.peer: HelloOk | None = None
+        self.feed_id: bytes | None = None
+        if isinstance(wanted.since, Positions):
+            self._handled = dict(wanted.since)
+
+    # The link
+
+    def connection_made(self) -> None:
+        """A new connection: says hello."""
+        self._decoder = FrameDecoder()
+        self._out = [self._hello.encode()]
+
+    def connection_lost(self, reason: str) -> None:
+        """The connection is gone. What has arrived is still handed out."""
+        self._linked = False
+        self._out = []
+        self._consumed_bytes = 0
+        self._sent_barriers.clear()
+        self._by_stream.clear()
+        now = self._clock()
+        for partition in self._partitions.values():
+            if partition.state is not State.ENDED:
+                self._wait(partition, reason, now)
+
+    def receive_data(self, data: bytes) -> None:
+        """Handles what the node has sent. What it raises ends the connection; ``failure`` says whether it is final."""
+        for frame in self._decoder.receive_data(data):
+            self._receive(frame)
+
+    def data_to_send(self) -> list[bytes]:
+        """What has to be sent now: requests whose time has come, credit, barriers."""
+        if self._linked:
+            if self._waiting:
+                self._request_waiting()
+            self._send_barriers()
+            if self._consumed_bytes >= self._hello.window_bytes // 4:
+                self._send_credit()
+        out, self._out = self._out, []
+        return out
+
+    def noop(self) -> None:
+        """Says something, so that the node knows that this side lives."""
+        if self._linked:
+            self._out.append(encode_frame(Opcode.NOOP))
+
+    @property
+    def failure(self) -> TailraceError | None:
+        """What has ended the stream for good, once everything before it has been handed out."""
+        return self._failure
+
+    # What the shell wants to know
+
+    @property
+    def answered(self) -> bool:
+        """Every partition has been agreed to, or has reached its end."""
+        return bool(self._partitions) and all(
+            p.state in (State.OPEN, State.IN_SNAPSHOT, State.ENDED) for p in self._partitions.values()
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Every partition has reached its end, and every event was handed out."""
+        return (
+            bool(self._partitions)
+            and not self._queue
+            and all(p.state is State.ENDED for p in self._partitions.values())
+        )
+
+    @property
+    def next_retry(self) -> float | None:
+        """When ``data_to_send`` will next have a request to send; None: not by the clock alone."""
+        if not self._linked:
+            return None
+        return min((p.retry_at for p in self._waiting.values()), default=None)
+
+    @property
+    def positions(self) -> Positions:
+        """Where the consumer stands: covers the events before the one that is being handled."""
+        return self._to_positions(self._handled)
+
+    @property
+    def latest_positions(self) -> Positions:
+        """As ``positions``, with the event that is being handled."""
+        handing = self._handing
+        if handing is None or handing.position is None:
+            return self.positions
+        return self._to_positions({**self._handled, handing.partition: handing.position})
+
+    def _to_positions(self, positions: dict[int, Position]) -> Positions:
+        if isinstance(self._wanted.since, Positions) and (self.peer is None or self.feed_id is None):
+            return self._wanted.since
+        if self.peer is None or self.feed_id is None:
+            raise StreamEnded("the stream has not begun: it has no positions yet", reason=EndReason.CLOSED)
+        return Positions(bytes.fromhex(self.peer.cluster_id), self.feed_id, positions)
+
+    def status(self) -> list[PartitionStatus]:
+        """The state of each partition, by id."""
+        return [partition.status() for _, partition in sorted(self._partitions.items())]
+
+    # Events
+
+    def next_event(self) -> Event | None:
+        """The next event, None where nothing has arrived. The one before it counts as handled from now on."""
+        self._settle()
+        while self._queue:
+            queued = self._queue.popleft()
+            if isinstance(queued.event, bytes):
+                self._barrier_reached(queued.event)
+                continue
+            self._handing = queued
+            return queued.event
+        return None
+
+    def has_event(self) -> bool:
+        """Something has arrived that ``next_event`` would give."""
+        return any(not isinstance(queued.event, bytes) for queued in self._queue)
+
+    def _settle(self) -> None:
+        handing, self._handing = self._handing, None
+        if handing is not None:
+            self._consumed_bytes += handing.credit_bytes
+            if handing.position is not None:
+                self._handled[handing.partition] = handing.position
+
+    # Barriers
+
+    def barrier(self, cookie: bytes, reached: Callable[[], None]) -> None:
+        """Calls ``reached`` once everything that was acknowledged before has been handed out and handled."""
+        self._barriers[cookie] = reached
+
+    def forget_barrier(self, cookie: bytes) -> None:
+        """Nobody waits for it any more."""
+        self._barriers.pop(cookie, None)
+        self._sent_barriers.discard(cookie)
+
+    def _send_barriers(self) -> None:
+        if len(self._sent_barriers) == len(self._barriers) or not self.answered:
+            return
+        for cookie in self._barriers:
+            if cookie not in self._sent_barriers:
+                self._sent_barriers.add(cookie)
+                self._out.append(encode_frame(Opcode.BARRIER, cookie))
+
+    def _barrier_reached(self, cookie: bytes) -> None:
+        reached = self._barriers.pop(cookie, None)
+        self._sent_barriers.discard(cookie)
+        if reached is not None:
+            reached()
+
+    # Frames out
+
+    def _request_waiting(self) -> None:
+        assert self.feed_id is not None
+        now = self._clock()
+        for partition in [p for p in self._waiting.values() if now >= p.retry_at]:
+            del self._waiting[partition.id]
+            stream_id = partition.id + 1
+            self._by_stream[stream_id] = partition
+            partition.state = State.REQUESTED
+            position = partition.position
+            if position is None:
+                position = Position.at(FailoverLog(), 0)
+            request = StreamRequest(
+                self.feed_id,
+                partition.id,
+                position.log,
+                position.seq if partition.position is not None else None,
+                position.snapshot_first,
+                position.snapshot_last,
+                position.purge_seq,
+                partition.end_seq,
+                self._wanted.visibility,
+            )
+            self._out.append(request.encode(stream_id))
+
+    def _send_credit(self) -> None:
+        self._out.append(encode_number(Opcode.CREDIT, self._consumed_bytes))
+        self._consumed_bytes = 0
+
+    # Frames in
+
+    def _receive(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.BLOCK:
+            self._on_block(frame)
+            return
+        match frame.opcode:
+            case Opcode.NOOP:
+                pass
+            case Opcode.HELLO_OK:
+                self._on_hello_ok(HelloOk.decode(frame.body))
+            case Opcode.RESULT if frame.id == _MAP_ID:
+                self._on_map(decode_json(frame.body, "RESULT"))
+            case Opcode.ERROR:
+                self._on_error(frame)
+            case Opcode.ROUND_COMPLETE:
+                self._queue.append(_Queued(RoundComplete(decode_number(frame.body, "ROUND_COMPLETE"))))
+            case Opcode.BARRIER_REACHED:
+                self._queue.append(_Queued(decode_cookie(frame.body, "BARRIER_REACHED")))
+            case Opcode.BARRIER_LOST:
+                self._sent_barriers.discard(decode_cookie(frame.body, "BARRIER_LOST"))
+            case _:
+                self._on_stream_frame(frame)
+
+    def _on_hello_ok(self, peer: HelloOk) -> None:
+        if peer.version != PROTOCOL_VERSION:
+            self._fail(ProtocolError(f"the node speaks version {peer.version} of the protocol, not {PROTOCOL_VERSION}"))
+        if self.peer is not None and self.peer.cluster_id != peer.cluster_id:
+            self._fail(
+                BadPosition(f"this node is of cluster {peer.cluster_id}, the stream is of {self.peer.cluster_id}")
+            )
+        self.peer = peer
+        self._out.append(encode_json(Opcode.PARTITIONS, {"name": self._wanted.feed}, _MAP_ID))
+
+    def _on_map(self, value: dict[str, Any]) -> None:
+        try:
+            feed_id = bytes.fromhex(value["feed"]["feed_id"])
+            high_seqs = {int(p["id"]): int(p["high_seq"]) for p in value["partitions"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProtocolError(f"the partition map cannot be read: {error!r}") from None
+        if self.feed_id is not None and self.feed_id != feed_id:
+            self._fail(UnknownFeed(f"feed {self._wanted.feed!r} was dropped, and another one made under its name"))
+        self.feed_id = feed_id
+        self._linked = True
+        if not self._partitions:
+            self._begin(high_seqs)
+
+    def _begin(self, high_seqs: dict[int, int]) -> None:
+        wanted, now = self._wanted, self._clock()
+        assert self.peer is not None
+        assert self.feed_id is not None
+        for positions in wanted.stored:
+            try:
+                positions.require_feed(bytes.fromhex(self.peer.cluster_id), self.feed_id)
+            except BadPosition as error:
+                self._fail(error)
+        missing = (wanted.partitions or frozenset()) - high_seqs.keys()
+        if missing:
+            self._fail(UnknownFeed(f"feed {wanted.feed!r} has no partition {min(missing)}: it has {len(high_seqs)}"))
+        for id in sorted(high_seqs if wanted.partitions is None else wanted.partitions):
+            end_seq = None
+            if wanted.until == "now":
+                end_seq = high_seqs[id]
+            elif wanted.until is not None:
+                assert not isinstance(wanted.until, str)
+                end_seq = wanted.until.get(id, 0)
+            partition = ConsumedPartition(id, self._start(id), end_seq, now)
+            self._partitions[id] = self._waiting[id] = partition
+
+    def _start(self, id: int) -> Position | None:
+        since = self._wanted.since
+        if isinstance(since, Positions):
+            return since.get(id, Position.at(FailoverLog(), 0))
+        return None if since == "now" else Position.at(FailoverLog(), 0)
+
+    def _fail(self, error: TailraceError) -> None:
+        """Ends the stream for good."""
+        if self._failure is None:
+            self._failure = error
+        raise error
+
+    def _on_error(self, frame: Frame) -> None:
+        error = decode_error(frame.body)
+        if isinstance(error, Retryable):
+            partition = self._by_stream.get(frame.id)
+            if partition is None:
+                raise error
+            partition.step(Opcode.ERROR)
+            self._try_again(partition, str(error))
+        else:
+            self._fail(error)
+
+    def _on_stream_frame(self, frame: Frame) -> None:
+        partition = self._by_stream.get(frame.id)
+        if partition is None:
+            return  # of a stream that was closed meanwhile
+        handler = _STREAM_HANDLERS.get(frame.opcode)
+        if handler is None:
+            raise ProtocolError(f"{frame.opcode.name} is not for a consumer")
+        partition.step(frame.opcode)
+        handler(self, partition, frame)
+
+    def _on_block(self, frame: Frame) -> None:
+        partition = self._by_stream.get(frame.id)
+        if partition is None:
+            self._consumed_bytes += len(frame.body)
+            return
+        partition.step(Opcode.BLOCK)
+        block = Block.parse(frame.body)
+        assert partition.position is not None
+        before_seq = partition.position.seq
+        if (
+            block.header.partition != partition.id
+            or (block.header.first_seq > before_seq + 1
+            and partition.in_complete_snapshot)
+        ):
+            raise ProtocolError(
+                f"a block of partition {block.header.partition} from seq {block.header.first_seq} on, in a complete "
+                f"snapshot of partition {partition.id} that has come to {before_seq}"
+            )
+        mutations = Mutations.above(block, before_seq, branch=partition.log.branch)
+        if mutations is None:
+            self._consumed_bytes += block.nbytes
+            return
+        position = partition.advanced(block.header.last_seq)
+        self._queue.append(_Queued(mutations, partition.id, position, block.nbytes))
+
+    def _on_stream_ok(self, partition: ConsumedPartition, frame: Frame) -> None:
+        answer = StreamOk.decode(frame.body)
+        if partition.position is not None and answer.seq != partition.position.seq:
+            raise ProtocolError(f"STREAM_OK at seq {answer.seq}, asked for {partition.position.seq}")
+        partition.opened(answer, self._clock())
+        if self._wanted.since == "now" and partition.id not in self._handled:
+            assert partition.position is not None
+            self._handled[partition.id] = partition.position
+
+    def _on_rollback(self, partition: ConsumedPartition, frame: Frame) -> None:
+        answer = RollBack.decode(frame.body)
+        if self._wanted.on_rollback == "stop":
+            message = f"partition {partition.id} would have to be rolled back to seq {answer.seq} ({answer.why})"
+            self._fail(StreamEnded(message, reason=EndReason.ROLLED_BACK))
+        position = partition.rolled_back(answer.log)
+        self._wait(partition, f"rolled back: {answer.why}", self._clock())
+        self._queue.append(_Queued(Rollback(partition.id, 0, None), partition.id, position))
+
+    def _on_snapshot_start(self, partition: ConsumedPartition, frame: Frame) -> None:
+        message = SnapshotStartMessage.decode(frame.body)
+        if message.branch != partition.log.branch:
+            # The node's history has changed under the stream: nothing of it may be applied under the old log.
+            self._out.append(encode_frame(Opcode.STREAM_CLOSE, id=frame.id))
+            del self._by_stream[frame.id]
+            self._try_again(partition, "the partition's history has changed")
+            return
+        position = partition.snapshot_started(message)
+        event = SnapshotStart(partition.id, message.after_seq + 1, message.last_seq, position)
+        self._queue.append(_Queued(event, partition.id, position))
+
+    def _on_snapshot_end(self, partition: ConsumedPartition, frame: Frame) -> None:
+        _, seq = decode_seq(frame.body, "SNAPSHOT_END")
+        position = partition.at_end_of_run(seq)
+        event = SnapshotEnd(partition.id, partition.snapshot_after + 1, seq, position)
+        self._queue.append(_Queued(event, partition.id, position))
+
+    def _on_seq_advanced(self, partition: ConsumedPartition, frame: Frame) -> None:
+        _, seq = decode_seq(frame.body, "SEQ_ADVANCED")
+        position = partition.at_end_of_run(seq)
+        self._queue.append(_Queued(SnapshotEnd(partition.id, seq, seq, position), partition.id, position))
+
+    def _on_stream_end(self, partition: ConsumedPartition, frame: Frame) -> None:
+        end = StreamEnd.decode(frame.body)
+        del self._by_stream[frame.id]
+        if end.reason is EndReason.END_REACHED:
+            partition.state, partition.reason = State.ENDED, end.message
+        elif end.reason in FINAL:
+            self._fail(FINAL[end.reason](end.message))
+        else:
+            self._try_again(partition, f"{end.reason.value}: {end.message}")
+
+    def _try_again(self, partition: ConsumedPartition, reason: str) -> None:
+        partition.tries += 1
+        self._wait(partition, reason, self._clock() + backoff_seconds(partition.tries))
+
+    def _wait(self, partition: ConsumedPartition, reason: str, retry_at: float) -> None:
+        partition.wait(reason, self._clock(), retry_at)
+        self._waiting[partition.id] = partition
+
+
+_STREAM_HANDLERS: dict[Opcode, Callable[[ConsumerSession, ConsumedPartition, Frame], None]] = {
+    Opcode.STREAM_OK: ConsumerSession._on_stream_ok,
+    Opcode.ROLLBACK: ConsumerSession._on_rollback,
+    Opcode.SNAPSHOT_START: ConsumerSession._on_snapshot_start,
+    Opcode.SNAPSHOT_END: ConsumerSession._on_snapshot_end,
+    Opcode.SEQ_ADVANCED: ConsumerSession._on_seq_advanced,
+    Opcode.STREAM_END: ConsumerSession._on_stream_end,
+}

@@ -1,0 +1,130 @@
+"""Columns of an index, taken from values by JSON path."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+# What SQLite stores in a column without being asked to convert it.
+ColumnValue = str | int | float | None
+
+_INTEGER_MAX = (1 << 63) - 1  # SQLite's integers
+_NAME_MAX_CHARS = 63
+_NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_]{{0,{_NAME_MAX_CHARS - 1}}}")
+_STEP = re.compile(
+    r"""
+      \. (?P<name> [^."\[\]]+ )         # .name
+    | \. " (?P<quoted> [^"]* ) "        # ."any name"
+    | \[ (?P<index> [0-9]{1,9} ) \]     # [0]: the first of an array
+    | \[ \#- (?P<last> [0-9]{1,9} ) \]  # [#-1]: the last
+    """,
+    re.VERBOSE,
+)
+
+
+def check_name(name: str, what: str) -> str:
+    """``name``, where it can be a table or a column. ValueError otherwise: nothing else ever reaches a statement."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{what} {name!r} is not usable: a letter or underscore, then letters, digits and underscores, "
+            f"{_NAME_MAX_CHARS} at most"
+        )
+    return name
+
+
+def parse_path(path: str) -> tuple[str | int, ...]:
+    """The steps of a JSON path of SQLite's kind: names into objects, indexes (negative from the end) into arrays.
+
+    ``$`` is the whole value, ``$.a.b``, ``$."a name"``, ``$[0]``, ``$.list[#-1].x``. ValueError for anything else.
+    """
+    if not isinstance(path, str) or not path.startswith("$"):
+        raise ValueError(f"{path!r} is no JSON path: one begins with '$', such as '$.address.city'")
+    steps: list[str | int] = []
+    offset = 1
+    while offset < len(path):
+        match = _STEP.match(path, offset)
+        if match is None:
+            raise ValueError(f'{path!r} is no JSON path: {path[offset:]!r} is none of .name, ."name", [0], [#-1]')
+        steps.append(_step(match))
+        offset = match.end()
+    return tuple(steps)
+
+
+class ColumnReader:
+    """Takes the columns out of values. ``names`` are their names, in order."""
+
+    def __init__(self, columns: Mapping[str, str]) -> None:
+        """``columns`` maps names to JSON paths. ValueError where one of them is none."""
+        self.names = tuple(check_name(name, "the column name") for name in columns)
+        self._finders = [_finder(parse_path(path)) for path in columns.values()]
+        self._nothing: tuple[ColumnValue, ...] = (None,) * len(self.names)
+
+    def read(self, value: bytes) -> tuple[ColumnValue, ...]:
+        """The columns of ``value``: text, numbers, booleans as 1 and 0, arrays and objects as JSON, None for the rest.
+
+        All None where the value is no JSON. Bytes that are not valid UTF-8 inside of a JSON text become U+FFFD.
+        """
+        if not self._finders:
+            return ()
+        try:
+            document = json.loads(value.decode("utf-8", "replace"))
+            return tuple([_column_value(find(document)) for find in self._finders])
+        except (ValueError, RecursionError):  # no JSON; or nested too deep for a reader in C
+            return self._nothing
+
+
+def _step(match: re.Match[str]) -> str | int:
+    if match["index"] is not None:
+        return int(match["index"])
+    if match["last"] is not None:
+        return -int(match["last"])
+    name = match["name"] if match["name"] is not None else match["quoted"]
+    assert name is not None
+    return name
+
+
+def _finder(steps: tuple[str | int, ...]) -> Callable[[Any], Any]:
+    def find(document: Any) -> Any:
+        for step in steps:
+            if isinstance(step, str):
+                if not isinstance(document, dict):
+                    return None
+                document = document.get(step)
+            else:
+                if not isinstance(document, list) or not -len(document) <= step < len(document):
+                    return None
+                document = document[step]
+        return document
+
+    return find
+
+
+def _column_value(found: Any) -> ColumnValue:
+    if isinstance(found, str):
+        return _storable(found)
+    if isinstance(found, int):
+        return int(found) if -_INTEGER_MAX <= found <= _INTEGER_MAX else _rounded(found)
+    if found is None or isinstance(found, float):
+        return found
+    return _storable(json.dumps(found, ensure_ascii=False, separators=(",", ":")))
+
+
+def _rounded(number: int) -> float | None:
+    """An integer that SQLite has no room for becomes a float, as in its own JSON functions."""
+    try:
+        return float(number)
+    except OverflowError:
+        return None
+
+
+def _storable(text: str) -> str:
+    """``text`` with U+FFFD for halves of surrogate pairs, which JSON can name and UTF-8 cannot write."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

@@ -1,0 +1,292 @@
+"""An index in an SQLite file, which other programs query while it is followed."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tailrace.checkpoint import Checkpoint
+from tailrace.errors import BadPosition
+from tailrace.indexes.schema import CHECKPOINT_TABLE, META_TABLE, Schema
+from tailrace.position import Position, Positions
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from tailrace.indexes.protocol import AppliedMutation
+
+SQLITE_VERSION_MIN = (3, 30, 0)  # ON CONFLICT DO UPDATE, and tables that list what SQLite was built with
+
+# How long to wait for another program's write (an index of its own, VACUUM) before "database is locked".
+BUSY_TIMEOUT_S = 60.0
+# A batch of 64 MiB and the pages that it touches mostly fit, so that they are written once, by the commit.
+CACHE_KIB = 64 << 10
+# What the write-ahead file is cut back to after a big batch; it would keep its greatest size for ever.
+WAL_BYTES_KEPT = 64 << 20
+
+
+class SQLiteIndex:
+    """The present value of each key of a feed, in a table of an SQLite file; an `Index`.
+
+    The table is ``items(key BLOB PRIMARY KEY, value BLOB, partition, seq, timestamp, ...columns)``: seq and timestamp
+    (microseconds since 1970 UTC) are those of the mutation that set the value; seq is 0 while its history is being
+    rolled back. ``columns`` maps names to JSON paths of the value (``{"city": "$.address.city"}``); they are NULL
+    where a value is no JSON or has nothing there. ``full_text`` names those columns that the FTS5 table ``items_fts``
+    holds; its rows have the rowid of the table's.
+
+    The file is in WAL mode, so readers neither wait for the follower nor hold it up, and see whole batches. One
+    follower at a time: where a second one opens the file, the first one's next call raises RuntimeError. An error of
+    SQLite itself (disk full, locked) is a `sqlite3.Error`; the call that raised it stored nothing.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        table: str = "items",
+        columns: Mapping[str, str] | None = None,
+        full_text: Sequence[str] = (),
+    ) -> None:
+        """No I/O yet. ValueError where a name or a JSON path is not usable, or ``full_text`` names no column."""
+        self.path = Path(path)
+        self._schema = Schema(table, columns or {}, full_text)
+        self._upsert = self._schema.upsert_statement()
+        self._delete = self._schema.delete_statement()
+        self._connection: sqlite3.Connection | None = None
+        self._openings = 0  # how many times the file has been opened by a follower, this one included
+        self._stored: Positions | None = None
+
+    def open(self) -> Checkpoint | None:
+        """Open or make the file, and say where it stands; None where it holds nothing yet.
+
+        ValueError where the file is not an index, or was made with another table, other columns or full text;
+        RuntimeError where this Python's SQLite is too old or has no FTS5; FileNotFoundError where the directory is
+        missing; BadPosition where the stored checkpoint is damaged.
+        """
+        self.close()
+        _check_version(sqlite3.sqlite_version_info)
+        if not self.path.parent.is_dir():
+            raise FileNotFoundError(f"the directory of the index {self.path} does not exist")
+        # Calls never overlap, but they may come from one thread of a pool after another.
+        self._connection = sqlite3.connect(
+            self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        try:
+            self._prepare_file()
+            self._stored = self._read_positions()
+        except BaseException:
+            self.close()
+            raise
+        return Checkpoint(self._stored) if self._stored else None
+
+    def apply(self, mutations: Sequence[AppliedMutation], checkpoint: Checkpoint) -> None:
+        """As `Index.apply`. BadPosition where ``checkpoint`` is of another feed than what the file holds."""
+        positions = checkpoint.positions
+        if self._stored:
+            positions.require_feed(self._stored.cluster_id, self._stored.feed_id)
+        upserts, deletions = self._rows(mutations)
+        with self._transaction() as connection:
+            self._store_rows(connection, upserts, deletions)
+            self._store_positions(connection, positions)
+        self._stored = positions
+
+    def rollback(self, partition: int, seq: int) -> None:
+        """Always None: no old values are kept. What is above ``seq`` is replaced by whatever is applied next."""
+        with self._transaction() as connection:
+            connection.execute(
+                f'UPDATE "{self._schema.table}" SET seq = 0 WHERE partition = ? AND seq > ?', (partition, seq)
+            )
+
+    def clear(self, partition: int) -> None:
+        """As `Index.clear`."""
+        with self._transaction() as connection:
+            connection.execute(f'DELETE FROM "{self._schema.table}" WHERE partition = ?', (partition,))
+            connection.execute(f"DELETE FROM {CHECKPOINT_TABLE} WHERE partition = ?", (partition,))
+        if self._stored is not None:
+            self._stored = self._stored.without(partition)
+
+    def close(self) -> None:
+        """Close the file. May be called twice."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    # ---- rows ----
+
+    def _rows(self, mutations: Iterable[AppliedMutation]) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+        """(rows to put, (key, partition, seq) to delete). Where a key is there twice, its last mutation counts."""
+        read = self._schema.reader.read
+        upserts: list[tuple[object, ...]] = []
+        deletions: list[tuple[object, ...]] = []
+        newest = {mutation.key: mutation for mutation in mutations}
+        for partition, key, value, seq, timestamp in newest.values():
+            if value is None:
+                deletions.append((key, partition, seq))
+            else:
+                upserts.append((key, value, partition, seq, timestamp, *read(value)))
+        return upserts, deletions
+
+    def _store_rows(
+        self,
+        connection: sqlite3.Connection,
+        upserts: list[tuple[object, ...]],
+        deletions: list[tuple[object, ...]],
+    ) -> None:
+        if self._schema.full_text:
+            upserts = self._in_rowid_order(connection, upserts)
+            deletions = self._in_rowid_order(connection, deletions)
+        try:
+            connection.executemany(self._delete, deletions)
+            connection.executemany(self._upsert, upserts)
+        except OverflowError as error:
+            raise ValueError(f"a seq or a timestamp has more than 63 bits: {error}") from error
+
+    def _in_rowid_order(
+        self, connection: sqlite3.Connection, rows: list[tuple[object, ...]]
+    ) -> list[tuple[object, ...]]:
+        """``rows``, whose first field is the key, by the row number that each has now; new ones last.
+
+        FTS5 gathers changes in memory while row numbers rise, and writes all of them out whenever one falls.
+        """
+        find = f'SELECT rowid FROM "{self._schema.table}" WHERE key = ?'
+        known: list[tuple[int, tuple[object, ...]]] = []
+        new: list[tuple[object, ...]] = []
+        for row in rows:
+            found = connection.execute(find, row[:1]).fetchone()
+            if found is None:
+                new.append(row)
+            else:
+                known.append((found[0], row))
+        known.sort(key=lambda numbered: numbered[0])
+        return [row for _, row in known] + new
+
+    # ---- checkpoint ----
+
+    def _store_positions(self, connection: sqlite3.Connection, positions: Positions) -> None:
+        stored: Mapping[int, Position] = self._stored or {}
+        changed = [
+            (partition, position.seq, str(Positions(positions.cluster_id, positions.feed_id, {partition: position})))
+            for partition, position in positions.items()
+            if stored.get(partition) != position
+        ]
+        gone = [(partition,) for partition in stored if partition not in positions]
+        connection.executemany(f"REPLACE INTO {CHECKPOINT_TABLE} (partition, seq, position) VALUES (?, ?, ?)", changed)
+        connection.executemany(f"DELETE FROM {CHECKPOINT_TABLE} WHERE partition = ?", gone)
+
+    def _read_positions(self) -> Positions | None:
+        positions: Positions | None = None
+        rows = self._connected().execute(f"SELECT partition, position FROM {CHECKPOINT_TABLE} ORDER BY partition")
+        for partition, text in rows:
+            try:
+                one = Positions.parse(text)
+                if list(one) != [partition]:
+                    raise BadPosition(f"it is of other partitions: {list(one)}")
+                if positions is not None:
+                    positions.require_feed(one.cluster_id, one.feed_id)
+                positions = one if positions is None else positions.with_positions(one)
+            except BadPosition as error:
+                raise BadPosition(
+                    f"{self.path}: the checkpoint of partition {partition} cannot be used ({error}); delete the file, "
+                    "and the index is filled anew"
+                ) from None
+        return positions
+
+    # ---- the file ----
+
+    def _prepare_file(self) -> None:
+        connection = self._connected()
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):  # locked, no permission: not about what the file holds
+                raise
+            raise ValueError(f"{self.path} is no SQLite file ({error}); choose another path") from error
+        # A power cut may take the last commits, rows and checkpoint alike: the follower then asks for them again.
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
+        if self._schema.full_text and not has_fts5(connection):
+            raise RuntimeError(
+                "full_text needs SQLite's FTS5, which the sqlite3 module of this Python was built without; use a "
+                "Python whose SQLite has it, or leave full_text away"
+            )
+        with _immediate(connection):
+            self._make_or_check(connection)
+            self._openings = self._count_opening(connection)
+
+    def _make_or_check(self, connection: sqlite3.Connection) -> None:
+        tables = {name.lower() for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        if META_TABLE not in tables:
+            taken = tables & {self._schema.table.lower(), self._schema.full_text_table.lower(), CHECKPOINT_TABLE}
+            if taken:
+                raise ValueError(
+                    f"{self.path} holds {sorted(taken)} already, and no index of Tailrace made it; choose another "
+                    "path or table"
+                )
+            for statement in self._schema.create_statements():
+                connection.execute(statement)
+            connection.executemany(f"INSERT INTO {META_TABLE} VALUES (?, ?)", self._schema.describe().items())
+            return
+        made_with = dict(connection.execute(f"SELECT name, value FROM {META_TABLE}"))
+        for name, wanted in self._schema.describe().items():
+            if made_with.get(name) != wanted:
+                raise ValueError(
+                    f"{self.path} was made with {name} = {made_with.get(name)}, and is opened with {wanted}; open it "
+                    "as it was made, or delete it (with its -wal and -shm files) and let it be filled anew, or choose "
+                    "another path"
+                )
+
+    def _count_opening(self, connection: sqlite3.Connection) -> int:
+        connection.execute(
+            f"INSERT INTO {META_TABLE} VALUES ('openings', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
+        )
+        return _openings(connection)
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise RuntimeError(f"the index {self.path} is not open")
+        return self._connection
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing, and only as long as no other follower has opened the file: two would mix their positions."""
+        connection = self._connected()
+        with _immediate(connection):
+            if _openings(connection) != self._openings:
+                raise RuntimeError(
+                    f"another follower has opened the index {self.path}; give each one a file of its own"
+                )
+            yield connection
+
+
+def has_fts5(connection: sqlite3.Connection) -> bool:
+    """Whether this SQLite was built with FTS5, or has it loaded."""
+    return connection.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone() is not None
+
+
+def _check_version(version: tuple[int, ...]) -> None:
+    if version < SQLITE_VERSION_MIN:
+        raise RuntimeError(
+            f"an index needs SQLite {'.'.join(map(str, SQLITE_VERSION_MIN))} or newer; this Python has "
+            f"{'.'.join(map(str, version))}"
+        )
+
+
+def _openings(connection: sqlite3.Connection) -> int:
+    (count,) = connection.execute(f"SELECT value FROM {META_TABLE} WHERE name = 'openings'").fetchone()
+    return int(count)
+
+
+@contextlib.contextmanager
+def _immediate(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # SQLite has rolled back by itself where the disk was full
+            connection.execute("ROLLBACK")
+        raise

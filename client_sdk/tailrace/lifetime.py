@@ -1,0 +1,83 @@
+"""Background tasks of a context manager: they live as long as its body, and its body never sees them.
+
+What leaves the ``async with`` is one exception, never an ExceptionGroup:
+
+    the body          the background      what is raised
+    ----------------  ------------------  ----------------------------------------------------
+    ends              goes on             nothing; the background is cancelled
+    raises            goes on             the body's exception
+    is running        fails               the body is cancelled; the background's exception
+    raises            has failed          the body's exception, with the other as __context__
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+
+import trio
+
+
+class Lifetime:
+    """An async context manager that runs tasks in the background of its body."""
+
+    def __init__(self) -> None:
+        self._manager: AbstractAsyncContextManager[trio.Nursery] = trio.open_nursery()
+        self._nursery: trio.Nursery | None = None
+        self.failure: Exception | None = None
+
+    async def __aenter__(self) -> Lifetime:
+        self._nursery = await self._manager.__aenter__()
+        return self
+
+    def start(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Runs ``function`` in the background; if it raises, the body is cancelled and the exception raised there."""
+        assert self._nursery is not None, "start is for the body of the context manager"
+        self._nursery.start_soon(self._guard, function)
+
+    def fail(self, error: Exception) -> None:
+        """Ends the body with ``error``, as if a background task had raised it."""
+        assert self._nursery is not None
+        if self.failure is None:
+            self.failure = error
+        self._nursery.cancel_scope.cancel()
+
+    async def _guard(self, function: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await function()
+        except Exception as error:
+            # Whatever a background task raises is the body's to see.
+            self.fail(error)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        assert self._nursery is not None
+        self._nursery.cancel_scope.cancel()
+        try:
+            swallowed = await self._manager.__aexit__(kind, error, traceback)
+        except BaseExceptionGroup as group:
+            if isinstance(error, Exception) and not isinstance(error, ExceptionGroup):
+                if self.failure is not None and error is not self.failure:
+                    _set_context(error, self.failure)
+                return False  # the body's own exception goes on as itself
+            raise _alone(group) from None
+        if self.failure is not None and (error is None or swallowed):
+            raise self.failure
+        return bool(swallowed)
+
+
+def _alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What is in a group of one, however deep the nursery has wrapped it once."""
+    return group.exceptions[0] if len(group.exceptions) == 1 else group
+
+
+def _set_context(error: BaseException, context: BaseException) -> None:
+    """Puts ``context`` at the end of the chain of ``error``'s contexts."""
+    seen = {id(error)}
+    while error.__context__ is not None and id(error.__context__) not in seen:
+        error = error.__context__
+        seen.add(id(error))
+    if id(context) not in seen:
+        error.__context__ = context

@@ -1,0 +1,126 @@
+"""The trio shell of a request session: connects, reconnects, moves the bytes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import trio
+
+from tailrace.address import Address
+from tailrace.backoff import backoff_seconds
+from tailrace.errors import Forbidden, ProtocolError, TailraceError, Unreachable
+from tailrace.requests.session import RequestSession
+from tailrace.transport import Transport, open_tcp
+
+# How often deadlines and held requests are looked at while there are any.
+TICK_SECONDS = 0.05
+
+Connect = Callable[[Address], Awaitable[Transport]]
+
+
+async def connect_tcp(address: Address) -> Transport:
+    """The ordinary way to a node. Raises Unreachable."""
+    return await open_tcp(address.host, address.port)
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    addresses: tuple[Address, ...], tries: int, connect: Connect, timeout_s: float
+) -> AsyncIterator[Transport]:
+    """A transport to the ``tries``-th address in turn, with its flushing task; closed on leaving.
+
+    Raises Unreachable.
+    """
+    address = addresses[tries % len(addresses)]
+    with trio.move_on_after(timeout_s) as scope:
+        transport = await connect(address)
+    if scope.cancelled_caught:
+        raise Unreachable(f"cannot connect to {address}: no answer within {timeout_s:g} s")
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(transport.run)
+            yield transport
+            nursery.cancel_scope.cancel()
+    finally:
+        transport.close()
+
+
+class RequestLink:
+    """Keeps a session connected while ``run`` runs."""
+
+    def __init__(
+        self,
+        session: RequestSession,
+        addresses: tuple[Address, ...],
+        *,
+        connect: Connect = connect_tcp,
+        connect_timeout_s: float = 10.0,
+    ) -> None:
+        self._session = session
+        self._addresses = addresses
+        self._connect = connect
+        self._connect_timeout_s = connect_timeout_s
+        self._transport: Transport | None = None
+        self._busy = trio.Event()
+        self.opened = trio.Event()
+        self.on_change: Callable[[], None] = lambda: None
+
+    def kick(self) -> None:
+        """Sends what the session has to send. Never waits."""
+        self._busy.set()
+        if self._transport is not None:
+            buffers = self._session.data_to_send()
+            if buffers:
+                self._transport.send(*buffers)
+
+    async def run(self) -> None:
+        """Connects and reconnects for ever. Raises what no retry can mend: Forbidden, ProtocolError of the greeting."""
+        tries = 0
+        while True:
+            try:
+                async with connected(self._addresses, tries, self._connect, self._connect_timeout_s) as transport:
+                    await self._use(transport)
+            except* (TailraceError, OSError) as group:
+                error = _first(group)
+            else:
+                error = Unreachable("the node has closed the connection")
+            if self._session.is_open:
+                tries = 0
+            greeted = self._session.peer is not None
+            self._transport = None
+            self._session.connection_lost(error if isinstance(error, TailraceError) else Unreachable(str(error)))
+            if isinstance(error, Forbidden) or (isinstance(error, ProtocolError) and not greeted):
+                raise error
+            tries += 1
+            await trio.sleep(backoff_seconds(tries))
+
+    async def _use(self, transport: Transport) -> None:
+        self._transport = transport
+        self._session.connection_made()
+        self.kick()
+        while True:
+            data = await transport.receive()
+            if not data:
+                return
+            self._session.receive_data(data)
+            if self._session.is_open and not self.opened.is_set():
+                self.opened.set()
+            self.kick()
+
+    async def tick(self) -> None:
+        """Gives up what is past its deadline, and sends again what was held; for ever."""
+        while True:
+            if self._session.idle:
+                self._busy = trio.Event()
+                await self._busy.wait()
+            await trio.sleep(TICK_SECONDS)
+            self._session.expire()
+            self.kick()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found

@@ -1,0 +1,234 @@
+"""One producer's blocks to one partition: numbered, in order, sent again until they are answered. Pure.
+
+    submit ──> [queue] ──> SENT ──answer──> done
+                            │  ^
+           refused for now, │  │ when nothing of the lane is SENT any more:
+        bounced, link lost  v  │ renumbered, in order, all at once
+                           HELD
+
+The node takes a producer's blocks in the order of their numbers, without a gap, and remembers its last 16 answers. So:
+
+1. At most 16 blocks are unanswered.
+2. A block refused for good frees its number; those after it bounce (out of order) and are sent again with numbers one
+   lower, which keeps the order.
+3. After a lost connection all that is unanswered is sent again, flagged, under its old number: it is written once.
+4. Where the node asks for a number that it has acknowledged, it has lost acknowledged writes with their level; the
+   lane goes on under a new producer id, and says which versions were lost.
+
+Source: docs/formats/block.md (producer id and seq).
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+from collections.abc import Callable
+
+from tailrace.block import Block
+from tailrace.errors import OutcomeUnknown, Retryable, TailraceError
+from tailrace.model import Version, VersionRange
+from tailrace.wire.failures import OutOfOrder
+
+UNANSWERED_MAX = 16
+# The node forgets a producer after an hour without a block; half of that leaves room for slow clocks and long resends.
+IDLE_SECONDS_MAX = 1800.0
+
+Done = Callable[[VersionRange | None, TailraceError | None], None]
+
+
+class State(enum.Enum):
+    QUEUED = "queued"
+    SENT = "sent"
+    HELD = "held"
+    DONE = "done"
+
+
+class WriteRequest:
+    """A block on its way. ``done`` is called once, with the versions that it got or the error."""
+
+    __slots__ = (
+        "block",
+        "deadline",
+        "done",
+        "flags",
+        "if_version",
+        "lane",
+        "level",
+        "number",
+        "resend",
+        "state",
+        "tries",
+    )
+
+    def __init__(
+        self,
+        lane: Lane,
+        block: Block,
+        level: int,
+        done: Done,
+        *,
+        deadline: float,
+        flags: int,
+        if_version: Version | None,
+    ) -> None:
+        self.lane = lane
+        self.block = block
+        self.level = level
+        self.flags = flags
+        self.if_version = if_version
+        self.done = done
+        self.deadline = deadline
+        self.number = 0
+        self.resend = False
+        self.state = State.QUEUED
+        self.tries = 0
+
+
+class Lane:
+    """See the module.
+
+    ``new_producer_id`` gives random ids; ``on_lost`` hears of acknowledged versions that are gone.
+    """
+
+    def __init__(
+        self,
+        feed_id: bytes,
+        partition: int,
+        new_producer_id: Callable[[], int],
+        on_lost: Callable[[list[VersionRange]], None] | None = None,
+    ) -> None:
+        self.feed_id = feed_id
+        self.partition = partition
+        self._new_producer_id = new_producer_id
+        self._on_lost = on_lost
+        self._producer_id = new_producer_id()
+        self._next_number = 1
+        self._queue: collections.deque[WriteRequest] = collections.deque()
+        self._unanswered: list[WriteRequest] = []  # in order
+        self._acknowledged: collections.deque[tuple[int, VersionRange]] = collections.deque(maxlen=2 * UNANSWERED_MAX)
+        self._abandoned: set[int] = set()  # numbers of requests that were given up and may have been written
+        self._anew = False  # a new producer id is taken as soon as nothing is in doubt
+        self._used_at: float | None = None
+        self.held_until = 0.0
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._unanswered)
+
+    def requests(self) -> list[WriteRequest]:
+        """All that has no answer yet, in order."""
+        return [*self._unanswered, *self._queue]
+
+    @property
+    def is_held(self) -> bool:
+        """Something waits to be sent again."""
+        return any(request.state is State.HELD for request in self._unanswered)
+
+    def submit(self, request: WriteRequest) -> None:
+        """Adds a block at the end."""
+        self._queue.append(request)
+
+    def take(self, now: float) -> list[WriteRequest]:
+        """The blocks that are to be sent now, numbered; they count as sent."""
+        if any(request.state is State.SENT for request in self._unanswered):
+            held = self._anew or any(request.state is State.HELD for request in self._unanswered)
+            return [] if held else self._take_queued()
+        if self._unanswered and now < self.held_until:
+            return []
+        idle = not self._unanswered and self._used_at is not None and now - self._used_at > IDLE_SECONDS_MAX
+        # What may have been written goes again under its old number: it could be written twice under a new one.
+        if idle or (self._anew and not any(request.resend for request in self._unanswered)):
+            self._begin_anew()
+        self._used_at = now
+        again = list(self._unanswered)
+        for request in again:
+            self._send(request)
+        return again if self._anew else again + self._take_queued()
+
+    def _take_queued(self) -> list[WriteRequest]:
+        taken: list[WriteRequest] = []
+        while self._queue and len(self._unanswered) < UNANSWERED_MAX:
+            request = self._queue.popleft()
+            request.number = self._next_number
+            self._next_number += 1
+            self._unanswered.append(request)
+            self._send(request)
+            taken.append(request)
+        return taken
+
+    def _send(self, request: WriteRequest) -> None:
+        request.state = State.SENT
+        header = request.block.header
+        if (header.producer_id, header.producer_seq) != (self._producer_id, request.number):
+            request.block = request.block.numbered(self._producer_id, request.number)
+
+    def link_lost(self) -> None:
+        """The connection is gone: whatever is unanswered may have arrived or not."""
+        for request in self._unanswered:
+            request.resend |= request.state is State.SENT
+            request.state = State.HELD
+        self.held_until = 0.0
+
+    def answered(self, request: WriteRequest, versions: VersionRange, now: float) -> None:
+        """The node has written ``request``, or had it already."""
+        self._unanswered.remove(request)
+        self._used_at = now
+        if versions.first_seq:
+            self._acknowledged.append((request.number, versions))
+        else:
+            self._free_number(request)  # nothing was there to delete, so nothing was written
+        request.state = State.DONE
+        request.done(versions, None)
+
+    def refused(self, request: WriteRequest, error: TailraceError, hold_until: float) -> None:
+        """The node has not written ``request``. Where that is only for now, it is sent again after ``hold_until``."""
+        request.state = State.HELD
+        request.resend = False
+        if isinstance(error, OutOfOrder):
+            self._out_of_order(request, error)
+        elif isinstance(error, Retryable):
+            request.tries += 1
+            self.held_until = max(self.held_until, hold_until)
+        else:
+            if isinstance(error, OutcomeUnknown):
+                self._anew = True
+            self.fail(request, error)
+
+    def fail(self, request: WriteRequest, error: TailraceError) -> None:
+        """Gives ``request`` up. Where it may have been written its number is not used again."""
+        if request in self._unanswered:
+            self._unanswered.remove(request)
+            if request.state is State.SENT or request.resend:
+                self._abandoned.add(request.number)
+            else:
+                self._free_number(request)
+        else:
+            self._queue.remove(request)
+        request.state = State.DONE
+        request.done(None, error)
+
+    def _free_number(self, request: WriteRequest) -> None:
+        self._next_number -= 1
+        for other in self._unanswered:
+            if other.number > request.number:
+                other.number -= 1
+
+    def _out_of_order(self, request: WriteRequest, error: OutOfOrder) -> None:
+        if self._anew or request.block.header.producer_id != self._producer_id:
+            return  # it goes again under a new producer id in any case
+        if error.expected == request.number or any(other.number == error.expected for other in self._unanswered):
+            return  # an earlier one was refused or is missing; all go again, in order
+        self._anew = True
+        if error.expected > request.number:
+            self.fail(request, OutcomeUnknown("the node has had this block's number, and no longer knows its result"))
+        elif error.expected not in self._abandoned and self._on_lost is not None:
+            self._on_lost([versions for number, versions in self._acknowledged if number >= error.expected])
+
+    def _begin_anew(self) -> None:
+        """A new producer, from number 1. What is unanswered goes again under it."""
+        self._anew = False
+        self._producer_id = self._new_producer_id()
+        self._acknowledged.clear()
+        self._abandoned.clear()
+        for number, request in enumerate(self._unanswered, 1):
+            request.number = number
+        self._next_number = len(self._unanswered) + 1

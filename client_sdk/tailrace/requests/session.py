@@ -1,0 +1,303 @@
+"""The requests of one client to a node, across connections. Sans-IO: a shell moves the bytes and tells the time.
+
+    new ──HELLO──> greeting ──HELLO_OK──> open ──(link lost)──> new ...
+                                            │
+                       whatever has no answer yet is sent (again), in order
+
+Everything that is asked can be asked twice: reads and metadata change nothing (a feed is created under an id that the
+client chose), and writes carry producer numbers.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+from tailrace.backoff import backoff_seconds
+from tailrace.block import Block
+from tailrace.errors import ProtocolError, Retryable, TailraceError, Unreachable
+from tailrace.model import Item, Level, Version, VersionRange
+from tailrace.requests.lane import Done, Lane, State, WriteRequest
+from tailrace.wire.frames import Frame, FrameDecoder, encode_frame, frame_header
+from tailrace.wire.messages import (
+    PROTOCOL_VERSION,
+    Get,
+    Got,
+    Hello,
+    HelloOk,
+    Write,
+    WriteFlag,
+    Written,
+    decode_error,
+    decode_json,
+    encode_json,
+)
+from tailrace.wire.opcodes import Opcode
+
+ID_MAX = 0xFFFFFFFF
+
+
+class Link(enum.Enum):
+    """What a session has of a connection."""
+
+    DOWN = "down"
+    GREETING = "greeting"
+    OPEN = "open"
+
+
+class Request:
+    """Anything but a write: a frame to send, and what makes a result of the answer."""
+
+    __slots__ = ("deadline", "decode", "done", "encode", "hold_until", "sent", "tries")
+
+    def __init__(
+        self,
+        encode: Callable[[int], bytes],
+        decode: Callable[[Frame], Any],
+        done: Callable[[Any, TailraceError | None], None],
+        deadline: float,
+    ) -> None:
+        self.encode = encode
+        self.decode = decode
+        self.done = done
+        self.deadline = deadline
+        self.hold_until = 0.0
+        self.sent = False
+        self.tries = 0
+
+
+class RequestSession:
+    """See the module. All times are monotonic seconds of the shell's clock."""
+
+    def __init__(self, hello: Hello, clock: Callable[[], float]) -> None:
+        self._hello = hello
+        self._clock = clock
+        self._decoder = FrameDecoder()
+        self._link = Link.DOWN
+        self._out: list[bytes | memoryview] = []
+        self._next_id = 1
+        self._requests: dict[Request, None] = {}  # without an answer, in order
+        self._unsent: dict[Request, None] = {}
+        self._lanes: dict[Lane, None] = {}  # with requests
+        self._ready_lanes: dict[Lane, None] = {}  # those that may have something to send
+        self._by_id: dict[int, Request | WriteRequest] = {}
+        self.peer: HelloOk | None = None
+        self.last_error: TailraceError | None = None
+
+    # The link
+
+    @property
+    def is_open(self) -> bool:
+        """The node has said hello."""
+        return self._link is Link.OPEN
+
+    def connection_made(self) -> None:
+        """A new connection: says hello."""
+        self._decoder = FrameDecoder()
+        self._out = [self._hello.encode()]
+        self._link = Link.GREETING
+
+    def connection_lost(self, error: TailraceError) -> None:
+        """The connection is gone, or could not be made."""
+        self._link = Link.DOWN
+        self.last_error = error
+        self._out = []
+        self._by_id.clear()
+        for request in self._requests:
+            request.sent = False
+        self._unsent = dict(self._requests)
+        for lane in self._lanes:
+            lane.link_lost()
+        self._ready_lanes = dict(self._lanes)
+
+    def receive_data(self, data: bytes) -> None:
+        """Handles what the node has sent. Raises ProtocolError and what the node ends the connection with."""
+        for frame in self._decoder.receive_data(data):
+            self._receive(frame)
+
+    def data_to_send(self) -> list[bytes | memoryview]:
+        """What has to be sent now."""
+        if self._link is Link.OPEN:
+            self._collect()
+        out, self._out = self._out, []
+        return out
+
+    def noop(self) -> None:
+        """Says something, so that the node knows that this side lives."""
+        if self._link is Link.OPEN:
+            self._out.append(encode_frame(Opcode.NOOP))
+
+    # Asking
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits for an answer."""
+        return not self._requests and not self._lanes
+
+    def call(
+        self, opcode: Opcode, value: dict[str, Any], done: Callable[[Any, TailraceError | None], None], deadline: float
+    ) -> None:
+        """A metadata request; ``done`` gets the JSON object of the answer."""
+        request = Request(
+            lambda id: encode_json(opcode, value, id), lambda frame: decode_json(frame.body, "RESULT"), done, deadline
+        )
+        self._ask(request)
+
+    def _ask(self, request: Request) -> None:
+        self._requests[request] = None
+        self._unsent[request] = None
+
+    def get(
+        self,
+        feed_id: bytes,
+        level: Level,
+        keys: list[bytes],
+        done: Callable[[list[Item | None] | None, TailraceError | None], None],
+        deadline: float,
+    ) -> None:
+        """A look-up of at most 4,096 keys."""
+        get = Get(feed_id, level, keys)
+        self._ask(Request(get.encode, lambda frame: Got.decode(frame.body, keys), done, deadline))
+
+    def write(
+        self,
+        lane: Lane,
+        block: Block,
+        level: Level,
+        done: Done,
+        deadline: float,
+        *,
+        flags: int = 0,
+        if_version: Version | None = None,
+    ) -> None:
+        """Queues a block in its lane."""
+        lane.submit(WriteRequest(lane, block, level, done, deadline=deadline, flags=flags, if_version=if_version))
+        self._lanes[lane] = None
+        self._ready_lanes[lane] = None
+
+    def expire(self) -> None:
+        """Gives up what is past its deadline."""
+        now = self._clock()
+        for request in [r for r in self._requests if now >= r.deadline]:
+            del self._requests[request]
+            self._unsent.pop(request, None)
+            request.done(None, self._given_up(request.sent))
+        for lane in list(self._lanes):
+            for write in [w for w in lane.requests() if now >= w.deadline]:
+                lane.fail(write, self._given_up(write.state is State.SENT or write.resend))
+            self._look_again(lane)
+
+    def fail_all(self, error: TailraceError) -> None:
+        """Gives up everything: the client is closing."""
+        for request in list(self._requests):
+            request.done(None, error)
+        for lane in list(self._lanes):
+            for write in lane.requests():
+                lane.fail(write, error)
+        self._requests.clear()
+        self._unsent.clear()
+        self._lanes.clear()
+        self._ready_lanes.clear()
+
+    def _given_up(self, uncertain: bool) -> TailraceError:
+        reason = self.last_error
+        if isinstance(reason, Retryable) and not isinstance(reason, Unreachable) and not uncertain:
+            return reason
+        text = "no answer in time" if reason is None else str(reason)
+        return Unreachable(f"given up: {text}", outcome="unknown" if uncertain else "not sent")
+
+    # Frames
+
+    def _collect(self) -> None:
+        now = self._clock()
+        for request in [r for r in self._unsent if now >= r.hold_until]:
+            del self._unsent[request]
+            request.sent = True
+            self._out.append(request.encode(self._id_for(request)))
+        for lane in list(self._ready_lanes):
+            for write in lane.take(now):
+                self._send_write(write)
+            if not lane.is_held:
+                del self._ready_lanes[lane]
+
+    def _send_write(self, write: WriteRequest) -> None:
+        flags = write.flags | (WriteFlag.RESEND if write.resend else 0)
+        block = write.block
+        fixed = Write.encode_fixed(write.lane.feed_id, write.level, flags, write.if_version)
+        header = frame_header(Opcode.WRITE, len(fixed) + block.nbytes, self._id_for(write))
+        self._out += [header + fixed + block.head, block.body]
+
+    def _id_for(self, request: Request | WriteRequest) -> int:
+        while self._next_id in self._by_id:
+            self._next_id = self._next_id % ID_MAX + 1
+        id = self._next_id
+        self._next_id = id % ID_MAX + 1
+        self._by_id[id] = request
+        return id
+
+    def _receive(self, frame: Frame) -> None:
+        match frame.opcode:
+            case Opcode.NOOP:
+                return
+            case Opcode.HELLO_OK:
+                self._greeted(HelloOk.decode(frame.body))
+                return
+            case Opcode.ERROR if frame.id == 0:
+                raise decode_error(frame.body)
+        request = self._by_id.pop(frame.id, None)
+        if request is None:
+            return  # given up meanwhile
+        if frame.opcode is Opcode.ERROR:
+            self._refused(request, decode_error(frame.body))
+        elif isinstance(request, WriteRequest):
+            if frame.opcode is not Opcode.WRITTEN:
+                raise ProtocolError(f"the answer to a WRITE is {frame.opcode.name}")
+            if request.state is not State.DONE:
+                request.lane.answered(request, Written.decode(frame.body), self._clock())
+                self._look_again(request.lane)
+        elif request in self._requests:
+            result = request.decode(frame)
+            del self._requests[request]
+            request.done(result, None)
+
+    def _greeted(self, peer: HelloOk) -> None:
+        if self._link is not Link.GREETING:
+            raise ProtocolError("HELLO_OK out of place")
+        if peer.version != PROTOCOL_VERSION:
+            raise ProtocolError(f"the node speaks version {peer.version} of the protocol, this is {PROTOCOL_VERSION}")
+        self.peer = peer
+        self._link = Link.OPEN
+        self.last_error = None
+
+    def _refused(self, request: Request | WriteRequest, error: TailraceError) -> None:
+        now = self._clock()
+        request.tries += 1
+        hold_until = now + backoff_seconds(request.tries)
+        if isinstance(error, Retryable):
+            self.last_error = error
+        if isinstance(request, WriteRequest):
+            if request.state is not State.DONE:
+                request.lane.refused(request, error, hold_until)
+                self._look_again(request.lane)
+        elif request in self._requests:
+            if isinstance(error, Retryable) and now < request.deadline:
+                request.sent, request.hold_until = False, hold_until
+                self._unsent[request] = None
+            else:
+                del self._requests[request]
+                request.done(None, error)
+
+    def _look_again(self, lane: Lane) -> None:
+        """Something about ``lane`` has changed: it may have something to send, or nothing left to do."""
+        if len(lane):
+            self._ready_lanes[lane] = None
+        else:
+            self._lanes.pop(lane, None)
+            self._ready_lanes.pop(lane, None)
+
+
+def unwrap(versions: VersionRange | None) -> VersionRange:
+    """The versions of a write that has succeeded."""
+    assert versions is not None
+    return versions

@@ -1,0 +1,242 @@
+"""A consumer under trio: ``async with feed.consume(...) as stream: async for event in stream: ...``"""
+
+from __future__ import annotations
+
+import itertools
+from types import TracebackType
+
+import trio
+
+from tailrace.address import Address
+from tailrace.backoff import backoff_seconds
+from tailrace.consuming.partition import PartitionStatus
+from tailrace.consuming.session import ConsumerSession, Event, Wanted
+from tailrace.errors import Forbidden, StreamEnded, TailraceError, Unreachable
+from tailrace.lifetime import Lifetime
+from tailrace.link import Connect
+from tailrace.model import EndReason
+from tailrace.position import Positions
+from tailrace.transport import Transport
+from tailrace.wire.messages import Hello
+
+# A node that says nothing for three of its own noop intervals is taken for dead.
+SILENT_INTERVALS_MAX = 3
+
+
+class Stream:
+    """The events of a feed, in the order of each partition; made by ``Feed.consume``. It has a connection of its own.
+
+    An async context manager and, inside of it, an async iterator. The iterator reads from the socket itself: it is a
+    checkpoint whenever it has to read, which is once for about a megabyte of events. It reconnects and resumes by
+    itself, for as long as it takes; ``status()`` says how it is.
+    """
+
+    def __init__(
+        self,
+        addresses: tuple[Address, ...],
+        hello: Hello,
+        wanted: Wanted,
+        *,
+        connect: Connect,
+        connect_timeout_s: float,
+        retry_for_s: float,
+    ) -> None:
+        self._addresses = addresses
+        self._session = ConsumerSession(hello, wanted, trio.current_time)
+        self._connect = connect
+        self._connect_timeout_s = connect_timeout_s
+        self._retry_for_s = retry_for_s
+        self._lifetime = Lifetime()
+        self._transport: Transport | None = None
+        self._run_scope = trio.CancelScope()
+        self._tries = 0
+        self._received_at = 0.0
+        self._reading = False
+        self._ended: TailraceError | None = None
+        self._cookies = itertools.count(1)
+        self._waiters: dict[trio.Event, None] = {}
+        self._wake = trio.Event()
+
+    async def __aenter__(self) -> Stream:
+        """Connects, and asks for every partition. Raises UnknownFeed, BadPosition, DataGone, Unreachable, ..."""
+        await self._lifetime.__aenter__()
+        self._lifetime.start(self._keep)
+        try:
+            deadline = trio.current_time() + self._retry_for_s
+            while not self._session.answered:
+                await self._read_more(deadline)
+        except BaseException as error:
+            await self._leave(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        return await self._leave(kind, error, traceback)
+
+    async def _leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        self._end(StreamEnded("the stream was closed", reason=EndReason.CLOSED))
+        self._drop_transport()
+        return await self._lifetime.__aexit__(kind, error, traceback)
+
+    # Events
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event; the one before it counts as handled. Raises what has ended the stream for good."""
+        while True:
+            event = self._session.next_event()
+            if event is not None:
+                return event
+            if self._session.finished:
+                self._end(StreamEnded("every partition has reached its end", reason=EndReason.END_REACHED))
+                raise StopAsyncIteration
+            if self._ended is not None:
+                raise self._ended
+            await self._read_more(None)
+
+    def has_event(self) -> bool:
+        """An event has arrived already: the next step of the iterator will not wait."""
+        return self._session.has_event()
+
+    @property
+    def positions(self) -> Positions:
+        """Where this consumer stands: covers the events before the one that is being handled. Store them with it."""
+        return self._session.positions
+
+    @property
+    def latest_positions(self) -> Positions:
+        """As ``positions``, and the event that is being handled as well: for who stores both together."""
+        return self._session.latest_positions
+
+    def status(self) -> list[PartitionStatus]:
+        """The state of each partition: how its stream is and why, when it is tried again, how far it is behind."""
+        return self._session.status()
+
+    async def barrier(self) -> None:
+        """Waits until everything that was acknowledged before this call, at any level, has been handled by the loop.
+
+        Call it from another task: it returns once the loop has asked for the event after. It survives reconnects.
+        Raises StreamEnded where the loop has ended.
+        """
+        if self._ended is not None:
+            raise StreamEnded(f"no barrier can come back: {self._ended}", reason=_reason(self._ended))
+        cookie = next(self._cookies).to_bytes(8, "little")
+        reached = trio.Event()
+        done = False
+
+        def on_reached() -> None:
+            nonlocal done
+            done = True
+            reached.set()
+
+        self._session.barrier(cookie, on_reached)
+        self._waiters[reached] = None
+        self._send()
+        try:
+            await reached.wait()
+        finally:
+            del self._waiters[reached]
+            self._session.forget_barrier(cookie)
+        if not done:
+            assert self._ended is not None
+            raise StreamEnded(f"the barrier did not come back: {self._ended}", reason=_reason(self._ended))
+
+    def _end(self, error: TailraceError) -> None:
+        if self._ended is None:
+            self._ended = error
+        for waiter in self._waiters:
+            waiter.set()
+
+    # The connection
+
+    async def _read_more(self, deadline: float | None) -> None:
+        """Reads once and handles it; connects first where there is no connection. Raises what is final."""
+        reason = "the node has closed the connection"
+        try:
+            if self._transport is None:
+                await self._reconnect()
+            assert self._transport is not None
+            data = await self._receive(self._transport)
+            if data:
+                self._received_at = trio.current_time()
+                self._session.receive_data(data)
+                self._send()
+                self._tries = 0 if self._session.answered else self._tries
+                return
+        except (TailraceError, OSError) as error:
+            final = self._session.failure or (error if isinstance(error, Forbidden) else None)
+            if final is not None:
+                self._end(final)
+                self._drop_transport()
+                raise final from None
+            reason = str(error)
+        self._drop_transport()
+        self._session.connection_lost(reason)
+        if deadline is not None and trio.current_time() >= deadline:
+            raise Unreachable(f"no stream within {self._retry_for_s:g} s: {reason}")
+        self._tries += 1
+
+    async def _receive(self, transport: Transport) -> bytes:
+        self._reading = True
+        try:
+            return await transport.receive()
+        finally:
+            self._reading = False
+
+    async def _reconnect(self) -> None:
+        if self._tries:
+            await trio.sleep(backoff_seconds(self._tries))
+        address = self._addresses[self._tries % len(self._addresses)]
+        with trio.move_on_after(self._connect_timeout_s) as scope:
+            self._transport = await self._connect(address)
+        if scope.cancelled_caught:
+            raise Unreachable(f"cannot connect to {address}: no answer within {self._connect_timeout_s:g} s")
+        assert self._transport is not None
+        self._received_at = trio.current_time()
+        self._lifetime.start(self._transport.run)
+        self._session.connection_made()
+        self._send()
+
+    def _drop_transport(self) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
+
+    def _send(self) -> None:
+        buffers = self._session.data_to_send()
+        if buffers and self._transport is not None:
+            self._transport.send(b"".join(buffers))
+        if self._session.next_retry is not None:
+            self._wake.set()
+
+    async def _keep(self) -> None:
+        """Lets the node know that this side lives, notices when it does not, and asks again for what was refused."""
+        while True:
+            peer = self._session.peer
+            interval = peer.noop_interval_s if peer is not None else 1.0
+            retry = self._session.next_retry
+            timeout = interval / 2 if retry is None else min(max(retry - trio.current_time(), 0.01), interval / 2)
+            self._wake = trio.Event()
+            with trio.move_on_after(timeout):
+                await self._wake.wait()
+            if retry is None:
+                self._session.noop()
+            self._send_quietly()
+            silent_s = trio.current_time() - self._received_at
+            if self._reading and silent_s > SILENT_INTERVALS_MAX * interval and self._transport is not None:
+                self._transport.close()
+
+    def _send_quietly(self) -> None:
+        buffers = self._session.data_to_send()
+        if buffers and self._transport is not None:
+            self._transport.send(b"".join(buffers))
+
+
+def _reason(error: TailraceError) -> EndReason:
+    return error.reason if isinstance(error, StreamEnded) else EndReason.ERROR

@@ -1,0 +1,103 @@
+"""Frames: a 16-byte header and a body. Pure: bytes in, frames out. Layout: docs/formats/frame.md."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import xxhash
+
+from tailrace.errors import ProtocolError, TooLarge
+from tailrace.wire.opcodes import Opcode
+
+# body bytes u32, opcode u8, flags u8, reserved u16, request or stream id u32, check u32
+_HEADER = struct.Struct("<IBBHII")
+_CHECKED = struct.Struct("<IBBHI")
+FRAME_HEADER_BYTES = _HEADER.size
+
+# A whole block of the largest size (32 MiB raw, stored as it is) with the fixed part of a WRITE around it.
+FRAME_BODY_BYTES_MAX = 33 * 1024 * 1024
+# What a peer may send before it has said HELLO: enough for a token and a name, too little to hurt.
+HELLO_BODY_BYTES_MAX = 64 * 1024
+
+_OPCODES = {int(opcode): opcode for opcode in Opcode}
+_xxh3 = xxhash.xxh3_64_intdigest
+
+
+class Frame(NamedTuple):
+    """One frame; ``body`` is a view of what was received and keeps that alive."""
+
+    opcode: Opcode
+    flags: int
+    id: int
+    body: memoryview
+
+
+def frame_header(opcode: int, body_bytes: int, id: int = 0, flags: int = 0) -> bytes:
+    """The 16 bytes that go before a body of ``body_bytes`` bytes."""
+    start = _CHECKED.pack(body_bytes, opcode, flags, 0, id)
+    return start + (_xxh3(start) & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def encode_frame(opcode: int, body: bytes = b"", id: int = 0, flags: int = 0) -> bytes:
+    """A whole frame as bytes; for bodies that are large already, send ``frame_header`` and the body instead."""
+    return frame_header(opcode, len(body), id, flags) + body
+
+
+class FrameDecoder:
+    """Cuts a stream of bytes into frames.
+
+    ``body_bytes_max`` bounds what a peer can make this side hold; it may be raised once the peer is known.
+    """
+
+    def __init__(self, body_bytes_max: int = FRAME_BODY_BYTES_MAX) -> None:
+        self.body_bytes_max = body_bytes_max
+        self._chunks: list[bytes] = []
+        self._held_bytes = 0
+        self._needed_bytes = FRAME_HEADER_BYTES
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of a frame that has begun and is not complete."""
+        return self._held_bytes
+
+    def receive_data(self, data: bytes) -> list[Frame]:
+        """The frames that are complete with ``data``, in order.
+
+        Raises ProtocolError (bad check, unknown opcode, reserved bits) or TooLarge; the connection is then of no use.
+        """
+        if self._chunks:
+            self._chunks.append(data)
+            self._held_bytes += len(data)
+            if self._held_bytes < self._needed_bytes:
+                return []
+            data = b"".join(self._chunks)
+        frames, used = self._cut(data)
+        rest = len(data) - used
+        self._chunks = [data[used:]] if rest else []
+        self._held_bytes = rest
+        return frames
+
+    def _cut(self, data: bytes) -> tuple[list[Frame], int]:
+        frames: list[Frame] = []
+        view = memoryview(data)
+        offset, size = 0, len(data)
+        self._needed_bytes = FRAME_HEADER_BYTES
+        while size - offset >= FRAME_HEADER_BYTES:
+            body_bytes, code, flags, reserved, id, check = _HEADER.unpack_from(data, offset)
+            if _xxh3(view[offset : offset + 12]) & 0xFFFFFFFF != check:
+                raise ProtocolError("a frame's header does not match its check: this is no frame, or it was damaged")
+            opcode = _OPCODES.get(code)
+            if opcode is None:
+                raise ProtocolError(f"unknown opcode 0x{code:02x}")
+            if reserved:
+                raise ProtocolError(f"{opcode.name}: reserved bits of the frame's header are set")
+            if body_bytes > self.body_bytes_max:
+                raise TooLarge(f"{opcode.name} of {body_bytes} bytes; at most {self.body_bytes_max} are accepted")
+            end = offset + FRAME_HEADER_BYTES + body_bytes
+            if end > size:
+                self._needed_bytes = end - offset
+                break
+            frames.append(Frame(opcode, flags, id, view[offset + FRAME_HEADER_BYTES : end]))
+            offset = end
+        return frames, offset

@@ -1,0 +1,42 @@
+"""The kinds of frames. docs/messages.md has a line for each: who sends it, its layout, and what answers it."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Opcode(enum.IntEnum):
+    """A frame's kind; numbers are never used again for anything else."""
+
+    # Either way
+    HELLO = 0x01
+    HELLO_OK = 0x02
+    NOOP = 0x03
+    ERROR = 0x04
+    # Metadata: JSON, answered by RESULT or ERROR
+    RESULT = 0x10
+    CREATE_FEED = 0x11
+    LIST_FEEDS = 0x12
+    DROP_FEED = 0x13
+    PARTITIONS = 0x14
+    STATUS = 0x15
+    # Writes and reads: binary
+    WRITE = 0x20
+    WRITTEN = 0x21
+    GET = 0x22
+    GOT = 0x23
+    # Streams
+    STREAM_REQUEST = 0x30
+    STREAM_OK = 0x31
+    ROLLBACK = 0x32
+    STREAM_CLOSE = 0x33
+    STREAM_END = 0x34
+    SNAPSHOT_START = 0x35
+    BLOCK = 0x36
+    SNAPSHOT_END = 0x37
+    SEQ_ADVANCED = 0x38
+    ROUND_COMPLETE = 0x39
+    CREDIT = 0x3A
+    BARRIER = 0x3B
+    BARRIER_REACHED = 0x3C
+    BARRIER_LOST = 0x3D

@@ -1,0 +1,70 @@
+"""A feed as a node holds it: what was asked for at its creation, and its partitions."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tailrace.errors import ProtocolError, TailraceError
+from tailrace.hashing import partition_range
+from tailrace.model import FeedInfo
+from tailrace_server.partition import Partition
+
+FEED_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+
+
+class Feed:
+    """A feed and its partitions, in the order of their ids."""
+
+    def __init__(self, info: FeedInfo, partitions: list[Partition]) -> None:
+        self.info = info
+        self.partitions = partitions
+
+    @classmethod
+    def of(cls, info: FeedInfo) -> Feed:
+        """A feed with empty partitions."""
+        ranges = (partition_range(number, info.partitions) for number in range(info.partitions))
+        return cls(info, [Partition(info.feed_id, number, *range_) for number, range_ in enumerate(ranges)])
+
+
+def info_to_json(info: FeedInfo) -> dict[str, Any]:
+    """For the journal and the wire."""
+    return {**info._asdict(), "feed_id": info.feed_id.hex()}
+
+
+def info_from_json(value: dict[str, Any]) -> FeedInfo:
+    """The reverse of ``info_to_json``; what it has read is trusted, so only for what this node wrote."""
+    return FeedInfo(**{**value, "feed_id": bytes.fromhex(value["feed_id"])})
+
+
+def info_to_bytes(info: FeedInfo) -> bytes:
+    """The payload of the journal's record of a creation."""
+    return json.dumps(info_to_json(info)).encode()
+
+
+def info_of_request(value: dict[str, Any], partitions_max: int) -> FeedInfo:
+    """What a CREATE_FEED asks for. Raises ProtocolError for what is missing, TailraceError for what cannot be had."""
+    try:
+        name, feed_id = value["name"], bytes.fromhex(value["feed_id"])
+        partitions, keyspace = value.get("partitions", 16), value.get("keyspace", "hash")
+        retention, replication = value.get("retention", "compact"), value.get("replication", "stream")
+        ages = [value.get("history_age_s"), value.get("history_bytes"), value.get("tombstone_age_s", 259_200)]
+    except (KeyError, ValueError, TypeError) as error:
+        raise ProtocolError(f"CREATE_FEED: {error!r}") from None
+    if len(feed_id) != 16 or any(not (age is None or isinstance(age, int | float)) for age in ages):
+        raise ProtocolError("CREATE_FEED: feed_id is not 16 bytes, or an age is not a number")
+    if not isinstance(name, str) or not FEED_NAME.fullmatch(name):
+        raise TailraceError(
+            f"{name!r} cannot be the name of a feed: 1 to 100 of a-z, 0-9, '.', '_', '-', and a letter or digit first"
+        )
+    if not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= partitions_max:
+        raise TailraceError(f"feed {name!r}: {partitions!r} partitions; 1 to {partitions_max} can be had")
+    for what, found, offered in (
+        ("keyspace", keyspace, ("hash",)),
+        ("retention", retention, ("compact", "history")),
+        ("replication", replication, ("stream",)),
+    ):
+        if found not in offered:
+            raise TailraceError(f"feed {name!r}: {what} {found!r} is not offered by this node; {', '.join(offered)}")
+    return FeedInfo(name, feed_id, partitions, keyspace, retention, ages[0], ages[1], ages[2], replication)

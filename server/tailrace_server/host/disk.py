@@ -1,0 +1,278 @@
+"""The file system as the server sees it: every file of a node is read and written through a ``Disk``.
+
+Nothing here is buffered, and nothing becomes durable by itself: the content of a file does by ``File.sync``, a name by
+``Disk.sync_directory`` of the directory that holds it. So a disk made for tests can lose whatever was not synced.
+
+All calls are synchronous, and all failures are ``OSError`` with the errno of the system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import weakref
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_MACHINE_ID_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")
+
+# Disk full, or the quota of the user who runs the node; both end when somebody frees space.
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_no_space(error: OSError) -> bool:
+    """True where ``error`` says that the disk, or the quota on it, is full."""
+    return error.errno in _NO_SPACE
+
+
+class Lock(Protocol):
+    """An exclusive lock that is held until ``close``, or until the process ends, however it ends."""
+
+    def close(self) -> None:
+        """Give the lock up. May be called again."""
+
+
+class File(Protocol):
+    """An open file. Offsets and sizes are in bytes; there is no current position."""
+
+    def read_at(self, offset: int, nbytes: int) -> bytes:
+        """``nbytes`` bytes from ``offset`` on; fewer only where the file ends."""
+
+    def write_at(self, offset: int, buffers: Sequence[Buffer], nbytes: int) -> None:
+        """Write ``buffers``, which together hold ``nbytes``, one after the other at ``offset``, without joining them.
+
+        All of it, or OSError: then any part of the region may hold anything.
+        """
+
+    def allocate(self, offset: int, nbytes: int) -> bool:
+        """Reserve space for the region, so that writes into it change no metadata; new bytes of the file are zeros.
+
+        False, and no OSError, where there is no space or the file system can't do it.
+        """
+
+    def truncate(self, size: int) -> None:
+        """Make the file ``size`` bytes long."""
+
+    def sync(self) -> None:
+        """Make the content durable, and the size. After an OSError nobody knows what is: don't try again."""
+
+    def size(self) -> int:
+        """The file's size."""
+
+    def identity(self) -> tuple[int, int]:
+        """Device and inode: a copy of a file has another one, a renamed file keeps it."""
+
+    def close(self) -> None:
+        """Close. May be called again."""
+
+
+class Disk(Protocol):
+    """What the server needs of a file system. Paths are strings, with the system's separator."""
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and its parents; one that is there is fine. Durable when this returns."""
+
+    def names(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+
+    def exists(self, path: str) -> bool:
+        """True where there is a file or a directory of this name."""
+
+    def create(self, path: str) -> File:
+        """A new empty file, for reading and writing; one that is there is emptied."""
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        """A file that is there; FileNotFoundError otherwise."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file another name, atomically; what had that name is gone."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file; FileNotFoundError where there is none."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make durable which names the directory holds."""
+
+    def lock(self, path: str) -> Lock:
+        """Lock a file, made where it is missing, against all other processes and calls; BlockingIOError if it is.
+
+        Child processes don't inherit the lock. The file holds the process id in decimal, for people.
+        """
+
+    def machine_id(self) -> str:
+        """A string that is the same at each start on this host, and hardly ever on another one."""
+
+    def real_path(self, path: str) -> str:
+        """The absolute path, with no symbolic link in it."""
+
+
+def write_atomically(disk: Disk, path: str, data: Buffer) -> None:
+    """Replace the file by one that holds ``data``: after a crash there is the old one or the new one, whole.
+
+    Durable when this returns. OSError: the old one is still there, or (if the directory's sync failed) either.
+    """
+    temporary = path + ".new"
+    file = disk.create(temporary)
+    try:
+        file.write_at(0, (data,), len(data))
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    disk.sync_directory(os.path.dirname(path))
+
+
+def read_file(disk: Disk, path: str) -> bytes:
+    """The whole content of a (small) file; FileNotFoundError where there is none."""
+    file = disk.open(path)
+    try:
+        return file.read_at(0, file.size())
+    finally:
+        file.close()
+
+
+class RealFile:
+    """A ``File`` on a file descriptor."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def read_at(self, offset: int, nbytes: int) -> bytes:
+        return os.pread(self._fd, nbytes, offset)
+
+    def write_at(self, offset: int, buffers: Sequence[Buffer], nbytes: int) -> None:
+        written = os.pwritev(self._fd, buffers, offset)
+        if written != nbytes:
+            self._write_rest(offset + written, memoryview(b"".join(buffers))[written:])
+
+    def _write_rest(self, offset: int, rest: memoryview) -> None:
+        """After a short write, which a disk that fills up ends with: the next try gets the error, or goes through."""
+        while rest:
+            written = os.pwrite(self._fd, rest, offset)
+            offset += written
+            rest = rest[written:]
+
+    def allocate(self, offset: int, nbytes: int) -> bool:
+        try:
+            os.posix_fallocate(self._fd, offset, nbytes)
+        except OSError:  # ENOSPC, EOPNOTSUPP, EINVAL, ... : the writes themselves will tell what matters
+            return False
+        return True
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def identity(self) -> tuple[int, int]:
+        status = os.fstat(self._fd)
+        return status.st_dev, status.st_ino
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class RealLock:
+    """An flock on an open file.
+
+    flock and not fcntl's record lock: that one is dropped as soon as anything in this process closes the same file, and
+    doesn't keep two nodes in one process apart. A forked child shares an flock, so it closes its copy at once.
+    """
+
+    __slots__ = ("__weakref__", "_fd")
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
+        except BaseException:
+            self.close()
+            raise
+        _locks.add(self)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+_locks: weakref.WeakSet[RealLock] = weakref.WeakSet()
+
+
+def _leave_locks_to_the_parent() -> None:
+    for lock in list(_locks):
+        with contextlib.suppress(OSError):  # closed between the fork and here by nobody, but a child must not die of it
+            lock.close()
+
+
+os.register_at_fork(after_in_child=_leave_locks_to_the_parent)
+
+
+class RealDisk:
+    """The file system of this host. Files are made readable and writable for their owner, readable for others."""
+
+    def make_directory(self, path: str) -> None:
+        path = os.path.abspath(path)
+        missing = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for directory in reversed(missing):
+            os.mkdir(directory)
+            self.sync_directory(os.path.dirname(directory))
+
+    def names(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def create(self, path: str) -> RealFile:
+        return RealFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644))
+
+    def open(self, path: str, *, writable: bool = False) -> RealFile:
+        return RealFile(os.open(path, os.O_RDWR if writable else os.O_RDONLY))
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> RealLock:
+        return RealLock(path)
+
+    def machine_id(self) -> str:
+        """systemd's or D-Bus's machine id; where there is neither (a bare container), the host's name."""
+        for path in _MACHINE_ID_FILES:
+            with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
+                machine_id = file.read().strip()
+                if machine_id:
+                    return machine_id
+        return "host " + os.uname().nodename
+
+    def real_path(self, path: str) -> str:
+        return os.path.realpath(path)

@@ -1,0 +1,40 @@
+"""The network, as an object that the node is given: a simulator hands over one that drops and delays."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from tailrace.transport import Transport, listen_tcp
+
+
+class Listener(Protocol):
+    """An address that accepts connections."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port, the real one where port 0 was asked for."""
+        ...
+
+    async def serve(self, handler: Callable[[Transport], Awaitable[None]]) -> None:
+        """Runs ``handler`` in a task of its own for each connection, for ever."""
+        ...
+
+    async def aclose(self) -> None:
+        """Gives the address back."""
+        ...
+
+
+class Network(Protocol):
+    """Where a node listens."""
+
+    async def listen(self, host: str, port: int) -> Listener:
+        """Listens at ``host``:``port``. Raises OSError where the address cannot be had."""
+        ...
+
+
+class TcpNetwork:
+    """The machine's TCP."""
+
+    async def listen(self, host: str, port: int) -> Listener:
+        return await listen_tcp(host, port)

@@ -1,0 +1,146 @@
+"""Group commit: one fsync answers every write that arrived before it began.
+
+    take ── note ──> [ waiting: (lsn, partition, last seq) ]      when_durable ──> [ answers: (lsn, callback) ]
+                                        │
+                     sync, on the loop or in a thread: everything up to `written`
+                                        │
+              partition.durable_through (streams send)   then   answers in the order of their lsns
+
+The streams go before the answers: a consumer has nothing to wait for, a writer has just been waiting.
+
+On the loop's thread an fsync saves a hop of two threads (about 0.1 ms), and stops everything else meanwhile; so it is
+done there only while the disk is fast and little is waiting. Writes that arrive during an fsync in a thread share the
+next one.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+
+from tailrace.errors import NotDurable, TailraceError
+from tailrace_server.host.clock import Clock
+from tailrace_server.partition import Partition
+
+# On the loop: while an fsync usually takes less than this, and this much waits for it at most.
+INLINE_SECONDS_MAX = 0.001
+INLINE_BYTES_MAX = 64 * 1024
+# What only level `memory` waits for is made durable within this, together with whatever else comes.
+LAZY_SECONDS = 0.005
+# Weight of the newest fsync in the running mean of their durations.
+_NEWEST_WEIGHT = 0.2
+
+
+class Syncable(Protocol):
+    """What the committer needs of a journal; positions (lsn) are bytes written over all files."""
+
+    @property
+    def written(self) -> int: ...
+
+    @property
+    def synced(self) -> int: ...
+
+    def sync(self) -> None: ...
+
+
+class Committer:
+    """Makes a journal durable and tells whom it concerns. One a node."""
+
+    def __init__(self, journal: Syncable, clock: Clock) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._waiting: collections.deque[tuple[int, Partition, int]] = collections.deque()
+        self._answers: collections.deque[tuple[int, Callable[[TailraceError | None], None]]] = collections.deque()
+        self._wanted = trio.Event()
+        self._urgent = False
+        self._mean_seconds = 0.0
+        self.failure: NotDurable | None = None
+        self.syncs = 0
+        self.on_committed: Callable[[], None] | None = None
+
+    def note(self, partition: Partition) -> None:
+        """``partition`` has just been written to, up to its high seq."""
+        self._waiting.append((self._journal.written, partition, partition.high_seq))
+        self._wanted.set()
+
+    def when_durable(self, callback: Callable[[TailraceError | None], None]) -> None:
+        """Calls ``callback(None)`` once all that is written now is durable, or with the error that prevents it."""
+        if self.failure is not None:
+            callback(self.failure)
+        elif self._journal.synced >= self._journal.written:
+            callback(None)
+        else:
+            self._answers.append((self._journal.written, callback))
+            self.hurry()
+
+    def hurry(self) -> None:
+        """Someone waits for what has been written: begin an fsync as soon as the loop is free."""
+        if self._journal.synced < self._journal.written:
+            self._urgent = True
+            self._wanted.set()
+
+    @property
+    def mean_sync_seconds(self) -> float:
+        """Running mean of an fsync's duration."""
+        return self._mean_seconds
+
+    async def run(self) -> None:
+        """Commits for ever; ends after a failed fsync, from when on nothing more is acknowledged at `disk`."""
+        while self.failure is None:
+            await self._wanted.wait()
+            if not self._urgent:
+                with trio.move_on_after(LAZY_SECONDS):
+                    while not self._urgent:
+                        self._wanted = trio.Event()
+                        await self._wanted.wait()
+            self._wanted = trio.Event()
+            self._urgent = False
+            await self.commit()
+
+    async def commit(self) -> None:
+        """One fsync, and what follows from it."""
+        waiting_bytes = self._journal.written - self._journal.synced
+        started = self._clock.monotonic()
+        try:
+            if waiting_bytes <= INLINE_BYTES_MAX and self._mean_seconds <= INLINE_SECONDS_MAX:
+                self._journal.sync()
+            else:
+                # Not abandoned at a cancellation: the file must not be closed while a thread syncs it.
+                await trio.to_thread.run_sync(self._journal.sync, abandon_on_cancel=False)
+        except NotDurable as error:
+            self._fail(error)
+            return
+        seconds = self._clock.monotonic() - started
+        self._mean_seconds += _NEWEST_WEIGHT * (seconds - self._mean_seconds)
+        self.syncs += 1
+        self._tell()
+
+    def _tell(self) -> None:
+        synced = self._journal.synced
+        durable: dict[Partition, int] = {}
+        while self._waiting and self._waiting[0][0] <= synced:
+            _, partition, seq = self._waiting.popleft()
+            durable[partition] = seq
+        for partition, seq in durable.items():
+            partition.durable_through(seq)
+        if self.on_committed is not None:
+            self.on_committed()
+        while self._answers and self._answers[0][0] <= synced:
+            self._answers.popleft()[1](None)
+        if self.on_committed is not None:
+            self.on_committed()
+        if self._answers:
+            self.hurry()
+        elif self._waiting:
+            self._wanted.set()
+
+    def _fail(self, error: NotDurable) -> None:
+        """Nothing that waits will ever be durable here: the outcome of every waiting write is unknown."""
+        self.failure = error
+        while self._answers:
+            self._answers.popleft()[1](error)
+        if self.on_committed is not None:
+            self.on_committed()

@@ -1,0 +1,112 @@
+"""What a partition remembers of its producers, so that a block that is sent again is written once. Pure.
+
+Source: docs/formats/block.md (producer id and seq) and docs/streams.md ("Resends"). The rules:
+
+    the partition finds                             it decides
+    ----------------------------------------------  ---------------------------------------------
+    the number among the producer's last results    DUPLICATE: answered with that result
+    the number that comes next                      ACCEPT
+    no entry, number 1, not flagged as a resend     ACCEPT
+    no entry, number 1, resend, nothing evicted     ACCEPT (it never arrived, or was lost with its level)
+    no entry, flagged resend, entries were evicted  UNKNOWN: nobody can tell any more
+    any other number                                OUT_OF_ORDER, with the number that would be next
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+from typing import NamedTuple
+
+from tailrace.model import VersionRange
+
+# At most 16 blocks of a producer are unanswered in a partition, so no resend is older than the last 16 results.
+RESULTS_MAX = 16
+# Writers resend for far less than this, and take a new id after half of it: forgetting is safe afterwards.
+ENTRY_AGE_S_MAX = 3600.0
+# About 1 KiB an entry: bounds what writers that come and go can make a partition hold.
+PRODUCERS_MAX = 10_000
+
+
+class Verdict(enum.Enum):
+    ACCEPT = "accept"
+    DUPLICATE = "duplicate"
+    OUT_OF_ORDER = "out of order"
+    UNKNOWN = "unknown"
+
+
+class Decision(NamedTuple):
+    """``result`` where DUPLICATE, ``expected`` where OUT_OF_ORDER."""
+
+    verdict: Verdict
+    result: VersionRange | None = None
+    expected: int = 0
+
+
+class _Entry:
+    __slots__ = ("last_number", "results", "used_at")
+
+    def __init__(self) -> None:
+        self.last_number = 0
+        self.results: collections.deque[tuple[int, VersionRange]] = collections.deque(maxlen=RESULTS_MAX)
+        self.used_at = 0.0
+
+
+class ProducerTable:
+    """The last results of each producer of one partition. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._entries: collections.OrderedDict[int, _Entry] = collections.OrderedDict()  # least recently used first
+        self._evicted_at: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def decide(self, producer_id: int, number: int, *, resend: bool, now: float) -> Decision:
+        """What to do with block ``number`` of a producer; changes nothing."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            evicted = self._evicted_at is not None and now - self._evicted_at < ENTRY_AGE_S_MAX
+            if resend and evicted:
+                return Decision(Verdict.UNKNOWN)
+            return Decision(Verdict.ACCEPT) if number == 1 else Decision(Verdict.OUT_OF_ORDER, expected=1)
+        if number == entry.last_number + 1:
+            return Decision(Verdict.ACCEPT)
+        for known, result in entry.results:
+            if known == number:
+                return Decision(Verdict.DUPLICATE, result)
+        return Decision(Verdict.OUT_OF_ORDER, expected=entry.last_number + 1)
+
+    def record(self, producer_id: int, number: int, result: VersionRange, now: float) -> None:
+        """Block ``number`` of a producer was written as ``result``."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            self._expire(now)
+            entry = self._entries[producer_id] = _Entry()
+        else:
+            self._entries.move_to_end(producer_id)
+        entry.last_number = number
+        entry.results.append((number, result))
+        entry.used_at = now
+
+    def _expire(self, now: float) -> None:
+        while self._entries:
+            oldest = next(iter(self._entries.values()))
+            expired = now - oldest.used_at >= ENTRY_AGE_S_MAX
+            if not expired:
+                if len(self._entries) < PRODUCERS_MAX:
+                    return
+                self._evicted_at = now
+            self._entries.popitem(last=False)
+
+    def roll_back(self, seq: int) -> None:
+        """Forgets every result above ``seq``."""
+        for producer_id, entry in list(self._entries.items()):
+            kept = [(number, result) for number, result in entry.results if result.last_seq <= seq]
+            if len(kept) == len(entry.results):
+                continue
+            if kept:
+                entry.results = collections.deque(kept, maxlen=RESULTS_MAX)
+                entry.last_number = kept[-1][0]
+            else:
+                del self._entries[producer_id]

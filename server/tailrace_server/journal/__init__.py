@@ -1,0 +1,43 @@
+"""The journal: the node's write-ahead log, shared by its partitions (docs/formats/journal.md).
+
+format.py     the bytes of files and records, pure
+writer.py     append, sync, rotation, and what happens when the disk fails
+reader.py     files read a record at a time
+recovery.py   a journal opened after any kind of stop: the cases of a file, and what is done about each
+replay.py     the cases of a block record, pure
+clean.py      CLEAN, the mark of a clean stop
+lock.py       LOCK, one process per data directory
+"""
+
+from __future__ import annotations
+
+from tailrace_server.journal.clean import CleanPartition, TakenMark, take_clean, why_unclean, write_clean
+from tailrace_server.journal.errors import DirectoryInUse, JournalDamaged, JournalFailed
+from tailrace_server.journal.format import RecordKind
+from tailrace_server.journal.lock import lock_directory
+from tailrace_server.journal.reader import Record, Records
+from tailrace_server.journal.recovery import Recovered, open_journal
+from tailrace_server.journal.replay import BlockCase, Rollback, decide_block
+from tailrace_server.journal.writer import Journal, JournalStatistics
+
+__all__ = [
+    "BlockCase",
+    "CleanPartition",
+    "DirectoryInUse",
+    "Journal",
+    "JournalDamaged",
+    "JournalFailed",
+    "JournalStatistics",
+    "Record",
+    "RecordKind",
+    "Records",
+    "Recovered",
+    "Rollback",
+    "TakenMark",
+    "decide_block",
+    "lock_directory",
+    "open_journal",
+    "take_clean",
+    "why_unclean",
+    "write_clean",
+]

@@ -1,0 +1,153 @@
+"""CLEAN: the proof that the last stop lost nothing, so that the node may go on with the branches that it had.
+
+It is written last at a clean stop, and read and removed first at the next start. It counts only where all that it says
+agrees with what is found then: a mark of the stop before last, or one in a copied or restored directory, does not. A
+copy of a whole volume, which has the same inodes, can't be told apart this way.
+
+The file is JSON in one line, and in a second line XXH3-64 of the first one in hexadecimal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import xxhash
+
+from tailrace_server.host.disk import read_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tailrace_server.host.disk import Disk
+
+CLEAN_NAME = "CLEAN"
+VERSION = 1
+_TEMPORARY = CLEAN_NAME + ".new"
+
+
+class CleanPartition(NamedTuple):
+    """How far a partition has come: ids of 16 bytes, the newest branch, and the last seq on it."""
+
+    feed_id: bytes
+    partition: int
+    branch: bytes
+    high_seq: int
+
+
+class CleanMark(NamedTuple):
+    """What CLEAN says, or would have to say. ``device`` and ``inode`` are those of the file itself."""
+
+    journal_end: tuple[int, int]
+    partitions: tuple[CleanPartition, ...]
+    machine_id: str
+    directory: str
+    device: int
+    inode: int
+
+
+class TakenMark(NamedTuple):
+    """What ``take_clean`` found: the mark (None, and ``why``, where there is no good one), and where it really was."""
+
+    mark: CleanMark | None
+    why: str
+    machine_id: str
+    directory: str
+    device: int
+    inode: int
+
+
+def write_clean(disk: Disk, directory: str, journal_end: tuple[int, int], partitions: Iterable[CleanPartition]) -> None:
+    """Mark the data directory as stopped cleanly; durable when this returns.
+
+    The last thing that a node does, after the journal was closed without an error: ``journal_end`` is ``Journal.end``
+    then, ``partitions`` are all that the node holds. OSError: there is no mark, or there is a good one.
+    """
+    temporary = os.path.join(directory, _TEMPORARY)
+    with contextlib.closing(disk.create(temporary)) as file:
+        where = (disk.machine_id(), disk.real_path(directory), *file.identity())
+        data = encode_mark(CleanMark(journal_end, tuple(sorted(partitions)), *where))
+        file.write_at(0, (data,), len(data))
+        file.sync()
+    disk.rename(temporary, os.path.join(directory, CLEAN_NAME))
+    disk.sync_directory(directory)
+
+
+def take_clean(disk: Disk, directory: str) -> TakenMark:
+    """Read the mark and remove it, durably: it is gone when this returns, whatever it says.
+
+    Comes before the journal is opened. OSError: the node must not start, the mark may still be there.
+    """
+    machine_id, real_directory = disk.machine_id(), disk.real_path(directory)
+    path = os.path.join(directory, CLEAN_NAME)
+    if not disk.exists(path):
+        return TakenMark(None, "there is no mark of a clean stop", machine_id, real_directory, 0, 0)
+    with contextlib.closing(disk.open(path)) as file:
+        device, inode = file.identity()
+    data = read_file(disk, path)
+    disk.remove(path)
+    disk.sync_directory(directory)
+    mark, why = None, ""
+    try:
+        mark = decode_mark(data)
+    except ValueError as error:
+        why = str(error)
+    return TakenMark(mark, why, machine_id, real_directory, device, inode)
+
+
+def why_unclean(taken: TakenMark, journal_end: tuple[int, int], partitions: Iterable[CleanPartition]) -> str | None:
+    """Why the last stop can't be taken for a clean one, for the log; None where it was clean. Pure.
+
+    ``journal_end`` is ``Recovered.end``; ``partitions`` are all that the node has found, in any order.
+    """
+    if taken.mark is None:
+        return taken.why
+    found = CleanMark(
+        journal_end, tuple(sorted(partitions)), taken.machine_id, taken.directory, taken.device, taken.inode
+    )
+    for field, marked, is_now in zip(CleanMark._fields, taken.mark, found, strict=True):
+        if marked != is_now:
+            return f"the mark of the last clean stop is of another state: {_differs(field, marked, is_now)}"
+    return None
+
+
+def _differs(field: str, marked: Any, is_now: Any) -> str:
+    if field == "partitions":
+        differing = sorted(set(marked) ^ set(is_now))
+        first = differing[0]
+        return f"{len(differing)} differences in partitions, the first in {first.feed_id.hex()}/{first.partition}"
+    return f"its {field.replace('_', ' ')} is {marked}, here it is {is_now}"
+
+
+def encode_mark(mark: CleanMark) -> bytes:
+    """The content of the file."""
+    fields = mark._asdict() | {
+        "format": "tailrace clean",
+        "version": VERSION,
+        "partitions": [[p.feed_id.hex(), p.partition, p.branch.hex(), p.high_seq] for p in mark.partitions],
+    }
+    text = json.dumps(fields, sort_keys=True).encode()
+    return b"%s\n%016x\n" % (text, xxhash.xxh3_64_intdigest(text))
+
+
+def decode_mark(data: bytes) -> CleanMark:
+    """What ``encode_mark`` made. ValueError, which says what is wrong, for anything else."""
+    text, _, checksum = data.partition(b"\n")
+    if checksum != b"%016x\n" % xxhash.xxh3_64_intdigest(text):
+        raise ValueError("the mark of a clean stop is damaged: its checksum is wrong")
+    fields = json.loads(text)
+    if fields.get("version") != VERSION:
+        raise ValueError(f"the mark of a clean stop has version {fields.get('version')}, known is {VERSION}")
+    return CleanMark(
+        journal_end=(fields["journal_end"][0], fields["journal_end"][1]),
+        partitions=tuple(
+            CleanPartition(bytes.fromhex(feed_id), partition, bytes.fromhex(branch), high_seq)
+            for feed_id, partition, branch, high_seq in fields["partitions"]
+        ),
+        machine_id=fields["machine_id"],
+        directory=fields["directory"],
+        device=fields["device"],
+        inode=fields["inode"],
+    )

@@ -1,0 +1,230 @@
+"""The bytes of a journal file. Pure: bytes in, values out. docs/formats/journal.md describes them one by one.
+
+    file    header (64 bytes), then records, each at a multiple of 8
+    record  header (96 bytes), payload, zeros up to a multiple of 8
+
+A record's checksum covers its header and the first ``covered`` bytes of its payload: all of a control record, and of a
+block the block's header, because the block's body has a sum of its own, made by the producer. So writing a block costs
+one checksum over 184 bytes, whatever its size.
+
+A record names the file that it was written to by a random 64-bit key, new for each file, and the place in it. What is
+left of another file on the same disk sectors, or what a producer put into a value, can't be taken for a record then.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import NamedTuple
+
+import xxhash
+
+from tailrace.block import BODY_BYTES_MAX, HEADER_BYTES
+from tailrace.model import BRANCH_BYTES, FEED_ID_BYTES
+
+FILE_MAGIC = b"TRJL"
+VERSION = 1
+FILE_HEADER_BYTES = 64
+RECORD_HEADER_BYTES = 96
+
+# The largest block, or a control record that is twice as large as any block. A length above it is damage, found before
+# anything is read or allocated for it.
+PAYLOAD_BYTES_MAX = 64 << 20
+
+# Offsets in a file are 32-bit numbers. What a file may hold before the next one begins is bounded far below, so that
+# the last record always fits.
+FILE_BYTES_MAX = 1 << 32
+
+NO_BRANCH = bytes(BRANCH_BYTES)
+NO_FEED = bytes(FEED_ID_BYTES)
+
+_FILE = struct.Struct("<4sHHIIQI28xQ")
+_RECORD = struct.Struct("<QIIIIIHHII16s16sQQ")
+_SUM = struct.Struct("<Q")
+_FILE_SUM_OFFSET = FILE_HEADER_BYTES - _SUM.size
+_RECORD_SUM_OFFSET = RECORD_HEADER_BYTES - _SUM.size
+
+assert _FILE.size == FILE_HEADER_BYTES
+assert _RECORD.size == _RECORD_SUM_OFFSET
+assert PAYLOAD_BYTES_MAX >= HEADER_BYTES + BODY_BYTES_MAX
+
+
+class RecordKind(enum.IntEnum):
+    """What a record tells. The numbers are the format's; a number is never used again for something else."""
+
+    FEED_CREATED = 1
+    FEED_DROPPED = 2
+    BLOCK = 3
+    FAILOVER_ENTRY = 4
+    FLUSHED = 5
+    ROLLED_BACK = 6
+    TERM_PROMISED = 7
+    PUBLISHED = 8
+
+
+KINDS = frozenset(int(kind) for kind in RecordKind)
+
+
+class FormatError(ValueError):
+    """Bytes that are not what they should be; the message says in which way."""
+
+
+class FileHeader(NamedTuple):
+    """The first 64 bytes of a file; durable, like all below ``synced``, before the file has its name.
+
+    ``key`` is the random number that all its records repeat, never 0. ``previous_end`` is how long the file before this
+    one is (0: there is none); what that file holds beyond it does not count. ``synced`` is up to which offset this file
+    was durable when it got its name.
+    """
+
+    number: int
+    key: int
+    previous_end: int
+    synced: int
+
+    def pack(self) -> bytes:
+        """The 64 bytes, with their checksum."""
+        number, key, previous_end, synced = self
+        data = _FILE.pack(FILE_MAGIC, VERSION, FILE_HEADER_BYTES, number, previous_end, key, synced, 0)
+        body = data[:_FILE_SUM_OFFSET]
+        return body + _SUM.pack(xxhash.xxh3_64_intdigest(body))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> FileHeader:
+        """What ``pack`` gave. FormatError otherwise, and for another version, which it names."""
+        if len(data) < FILE_HEADER_BYTES:
+            raise FormatError(f"the file's header has {len(data)} of {FILE_HEADER_BYTES} bytes")
+        magic, version, header_bytes, number, previous_end, key, synced, told = _FILE.unpack_from(data)
+        if magic != FILE_MAGIC:
+            raise FormatError(f"the file begins with {magic!r}, a journal with {FILE_MAGIC!r}")
+        if version != VERSION:
+            raise FormatError(f"the file has version {version} of the journal; this Tailrace knows version {VERSION}")
+        found = xxhash.xxh3_64_intdigest(data[:_FILE_SUM_OFFSET])
+        if told != found:
+            raise FormatError(f"the file header's checksum is {told:016x}, its bytes have {found:016x}")
+        header = cls(number, key, previous_end, synced)
+        if header_bytes != FILE_HEADER_BYTES or header.pack() != data[:FILE_HEADER_BYTES]:
+            raise FormatError("the file's header has something in a reserved field")
+        least_end = 0 if number == 1 else FILE_HEADER_BYTES
+        if synced < FILE_HEADER_BYTES or previous_end < least_end or (number == 1 and previous_end):
+            raise FormatError(f"the header of file {number} has ends that can't be: {previous_end} and {synced}")
+        return header
+
+
+class RecordHeader(NamedTuple):
+    """The 96 bytes in front of a record's payload, without their checksum.
+
+    ``offset`` is the record's own place in the file, ``synced`` up to where the file was known to be durable when the
+    record was written; ``length`` the payload's bytes, of which the checksum covers the first ``covered``. ``branch``
+    (that of the last seq) and the bounds of the snapshot (0, 0 but on a replica) are a block's.
+    """
+
+    file_key: int
+    file_number: int
+    offset: int
+    synced: int
+    length: int
+    covered: int
+    kind: int
+    partition: int
+    feed_id: bytes
+    branch: bytes
+    snapshot_first: int
+    snapshot_last: int
+
+    @property
+    def end(self) -> int:
+        """Where the next record begins: behind the payload, at a multiple of 8."""
+        return self.offset + RECORD_HEADER_BYTES + padded(self.length)
+
+
+def padded(nbytes: int) -> int:
+    """``nbytes``, rounded up to a multiple of 8."""
+    return (nbytes + 7) & ~7
+
+
+def pack_record(
+    file_key: int,
+    file_number: int,
+    offset: int,
+    synced: int,
+    length: int,
+    kind: int,
+    partition: int,
+    feed_id: bytes,
+    branch: bytes,
+    snapshot: tuple[int, int],
+    covered: bytes,
+) -> bytes:
+    """The 96 bytes in front of a payload, which has ``length`` bytes and begins with those of ``covered``.
+
+    On the path of every write, so it checks nothing: its caller has.
+    """
+    fields = _RECORD.pack(
+        file_key,
+        file_number,
+        offset,
+        synced,
+        length,
+        len(covered),
+        kind,
+        0,
+        partition,
+        0,
+        feed_id,
+        branch,
+        snapshot[0],
+        snapshot[1],
+    )
+    return fields + _SUM.pack(xxhash.xxh3_64_intdigest(fields + covered))
+
+
+def unpack_record(data: bytes, file: FileHeader, offset: int) -> RecordHeader:
+    """The header that stands at ``offset`` of ``file``, bounds checked, before its checksum can be (``check_sum``).
+
+    FormatError where these bytes can't be a record of this file and place.
+    """
+    if len(data) < RECORD_HEADER_BYTES:
+        raise FormatError(f"the file ends inside a record's header, after {len(data)} of {RECORD_HEADER_BYTES} bytes")
+    fields = _RECORD.unpack_from(data)
+    key, number, own_offset, synced, length, covered, kind, reserved, partition, more_reserved, *rest = fields
+    if key != file.key or number != file.number or own_offset != offset:
+        raise FormatError("no record of this file begins here")
+    if reserved or more_reserved:
+        raise FormatError("the record has something in a reserved field")
+    if not FILE_HEADER_BYTES <= synced <= offset:
+        raise FormatError(f"the record says that the file was synced up to {synced}, and stands at {offset}")
+    if not covered <= length <= PAYLOAD_BYTES_MAX:
+        raise FormatError(f"a payload of {length} bytes with {covered} covered is out of bounds ({PAYLOAD_BYTES_MAX})")
+    return RecordHeader(key, number, own_offset, synced, length, covered, kind, partition, *rest)
+
+
+def check_sum(data: bytes, covered: bytes) -> None:
+    """FormatError unless the header ``data`` (96 bytes) has the checksum of itself and of ``covered``."""
+    (told,) = _SUM.unpack_from(data, _RECORD_SUM_OFFSET)
+    found = xxhash.xxh3_64_intdigest(data[:_RECORD_SUM_OFFSET] + covered)
+    if told != found:
+        raise FormatError(f"the record's checksum is {told:016x}, its bytes have {found:016x}")
+
+
+def file_name(number: int) -> str:
+    """``00000001.log`` for file 1."""
+    return f"{number:08d}.log"
+
+
+def file_number(name: str) -> int | None:
+    """The number of a journal file by its name; None for any other name."""
+    digits = name.removesuffix(".log")
+    if digits == name or not digits.isdecimal() or not digits.isascii() or file_name(int(digits)) != name:
+        return None
+    return int(digits)
+
+
+def lsn(number: int, offset: int) -> int:
+    """One number for a place in the journal: it grows over all files."""
+    return number * FILE_BYTES_MAX + offset
+
+
+def split_lsn(place: int) -> tuple[int, int]:
+    """File number and offset of an lsn."""
+    return divmod(place, FILE_BYTES_MAX)

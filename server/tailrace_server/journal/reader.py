@@ -1,0 +1,191 @@
+"""Journal files read front to back, a record at a time.
+
+Only a window of a file is in memory, and a record that is handed out holds its own bytes: whoever keeps one tiny block
+does not keep the file's buffer with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.block import Block
+from tailrace.errors import BadBlock
+from tailrace_server.journal.errors import JournalDamaged
+from tailrace_server.journal.format import (
+    FILE_HEADER_BYTES,
+    KINDS,
+    RECORD_HEADER_BYTES,
+    FileHeader,
+    FormatError,
+    RecordHeader,
+    RecordKind,
+    check_sum,
+    lsn,
+    padded,
+    unpack_record,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tailrace_server.host.disk import Disk, File
+
+# One system call for thousands of small records; what does not fit in is read by itself.
+WINDOW_BYTES = 1 << 20
+
+assert WINDOW_BYTES % 8 == 0
+
+
+class Window:
+    """Reads a file through a buffer that moves forward. An error of the disk is JournalDamaged: the start ends."""
+
+    def __init__(self, file: File, path: str) -> None:
+        self._file = file
+        self.path = path
+        self.size = file.size()
+        self._offset = 0
+        self._data = b""
+
+    def take(self, offset: int, nbytes: int) -> bytes:
+        """A copy of ``nbytes`` bytes from ``offset`` on; fewer only where the file ends."""
+        begin = offset - self._offset
+        if begin < 0 or begin + nbytes > len(self._data):
+            if nbytes >= WINDOW_BYTES:
+                return self._read(offset, nbytes)
+            self._data = self._read(offset, WINDOW_BYTES)
+            self._offset, begin = offset, 0
+        return self._data[begin : begin + nbytes]
+
+    def _read(self, offset: int, nbytes: int) -> bytes:
+        try:
+            return self._file.read_at(offset, nbytes)
+        except OSError as error:  # EIO: the disk itself says that it lost something
+            raise JournalDamaged(self.path, offset, f"the disk can't read it: {error.strerror}") from error
+
+
+class BadRecord(Exception):
+    """There is no whole, valid record at ``offset``. ``newer``: it is valid, and of a kind that is not known here."""
+
+    def __init__(self, offset: int, why: str, *, newer: bool = False) -> None:
+        super().__init__(why)
+        self.offset = offset
+        self.newer = newer
+
+
+class RawRecord(NamedTuple):
+    """A record that has been checked, with its payload; ``block`` is a block's payload parsed, None of other kinds."""
+
+    header: RecordHeader
+    payload: bytes
+    block: Block | None
+
+
+def read_file_header(window: Window) -> FileHeader:
+    """The file's header; FormatError where it is none."""
+    return FileHeader.unpack(window.take(0, FILE_HEADER_BYTES))
+
+
+def read_head(window: Window, file: FileHeader, offset: int) -> tuple[RecordHeader, bytes]:
+    """The header at ``offset`` and the bytes of the payload that its checksum covers, checked. FormatError."""
+    data = window.take(offset, RECORD_HEADER_BYTES)
+    header = unpack_record(data, file, offset)
+    covered = window.take(offset + RECORD_HEADER_BYTES, header.covered)
+    if len(covered) < header.covered:
+        raise FormatError("the file ends inside a record")
+    check_sum(data, covered)
+    return header, covered
+
+
+def read_record(window: Window, file: FileHeader, offset: int, end: int) -> RawRecord:
+    """The whole record at ``offset``, which has to end at or before ``end``. BadRecord."""
+    try:
+        header, _ = read_head(window, file, offset)
+    except FormatError as error:
+        raise BadRecord(offset, str(error)) from None
+    if header.kind not in KINDS:
+        raise BadRecord(offset, f"a record of kind {header.kind}, written by a newer Tailrace", newer=True)
+    if header.end > end:
+        raise BadRecord(offset, f"a record of {header.end - offset} bytes, of which {end - offset} are there")
+    payload_offset = offset + RECORD_HEADER_BYTES
+    payload = window.take(payload_offset, header.length)
+    if any(window.take(payload_offset + header.length, padded(header.length) - header.length)):
+        raise BadRecord(offset, "the bytes behind the record are not zero")
+    if header.kind != RecordKind.BLOCK:
+        return RawRecord(header, payload, None)
+    try:
+        return RawRecord(header, payload, Block.parse(payload))
+    except BadBlock as error:
+        raise BadRecord(offset, f"the block in the record: {error}") from None
+
+
+def read_records(window: Window, file: FileHeader, begin: int, end: int) -> Iterator[RawRecord]:
+    """All records from ``begin`` to ``end``, which is where the last one has to end. BadRecord."""
+    offset = begin
+    while offset < end:
+        record = read_record(window, file, offset, end)
+        yield record
+        offset = record.header.end
+
+
+class Record(NamedTuple):
+    """A record as recovery hands it to the node.
+
+    ``payload`` are the bytes of a control record (b"" of a block), ``block`` the block of a block record (None of
+    others), with ``branch`` (16 bytes) of its last seq and ``snapshot``, its bounds (0, 0 where there is none).
+    ``lsn`` is where the record ends, as ``Journal.append`` gave it or, where recovery wrote it anew, would have.
+    """
+
+    kind: RecordKind
+    feed_id: bytes
+    partition: int
+    branch: bytes
+    snapshot: tuple[int, int]
+    payload: bytes
+    block: Block | None
+    lsn: int
+
+
+class Extent(NamedTuple):
+    """A file of the journal and how much of it counts: from its header to ``end``."""
+
+    path: str
+    header: FileHeader
+    end: int
+
+
+class Records:
+    """The records of a journal in order. Each ``for`` reads the files again; nothing of them is kept.
+
+    Raises JournalDamaged where a file has changed since recovery read it.
+    """
+
+    def __init__(self, disk: Disk, extents: tuple[Extent, ...]) -> None:
+        self._disk = disk
+        self.extents = extents
+
+    def __iter__(self) -> Iterator[Record]:
+        for extent in self.extents:
+            yield from self._read(extent)
+
+    def _read(self, extent: Extent) -> Iterator[Record]:
+        with contextlib.closing(self._disk.open(extent.path)) as file:
+            try:
+                for raw in read_records(Window(file, extent.path), extent.header, FILE_HEADER_BYTES, extent.end):
+                    yield _record(raw)
+            except BadRecord as error:
+                raise JournalDamaged(extent.path, error.offset, str(error)) from None
+
+
+def _record(raw: RawRecord) -> Record:
+    header = raw.header
+    return Record(
+        RecordKind(header.kind),
+        header.feed_id,
+        header.partition,
+        header.branch,
+        (header.snapshot_first, header.snapshot_last),
+        b"" if raw.block is not None else raw.payload,
+        raw.block,
+        lsn(header.file_number, header.end),
+    )

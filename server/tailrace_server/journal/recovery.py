@@ -1,0 +1,395 @@
+"""Opening a journal: what each file's state means, and what is done about it.
+
+A journal is read in full before anything is changed. Each file then is exactly one of these cases (``decide``); `end`
+is where its last whole record ends, `synced` up to where it is known to have been durable:
+
+    case          which       what is found                                              what is done
+    ------------- ----------- ---------------------------------------------------------- -----------------------
+    MISSING       not newest  there is no file of this number between two others         stop
+    BAD_HEADER    any         no header, a damaged one, of another version or number     stop
+    NEWER         any         a valid record of a kind that is not known here            stop
+    SHORT         not newest  the file ends before its successor says                    stop
+    DAMAGED       not newest  a bad record before the end that its successor says        stop
+    LEFTOVER      not newest  whole, and something behind that end                       cut there
+    WHOLE         not newest  whole                                                      -
+    LOST          newest      a bad record at or an end below `synced`                   stop
+    TORN          newest      a bad record at `end`, which nobody knew to be durable     cut at `end`
+    ALLOCATED     newest      only zeros from `end` on                                   cut at `end`
+    ENDS          newest      whole                                                      -
+
+`synced` is what the file's header and its records say, and any valid record beyond a bad one, at whatever place: a page
+that was never written is a torn tail, however many good ones the disk wrote behind it; one that was durable is damage.
+
+What lies beyond `synced` may be in the page cache only, because of an fsync that failed or never came. So it is copied
+to a new file, which is fsynced before anything is shown. The new file says in its header where the old one ends, so
+giving it its name is the one step that matters: a crash before it changes nothing, and after it the rest of the old
+file does not count any more (LEFTOVER). A newest file that is small is copied whole and replaced, so that frequent
+restarts don't leave thousands of tiny files. Never is anything appended to a file of an earlier process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.errors import NoSpace
+from tailrace_server.host.disk import is_no_space
+from tailrace_server.journal.errors import JournalDamaged, JournalFailed
+from tailrace_server.journal.format import (
+    FILE_HEADER_BYTES,
+    FileHeader,
+    FormatError,
+    file_name,
+    file_number,
+    pack_record,
+    padded,
+)
+from tailrace_server.journal.reader import (
+    WINDOW_BYTES,
+    BadRecord,
+    Extent,
+    RawRecord,
+    Records,
+    Window,
+    read_file_header,
+    read_head,
+    read_record,
+    read_records,
+)
+from tailrace_server.journal.writer import (
+    FILE_BYTES_DEFAULT,
+    TEMPORARY,
+    Journal,
+    create_file,
+    file_key,
+    publish_file,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace_server.host.disk import Disk, File
+
+# A newest file that is durable up to here at most is copied whole: as much as one fsync takes in a few milliseconds.
+REPLACE_BYTES_MAX = 1 << 20
+
+
+class FileCase(enum.Enum):
+    """What a file of the journal is found to be; the table above."""
+
+    MISSING = "missing"
+    BAD_HEADER = "bad header"
+    NEWER = "newer"
+    SHORT = "short"
+    DAMAGED = "damaged"
+    LEFTOVER = "leftover"
+    WHOLE = "whole"
+    LOST = "lost"
+    TORN = "torn"
+    ALLOCATED = "allocated"
+    ENDS = "ends"
+
+
+STOPS = frozenset(
+    {FileCase.MISSING, FileCase.BAD_HEADER, FileCase.NEWER, FileCase.SHORT, FileCase.DAMAGED, FileCase.LOST}
+)
+
+
+class FileFacts(NamedTuple):
+    """What reading a file told.
+
+    ``end`` is where the last good record ends (0 without a header); ``bad`` says why what follows is no record, ""
+    where nothing should. ``newer``: what follows is one, of an unknown kind. ``tail_bytes`` lie between ``end`` and the
+    last byte that is not zero. ``synced`` is the greatest offset that anything before ``end`` says was durable,
+    ``witness`` the greatest that a valid record behind it says.
+    """
+
+    size: int
+    end: int = 0
+    bad: str = ""
+    newer: bool = False
+    tail_bytes: int = 0
+    synced: int = FILE_HEADER_BYTES
+    witness: int = 0
+
+
+def decide(facts: FileFacts | None, successor_says: int | None) -> FileCase:
+    """The case of a file by the table above. ``facts``: None if it is missing; ``successor_says``: None if newest."""
+    if facts is None:
+        return FileCase.MISSING
+    if facts.end == 0:
+        return FileCase.BAD_HEADER
+    if facts.newer:
+        return FileCase.NEWER
+    if successor_says is None:
+        return _decide_newest(facts)
+    if facts.size < successor_says:
+        return FileCase.SHORT
+    if facts.end < successor_says:
+        return FileCase.DAMAGED
+    return FileCase.LEFTOVER if facts.size > successor_says else FileCase.WHOLE
+
+
+def _decide_newest(facts: FileFacts) -> FileCase:
+    if facts.end < max(facts.synced, facts.witness):
+        return FileCase.LOST
+    if facts.size == facts.end:
+        return FileCase.ENDS
+    return FileCase.TORN if facts.tail_bytes else FileCase.ALLOCATED
+
+
+class Found(NamedTuple):
+    """A file of the journal that can be gone on with."""
+
+    path: str
+    header: FileHeader
+    facts: FileFacts
+    case: FileCase
+
+
+class Recovered(NamedTuple):
+    """What ``open_journal`` found.
+
+    ``records`` may be iterated over any number of times, best before the journal is written to; each record is read
+    from its file then. ``end`` is the number of the newest file and where its last whole record ended, before recovery
+    changed anything: (0, 0) where the journal is new. ``torn_bytes`` were cut from the newest file, ``copied_bytes``
+    of records written anew, because nobody could know that they were durable. ``cases`` has each file's path and case.
+    """
+
+    records: Records
+    end: tuple[int, int]
+    torn_bytes: int
+    copied_bytes: int
+    cases: tuple[tuple[str, FileCase], ...]
+
+
+def open_journal(
+    disk: Disk,
+    directory: str,
+    *,
+    file_bytes_max: int = FILE_BYTES_DEFAULT,
+    token: Callable[[int], bytes] = os.urandom,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[Journal, Recovered]:
+    """Recover the journal in ``directory``, which is made where it is missing; everything found is durable then.
+
+    ``file_bytes_max`` is the size above which a file is not written to any more, ``token`` gives so many random bytes,
+    for the keys of new files, ``clock`` seconds. Whoever opens holds the data directory's lock. JournalDamaged:
+    something that was durable is gone or changed; nothing has been touched. NoSpace: the copy of the newest records did
+    not fit. JournalFailed: it could not be made.
+    """
+    disk.make_directory(directory)
+    files = survey(disk, directory)
+    try:
+        extent, file, copied_bytes = _continue(disk, directory, files[-1] if files else None, file_key(token))
+        _cut_leftovers(disk, files, extent)
+        _remove_temporaries(disk, directory)
+    except OSError as error:
+        if is_no_space(error):
+            raise NoSpace(f"no space is left to recover the journal in {directory}; free some") from error
+        raise JournalFailed(f"the journal in {directory} can't be recovered: {error}") from error
+    extents = [Extent(found.path, found.header, _counts(found, extent)) for found in files if found.path != extent.path]
+    journal = Journal(
+        disk,
+        directory,
+        file,
+        extent.header,
+        extent.end,
+        older_files=len(extents),
+        older_bytes=sum(older.end for older in extents),
+        file_bytes_max=file_bytes_max,
+        token=token,
+        clock=clock,
+    )
+    recovered = Recovered(
+        records=Records(disk, (*extents, extent)),
+        end=(files[-1].header.number, files[-1].facts.end) if files else (0, 0),
+        torn_bytes=files[-1].facts.tail_bytes if files else 0,
+        copied_bytes=copied_bytes,
+        cases=tuple((found.path, found.case) for found in files),
+    )
+    return journal, recovered
+
+
+def survey(disk: Disk, directory: str) -> list[Found]:
+    """Read all files of the journal, and change nothing. JournalDamaged at the first one that stops the start."""
+    numbers = sorted(number for name in disk.names(directory) if (number := file_number(name)) is not None)
+    if not numbers:
+        return []
+    paths = [os.path.join(directory, file_name(number)) for number in range(numbers[0], numbers[-1] + 1)]
+    headers = [_header(disk, path, number) for number, path in enumerate(paths, numbers[0])]
+    found = []
+    for path, header, successor in zip(paths, headers, [*headers[1:], None], strict=True):
+        successor_says = None if successor is None else successor.previous_end
+        facts = inspect(disk, path, header, successor_says)
+        found.append(Found(path, header, facts, _go_on(path, facts, successor_says)))
+    return found
+
+
+def _go_on(path: str, facts: FileFacts | None, successor_says: int | None) -> FileCase:
+    """The file's case, where the start can go on with it. JournalDamaged."""
+    case = decide(facts, successor_says)
+    if case not in STOPS:
+        return case
+    if facts is None:
+        raise JournalDamaged(path, 0, "the file is missing")
+    why = facts.bad or "the file ends here"
+    if case == FileCase.SHORT:
+        why = f"the file has {facts.size} bytes, and {successor_says} according to the one after it; {why}"
+    if case == FileCase.LOST:
+        why = f"this was durable, up to offset {max(facts.synced, facts.witness)}; now: {why}"
+    raise JournalDamaged(path, facts.end, why)
+
+
+def _header(disk: Disk, path: str, number: int) -> FileHeader:
+    """The header of the file of this number. JournalDamaged where it or the file is not there."""
+    if not disk.exists(path):
+        _go_on(path, None, 0)
+    with contextlib.closing(disk.open(path)) as file:
+        window = Window(file, path)
+        try:
+            header = read_file_header(window)
+            if header.number != number:
+                raise FormatError(f"the file says that it is number {header.number} of the journal")
+        except FormatError as error:
+            _go_on(path, FileFacts(window.size, bad=str(error)), 0)
+            raise AssertionError("a bad header stops the start") from error
+    return header
+
+
+def inspect(disk: Disk, path: str, header: FileHeader, successor_says: int | None) -> FileFacts:
+    """Read a file's records up to where its successor says that it ends, or all of the newest one."""
+    with contextlib.closing(disk.open(path)) as file:
+        window = Window(file, path)
+        limit = window.size if successor_says is None else min(window.size, successor_says)
+        end, synced = FILE_HEADER_BYTES, header.synced
+        bad, newer = "", False
+        try:
+            while end < limit:
+                record = read_record(window, header, end, limit).header
+                end, synced = record.end, max(synced, record.synced)
+        except BadRecord as error:
+            bad, newer = str(error), error.newer
+        if successor_says is not None:
+            return FileFacts(window.size, end, bad, newer, synced=synced)
+        tail_bytes, witness = _inspect_tail(window, header, end)
+        return FileFacts(window.size, end, bad, newer, tail_bytes, synced, witness)
+
+
+def _inspect_tail(window: Window, header: FileHeader, end: int) -> tuple[int, int]:
+    """``tail_bytes`` and ``witness`` of the newest file, whose last good record ends at ``end``."""
+    last, witness = end, 0
+    for offset in range(end, window.size, WINDOW_BYTES):
+        data = window.take(offset, WINDOW_BYTES)
+        if used := len(data.rstrip(b"\0")):
+            last = offset + used
+            for candidate in _candidates(data, header.key):
+                witness = max(witness, _synced_at(window, header, offset + candidate))
+    return last - end, witness
+
+
+def _candidates(data: bytes, key: int) -> list[int]:
+    """Where in ``data`` a record of the file with this key may begin: at multiples of 8 that hold the key."""
+    needle = key.to_bytes(8, "little")
+    places = []
+    place = data.find(needle)
+    while place >= 0:
+        if place % 8 == 0:
+            places.append(place)
+        place = data.find(needle, place + 1)
+    return places
+
+
+def _synced_at(window: Window, header: FileHeader, offset: int) -> int:
+    """What a valid record at ``offset`` says to have been durable; 0 where there is none. Its body does not matter."""
+    try:
+        record, _ = read_head(window, header, offset)
+    except FormatError:
+        return 0
+    return record.synced
+
+
+def copy_from(synced: int) -> int:
+    """From which offset on the newest file, known to be durable up to ``synced``, is copied to a new one."""
+    return FILE_HEADER_BYTES if synced <= REPLACE_BYTES_MAX else synced
+
+
+def _continue(disk: Disk, directory: str, newest: Found | None, key: int) -> tuple[Extent, File, int]:
+    """Make the file that the journal goes on with: its extent, itself, and how many bytes of records were copied."""
+    if newest is None:
+        header, begin, end = FileHeader(1, key, 0, FILE_HEADER_BYTES), 0, 0
+    else:
+        number, previous_end = newest.header.number, newest.header.previous_end
+        begin, end = copy_from(newest.facts.synced), newest.facts.end
+        if begin > FILE_HEADER_BYTES:
+            number, previous_end = number + 1, begin
+        header = FileHeader(number, key, previous_end, FILE_HEADER_BYTES + end - begin)
+    path = os.path.join(directory, file_name(header.number))
+    file = create_file(disk, path, header)
+    try:
+        if newest is not None:
+            _copy(disk, newest, begin, file, header)
+        publish_file(disk, path, file)
+    except BaseException:
+        file.close()
+        raise
+    return Extent(path, header, header.synced), file, end - begin
+
+
+def _copy(disk: Disk, source: Found, begin: int, target: File, header: FileHeader) -> None:
+    """Write the records of ``source`` from ``begin`` on to ``target``, behind its header."""
+    offset = FILE_HEADER_BYTES
+    with contextlib.closing(disk.open(source.path)) as file:
+        window = Window(file, source.path)
+        try:
+            for record in read_records(window, source.header, begin, source.facts.end):
+                offset += _write_copy(target, header, offset, record)
+        except BadRecord as error:
+            raise JournalDamaged(source.path, error.offset, str(error)) from None
+    assert offset == header.synced
+
+
+def _write_copy(target: File, file: FileHeader, offset: int, record: RawRecord) -> int:
+    """Write a record to its new place; its size there, which is what it was."""
+    payload, old = record.payload, record.header
+    header = pack_record(
+        file.key,
+        file.number,
+        offset,
+        FILE_HEADER_BYTES,
+        old.length,
+        old.kind,
+        old.partition,
+        old.feed_id,
+        old.branch,
+        (old.snapshot_first, old.snapshot_last),
+        payload[: old.covered],
+    )
+    size = old.end - old.offset
+    target.write_at(offset, (header, payload, bytes(padded(old.length) - old.length)), size)
+    return size
+
+
+def _counts(found: Found, newest: Extent) -> int:
+    """Where an older file ends now: at what its successor says."""
+    return newest.header.previous_end if found.header.number + 1 == newest.header.number else found.facts.end
+
+
+def _cut_leftovers(disk: Disk, files: list[Found], newest: Extent) -> None:
+    """Cut every older file where it ends. Only for tidiness: what lies behind that does not count any more."""
+    for found in files:
+        end = _counts(found, newest)
+        if found.path != newest.path and found.facts.size > end:
+            with contextlib.closing(disk.open(found.path, writable=True)) as file:
+                file.truncate(end)
+                file.sync()
+
+
+def _remove_temporaries(disk: Disk, directory: str) -> None:
+    """Remove what an interrupted start or rotation left."""
+    for name in disk.names(directory):
+        if name.endswith(TEMPORARY):
+            disk.remove(os.path.join(directory, name))

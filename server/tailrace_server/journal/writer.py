@@ -1,0 +1,297 @@
+"""The journal as the node writes it.
+
+Appending costs a block nothing per byte but the system's own copy: one ``pwritev`` of the record's header and the
+block's two parts. ``sync`` makes durable what was written before it was called, and may run in a thread of its own
+while the loop's thread goes on appending; everything else belongs to that one thread.
+
+1. A record is in the journal once ``append`` returned; what ``append`` refuses has left nothing behind.
+2. ``synced`` only grows, and only after an fsync of everything below it has succeeded.
+3. After a failed fsync, and after a failed write that could not be taken back, nothing is appended or synced any more:
+   Linux marks the pages of a failed fsync clean, so that a second one would succeed without having written anything.
+4. A file is durable as a whole before its successor is created; the successor and its name are before it is used.
+
+Space is allocated ahead: fdatasync then has no new size to commit. Measured on ext4 (a small append and its fdatasync,
+medians): 235 µs without, 160 µs with; for records of 116 KB no difference. What is allocated and not used are zeros,
+which no record begins with, and it is cut off when the file is finished.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.errors import NoSpace
+from tailrace_server.host.disk import is_no_space
+from tailrace_server.journal.errors import JournalFailed
+from tailrace_server.journal.format import (
+    FILE_BYTES_MAX,
+    FILE_HEADER_BYTES,
+    NO_BRANCH,
+    PAYLOAD_BYTES_MAX,
+    RECORD_HEADER_BYTES,
+    FileHeader,
+    RecordKind,
+    file_name,
+    lsn,
+    pack_record,
+    padded,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tailrace.block import Block
+    from tailrace_server.host.disk import Buffer, Disk, File
+
+# Large enough that reading one back is not about opening files; small enough that trimming frees space soon.
+FILE_BYTES_DEFAULT = 256 << 20
+
+# Allocating costs some 10 µs and one commit of metadata: with 4 MiB that is nothing per write, and little space.
+ALLOCATE_BYTES = 4 << 20
+
+TEMPORARY = ".new"
+
+_PADDING = tuple(bytes(count) for count in range(8))
+
+
+class JournalStatistics(NamedTuple):
+    """``bytes`` in ``files`` files, the newest of which is number ``file``; fsyncs since the start, the last's time."""
+
+    file: int
+    files: int
+    bytes: int
+    unsynced_bytes: int
+    syncs: int
+    last_sync_seconds: float
+
+
+def file_key(token: Callable[[int], bytes]) -> int:
+    """A key for a new file: 64 random bits, not all of them zero."""
+    return int.from_bytes(token(8), "little") or 1
+
+
+class Journal:
+    """The node's write-ahead log, as ``open_journal`` gives it. Only one thread appends; ``sync`` may be another's.
+
+    ``written`` and ``synced`` are lsns: numbers that grow over all files, each the end of a record. A record is durable
+    once ``synced`` has reached the number that its ``append`` returned. ``failed`` is the error that ended it, or None.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        file: File,
+        header: FileHeader,
+        offset: int,
+        *,
+        older_files: int,
+        older_bytes: int,
+        file_bytes_max: int,
+        token: Callable[[int], bytes],
+        clock: Callable[[], float],
+    ) -> None:
+        """For ``open_journal``: ``file``, durable up to ``offset``, is the newest one."""
+        assert FILE_HEADER_BYTES < file_bytes_max <= FILE_BYTES_MAX - 2 * PAYLOAD_BYTES_MAX
+        self._disk = disk
+        self._directory = directory
+        self._file_bytes_max = file_bytes_max
+        self._token = token
+        self._clock = clock
+        self._lock = threading.Lock()  # held by whoever fsyncs, and by whoever puts another file in this one's place
+        self._older_files = older_files
+        self._older_bytes = older_bytes
+        self._stopped = ""
+        self.failed: JournalFailed | None = None
+        self._syncs = 0
+        self._last_sync_seconds = 0.0
+        self._use(file, header, offset)
+
+    def _use(self, file: File, header: FileHeader, offset: int) -> None:
+        self._file = file
+        self._key = header.key
+        self._number = header.number
+        self._base = lsn(header.number, 0)
+        self._offset = self._allocated = offset
+        self.written = self.synced = self._base + offset
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Number of the newest file and where the next record will begin in it."""
+        return self._number, self._offset
+
+    def statistics(self) -> JournalStatistics:
+        """Sizes and times for status."""
+        return JournalStatistics(
+            self._number,
+            self._older_files + 1,
+            self._older_bytes + self._offset,
+            self.written - self.synced,
+            self._syncs,
+            self._last_sync_seconds,
+        )
+
+    def append_block(
+        self, feed_id: bytes, partition: int, branch: bytes, block: Block, snapshot: tuple[int, int] = (0, 0)
+    ) -> int:
+        """Write a block: its body as it is, without copying or summing it. Returns the lsn of the record's end.
+
+        ``feed_id`` and ``branch``, that of the block's last seq, have 16 bytes each; ``snapshot`` is the first and last
+        seq of the snapshot that a replica got it in. Not durable before ``sync``. NoSpace: nothing of it was kept, and
+        the next append may succeed. JournalFailed: nothing will any more.
+        """
+        head = block.head
+        return self._append(
+            RecordKind.BLOCK, feed_id, partition, branch, snapshot, head, (head, block.body), block.nbytes
+        )
+
+    def append(self, kind: RecordKind, feed_id: bytes, partition: int, payload: bytes) -> int:
+        """Write a control record. Returns and raises as ``append_block``; ValueError for a payload over 64 MiB."""
+        assert kind != RecordKind.BLOCK
+        nbytes = len(payload)
+        if nbytes > PAYLOAD_BYTES_MAX:
+            raise ValueError(f"a {kind.name} record of {nbytes} bytes; the journal takes at most {PAYLOAD_BYTES_MAX}")
+        return self._append(kind, feed_id, partition, NO_BRANCH, (0, 0), payload, (payload,), nbytes)
+
+    def _append(
+        self,
+        kind: RecordKind,
+        feed_id: bytes,
+        partition: int,
+        branch: bytes,
+        snapshot: tuple[int, int],
+        covered: bytes,
+        payload: Sequence[Buffer],
+        nbytes: int,
+    ) -> int:
+        if self._stopped:
+            raise JournalFailed(self._stopped)
+        assert len(feed_id) == 16
+        assert len(branch) == 16
+        size = RECORD_HEADER_BYTES + padded(nbytes)
+        if self._offset + size > self._file_bytes_max and self._offset > FILE_HEADER_BYTES:
+            self._rotate()
+        offset = self._offset
+        end = offset + size
+        if end > self._allocated:
+            self._allocate(end)
+        synced = self.synced - self._base
+        header = pack_record(
+            self._key, self._number, offset, synced, nbytes, kind, partition, feed_id, branch, snapshot, covered
+        )
+        try:
+            self._file.write_at(offset, (header, *payload, _PADDING[-nbytes & 7]), size)
+        except OSError as error:
+            raise self._take_back(error) from error
+        self._offset = end
+        self.written = self._base + end
+        return self.written
+
+    def _allocate(self, end: int) -> None:
+        """Reserve space up to ``end`` and beyond. Where that fails the writes show it, and until then nobody asks."""
+        nbytes = max(ALLOCATE_BYTES, end - self._allocated)
+        self._file.allocate(self._allocated, nbytes)
+        self._allocated += nbytes
+
+    def _take_back(self, error: OSError) -> Exception:
+        """Cut a record that was written in part; the error to raise."""
+        try:
+            self._file.truncate(self._offset)
+        except OSError as second:
+            return self._fail(f"a write failed ({error.strerror}) and could not be taken back", second)
+        self._allocated = self._offset
+        return self._refuse(error)
+
+    def _refuse(self, error: OSError) -> Exception:
+        """The error to raise for a write that left nothing behind."""
+        if is_no_space(error):
+            return NoSpace(f"no space is left for the journal in {self._directory} ({error.strerror}); free some")
+        return self._fail("a write failed", error)
+
+    def _fail(self, what: str, error: OSError) -> JournalFailed:
+        self._stopped = f"the journal in {self._directory} failed: {what}: {error.strerror}; see to the disk, restart"
+        self.failed = JournalFailed(self._stopped)
+        return self.failed
+
+    def sync(self) -> None:
+        """Make durable everything that was written when this was called, and raise ``synced`` to it.
+
+        Blocks for as long as the disk takes. May run in any thread; calls take turns, and one that finds nothing left
+        to do does nothing. JournalFailed if the fsync fails, and ever after.
+        """
+        with self._lock:
+            if self._stopped:
+                raise JournalFailed(self._stopped)
+            written = self.written
+            if self.synced != written:
+                begin = self._clock()
+                self._sync_file()
+                self._last_sync_seconds = self._clock() - begin
+                self._syncs += 1
+                self.synced = written
+
+    def _sync_file(self) -> None:
+        try:
+            self._file.sync()
+        except OSError as error:
+            raise self._fail("an fsync failed", error) from error
+
+    def _rotate(self) -> None:
+        """Finish the file and begin the next one."""
+        with self._lock:
+            self._finish()
+            header = FileHeader(self._number + 1, file_key(self._token), self._offset, FILE_HEADER_BYTES)
+            path = os.path.join(self._directory, file_name(header.number))
+            try:
+                file = create_file(self._disk, path, header)
+            except OSError as error:
+                raise self._refuse(error) from error
+            try:
+                publish_file(self._disk, path, file)
+            except OSError as error:
+                file.close()
+                raise self._fail("the next file could not be made durable", error) from error
+            self._file.close()
+            self._older_files += 1
+            self._older_bytes += self._offset
+            self._use(file, header, FILE_HEADER_BYTES)
+
+    def _finish(self) -> None:
+        """Cut off what was allocated and not used, and make the file durable as a whole."""
+        if self._allocated > self._offset:
+            try:
+                self._file.truncate(self._offset)
+            except OSError as error:
+                raise self._fail("a finished file could not be cut", error) from error
+            self._allocated = self._offset
+        self._sync_file()
+        self.synced = self.written
+
+    def close(self) -> None:
+        """Make everything durable and close the file; after a failure only close it. May be called again."""
+        with self._lock:
+            try:
+                if not self._stopped:
+                    self._finish()
+                    self._stopped = "the journal is closed"
+            finally:
+                self._file.close()
+
+
+def create_file(disk: Disk, path: str, header: FileHeader) -> File:
+    """A journal file with nothing but its header, under a temporary name. OSError: it does not matter what is left."""
+    file = disk.create(path + TEMPORARY)
+    try:
+        file.write_at(0, (header.pack(),), FILE_HEADER_BYTES)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def publish_file(disk: Disk, path: str, file: File) -> None:
+    """Make a file of ``create_file`` durable, give it its name, and make that durable too."""
+    file.sync()
+    disk.rename(path + TEMPORARY, path)
+    disk.sync_directory(os.path.dirname(path))

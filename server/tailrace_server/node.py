@@ -1,0 +1,301 @@
+"""A node: one process, one data directory, the feeds in it, and whoever is connected.
+
+Clock, randomness, disk and network are handed over, so that the whole node also runs in a simulator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from tailrace import _version
+from tailrace.errors import Overloaded, TailraceError
+from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.transport import Transport
+from tailrace.wire.messages import encode_error
+from tailrace_server.catalog import Catalog, begin_branch
+from tailrace_server.config import Config
+from tailrace_server.connection import Connection
+from tailrace_server.feed import Feed, info_of_request, info_to_json
+from tailrace_server.host.clock import Clock, SystemClock
+from tailrace_server.host.disk import Disk, Lock, RealDisk
+from tailrace_server.host.network import Listener, Network, TcpNetwork
+from tailrace_server.host.randomness import Randomness, SystemRandomness
+from tailrace_server.identity import Identity, load_or_create
+from tailrace_server.intake.committer import Committer
+from tailrace_server.journal import (
+    CleanPartition,
+    Journal,
+    lock_directory,
+    open_journal,
+    take_clean,
+    why_unclean,
+    write_clean,
+)
+
+log = logging.getLogger("tailrace.server")
+
+# How often idle connections and silent peers are looked at, as a part of the interval of noops.
+_TICKS_PER_NOOP = 4
+# A node that stops gives its consumers this long to take what is on its way to them.
+_DRAIN_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a node runs on; a simulator hands over its own."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    randomness: Randomness = field(default_factory=SystemRandomness)
+    disk: Disk = field(default_factory=RealDisk)
+    network: Network = field(default_factory=TcpNetwork)
+
+
+class Node:
+    """A node over an open data directory. ``serve`` runs it; ``stop`` closes the directory."""
+
+    def __init__(self, config: Config, host: Host, identity: Identity, journal: Journal, catalog: Catalog) -> None:
+        self.config = config
+        self.host = host
+        self.clock = host.clock
+        self.identity = identity
+        self.journal = journal
+        self.feeds = catalog
+        self.committer = Committer(journal, host.clock)
+        self.committer.on_committed = self.flush
+        self.connections: dict[Connection, None] = {}
+        self.to_flush: dict[Connection, None] = {}
+        self.started_at = host.clock.monotonic()
+        self.listening: tuple[str, int] | None = None
+        self.unclean_start: str | None = None
+
+    # Feeds
+
+    def create_feed(self, value: dict[str, Any]) -> Feed:
+        """Makes what a CREATE_FEED asks for, or finds it. Raises FeedExists, Overloaded, NoSpace, NotDurable."""
+        info = info_of_request(value, self.config.limits.partitions_max)
+        feed = self.feeds.existing(info, exist_ok=bool(value.get("exist_ok", True)))
+        if feed is not None:
+            return feed
+        branches = [self.host.randomness.token(16) for _ in range(info.partitions)]
+        return self.feeds.create(info, self.journal, branches, self.config.limits.feeds_max)
+
+    def drop_feed(self, name: str) -> None:
+        """Drops a feed and ends its streams. Raises UnknownFeed."""
+        feed = self.feeds.drop(name, self.journal)
+        for connection in self.connections:
+            connection.feed_dropped(feed)
+
+    # What goes out
+
+    def flush(self) -> None:
+        """Sends what the last events have brought about, to every connection that it concerns."""
+        while self.to_flush:
+            connections, self.to_flush = self.to_flush, {}
+            for connection in connections:
+                connection.flush()
+
+    # Running
+
+    async def serve(self, listener: Listener) -> None:
+        """Serves connections and commits writes until cancelled."""
+        self.listening = listener.address
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.committer.run)
+            nursery.start_soon(self._tick)
+            nursery.start_soon(listener.serve, self.handle)
+
+    async def handle(self, transport: Transport) -> None:
+        """Serves one connection to its end. Whatever goes wrong in it stays in it."""
+        if len(self.connections) >= self.config.limits.connections_max:
+            transport.send(encode_error(Overloaded(f"this node serves {len(self.connections)} connections already")))
+            transport.close()
+            return
+        try:
+            async with trio.open_nursery() as nursery:
+                connection = Connection(self, transport, nursery)
+                self.connections[connection] = None
+                try:
+                    nursery.start_soon(transport.run)
+                    await connection.run()
+                finally:
+                    del self.connections[connection]
+                    self.to_flush.pop(connection, None)
+                    nursery.cancel_scope.cancel()
+        except Exception:
+            # A bug that one connection has met must not end the others; it is logged in full.
+            log.exception("connection of %s ended by an internal error", transport.peer)
+        finally:
+            transport.close()
+
+    async def _tick(self) -> None:
+        while True:
+            await trio.sleep(self.config.limits.noop_interval_s / _TICKS_PER_NOOP)
+            now = self.clock.monotonic()
+            for connection in list(self.connections):
+                connection.tick(now)
+
+    async def drain(self) -> None:
+        """Ends every stream with DRAINING, and waits a moment until that has left."""
+        for connection in list(self.connections):
+            connection.drain()
+        with trio.move_on_after(_DRAIN_SECONDS):
+            for connection in list(self.connections):
+                await connection.drained()
+
+    def stop(self) -> None:
+        """Makes everything durable and marks the directory as stopped cleanly; nothing may be served any more."""
+        self.journal.close()
+        if self.journal.failed is None:
+            write_clean(self.host.disk, self.config.data, self.journal.end, clean_partitions(self.feeds))
+
+    # Status
+
+    def feed_to_json(self, feed: Feed) -> dict[str, Any]:
+        """A feed as the wire and status tell it."""
+        return info_to_json(feed.info)
+
+    def partitions_to_json(self, feed: Feed) -> dict[str, Any]:
+        """A feed's partition map."""
+        leader = "" if self.listening is None else f"{self.listening[0]}:{self.listening[1]}"
+        partitions = [
+            {
+                "id": p.id,
+                "hash_first": p.hash_first,
+                "hash_last": p.hash_last,
+                "state": "leader",
+                "term": p.log.term,
+                "leader": leader,
+                "replicas": [],
+                "high_seq": p.high_seq,
+                "durable_seq": p.durable_seq,
+                "log": p.log.to_json(),
+            }
+            for p in feed.partitions
+        ]
+        return {"feed": info_to_json(feed.info), "partitions": partitions}
+
+    def routes(self, keys: Iterable[bytes], partitions: int) -> list[int]:
+        """The partition of each key, in a feed of so many."""
+        return [partition_of_hash(key_hash(key), partitions) for key in keys]
+
+    def status(self) -> dict[str, Any]:
+        """The node as ``tailrace status`` and ``/api/status`` show it."""
+        now = self.clock.monotonic()
+        journal = self.journal.statistics()
+        failure = self.committer.failure or self.journal.failed
+        return {
+            "software": f"tailrace {_version.__version__}",
+            "node_id": self.identity.node_id.hex(),
+            "cluster_id": self.identity.cluster_id.hex(),
+            "placement_id": self.identity.placement_id.hex(),
+            "healthy": failure is None,
+            "failure": None if failure is None else str(failure),
+            "data": self.config.data,
+            "uptime_s": now - self.started_at,
+            "unclean_start": self.unclean_start,
+            "journal": {**journal._asdict(), "mean_sync_seconds": self.committer.mean_sync_seconds},
+            "feeds": [self._feed_status(feed) for feed in self.feeds],
+            "connections": [connection.status(now) for connection in self.connections],
+        }
+
+    def _feed_status(self, feed: Feed) -> dict[str, Any]:
+        partitions = feed.partitions
+        return {
+            "name": feed.info.name,
+            "feed_id": feed.info.feed_id.hex(),
+            "retention": feed.info.retention,
+            "partitions": len(partitions),
+            "mutations": sum(p.high_seq for p in partitions),
+            "durable": sum(p.durable_seq for p in partitions),
+            "memory_bytes": sum(p.tree.nbytes for p in partitions),
+            "blocks": sum(p.tree.block_count for p in partitions),
+            "high_seqs": [p.high_seq for p in partitions],
+            "terms": [p.log.term for p in partitions],
+        }
+
+    def check(self) -> None:
+        """Walks every invariant of every partition; AssertionError names the one that does not hold."""
+        for partition in self.feeds.partitions():
+            partition.check()
+
+
+def clean_partitions(catalog: Catalog) -> list[CleanPartition]:
+    """What the mark of a clean stop says of each partition."""
+    return [CleanPartition(p.feed_id, p.id, p.log.branch, p.high_seq) for p in catalog.partitions()]
+
+
+def recover(config: Config, host: Host) -> Node:
+    """Opens a data directory, made where it is missing: identity, journal, feeds. The directory is locked already.
+
+    After a stop that was not clean every partition begins a new branch, durable before this returns. Raises
+    BadDirectory, JournalDamaged, NoSpace, JournalFailed, OSError; nothing that was durable is lost then.
+    """
+    identity = load_or_create(host.disk, config.data, host.randomness)
+    taken = take_clean(host.disk, config.data)
+    journal, recovered = open_journal(
+        host.disk,
+        os.path.join(config.data, "journal"),
+        file_bytes_max=config.journal_file_bytes_max,
+        token=host.randomness.token,
+        clock=host.clock.monotonic,
+    )
+    try:
+        catalog = Catalog()
+        now = host.clock.monotonic()
+        for record in recovered.records:
+            catalog.recover(record, now)
+        node = Node(config, host, identity, journal, catalog)
+        if recovered.end != (0, 0):
+            node.unclean_start = why_unclean(taken, recovered.end, clean_partitions(catalog))
+        if node.unclean_start is not None:
+            log.warning("the last stop was not clean: %s; every partition begins a new branch", node.unclean_start)
+            for partition in catalog.partitions():
+                begin_branch(partition, host.randomness.token(16), journal)
+        journal.sync()
+        for partition in catalog.partitions():
+            partition.durable_through(partition.high_seq)
+    except BaseException:
+        with contextlib.suppress(TailraceError):  # what is raised already tells more
+            journal.close()
+        raise
+    return node
+
+
+@contextlib.asynccontextmanager
+async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[Node]:
+    """Locks and recovers ``config.data``, then serves at ``config.listen`` while the body runs; stops cleanly after it.
+
+    Raises DirectoryInUse, what ``recover`` raises, and OSError where the address cannot be had.
+    """
+    host = Host() if host is None else host
+    host.disk.make_directory(config.data)
+    lock: Lock = lock_directory(host.disk, config.data)
+    try:
+        node = recover(config, host)
+        # What was recovered lives long: it is kept out of every later collection.
+        gc.collect()
+        gc.freeze()
+        try:
+            listener = await host.network.listen(*config.listen)
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(node.serve, listener)
+                    yield node
+                    with trio.CancelScope(shield=True):
+                        await node.drain()
+                    nursery.cancel_scope.cancel()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await listener.aclose()
+        finally:
+            node.stop()
+    finally:
+        lock.close()

@@ -1,0 +1,43 @@
+"""What a node answers to a STREAM_REQUEST: one pure function, a row of docs/streams.md's table after the other."""
+
+from __future__ import annotations
+
+from tailrace.failover import FailoverLog, resume_point
+from tailrace.model import EndReason
+from tailrace.wire.messages import RollBack, StreamEnd, StreamOk, StreamRequest
+
+
+def answer_request(
+    request: StreamRequest, *, log: FailoverLog, state: str, high_seq: int, visible_seq: int, purge_seq: int
+) -> StreamOk | RollBack | StreamEnd:
+    """Whether a stream may begin as ``request`` asks, or what the consumer has to do instead.
+
+    ``log``, ``state``, ``high_seq`` and ``purge_seq`` are the partition's on this node; ``visible_seq`` is the last one
+    that the level of the request shows. Source: docs/streams.md, "Handshake"; the first row that fits decides.
+    """
+    partition = request.partition
+    if request.state != state:
+        message = f"partition {partition} is {state} here, not {request.state}"
+        return StreamEnd(partition, EndReason.WRONG_STATE, message, log.term)
+    if request.log and log.term < request.log.term:
+        message = f"this node is at term {log.term} of partition {partition}, the consumer has seen {request.log.term}"
+        return StreamEnd(partition, EndReason.BEHIND, message, log.term)
+    if request.seq is None:
+        return StreamOk(partition, visible_seq, log, high_seq)
+    same_branch = bool(request.log) and request.log.branch == log.branch
+    if same_branch and request.snapshot_last > high_seq and state == "follower":
+        message = f"this follower holds partition {partition} up to {high_seq}, not yet to {request.snapshot_last}"
+        return StreamEnd(partition, EndReason.BEHIND, message, log.term)
+    resume = resume_point(
+        request.log,
+        request.seq,
+        request.snapshot_first,
+        request.snapshot_last,
+        request.purge_seq,
+        log,
+        high_seq,
+        purge_seq,
+    )
+    if resume.seq < request.seq:
+        return RollBack(partition, resume.seq, log, resume.why.value)
+    return StreamOk(partition, request.seq, log, high_seq)
