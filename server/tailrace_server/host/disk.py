@@ -217,7 +217,7 @@ _locks: weakref.WeakSet[RealLock] = weakref.WeakSet()
 
 def _leave_locks_to_the_parent() -> None:
     for lock in list(_locks):
-        with contextlib.suppress(OSError):  # closed between the fork and here by nobody, but a child must not die of it
+        with contextlib.suppress(OSError):  # EBADF: a child that closed all its files first
             lock.close()
 
 

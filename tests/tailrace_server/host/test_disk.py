@@ -1,0 +1,177 @@
+"""Both disks, the real one and the one of the tests, do what the protocol says."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tailrace_server.host.disk import RealDisk, is_no_space, read_file, write_atomically
+
+
+@pytest.fixture(params=["real", "memory"])
+def disk_and_directory(request, tmp_path, memory_disk):
+    if request.param == "real":
+        return RealDisk(), str(tmp_path)
+    disk = memory_disk()
+    disk.make_directory("/data")
+    return disk, "/data"
+
+
+def test_writes_at_an_offset_and_reads_back(disk_and_directory):
+    disk, directory = disk_and_directory
+    file = disk.create(directory + "/a")
+    file.write_at(0, (b"abc", memoryview(b"def"), b""), 6)
+    file.write_at(4, (b"XY",), 2)
+    assert file.read_at(1, 100) == b"bcdXY"
+    assert file.read_at(100, 5) == b""
+    file.write_at(8, (b"!",), 1)
+    assert file.read_at(0, 9) == b"abcdXY\0\0!"
+    file.truncate(2)
+    file.sync()
+    assert file.size() == 2
+    file.close()
+    file.close()
+    assert read_file(disk, directory + "/a") == b"ab"
+
+
+def test_allocated_space_is_zeros_and_keeps_what_is_there(disk_and_directory):
+    disk, directory = disk_and_directory
+    file = disk.create(directory + "/a")
+    file.write_at(0, (b"abc",), 3)
+    assert file.allocate(0, 10)
+    assert file.read_at(0, 100) == b"abc" + bytes(7)
+    file.close()
+
+
+def test_creating_empties_what_is_there(disk_and_directory):
+    disk, directory = disk_and_directory
+    write_atomically(disk, directory + "/a", b"abc")
+    file = disk.create(directory + "/a")
+    assert file.size() == 0
+    file.close()
+
+
+def test_names_rename_and_remove(disk_and_directory):
+    disk, directory = disk_and_directory
+    for name in ("b", "a", "c"):
+        disk.create(f"{directory}/{name}").close()
+    assert disk.names(directory) == ["a", "b", "c"]
+    file = disk.open(directory + "/a")
+    identity = file.identity()
+    file.close()
+    disk.rename(directory + "/a", directory + "/b")
+    disk.sync_directory(directory)
+    assert disk.names(directory) == ["b", "c"]
+    file = disk.open(directory + "/b")
+    assert file.identity() == identity
+    file.close()
+    disk.remove(directory + "/b")
+    assert not disk.exists(directory + "/b")
+    with pytest.raises(FileNotFoundError):
+        disk.open(directory + "/b")
+    with pytest.raises(FileNotFoundError):
+        disk.remove(directory + "/b")
+    with pytest.raises(FileNotFoundError):
+        disk.names(directory + "/missing")
+
+
+def test_makes_directories_with_their_parents(disk_and_directory):
+    disk, directory = disk_and_directory
+    disk.make_directory(directory + "/x/y")
+    disk.make_directory(directory + "/x/y")
+    assert disk.exists(directory + "/x")
+    assert disk.names(directory + "/x/y") == []
+
+
+def test_replaces_a_file_whole(disk_and_directory):
+    disk, directory = disk_and_directory
+    write_atomically(disk, directory + "/a", b"first")
+    write_atomically(disk, directory + "/a", b"2nd")
+    assert read_file(disk, directory + "/a") == b"2nd"
+    assert disk.names(directory) == ["a"]
+
+
+def test_a_lock_is_exclusive_until_it_is_closed(disk_and_directory):
+    disk, directory = disk_and_directory
+    lock = disk.lock(directory + "/LOCK")
+    with pytest.raises(BlockingIOError):
+        disk.lock(directory + "/LOCK")
+    assert int(read_file(disk, directory + "/LOCK"))
+    lock.close()
+    lock.close()
+    disk.lock(directory + "/LOCK").close()
+
+
+def test_machine_id_and_path_stay_the_same(disk_and_directory):
+    disk, directory = disk_and_directory
+    assert disk.machine_id() == disk.machine_id() != ""
+    assert disk.real_path(directory + "/.") == disk.real_path(directory)
+
+
+def test_a_lock_is_left_to_the_parent_by_a_forked_child(tmp_path):
+    """In a process of its own, so that nothing forks the test runner. The child lives on while the parent unlocks."""
+    program = f"""
+import os
+from tailrace_server.host.disk import RealDisk
+path = {str(tmp_path / "LOCK")!r}
+lock = RealDisk().lock(path)
+read_end, write_end = os.pipe()
+ready, tell_ready = os.pipe()
+child = os.fork()
+if child == 0:
+    os.close(write_end)
+    os.write(tell_ready, b"!")
+    os.read(read_end, 1)
+    os._exit(0)
+os.read(ready, 1)
+try:
+    RealDisk().lock(path)
+except BlockingIOError:
+    lock.close()
+    RealDisk().lock(path).close()
+    print("free")
+os.write(write_end, b"!")
+os.waitpid(child, 0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "free\n"
+
+
+def test_a_lock_ends_with_its_process(tmp_path):
+    path = str(tmp_path / "LOCK")
+    program = f"import os; from tailrace_server.host.disk import RealDisk; l = RealDisk().lock({path!r}); os._exit(1)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 1
+    RealDisk().lock(path).close()
+
+
+def test_a_short_write_is_gone_on_with(tmp_path, monkeypatch):
+    file = RealDisk().create(str(tmp_path / "a"))
+    monkeypatch.setattr(os, "pwritev", lambda fd, buffers, offset: os.pwrite(fd, b"".join(buffers)[:4], offset))
+    file.write_at(3, (b"abc", b"defg"), 7)
+    assert file.read_at(0, 20) == b"\0\0\0abcdefg"
+    file.close()
+
+
+def test_a_full_disk_is_told_from_a_bad_one():
+    assert is_no_space(OSError(errno.ENOSPC, ""))
+    assert is_no_space(OSError(errno.EDQUOT, ""))
+    assert not is_no_space(OSError(errno.EIO, ""))
+
+
+def test_allocation_that_fails_says_so(tmp_path, monkeypatch):
+    def refuse(fd, offset, nbytes):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    file = RealDisk().create(str(tmp_path / "a"))
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    assert not file.allocate(0, 10)
+    file.close()
+
+
+def test_machine_id_without_a_file_is_the_hosts_name(monkeypatch):
+    monkeypatch.setattr("tailrace_server.host.disk._MACHINE_ID_FILES", ("/nowhere/machine-id",))
+    assert RealDisk().machine_id() == "host " + os.uname().nodename

@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+import errno
+import os
+import threading
+
+import pytest
+
+from tailrace.block import encode_block
+from tailrace.errors import NoSpace, NotDurable
+from tailrace_server.host.disk import RealDisk
+from tailrace_server.journal import JournalFailed, RecordKind, open_journal
+from tailrace_server.journal.format import FILE_HEADER_BYTES, PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES, split_lsn
+from tailrace_server.journal.writer import ALLOCATE_BYTES, JournalStatistics
+
+FEED = b"F" * 16
+BRANCH = b"B" * 16
+
+
+def block(first_seq, rows=2):
+    keys = [b"%d" % seq for seq in range(first_seq, first_seq + rows)]
+    return encode_block(keys, [b"value"] * rows, partition=3).stamped(first_seq, 1_000)
+
+
+def payloads(disk, directory="/journal"):
+    _, recovered = open_journal(disk, directory)
+    return [record.payload for record in recovered.records]
+
+
+def fail(disk, failing, code=errno.EIO):
+    """Let every call of this name fail until further notice."""
+
+    def before(name, path):
+        if name == failing:
+            raise OSError(code, os.strerror(code))
+
+    disk.before = before
+
+
+@pytest.fixture
+def disk(memory_disk):
+    return memory_disk()
+
+
+@pytest.fixture
+def journal(disk):
+    return open_journal(disk, "/journal")[0]
+
+
+def append(journal, payload=b"x"):
+    return journal.append(RecordKind.FLUSHED, FEED, 3, payload)
+
+
+def test_a_record_is_durable_once_synced_has_reached_it(journal):
+    assert journal.written == journal.synced
+    one = append(journal)
+    two = append(journal)
+    assert journal.synced < one < two == journal.written
+    journal.sync()
+    assert journal.synced == two
+
+
+def test_records_come_back_as_they_were_written(disk, journal):
+    created = journal.append(RecordKind.FEED_CREATED, FEED, 0, b'{"name": "orders"}')
+    one = journal.append_block(FEED, 3, BRANCH, block(1))
+    two = journal.append_block(FEED, 3, BRANCH, block(3, rows=1), (1, 9))
+    journal.close()
+    _, recovered = open_journal(disk, "/journal")
+    assert list(recovered.records) == [
+        (RecordKind.FEED_CREATED, FEED, 0, bytes(16), (0, 0), b'{"name": "orders"}', None, created),
+        (RecordKind.BLOCK, FEED, 3, BRANCH, (0, 0), b"", block(1), one),
+        (RecordKind.BLOCK, FEED, 3, BRANCH, (1, 9), b"", block(3, rows=1), two),
+    ]
+
+
+def test_on_a_real_disk(tmp_path):
+    journal, _ = open_journal(RealDisk(), str(tmp_path / "journal"))
+    for seq in range(1, 100):
+        journal.append_block(FEED, 3, BRANCH, block(seq, rows=1))
+    journal.sync()
+    journal.close()
+    _, recovered = open_journal(RealDisk(), str(tmp_path / "journal"))
+    assert [record.block.header.first_seq for record in recovered.records] == list(range(1, 100))
+
+
+def test_a_block_is_written_from_where_it_lies(disk, journal, monkeypatch):
+    written = []
+    monkeypatch.setattr(journal, "_file", type("Spy", (), {"write_at": lambda self, *a: written.append(a)})())
+    one = block(1)
+    journal._allocated = ALLOCATE_BYTES
+    journal.append_block(FEED, 3, BRANCH, one)
+    ((offset, buffers, nbytes),) = written
+    assert offset == FILE_HEADER_BYTES
+    assert buffers[1] is one.head
+    assert buffers[2] is one.body
+    assert nbytes == sum(len(part) for part in buffers)
+    assert nbytes % 8 == 0
+
+
+def test_a_control_record_may_be_empty_but_not_huge(disk, journal):
+    append(journal, b"")
+    with pytest.raises(ValueError, match="takes at most 67108864"):
+        append(journal, bytes(PAYLOAD_BYTES_MAX + 1))
+    journal.close()
+    assert payloads(disk) == [b""]
+
+
+def test_files_rotate_at_a_size(disk):
+    journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
+    ends = [split_lsn(append(journal, bytes(200))) for _ in range(7)]
+    assert ends == [(1, 360), (1, 656), (1, 952), (2, 360), (2, 656), (2, 952), (3, 360)]
+    assert disk.names("/journal") == ["00000001.log", "00000002.log", "00000003.log"]
+    assert journal.statistics() == JournalStatistics(3, 3, 952 + 952 + 360, 360 - 64, 0, 0.0)
+    assert journal.end == (3, 360)
+    journal.close()
+    assert len(payloads(disk)) == 7
+
+
+def test_a_record_over_the_size_gets_a_file_of_its_own(disk):
+    journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
+    for size in (5_000, 5_000, 1):
+        append(journal, bytes(size))
+    journal.close()
+    assert disk.names("/journal") == ["00000001.log", "00000002.log", "00000003.log"]
+    assert [len(payload) for payload in payloads(disk)] == [5_000, 5_000, 1]
+
+
+def test_a_file_is_durable_before_the_next_one_and_that_one_before_it_is_used(disk):
+    journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
+    for _ in range(3):
+        append(journal, bytes(200))
+    calls = []
+    disk.before = lambda name, path: calls.append((name, os.path.basename(path)))
+    append(journal, bytes(200))
+    assert calls == [
+        ("truncate", "00000001.log.new"),  # the name by which it was opened
+        ("sync", "00000001.log.new"),
+        ("create", "00000002.log.new"),
+        ("write_at", "00000002.log.new"),
+        ("sync", "00000002.log.new"),
+        ("rename", "00000002.log.new"),
+        ("sync_directory", "journal"),
+        ("allocate", "00000002.log.new"),
+        ("write_at", "00000002.log.new"),
+    ]
+    assert split_lsn(journal.synced) == (2, FILE_HEADER_BYTES)
+
+
+def test_space_is_allocated_ahead_and_given_back(disk, journal):
+    append(journal)
+    size = RECORD_HEADER_BYTES + 8
+    assert len(disk.names_now["/journal/00000001.log"].content) == FILE_HEADER_BYTES + ALLOCATE_BYTES
+    append(journal, bytes(ALLOCATE_BYTES * 2))
+    journal.close()
+    expected = FILE_HEADER_BYTES + size + RECORD_HEADER_BYTES + ALLOCATE_BYTES * 2
+    assert len(disk.names_now["/journal/00000001.log"].content) == expected
+    assert journal.end == (1, expected)
+
+
+def test_a_sync_with_nothing_to_do_leaves_the_disk_alone(disk, journal):
+    append(journal)
+    journal.sync()
+    disk.before = lambda name, path: pytest.fail(f"{name} was called")
+    journal.sync()
+    assert journal.statistics().syncs == 1
+
+
+def test_the_time_of_a_sync_is_told(disk):
+    ticks = iter((10.0, 12.5))
+    journal, _ = open_journal(disk, "/journal", clock=lambda: next(ticks))
+    append(journal)
+    journal.sync()
+    assert journal.statistics().last_sync_seconds == 2.5
+
+
+def test_what_is_written_during_a_sync_waits_for_the_next_one(disk, journal):
+    """And a rotation meanwhile waits for that sync, so that nobody's file is closed under his feet."""
+    syncing, go_on = threading.Event(), threading.Event()
+    first = append(journal)
+
+    def before(name, path):
+        if name == "sync" and not syncing.is_set():
+            syncing.set()
+            assert go_on.wait(10)
+
+    disk.before = before
+    thread = threading.Thread(target=journal.sync)
+    thread.start()
+    assert syncing.wait(10)
+    second = append(journal)
+    assert journal.synced < first
+    go_on.set()
+    thread.join(10)
+    assert journal.synced == first
+    journal.sync()
+    assert journal.synced == second
+
+
+def test_syncs_in_a_thread_and_rotations_get_along(disk):
+    journal, _ = open_journal(disk, "/journal", file_bytes_max=2_000)
+    stop = threading.Event()
+
+    def sync_on():
+        while not stop.is_set():
+            journal.sync()
+
+    thread = threading.Thread(target=sync_on)
+    thread.start()
+    for number in range(300):
+        append(journal, b"%d" % number)
+        assert journal.synced <= journal.written
+    stop.set()
+    thread.join(10)
+    journal.sync()
+    assert journal.synced == journal.written
+    journal.close()
+    assert payloads(disk) == [b"%d" % number for number in range(300)]
+
+
+# What happens when the disk does not do what it should.
+
+
+def test_hazard_6d_a_full_disk_leaves_no_part_of_a_record(disk, journal):
+    append(journal, b"first")
+    journal.sync()
+    disk.size_bytes -= disk.free_bytes
+    written, end = journal.written, journal.end
+    with pytest.raises(NoSpace, match="no space is left for the journal in /journal"):
+        append(journal, bytes(ALLOCATE_BYTES))
+    assert (journal.written, journal.end, journal.failed) == (written, end, None)
+    assert len(disk.names_now["/journal/00000001.log"].content) == end[1]
+    append(journal, b"the cut gave space back")
+    disk.size_bytes *= 2
+    append(journal, b"second")
+    journal.sync()
+    journal.close()
+    assert payloads(disk) == [b"first", b"the cut gave space back", b"second"]
+
+
+def test_a_full_disk_at_a_rotation_leaves_the_old_file_in_use(disk):
+    journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
+    for number in range(3):
+        append(journal, b"%200d" % number)
+    disk.size_bytes = 952 + 40
+    for _ in range(2):
+        with pytest.raises(NoSpace):
+            append(journal, b"refused")
+    journal.sync()
+    disk.size_bytes = 10_000_000
+    append(journal, b"3")
+    journal.close()
+    assert [int(payload) for payload in payloads(disk)] == [0, 1, 2, 3]
+
+
+def test_without_allocation_it_works_as_well(disk, journal):
+    fail(disk, "never")
+    journal._file.allocate = lambda offset, nbytes: False
+    for number in range(5):
+        append(journal, b"%d" % number)
+    journal.close()
+    assert payloads(disk) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def assert_failed(journal, why):
+    for call in (lambda: append(journal), journal.sync, lambda: journal.append_block(FEED, 3, BRANCH, block(1))):
+        with pytest.raises(JournalFailed, match=why):
+            call()
+    assert isinstance(journal.failed, NotDurable)
+
+
+def test_hazard_6c_after_a_failed_fsync_nothing_is_acknowledged_any_more(disk, journal):
+    append(journal, b"durable")
+    journal.sync()
+    synced = journal.synced
+    append(journal, b"in the cache")
+    fail(disk, "sync")
+    with pytest.raises(JournalFailed, match="an fsync failed: Input/output error"):
+        journal.sync()
+    disk.before = None
+    assert_failed(journal, "an fsync failed")
+    assert journal.synced == synced
+    journal.close()
+    assert journal.synced == synced
+
+
+def test_a_bad_disk_ends_the_journal(disk, journal):
+    append(journal, b"kept")
+    fail(disk, "write_at")
+    with pytest.raises(JournalFailed, match="a write failed: Input/output error"):
+        append(journal, b"refused")
+    disk.before = None
+    assert_failed(journal, "a write failed")
+    journal.close()
+    assert payloads(disk) == [b"kept"]
+
+
+def test_a_write_that_cannot_be_taken_back_ends_the_journal(disk, journal):
+    append(journal, b"kept")
+    disk.size_bytes -= disk.free_bytes
+    fail(disk, "truncate")
+    with pytest.raises(JournalFailed, match="could not be taken back"):
+        append(journal, bytes(ALLOCATE_BYTES))
+    disk.before = None
+    assert_failed(journal, "could not be taken back")
+    disk.kill()
+    disk.size_bytes *= 2
+    assert payloads(disk) == [b"kept"]
+
+
+@pytest.mark.parametrize(
+    ("failing", "why"),
+    [
+        ("truncate", "a finished file could not be cut"),
+        ("sync", "an fsync failed"),
+        ("create", "a write failed"),
+        ("rename", "could not be made durable"),
+        ("sync_directory", "could not be made durable"),
+    ],
+)
+def test_a_rotation_that_fails_ends_the_journal(disk, failing, why):
+    journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
+    for number in range(3):
+        append(journal, b"%200d" % number)
+    fail(disk, failing)
+    with pytest.raises(JournalFailed, match=why):
+        append(journal)
+    disk.before = None
+    assert_failed(journal, why)
+    journal.close()
+    assert [int(payload) for payload in payloads(disk)] == [0, 1, 2]
+
+
+def test_closing_is_final_and_no_failure(disk, journal):
+    append(journal)
+    journal.close()
+    assert journal.synced == journal.written
+    journal.close()
+    assert journal.failed is None
+    with pytest.raises(JournalFailed, match="the journal is closed"):
+        append(journal)
+    with pytest.raises(JournalFailed, match="the journal is closed"):
+        journal.sync()
+
+
+def test_a_close_that_fails_says_so(disk, journal):
+    append(journal)
+    fail(disk, "sync")
+    with pytest.raises(JournalFailed, match="an fsync failed"):
+        journal.close()
+    assert journal.failed is not None
