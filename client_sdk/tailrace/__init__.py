@@ -15,7 +15,7 @@ from __future__ import annotations
 from tailrace import indexes
 from tailrace._version import __version__
 from tailrace.checkpoint import Checkpoint
-from tailrace.client import Client, NodeStatus, connect
+from tailrace.client import Client, connect
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.errors import (
     BadBlock,
@@ -48,6 +48,7 @@ from tailrace.model import (
     FeedInfo,
     Item,
     Mutation,
+    NodeStatus,
     PartitionInfo,
     Put,
     Version,

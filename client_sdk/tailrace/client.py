@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import trio
 
@@ -15,8 +15,9 @@ from tailrace.errors import NotDurable, TailraceError, Unreachable
 from tailrace.feed import Feed
 from tailrace.lifetime import Lifetime
 from tailrace.link import Connect, RequestLink, connect_tcp
-from tailrace.model import FeedInfo, Item, Level, Version, VersionRange
-from tailrace.requests.lane import Done, Lane
+from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
+from tailrace.replies import feed_info, node_status
+from tailrace.requests.lane import Done, Lane, random_producer_id
 from tailrace.requests.session import RequestSession
 from tailrace.stream import Stream
 from tailrace.wire.messages import Hello
@@ -36,17 +37,6 @@ class _Waiter(Generic[_T]):
     def done(self, result: _T | None, error: TailraceError | None) -> None:
         self.result, self.error = result, error
         self.finished.set()
-
-
-class NodeStatus(NamedTuple):
-    """A node, as it describes itself. ``details`` is the whole of it, as ``/api/status`` gives it."""
-
-    software: str
-    node_id: bytes
-    cluster_id: bytes
-    healthy: bool
-    uptime_s: float
-    details: dict[str, Any]
 
 
 class Client:
@@ -141,7 +131,7 @@ class Client:
     async def feeds(self) -> list[FeedInfo]:
         """The feeds of the node, by name."""
         value = await self.call(Opcode.LIST_FEEDS, {})
-        return [FeedInfo(**{**feed, "feed_id": bytes.fromhex(feed["feed_id"])}) for feed in value["feeds"]]
+        return [feed_info(feed) for feed in value["feeds"]]
 
     async def drop_feed(self, name: str) -> None:
         """Drops a feed and all that is in it. Raises UnknownFeed."""
@@ -149,15 +139,7 @@ class Client:
 
     async def status(self) -> NodeStatus:
         """How the node is."""
-        value = await self.call(Opcode.STATUS, {})
-        return NodeStatus(
-            value["software"],
-            bytes.fromhex(value["node_id"]),
-            bytes.fromhex(value["cluster_id"]),
-            value["healthy"],
-            value["uptime_s"],
-            value,
-        )
+        return node_status(await self.call(Opcode.STATUS, {}))
 
     # For feeds, writers and streams
 
@@ -174,7 +156,7 @@ class Client:
         lane = self._lanes.get((feed_id, partition))
         if lane is None:
             # Losses are not reported: put, delete and write give their own version, as it was.
-            lane = self._lanes[feed_id, partition] = Lane(feed_id, partition, lambda: secrets.randbits(64) or 1)
+            lane = self._lanes[feed_id, partition] = Lane(feed_id, partition, random_producer_id)
         return lane
 
     def kick(self) -> None:
@@ -255,7 +237,7 @@ def connect(
     """A client, an async context manager.
 
     ``url``: ``tailrace://HOST:PORT[,HOST:PORT...]``. ``name`` is shown in the node's status. Entering connects, within
-    ``connect_timeout`` seconds; then every call reconnects and retries for ``retry_for`` seconds what may succeed later.
+    ``connect_timeout`` seconds; then every call retries for ``retry_for`` seconds what may succeed later.
     Raises ValueError for a bad URL; on entering Unreachable, Forbidden, ProtocolError.
     """
     return Client(url, token=token, name=name, connect_timeout=connect_timeout, retry_for=retry_for)

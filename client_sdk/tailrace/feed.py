@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tailrace.batch import Batches, check_key, check_value
 from tailrace.block import Block, encode_block
@@ -11,8 +11,9 @@ from tailrace.consuming.session import Wanted
 from tailrace.errors import TooLarge, UnknownFeed
 from tailrace.events import Mutations
 from tailrace.hashing import key_hash, partition_of_hash
-from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Version, VersionRange
+from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.position import Positions
+from tailrace.replies import partition_info, resolved
 from tailrace.requests.lane import Done, Lane
 from tailrace.stream import Stream
 from tailrace.wire.messages import GET_KEYS_MAX, WriteFlag
@@ -28,13 +29,6 @@ if TYPE_CHECKING:
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 # A batch of write() is not cut by size: what does not fit into one block is refused.
 _WHOLE_BATCH = 1 << 62
-
-
-class Resolved(NamedTuple):
-    """What a client knows of a feed once it has asked."""
-
-    feed_id: bytes
-    partitions: int
 
 
 class Feed:
@@ -89,13 +83,13 @@ class Feed:
     ) -> VersionRange:
         check_key(key)
         wanted = self._client.level(level)
-        resolved = await self.resolve()
+        feed = await self.resolve()
         hash_ = key_hash(key)
-        partition = partition_of_hash(hash_, resolved.partitions)
+        partition = partition_of_hash(hash_, feed.partitions)
         if if_version is not None and if_version.partition != partition:
             raise ValueError(f"key {key!r} is in partition {partition}, the version is of {if_version.partition}")
         block = encode_block([key], [value], partition=partition, hashes=[hash_])
-        lane = self._client.lane(resolved.feed_id, partition)
+        lane = self._client.lane(feed.feed_id, partition)
         with self._forgetting():
             return await self._client.write(lane, block, wanted, flags, if_version)
 
@@ -107,8 +101,8 @@ class Feed:
         their share.
         """
         wanted = self._client.level(level)
-        resolved = await self.resolve()
-        batches = Batches(resolved.partitions, _WHOLE_BATCH, _WHOLE_BATCH)
+        feed = await self.resolve()
+        batches = Batches(feed.partitions, _WHOLE_BATCH, _WHOLE_BATCH)
         batches.add_all(changes)
         try:
             blocks = [ready.encode() for ready in batches.take_all()]
@@ -116,7 +110,7 @@ class Feed:
             raise TooLarge(
                 f"the batch does not fit into a block of its partition: {error}; write less at once"
             ) from None
-        lanes = [self._client.lane(resolved.feed_id, block.header.partition) for block in blocks]
+        lanes = [self._client.lane(feed.feed_id, block.header.partition) for block in blocks]
         with self._forgetting():
             return await self._client.write_all(list(zip(lanes, blocks, strict=True)), wanted)
 
@@ -165,11 +159,11 @@ class Feed:
         for key in asked:
             check_key(key)
         wanted = self._client.level(level)
-        resolved = await self.resolve()
+        feed = await self.resolve()
         items: list[Item | None] = []
         with self._forgetting():
             for start in range(0, len(asked), GET_KEYS_MAX):
-                items += await self._client.get(resolved.feed_id, wanted, asked[start : start + GET_KEYS_MAX])
+                items += await self._client.get(feed.feed_id, wanted, asked[start : start + GET_KEYS_MAX])
         return items
 
     async def items(self, *, key_prefix: bytes = b"") -> AsyncIterator[Item]:
@@ -236,15 +230,14 @@ class Feed:
     async def partitions(self) -> list[PartitionInfo]:
         """The partitions: ids, ranges, leaders, and how far they have come. Raises UnknownFeed."""
         value = await self._client.call(Opcode.PARTITIONS, {"name": self.name})
-        return [_partition_info(partition) for partition in value["partitions"]]
+        return [partition_info(partition) for partition in value["partitions"]]
 
     # For the writer and the follower
 
     async def resolve(self) -> Resolved:
         """Id and number of partitions, asked for once. Raises UnknownFeed."""
         if self._resolved is None:
-            value = await self._client.call(Opcode.PARTITIONS, {"name": self.name})
-            self._resolved = Resolved(bytes.fromhex(value["feed"]["feed_id"]), len(value["partitions"]))
+            self._resolved = resolved(await self._client.call(Opcode.PARTITIONS, {"name": self.name}))
         return self._resolved
 
     def send_block(self, lane: Lane, block: Block, level: Level, done: Done) -> None:
@@ -271,17 +264,3 @@ class _Forgetting:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if isinstance(error, UnknownFeed):
             self._feed._resolved = None
-
-
-def _partition_info(value: dict[str, Any]) -> PartitionInfo:
-    return PartitionInfo(
-        value["id"],
-        value["hash_first"],
-        value["hash_last"],
-        value["state"],
-        value["term"],
-        value["leader"],
-        tuple(value["replicas"]),
-        value["high_seq"],
-        value["durable_seq"],
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 BRANCH_BYTES = 16
 FEED_ID_BYTES = 16
@@ -122,3 +122,21 @@ class FeedInfo(NamedTuple):
     history_bytes: int | None
     tombstone_age_s: float
     replication: str
+
+
+class Resolved(NamedTuple):
+    """What a client has to know of a feed to write to it."""
+
+    feed_id: bytes
+    partitions: int
+
+
+class NodeStatus(NamedTuple):
+    """A node, as it describes itself. ``details`` is the whole of it, as ``/api/status`` gives it."""
+
+    software: str
+    node_id: bytes
+    cluster_id: bytes
+    healthy: bool
+    uptime_s: float
+    details: dict[str, Any]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -10,14 +9,13 @@ from typing import TYPE_CHECKING
 import trio
 
 from tailrace.batch import Batches, Ready
-from tailrace.block import Block
-from tailrace.errors import TailraceError, WritesLost
 from tailrace.lifetime import Lifetime
-from tailrace.model import Delete, Level, Put, VersionRange
-from tailrace.requests.lane import Lane
+from tailrace.model import Delete, Level, Put, Resolved, VersionRange
+from tailrace.requests.lane import Lane, random_producer_id
+from tailrace.requests.outcome import WriterOutcome
 
 if TYPE_CHECKING:
-    from tailrace.feed import Feed, Resolved
+    from tailrace.feed import Feed
 
 
 class Writer:
@@ -36,13 +34,10 @@ class Writer:
         self._batch_rows = batch_rows
         self._linger_s = linger_s
         self._in_flight_bytes_max = in_flight_bytes
-        self._in_flight_bytes = 0
-        self._unanswered = 0
         self._lifetime = Lifetime()
         self._lanes: dict[int, Lane] = {}
-        self._error: TailraceError | None = None
         self._answered = trio.Event()
-        self._written: dict[int, VersionRange] = {}
+        self._outcome = WriterOutcome(lambda: self._answered.set())
         self._started = trio.Event()
 
     async def __aenter__(self) -> Writer:
@@ -71,8 +66,7 @@ class Writer:
 
         Raises TypeError, ValueError or TooLarge for a bad row (nothing is added), or what has gone wrong before.
         """
-        if self._error is not None:
-            self._raise()
+        self._outcome.check()
         ready = self._batches.add(key, value)
         if ready is not None:
             await self._ship_and_wait([ready])
@@ -81,8 +75,7 @@ class Writer:
 
     async def delete(self, key: bytes) -> None:
         """Adds a deletion; as ``put``."""
-        if self._error is not None:
-            self._raise()
+        self._outcome.check()
         ready = self._batches.add(key, None)
         if ready is not None:
             await self._ship_and_wait([ready])
@@ -91,8 +84,7 @@ class Writer:
 
     async def write(self, changes: Sequence[Put | Delete]) -> None:
         """Adds many rows; as ``put``, and a checkpoint once a batch. Nothing is added where one of them is bad."""
-        if self._error is not None:
-            self._raise()
+        self._outcome.check()
         await self._ship_and_wait(self._batches.add_all(changes))
         self._started.set()
 
@@ -103,24 +95,20 @@ class Writer:
         writers' may lie between.
         """
         self._ship(self._batches.take_all())
-        while self._unanswered and self._error is None:
+        while not self._outcome.settled:
             await self._wait_answer()
-        if self._error is not None:
-            self._raise()
-        written, self._written = self._written, {}
-        return written
+        return self._outcome.take_written()
 
     # Blocks
 
     async def _ship_and_wait(self, ready: list[Ready]) -> None:
         for batch in ready:
             self._ship([batch])
-            while self._in_flight_bytes > self._in_flight_bytes_max and self._error is None:
+            while not self._outcome.has_room(self._in_flight_bytes_max):
                 await self._wait_answer()
         if ready:
             await trio.lowlevel.checkpoint()
-        if self._error is not None:
-            self._raise()
+        self._outcome.check()
 
     async def _wait_answer(self) -> None:
         self._answered = trio.Event()
@@ -129,42 +117,17 @@ class Writer:
     def _ship(self, ready: list[Ready]) -> None:
         for batch in ready:
             block = batch.encode()
-            self._in_flight_bytes += block.nbytes
-            self._unanswered += 1
-            self._send(self._lane(batch.partition), block)
+            done = self._outcome.expect(block.nbytes)
+            self._feed.send_block(self._lane(batch.partition), block, self._level, done)
         if ready:
             self._feed.kick()
-
-    def _send(self, lane: Lane, block: Block) -> None:
-        nbytes = block.nbytes
-
-        def done(versions: VersionRange | None, error: TailraceError | None) -> None:
-            self._in_flight_bytes -= nbytes
-            self._unanswered -= 1
-            if versions is not None:
-                before = self._written.get(versions.partition)
-                first_seq = versions.first_seq if before is None else before.first_seq
-                self._written[versions.partition] = versions._replace(first_seq=first_seq)
-            elif self._error is None:
-                self._error = error
-            self._answered.set()
-
-        self._feed.send_block(lane, block, self._level, done)
 
     def _lane(self, partition: int) -> Lane:
         lane = self._lanes.get(partition)
         if lane is None:
-            lane = Lane(self._resolved.feed_id, partition, _random_producer_id, self._on_lost)
+            lane = Lane(self._resolved.feed_id, partition, random_producer_id, self._outcome.lost)
             self._lanes[partition] = lane
         return lane
-
-    def _on_lost(self, ranges: list[VersionRange]) -> None:
-        seqs = ", ".join(f"{r.first_seq} to {r.last_seq} of partition {r.partition}" for r in ranges)
-        self._error = WritesLost(
-            f"the node has lost writes that it had acknowledged, with their level: seqs {seqs or 'not known any more'}",
-            ranges=ranges,
-        )
-        self._answered.set()
 
     async def _linger(self) -> None:
         """Sends batches that have waited for more rows long enough."""
@@ -173,11 +136,3 @@ class Writer:
             await trio.sleep(self._linger_s)
             self._started = trio.Event()
             self._ship(self._batches.take_all())
-
-    def _raise(self) -> None:
-        assert self._error is not None
-        raise self._error
-
-
-def _random_producer_id() -> int:
-    return secrets.randbits(64) or 1

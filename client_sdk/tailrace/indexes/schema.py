@@ -9,6 +9,7 @@ import json
 from typing import TYPE_CHECKING
 
 from tailrace.indexes.columns import ColumnReader, check_name
+from tailrace.indexes.full_text import FullText
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,13 +31,17 @@ class Schema:
         if isinstance(full_text, str):
             raise ValueError(f"full_text is a sequence of names of columns, not the one text {full_text!r}")
         self.table = check_name(table, "the table name")
-        self.full_text_table = f"{table}_fts"
+        self.full_text_name = f"{table}_fts"
         self.columns = dict(columns)
         self.full_text = tuple(full_text)
         self.reader = ColumnReader(columns)
         _check_table(table)
         _check_columns(self.reader.names)
-        _check_full_text(self.full_text, self.reader.names, self.full_text_table)
+        _check_full_text(self.full_text, self.reader.names, self.full_text_name)
+        self.full_text_table: FullText | None = None
+        if self.full_text:
+            places = [len(_FIXED_COLUMNS) + self.reader.names.index(name) for name in self.full_text]
+            self.full_text_table = FullText(self.full_text_name, table, self.full_text, places)
 
     def describe(self) -> dict[str, str]:
         """What is recorded in the file and must be the same at every opening."""
@@ -61,8 +66,8 @@ class Schema:
             f"CREATE TABLE {CHECKPOINT_TABLE} "
             "(partition INTEGER PRIMARY KEY, seq INTEGER NOT NULL, position TEXT NOT NULL)"
         )
-        if self.full_text:
-            yield from self._full_text_statements()
+        if self.full_text_table is not None:
+            yield self.full_text_table.create_statement
 
     def upsert_statement(self) -> str:
         """Takes a row (key, value, partition, seq, timestamp, *columns), and leaves a newer one alone."""
@@ -78,25 +83,6 @@ class Schema:
         """Takes (key, partition, seq) of a tombstone, and leaves a newer row alone."""
         return f'DELETE FROM "{self.table}" WHERE key = ? AND (partition <> ? OR seq <= ?)'
 
-    def _full_text_statements(self) -> Iterator[str]:
-        """The full text takes its columns from the table, so that no text is stored twice.
-
-        FTS5 has to be told the old text of a row to forget it; triggers know it, whoever changes the row.
-        """
-        fts, names = self.full_text_table, self.full_text
-        listed = ", ".join(f'"{name}"' for name in names)
-        old, new = (", ".join(f'{row}."{name}"' for name in names) for row in ("old", "new"))
-        forget = f'INSERT INTO "{fts}" ("{fts}", rowid, {listed}) VALUES (\'delete\', old.rowid, {old});'
-        learn = f'INSERT INTO "{fts}" (rowid, {listed}) VALUES (new.rowid, {new});'
-        differs = " OR ".join(f'old."{name}" IS NOT new."{name}"' for name in names)
-        yield f'CREATE VIRTUAL TABLE "{fts}" USING fts5({listed}, content="{self.table}")'
-        yield f'CREATE TRIGGER "{fts}_insert" AFTER INSERT ON "{self.table}" BEGIN {learn} END'
-        yield f'CREATE TRIGGER "{fts}_delete" AFTER DELETE ON "{self.table}" BEGIN {forget} END'
-        yield (
-            f'CREATE TRIGGER "{fts}_update" AFTER UPDATE OF {listed} ON "{self.table}" WHEN {differs} '
-            f"BEGIN {forget} {learn} END"
-        )
-
 
 def _check_table(table: str) -> None:
     if table.lower().startswith(("sqlite_", "tailrace_")):
@@ -111,11 +97,11 @@ def _check_columns(names: Sequence[str]) -> None:
         taken.add(name.lower())
 
 
-def _check_full_text(names: Sequence[str], columns: Sequence[str], full_text_table: str) -> None:
+def _check_full_text(names: Sequence[str], columns: Sequence[str], full_text_name: str) -> None:
     for name in names:
         if name not in columns:
             raise ValueError(f"full_text names {name!r}, which is none of the columns {list(columns)}")
-        if name.lower() in (*_FULL_TEXT_RESERVED, full_text_table.lower()):
+        if name.lower() in (*_FULL_TEXT_RESERVED, full_text_name.lower()):
             raise ValueError(f"the column {name!r} cannot have full text: FTS5 uses the name itself; choose another")
     if len(set(names)) != len(names):
         raise ValueError(f"full_text names a column twice: {list(names)}")

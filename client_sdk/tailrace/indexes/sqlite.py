@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from tailrace.indexes.full_text import Row, Tombstone
     from tailrace.indexes.protocol import AppliedMutation
 
 SQLITE_VERSION_MIN = (3, 30, 0)  # ON CONFLICT DO UPDATE, and tables that list what SQLite was built with
@@ -103,6 +104,8 @@ class SQLiteIndex:
     def clear(self, partition: int) -> None:
         """As `Index.clear`."""
         with self._transaction() as connection:
+            if self._schema.full_text_table is not None:
+                self._schema.full_text_table.forget_partition(connection, partition)
             connection.execute(f'DELETE FROM "{self._schema.table}" WHERE partition = ?', (partition,))
             connection.execute(f"DELETE FROM {CHECKPOINT_TABLE} WHERE partition = ?", (partition,))
         if self._stored is not None:
@@ -116,11 +119,11 @@ class SQLiteIndex:
 
     # ---- rows ----
 
-    def _rows(self, mutations: Iterable[AppliedMutation]) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
-        """(rows to put, (key, partition, seq) to delete). Where a key is there twice, its last mutation counts."""
+    def _rows(self, mutations: Iterable[AppliedMutation]) -> tuple[list[Row], list[Tombstone]]:
+        """What to put and what to delete. Where a key is there twice, its last mutation counts."""
         read = self._schema.reader.read
-        upserts: list[tuple[object, ...]] = []
-        deletions: list[tuple[object, ...]] = []
+        upserts: list[Row] = []
+        deletions: list[Tombstone] = []
         newest = {mutation.key: mutation for mutation in mutations}
         for partition, key, value, seq, timestamp in newest.values():
             if value is None:
@@ -129,39 +132,14 @@ class SQLiteIndex:
                 upserts.append((key, value, partition, seq, timestamp, *read(value)))
         return upserts, deletions
 
-    def _store_rows(
-        self,
-        connection: sqlite3.Connection,
-        upserts: list[tuple[object, ...]],
-        deletions: list[tuple[object, ...]],
-    ) -> None:
-        if self._schema.full_text:
-            upserts = self._in_rowid_order(connection, upserts)
-            deletions = self._in_rowid_order(connection, deletions)
-        try:
-            connection.executemany(self._delete, deletions)
-            connection.executemany(self._upsert, upserts)
-        except OverflowError as error:
-            raise ValueError(f"a seq or a timestamp has more than 63 bits: {error}") from error
-
-    def _in_rowid_order(
-        self, connection: sqlite3.Connection, rows: list[tuple[object, ...]]
-    ) -> list[tuple[object, ...]]:
-        """``rows``, whose first field is the key, by the row number that each has now; new ones last.
-
-        FTS5 gathers changes in memory while row numbers rise, and writes all of them out whenever one falls.
-        """
-        find = f'SELECT rowid FROM "{self._schema.table}" WHERE key = ?'
-        known: list[tuple[int, tuple[object, ...]]] = []
-        new: list[tuple[object, ...]] = []
-        for row in rows:
-            found = connection.execute(find, row[:1]).fetchone()
-            if found is None:
-                new.append(row)
-            else:
-                known.append((found[0], row))
-        known.sort(key=lambda numbered: numbered[0])
-        return [row for _, row in known] + new
+    def _store_rows(self, connection: sqlite3.Connection, upserts: list[Row], deletions: list[Tombstone]) -> None:
+        full_text = self._schema.full_text_table
+        with full_text.following(connection, upserts, deletions) if full_text else contextlib.nullcontext():
+            try:
+                connection.executemany(self._delete, deletions)
+                connection.executemany(self._upsert, upserts)
+            except OverflowError as error:
+                raise ValueError(f"a seq or a timestamp has more than 63 bits: {error}") from error
 
     # ---- checkpoint ----
 
@@ -220,7 +198,7 @@ class SQLiteIndex:
     def _make_or_check(self, connection: sqlite3.Connection) -> None:
         tables = {name.lower() for (name,) in connection.execute("SELECT name FROM sqlite_master")}
         if META_TABLE not in tables:
-            taken = tables & {self._schema.table.lower(), self._schema.full_text_table.lower(), CHECKPOINT_TABLE}
+            taken = tables & {self._schema.table.lower(), self._schema.full_text_name.lower(), CHECKPOINT_TABLE}
             if taken:
                 raise ValueError(
                     f"{self.path} holds {sorted(taken)} already, and no index of Tailrace made it; choose another "

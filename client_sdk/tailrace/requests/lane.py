@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import secrets
 from collections.abc import Callable
 
 from tailrace.block import Block
@@ -232,3 +233,8 @@ class Lane:
         for number, request in enumerate(self._unanswered, 1):
             request.number = number
         self._next_number = len(self._unanswered) + 1
+
+
+def random_producer_id() -> int:
+    """A new producer's id: 64 random bits, never 0."""
+    return secrets.randbits(64) or 1

@@ -1,0 +1,170 @@
+"""``tailrace.blocking.connect``."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from tailrace.address import parse_url
+from tailrace.blocking.feed import Feed
+from tailrace.blocking.link import BlockingLink
+from tailrace.errors import NotDurable, TailraceError, Unreachable
+from tailrace.model import FeedInfo, Level, NodeStatus
+from tailrace.replies import feed_info, node_status
+from tailrace.requests.lane import Lane, random_producer_id
+from tailrace.requests.session import RequestSession
+from tailrace.wire.messages import Hello
+from tailrace.wire.opcodes import Opcode
+
+_T = TypeVar("_T")
+
+
+class Reply(Generic[_T]):
+    """The answer to a request, once there is one."""
+
+    def __init__(self) -> None:
+        self.finished = False
+        self.result: _T | None = None
+        self.error: TailraceError | None = None
+
+    def done(self, result: _T | None, error: TailraceError | None) -> None:
+        """Called by the session."""
+        self.finished, self.result, self.error = True, result, error
+
+
+class Client:
+    """A connection that is kept, as a context manager; made by ``connect``. For one thread at a time."""
+
+    def __init__(
+        self, url: str, *, token: str | None, name: str | None, connect_timeout: float, retry_for: float
+    ) -> None:
+        addresses = parse_url(url)
+        self._connect_timeout_s = connect_timeout
+        self._retry_for_s = retry_for
+        self._where = ", ".join(map(str, addresses))
+        self._session = RequestSession(Hello(name=name or "", token=token), time.monotonic)
+        self._link = BlockingLink(self._session, addresses, connect_timeout)
+        self._lanes: dict[tuple[bytes, int], Lane] = {}
+
+    def __enter__(self) -> Client:
+        """Connects. Raises Unreachable where no node has answered within ``connect_timeout`` seconds, or Forbidden."""
+        deadline = time.monotonic() + self._connect_timeout_s
+        if not self._link.run_until(lambda: self._session.is_open, deadline):
+            reason = self._session.last_error or "no answer"
+            self._link.close()
+            raise Unreachable(f"no node at {self._where} has answered within {self._connect_timeout_s:g} s: {reason}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection; what has no answer yet fails with Unreachable."""
+        self._link.close()
+        self._session.fail_all(Unreachable("the client was closed", outcome="unknown"))
+
+    def create_feed(
+        self,
+        name: str,
+        *,
+        partitions: int = 16,
+        retention: str = "compact",
+        history_age_s: float | None = None,
+        history_bytes: int | None = None,
+        tombstone_age_s: float = 259_200,
+        exist_ok: bool = True,
+        timeout: float | None = None,
+    ) -> Feed:
+        """Makes a feed, or finds it; as ``tailrace.Client.create_feed``."""
+        value = {
+            "name": name,
+            "feed_id": secrets.token_hex(16),
+            "partitions": partitions,
+            "retention": retention,
+            "history_age_s": history_age_s,
+            "history_bytes": history_bytes,
+            "tombstone_age_s": tombstone_age_s,
+            "exist_ok": exist_ok,
+        }
+        self.call(Opcode.CREATE_FEED, value, timeout)
+        return Feed(self, name)
+
+    def feed(self, name: str) -> Feed:
+        """A handle of a feed; nothing is asked yet. UnknownFeed comes at the first use."""
+        return Feed(self, name)
+
+    def feeds(self, *, timeout: float | None = None) -> list[FeedInfo]:
+        """The feeds of the node, by name."""
+        return [feed_info(feed) for feed in self.call(Opcode.LIST_FEEDS, {}, timeout)["feeds"]]
+
+    def drop_feed(self, name: str, *, timeout: float | None = None) -> None:
+        """Drops a feed and all that is in it. Raises UnknownFeed."""
+        self.call(Opcode.DROP_FEED, {"name": name}, timeout)
+
+    def status(self, *, timeout: float | None = None) -> NodeStatus:
+        """How the node is."""
+        return node_status(self.call(Opcode.STATUS, {}, timeout))
+
+    # For feeds and writers
+
+    @property
+    def session(self) -> RequestSession:
+        """The protocol's state."""
+        return self._session
+
+    @property
+    def link(self) -> BlockingLink:
+        """What moves the bytes."""
+        return self._link
+
+    def level(self, text: str) -> Level:
+        """A level by name; ValueError where there is none, NotDurable where this node cannot give it."""
+        level = Level.parse(text)
+        peer = self._session.peer
+        if peer is not None and text not in peer.levels:
+            raise NotDurable(f"level {text!r} is not to be had from this node, which offers {', '.join(peer.levels)}")
+        return level
+
+    def lane(self, feed_id: bytes, partition: int) -> Lane:
+        """The order of this client's single writes to a partition."""
+        lane = self._lanes.get((feed_id, partition))
+        if lane is None:
+            lane = self._lanes[feed_id, partition] = Lane(feed_id, partition, random_producer_id)
+        return lane
+
+    def deadline(self, timeout: float | None) -> float:
+        """When a request of now is given up (monotonic seconds): after ``timeout``, or ``retry_for`` seconds."""
+        return time.monotonic() + (self._retry_for_s if timeout is None else timeout)
+
+    def call(self, opcode: Opcode, value: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
+        """A metadata request and its answer."""
+        answer: dict[str, Any] = self.ask(
+            lambda reply, deadline: self._session.call(opcode, value, reply.done, deadline), timeout
+        )
+        return answer
+
+    def ask(self, send: Callable[[Reply[Any], float], None], timeout: float | None) -> Any:
+        """Sends a request by ``send(reply, deadline)`` and waits for its answer, or raises its error."""
+        reply: Reply[Any] = Reply()
+        send(reply, self.deadline(timeout))
+        self._link.run_until(lambda: reply.finished, None)
+        if reply.error is not None:
+            raise reply.error
+        return reply.result
+
+
+def connect(
+    url: str,
+    *,
+    token: str | None = None,
+    name: str | None = None,
+    connect_timeout: float = 10.0,
+    retry_for: float = 30.0,
+) -> Client:
+    """A client, a context manager. Arguments and errors as ``tailrace.connect``."""
+    return Client(url, token=token, name=name, connect_timeout=connect_timeout, retry_for=retry_for)

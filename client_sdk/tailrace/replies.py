@@ -1,0 +1,44 @@
+"""What a node's JSON answers mean, as values of ``model``. Pure; raises ProtocolError for what cannot be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tailrace.errors import ProtocolError
+from tailrace.model import FeedInfo, NodeStatus, PartitionInfo, Resolved
+
+
+def resolved(value: dict[str, Any]) -> Resolved:
+    """Id and number of partitions, of a partition map."""
+    try:
+        return Resolved(bytes.fromhex(value["feed"]["feed_id"]), len(value["partitions"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"the partition map cannot be read: {error!r}") from None
+
+
+def partition_info(value: dict[str, Any]) -> PartitionInfo:
+    """A partition of a partition map."""
+    try:
+        replicas = tuple(value["replicas"])
+        return PartitionInfo(**{**{name: value[name] for name in PartitionInfo._fields}, "replicas": replicas})
+    except (KeyError, TypeError) as error:
+        raise ProtocolError(f"a partition of the partition map cannot be read: {error!r}") from None
+
+
+def feed_info(value: dict[str, Any]) -> FeedInfo:
+    """A feed of a list of feeds."""
+    try:
+        return FeedInfo(
+            **{**{name: value[name] for name in FeedInfo._fields}, "feed_id": bytes.fromhex(value["feed_id"])}
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"a feed cannot be read: {error!r}") from None
+
+
+def node_status(value: dict[str, Any]) -> NodeStatus:
+    """A node's status."""
+    try:
+        node_id, cluster_id = bytes.fromhex(value["node_id"]), bytes.fromhex(value["cluster_id"])
+        return NodeStatus(value["software"], node_id, cluster_id, value["healthy"], value["uptime_s"], value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"the status cannot be read: {error!r}") from None
