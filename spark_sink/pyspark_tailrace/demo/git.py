@@ -19,6 +19,10 @@ PIPE_BYTES = 64 * 1024  # what a pipe holds on Linux
 READ_BYTES = 1 << 20  # of a large blob at once
 COMPLAINT_CHARACTERS = 500  # of what git says at its end; the reason comes last
 
+# Git maps its packs whole into memory, all that it touches: with 1.4 GB of text, 1.7 GB resident. With these it is 0.15
+# GB, and it takes the same time.
+MEMORY_SETTINGS = ("-c", "core.packedGitWindowSize=16m", "-c", "core.packedGitLimit=128m")
+
 # These point git at another repository than the one it is told; a hook that calls us has them set.
 REDIRECTING = (
     "GIT_DIR",
@@ -163,7 +167,7 @@ def _decodes(decoder: codecs.IncrementalDecoder, piece: bytes, *, final: bool) -
 
 def _command(repo: Path, arguments: tuple[str, ...]) -> list[str]:
     # Replaced objects (git replace) are another history than the one that the ids name.
-    return ["git", "--no-replace-objects", "-C", str(repo), *arguments]
+    return ["git", "--no-replace-objects", "-C", str(repo), *MEMORY_SETTINGS, *arguments]
 
 
 def _environment() -> dict[str, str]:

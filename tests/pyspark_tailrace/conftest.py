@@ -1,0 +1,28 @@
+"""A Spark session for all tests that ask for one; those are slow, by that alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_tailrace import local_session
+
+SPARK_CONFIG = {
+    "spark.driver.memory": "768m",
+    "spark.sql.shuffle.partitions": 4,
+}
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    warehouse = tmp_path_factory.mktemp("spark-warehouse").as_uri()
+    session = local_session(
+        master="local[2]", app_name="tests", config=SPARK_CONFIG | {"spark.sql.warehouse.dir": warehouse}
+    )
+    yield session
+    session.stop()

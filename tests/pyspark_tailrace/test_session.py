@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from pyspark_tailrace import local_session
+from pyspark_tailrace.session import JVM_OPTIONS, LOG_SETTINGS, session_settings
+
+
+def test_settings_of_the_user_win():
+    settings = session_settings({"spark.ui.enabled": True, "spark.sql.shuffle.partitions": 3})
+    assert settings["spark.ui.enabled"] == "true"
+    assert settings["spark.sql.shuffle.partitions"] == "3"
+    assert settings["spark.ui.showConsoleProgress"] == "false"
+
+
+def test_java_options_of_the_user_come_after_ours():
+    ours, theirs = session_settings({JVM_OPTIONS: "-Dx=y"})[JVM_OPTIONS].split()
+    assert ours.endswith("/pyspark_tailrace/log4j2.properties")
+    assert theirs == "-Dx=y"
+
+
+def test_log_settings_are_shipped():
+    assert LOG_SETTINGS.is_file()
+
+
+def test_workers_are_this_python(spark):
+    [executable] = spark.range(1).rdd.map(lambda _: sys.executable).collect()
+    assert os.path.realpath(executable) == os.path.realpath(sys.executable)
+
+
+def test_source_is_registered(spark):
+    # A name that is not registered is "not found"; here the source itself answers.
+    with pytest.raises(AnalysisException) as caught:
+        spark.read.format("tailrace").load()
+    assert "DATA_SOURCE_NOT_FOUND" not in str(caught.value)
+
+
+def test_active_session_is_taken(spark):
+    again = local_session(config={"spark.sql.shuffle.partitions": 4})
+    assert again.sparkContext is spark.sparkContext
+
+
+def test_without_pyspark_the_error_says_what_to_install():
+    code = "import sys; sys.modules['pyspark'] = None; import pyspark_tailrace; pyspark_tailrace.local_session()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (
+        "ImportError: Spark is not installed here. Install it with: pip install 'tailrace[spark-local]'" in done.stderr
+    )
