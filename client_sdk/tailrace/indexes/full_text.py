@@ -40,8 +40,10 @@ class FullText:
     def following(
         self, connection: sqlite3.Connection, upserts: Sequence[Row], deletions: Sequence[Tombstone]
     ) -> Iterator[None]:
-        """Around the statements that store these rows. No key is there twice; older rows than the table's are passed
-        over here as they are there."""
+        """Around the statements that store these rows, in which no key is there twice.
+
+        Rows that are older than the table's are passed over here as they are there.
+        """
         known: list[tuple[int, Row | None]] = []  # (row number, what it becomes; None: it goes)
         new: list[Row] = []
         for key, partition, seq in deletions:
