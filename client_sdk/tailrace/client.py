@@ -67,6 +67,7 @@ class Client:
         await self._lifetime.__aenter__()
         self._lifetime.start(self._link.run)
         self._lifetime.start(self._link.tick)
+        self._lifetime.start(self._link.keep)
         try:
             with trio.move_on_after(self._connect_timeout_s):
                 await self._link.opened.wait()

@@ -16,6 +16,10 @@ from tailrace.transport import Transport, open_tcp
 # How often deadlines and held requests are looked at while there are any.
 TICK_SECONDS = 0.05
 
+# A node that says nothing for three of its own noop intervals is taken for dead; before it has told them, this long.
+SILENT_INTERVALS_MAX = 3
+GREETING_SECONDS_MAX = 30.0
+
 Connect = Callable[[Address], Awaitable[Transport]]
 
 
@@ -63,12 +67,15 @@ class RequestLink:
         self._connect_timeout_s = connect_timeout_s
         self._transport: Transport | None = None
         self._busy = trio.Event()
+        self._received_at = 0.0
         self.opened = trio.Event()
-        self.on_change: Callable[[], None] = lambda: None
 
     def kick(self) -> None:
         """Sends what the session has to send. Never waits."""
         self._busy.set()
+        self._send()
+
+    def _send(self) -> None:
         if self._transport is not None:
             buffers = self._session.data_to_send()
             if buffers:
@@ -97,16 +104,32 @@ class RequestLink:
 
     async def _use(self, transport: Transport) -> None:
         self._transport = transport
+        self._received_at = trio.current_time()
         self._session.connection_made()
-        self.kick()
+        self._send()
         while True:
             data = await transport.receive()
             if not data:
                 return
+            self._received_at = trio.current_time()
             self._session.receive_data(data)
             if self._session.is_open and not self.opened.is_set():
                 self.opened.set()
-            self.kick()
+            self._send()
+
+    async def keep(self) -> None:
+        """Lets the node know that this side lives, and drops a connection on which the node is silent; for ever."""
+        while True:
+            peer = self._session.peer
+            interval = peer.noop_interval_s if peer is not None else GREETING_SECONDS_MAX / SILENT_INTERVALS_MAX
+            await trio.sleep(interval / 2)
+            if self._transport is None:
+                continue
+            if trio.current_time() - self._received_at > SILENT_INTERVALS_MAX * interval:
+                self._transport.close()
+            else:
+                self._session.noop()
+                self._send()
 
     async def tick(self) -> None:
         """Gives up what is past its deadline, and sends again what was held; for ever."""
@@ -116,7 +139,7 @@ class RequestLink:
                 await self._busy.wait()
             await trio.sleep(TICK_SECONDS)
             self._session.expire()
-            self.kick()
+            self._send()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -13,14 +13,11 @@ from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.session import ConsumerSession, Event, Wanted
 from tailrace.errors import Forbidden, StreamEnded, TailraceError, Unreachable
 from tailrace.lifetime import Lifetime
-from tailrace.link import Connect
+from tailrace.link import SILENT_INTERVALS_MAX, Connect
 from tailrace.model import EndReason
 from tailrace.position import Positions
 from tailrace.transport import Transport
 from tailrace.wire.messages import Hello
-
-# A node that says nothing for three of its own noop intervals is taken for dead.
-SILENT_INTERVALS_MAX = 3
 
 
 class Stream:
@@ -209,9 +206,7 @@ class Stream:
             transport.close()
 
     def _send(self) -> None:
-        buffers = self._session.data_to_send()
-        if buffers and self._transport is not None:
-            self._transport.send(b"".join(buffers))
+        self._send_quietly()
         if self._session.next_retry is not None:
             self._wake.set()
 

@@ -85,7 +85,7 @@ class Connection:
                     return
                 self.received_at = self.node.clock.monotonic()
                 self._handle_data(data)
-                self.node.flush()
+                self.node.turn_ended(self)
                 if self.transport.backlog_bytes > self.node.config.limits.backlog_bytes_max:
                     await self.drained()
         except OSError:
@@ -381,7 +381,7 @@ class Connection:
             self.answer_error(error, id)
         finally:
             self._waiting_requests -= 1
-        self.node.flush()
+        self.node.turn_ended()
 
     # Streams
 

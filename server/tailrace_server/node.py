@@ -95,6 +95,11 @@ class Node:
 
     # What goes out
 
+    def turn_ended(self, asker: object = None) -> None:
+        """``asker`` has been handled: commits what it wrote, now or soon, and sends what that brought about."""
+        self.committer.turn_ended(asker)
+        self.flush()
+
     def flush(self) -> None:
         """Sends what the last events have brought about, to every connection that it concerns."""
         while self.to_flush:
@@ -106,7 +111,6 @@ class Node:
 
     async def serve(self, listener: Listener) -> None:
         """Serves connections and commits writes until cancelled."""
-        self.listening = listener.address
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.committer.run)
             nursery.start_soon(self._tick)
@@ -285,6 +289,7 @@ async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[N
         gc.freeze()
         try:
             listener = await host.network.listen(*config.listen)
+            node.listening = listener.address
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(node.serve, listener)

@@ -30,6 +30,8 @@ INLINE_SECONDS_MAX = 0.001
 INLINE_BYTES_MAX = 64 * 1024
 # What only level `memory` waits for is made durable within this, together with whatever else comes.
 LAZY_SECONDS = 0.005
+# A writer who has been the only one for this long need not wait for others.
+ALONE_SECONDS = 0.002
 # Weight of the newest fsync in the running mean of their durations.
 _NEWEST_WEIGHT = 0.2
 
@@ -56,6 +58,9 @@ class Committer:
         self._answers: collections.deque[tuple[int, Callable[[TailraceError | None], None]]] = collections.deque()
         self._wanted = trio.Event()
         self._urgent = False
+        self._syncing = False
+        self._last_asker: object = None
+        self._asked_at = 0.0
         self._mean_seconds = 0.0
         self.failure: NotDurable | None = None
         self.syncs = 0
@@ -64,7 +69,6 @@ class Committer:
     def note(self, partition: Partition) -> None:
         """``partition`` has just been written to, up to its high seq."""
         self._waiting.append((self._journal.written, partition, partition.high_seq))
-        self._wanted.set()
 
     def when_durable(self, callback: Callable[[TailraceError | None], None]) -> None:
         """Calls ``callback(None)`` once all that is written now is durable, or with the error that prevents it."""
@@ -80,6 +84,24 @@ class Committer:
         """Someone waits for what has been written: begin an fsync as soon as the loop is free."""
         if self._journal.synced < self._journal.written:
             self._urgent = True
+
+    def turn_ended(self, asker: object) -> None:
+        """Whoever has been handled (a connection; None: nobody in particular) has nothing more to write for now.
+
+        Where he alone has been writing lately, an fsync begins at once. Others who write in the same pass of the loop
+        share it instead, and it begins after them.
+        """
+        if self._syncing or self.failure is not None or self._journal.synced >= self._journal.written:
+            return
+        if not self._urgent:
+            self._wanted.set()
+            return
+        now = self._clock.monotonic()
+        alone = asker is self._last_asker or now - self._asked_at > ALONE_SECONDS
+        self._last_asker, self._asked_at = asker, now
+        if alone and self._is_cheap():
+            self._commit_here()
+        else:
             self._wanted.set()
 
     @property
@@ -97,24 +119,43 @@ class Committer:
                         self._wanted = trio.Event()
                         await self._wanted.wait()
             self._wanted = trio.Event()
-            self._urgent = False
             await self.commit()
 
     async def commit(self) -> None:
-        """One fsync, and what follows from it."""
-        waiting_bytes = self._journal.written - self._journal.synced
-        started = self._clock.monotonic()
+        """One fsync, and what follows from it; nothing where everything is durable."""
+        if self._is_cheap():
+            self._commit_here()
+            return
+        started = self._begin()
         try:
-            if waiting_bytes <= INLINE_BYTES_MAX and self._mean_seconds <= INLINE_SECONDS_MAX:
-                self._journal.sync()
-            else:
-                # Not abandoned at a cancellation: the file must not be closed while a thread syncs it.
-                await trio.to_thread.run_sync(self._journal.sync, abandon_on_cancel=False)
+            # Not abandoned at a cancellation: the file must not be closed while a thread syncs it.
+            await trio.to_thread.run_sync(self._journal.sync, abandon_on_cancel=False)
         except NotDurable as error:
             self._fail(error)
-            return
+        else:
+            self._end(started)
+
+    def _is_cheap(self) -> bool:
+        waiting_bytes = self._journal.written - self._journal.synced
+        return waiting_bytes <= INLINE_BYTES_MAX and self._mean_seconds <= INLINE_SECONDS_MAX
+
+    def _commit_here(self) -> None:
+        started = self._begin()
+        try:
+            self._journal.sync()
+        except NotDurable as error:
+            self._fail(error)
+        else:
+            self._end(started)
+
+    def _begin(self) -> float:
+        self._urgent, self._syncing = False, True
+        return self._clock.monotonic()
+
+    def _end(self, started: float) -> None:
         seconds = self._clock.monotonic() - started
         self._mean_seconds += _NEWEST_WEIGHT * (seconds - self._mean_seconds)
+        self._syncing = False
         self.syncs += 1
         self._tell()
 
@@ -134,12 +175,12 @@ class Committer:
             self.on_committed()
         if self._answers:
             self.hurry()
-        elif self._waiting:
+        if self._waiting:
             self._wanted.set()
 
     def _fail(self, error: NotDurable) -> None:
         """Nothing that waits will ever be durable here: the outcome of every waiting write is unknown."""
-        self.failure = error
+        self.failure, self._syncing = error, False
         while self._answers:
             self._answers.popleft()[1](error)
         if self.on_committed is not None:
