@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from types import TracebackType
+from typing import TypeVar
 
 import trio
 
@@ -18,6 +20,9 @@ from tailrace.model import EndReason
 from tailrace.position import Positions
 from tailrace.transport import Transport
 from tailrace.wire.messages import Hello
+
+
+T = TypeVar("T")
 
 
 class Stream:
@@ -62,6 +67,8 @@ class Stream:
             deadline = trio.current_time() + self._retry_for_s
             while not self._session.answered:
                 await self._read_more(deadline)
+                self._guarded(self._session.handle_all, deadline)
+                self._send()
         except BaseException as error:
             await self._leave(type(error), error, error.__traceback__)
             raise
@@ -87,7 +94,7 @@ class Stream:
     async def __anext__(self) -> Event:
         """The next event; the one before it counts as handled. Raises what has ended the stream for good."""
         while True:
-            event = self._session.next_event()
+            event = self._guarded(self._session.next_event, None)
             if event is not None:
                 return event
             if self._session.finished:
@@ -95,6 +102,7 @@ class Stream:
                 raise StopAsyncIteration
             if self._ended is not None:
                 raise self._ended
+            self._send()
             await self._read_more(None)
 
     def has_event(self) -> bool:
@@ -152,32 +160,41 @@ class Stream:
 
     # The connection
 
+    def _guarded(self, function: Callable[[], T], deadline: float | None) -> T | None:
+        """What ``function`` of the session gives; None where it has found something that ends the connection."""
+        try:
+            return function()
+        except TailraceError as error:
+            self._lost(error, deadline)
+            return None
+
     async def _read_more(self, deadline: float | None) -> None:
-        """Reads once and handles it; connects first where there is no connection. Raises what is final."""
-        reason = "the node has closed the connection"
+        """Reads once; connects first where there is no connection. Raises what is final."""
         try:
             if self._transport is None:
                 await self._reconnect()
             assert self._transport is not None
             data = await self._receive(self._transport)
-            if data:
-                self._received_at = trio.current_time()
-                self._session.receive_data(data)
-                self._send()
-                self._tries = 0 if self._session.answered else self._tries
-                return
+            if not data:
+                raise Unreachable("the node has closed the connection")
+            self._received_at = trio.current_time()
+            self._session.receive_data(data)
         except (TailraceError, OSError) as error:
-            final = self._session.failure or (error if isinstance(error, Forbidden) else None)
-            if final is not None:
-                self._end(final)
-                self._drop_transport()
-                raise final from None
-            reason = str(error)
+            self._lost(error, deadline)
+
+    def _lost(self, error: Exception, deadline: float | None) -> None:
+        """The connection is of no further use: another one is made, unless the error is final, and is raised."""
         self._drop_transport()
-        self._session.connection_lost(reason)
-        if deadline is not None and trio.current_time() >= deadline:
-            raise Unreachable(f"no stream within {self._retry_for_s:g} s: {reason}")
+        final = self._session.failure or (error if isinstance(error, Forbidden) else None)
+        if final is not None:
+            self._end(final)
+            raise final from None
+        if self._session.answered:
+            self._tries = 0
         self._tries += 1
+        self._session.connection_lost(str(error))
+        if deadline is not None and trio.current_time() >= deadline:
+            raise Unreachable(f"no stream within {self._retry_for_s:g} s: {error}") from None
 
     async def _receive(self, transport: Transport) -> bytes:
         self._reading = True

@@ -28,7 +28,7 @@ from tailrace.errors import (
     UnknownFeed,
 )
 from tailrace.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
-from tailrace.failover import FailoverLog
+from tailrace.failover import FailoverLog, request_bounds
 from tailrace.model import EndReason, Level
 from tailrace.position import Position, Positions
 from tailrace.wire.frames import Frame, FrameDecoder, encode_frame
@@ -94,6 +94,7 @@ class ConsumerSession:
         self._clock = clock
         self._decoder = FrameDecoder()
         self._out: list[bytes] = []
+        self._frames: collections.deque[Frame] = collections.deque()  # that have arrived and are not handled
         self._queue: collections.deque[_Queued] = collections.deque()
         self._handing: _Queued | None = None
         self._partitions: dict[int, ConsumedPartition] = {}
@@ -105,6 +106,7 @@ class ConsumerSession:
         self._consumed_bytes = 0
         self._linked = False
         self._failure: TailraceError | None = None
+        self._error: TailraceError | None = None
         self.peer: HelloOk | None = None
         self.feed_id: bytes | None = None
         if isinstance(wanted.since, Positions):
@@ -118,9 +120,11 @@ class ConsumerSession:
         self._out = [self._hello.encode()]
 
     def connection_lost(self, reason: str) -> None:
-        """The connection is gone. What has arrived is still handed out."""
+        """The connection is gone. Events are still handed out; what was not handled comes again."""
         self._linked = False
         self._out = []
+        self._frames.clear()
+        self._error = None
         self._consumed_bytes = 0
         self._sent_barriers.clear()
         self._by_stream.clear()
@@ -130,9 +134,13 @@ class ConsumerSession:
                 self._wait(partition, reason, now)
 
     def receive_data(self, data: bytes) -> None:
-        """Handles what the node has sent. What it raises ends the connection; ``failure`` says whether it is final."""
-        for frame in self._decoder.receive_data(data):
-            self._receive(frame)
+        """Takes what the node has sent; it is handled as far as events are asked for. Raises ProtocolError, TooLarge."""
+        self._frames.extend(self._decoder.receive_data(data))
+
+    def handle_all(self) -> None:
+        """Handles all that has arrived. Raises as ``next_event``."""
+        while self._frames:
+            self._receive(self._frames.popleft())
 
     def data_to_send(self) -> list[bytes]:
         """What has to be sent now: requests whose time has come, credit, barriers."""
@@ -170,6 +178,7 @@ class ConsumerSession:
         return (
             bool(self._partitions)
             and not self._queue
+            and not self._frames
             and all(p.state is State.ENDED for p in self._partitions.values())
         )
 
@@ -207,20 +216,37 @@ class ConsumerSession:
     # Events
 
     def next_event(self) -> Event | None:
-        """The next event, None where nothing has arrived. The one before it counts as handled from now on."""
+        """The next event, None where nothing has arrived. The one before it counts as handled from now on.
+
+        What it raises ends the connection; ``failure`` says whether it is final.
+        """
         self._settle()
-        while self._queue:
-            queued = self._queue.popleft()
-            if isinstance(queued.event, bytes):
-                self._barrier_reached(queued.event)
-                continue
-            self._handing = queued
-            return queued.event
-        return None
+        while True:
+            while self._queue:
+                queued = self._queue.popleft()
+                if isinstance(queued.event, bytes):
+                    self._barrier_reached(queued.event)
+                    continue
+                self._handing = queued
+                return queued.event
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            if not self._frames:
+                return None
+            self._receive(self._frames.popleft())
 
     def has_event(self) -> bool:
         """Something has arrived that ``next_event`` would give."""
-        return any(not isinstance(queued.event, bytes) for queued in self._queue)
+        while True:
+            if any(not isinstance(queued.event, bytes) for queued in self._queue):
+                return True
+            if not self._frames or self._error is not None:
+                return False
+            try:
+                self._receive(self._frames.popleft())
+            except TailraceError as error:
+                self._error = error  # next_event raises it, when it has come so far
 
     def _settle(self) -> None:
         handing, self._handing = self._handing, None
@@ -267,13 +293,14 @@ class ConsumerSession:
             position = partition.position
             if position is None:
                 position = Position.at(FailoverLog(), 0)
+            seq, first, last = request_bounds(position.seq, position.snapshot_first, position.snapshot_last)
             request = StreamRequest(
                 self.feed_id,
                 partition.id,
                 position.log,
-                position.seq if partition.position is not None else None,
-                position.snapshot_first,
-                position.snapshot_last,
+                seq if partition.position is not None else None,
+                first,
+                last,
                 position.purge_seq,
                 partition.end_seq,
                 self._wanted.visibility,
@@ -395,10 +422,8 @@ class ConsumerSession:
         block = Block.parse(frame.body)
         assert partition.position is not None
         before_seq = partition.position.seq
-        if (
-            block.header.partition != partition.id
-            or (block.header.first_seq > before_seq + 1
-            and partition.in_complete_snapshot)
+        if block.header.partition != partition.id or (
+            block.header.first_seq > before_seq + 1 and partition.in_complete_snapshot
         ):
             raise ProtocolError(
                 f"a block of partition {block.header.partition} from seq {block.header.first_seq} on, in a complete "
