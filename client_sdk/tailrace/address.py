@@ -40,6 +40,7 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise ValueError(f"{text!r} is no address: {error}; write HOST:PORT") from None
-    if not host or parts.path or parts.query or parts.fragment or parts.username is not None:
+    more = parts.path or parts.query or parts.fragment or parts.username is not None
+    if not host or more or any(map(str.isspace, text)):
         raise ValueError(f"{text!r} is no address; write HOST:PORT")
     return Address(host, default_port if port is None else port)

@@ -100,7 +100,8 @@ class Batches:
         hashes = hash_keys(keys)
         ready: list[Ready] = []
         if self._partitions == 1:
-            self._extend(0, keys, values, hashes, ready)
+            if keys:
+                self._extend(0, keys, values, hashes, ready)
             return ready
         split: dict[int, _Rows] = {}
         for key, value, hash_ in zip(keys, values, hashes, strict=True):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tailrace.batch import Batches, check_key, check_value
 from tailrace.block import Block, encode_block
 from tailrace.consuming.session import Wanted
 from tailrace.errors import TooLarge, UnknownFeed
-from tailrace.events import Mutations
 from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.items import Items
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.position import Positions
 from tailrace.replies import partition_info, resolved
@@ -166,28 +166,12 @@ class Feed:
                 items += await self._client.get(feed.feed_id, wanted, asked[start : start + GET_KEYS_MAX])
         return items
 
-    async def items(self, *, key_prefix: bytes = b"") -> AsyncIterator[Item]:
+    def items(self, *, key_prefix: bytes = b"") -> Items:
         """The latest state, at a barrier: all that was acknowledged before the call, nothing that it has superseded.
 
-        Partition by partition, so what is held in memory is one partition's state.
+        An async iterator, partition by partition, so what is held in memory is one partition's state.
         """
-        infos = await self.partitions()
-        for info in infos:
-            async for item in self._partition_items(info, key_prefix):
-                yield item
-
-    async def _partition_items(self, info: PartitionInfo, key_prefix: bytes) -> AsyncIterator[Item]:
-        latest: dict[bytes, tuple[int, int, bytes | None, bytes]] = {}
-        wanted = Wanted(self.name, "beginning", {info.id: info.high_seq}, frozenset([info.id]))
-        async with self._client.stream(wanted) as stream:
-            async for event in stream:
-                if isinstance(event, Mutations):
-                    for mutation in event:
-                        if mutation.key.startswith(key_prefix):
-                            latest[mutation.key] = (mutation.seq, mutation.timestamp, mutation.value, event.branch)
-        for key, (seq, timestamp, value, branch) in latest.items():
-            if value is not None:
-                yield Item(key, value, Version(info.id, branch, seq), timestamp)
+        return Items(self, key_prefix)
 
     def consume(
         self,
@@ -216,6 +200,8 @@ class Feed:
         if window_bytes < 1:
             raise ValueError(f"window_bytes is {window_bytes}, and has to be positive")
         only = None if partitions is None else frozenset(partitions)
+        if only is not None and not only:
+            raise ValueError("partitions is empty: name one at least, or leave it out for all of them")
         level = self._client.level(visibility)
         stored = tuple(value for value in (since, until) if isinstance(value, Positions))
         end = until.seqs() if isinstance(until, Positions) else until
@@ -239,6 +225,10 @@ class Feed:
         if self._resolved is None:
             self._resolved = resolved(await self._client.call(Opcode.PARTITIONS, {"name": self.name}))
         return self._resolved
+
+    def stream(self, wanted: Wanted) -> Stream:
+        """A consumer of this feed."""
+        return self._client.stream(wanted)
 
     def send_block(self, lane: Lane, block: Block, level: Level, done: Done) -> None:
         """Queues a block; ``kick`` sends it."""

@@ -6,7 +6,7 @@ and of each key only the newest. So the slower the index, the more a transaction
 
 from __future__ import annotations
 
-from itertools import repeat
+from itertools import pairwise, repeat
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from tailrace.events import Mutations, Rollback
 from tailrace.indexes import AppliedMutation, Index
 from tailrace.lifetime import Lifetime
 from tailrace.model import EndReason, Version
-from tailrace.position import Positions
+from tailrace.position import Position, Positions
 from tailrace.worker_thread import WorkerThread
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Follower:
         self._taken = trio.Event()
         self._received = self._applied = 0  # events, to tell when a barrier's have been applied
         self._moved = trio.Event()
+        self._ended = False
         self._positions: Positions | None = None
         self._applied_rows = 0
         self._transactions = 0
@@ -73,6 +74,8 @@ class Follower:
         try:
             return await self._lifetime.__aexit__(kind, error, traceback)
         finally:
+            self._ended = True
+            self._moved.set()
             try:
                 await self._stream.__aexit__(None, None, None)
             finally:
@@ -86,19 +89,24 @@ class Follower:
     # What users ask
 
     async def barrier(self) -> None:
-        """Returns when the index holds everything that was acknowledged, at any level, before this call."""
+        """Returns when the index holds everything that was acknowledged, at any level, before this call.
+
+        Raises StreamEnded where the follower has ended.
+        """
         await self._stream.barrier()
         await self._wait_applied(self._received)
 
     async def wait_for(self, version: Version) -> None:
-        """Returns when the index has come to ``version``. Raises VersionLost where its history has been dropped."""
+        """Returns when the index has come to ``version``.
+
+        Raises VersionLost where its history has been dropped, StreamEnded where the follower has ended.
+        """
         while True:
             position = self.positions.get(version.partition)
-            if position is not None and position.log:
-                if position.log.branch_at(version.seq) != version.branch and position.seq >= version.seq:
-                    raise VersionLost(f"{version} is of a branch that has ended below it")
-                if position.seq >= version.seq:
-                    return
+            if position is not None and _is_lost(version, position):
+                raise VersionLost(f"{version} is of a branch that has ended below it")
+            if position is not None and position.seq >= version.seq:
+                return
             await self._wait_moved()
 
     @property
@@ -127,10 +135,12 @@ class Follower:
             await self._wait_moved()
 
     async def _wait_moved(self) -> None:
-        if self._lifetime.failure is not None:
-            raise StreamEnded(f"the follower has ended: {self._lifetime.failure}", reason=EndReason.ERROR)
-        moved = self._moved
-        await moved.wait()
+        failure = self._lifetime.failure
+        if failure is not None:
+            raise StreamEnded(f"the follower has ended: {failure}", reason=EndReason.ERROR)
+        if self._ended:
+            raise StreamEnded("the follower was closed", reason=EndReason.CLOSED)
+        await self._moved.wait()
 
     # Reading and applying
 
@@ -184,3 +194,10 @@ class Follower:
                 newest.update(zip(keys, map(AppliedMutation._make, rows), strict=True))
         self._index.apply(list(newest.values()), Checkpoint(positions))
         return len(newest)
+
+
+def _is_lost(version: Version, position: Position) -> bool:
+    """The history at ``position`` has no such version, and never will."""
+    log, branch = position.log, version.branch
+    ended = any(older.branch == branch and newer.base < version.seq for newer, older in pairwise(log))
+    return ended or (position.seq >= version.seq and bool(log) and log.branch_at(version.seq) != branch)

@@ -23,11 +23,12 @@ class Lifetime:
     """An async context manager that runs tasks in the background of its body."""
 
     def __init__(self) -> None:
-        self._manager: AbstractAsyncContextManager[trio.Nursery] = trio.open_nursery()
+        self._manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
         self.failure: Exception | None = None
 
     async def __aenter__(self) -> Lifetime:
+        self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         return self
 
@@ -47,25 +48,36 @@ class Lifetime:
         try:
             await function()
         except Exception as error:
-            # Whatever a background task raises is the body's to see.
+            # Whatever a background task raises is the body's to see, and no nursery that the task has used.
+            while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+                error = error.exceptions[0]
             self.fail(error)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
+        assert self._manager is not None
         assert self._nursery is not None
         self._nursery.cancel_scope.cancel()
         try:
             swallowed = await self._manager.__aexit__(kind, error, traceback)
         except BaseExceptionGroup as group:
-            if isinstance(error, Exception) and not isinstance(error, ExceptionGroup):
-                if self.failure is not None and error is not self.failure:
+            if error is not None and not _holds_cancellation(error):
+                if self.failure is not None:
                     _set_context(error, self.failure)
                 return False  # the body's own exception goes on as itself
             raise _alone(group) from None
         if self.failure is not None and (error is None or swallowed):
-            raise self.failure
+            # The cancellation that it ended the body with is no part of its story.
+            raise self.failure from self.failure.__cause__
         return bool(swallowed)
+
+
+def _holds_cancellation(error: BaseException) -> bool:
+    """What trio has to catch at a cancel scope is in ``error``, which then cannot go on as it is."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(trio.Cancelled) is not None
+    return isinstance(error, trio.Cancelled)
 
 
 def _alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -74,10 +86,12 @@ def _alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _set_context(error: BaseException, context: BaseException) -> None:
-    """Puts ``context`` at the end of the chain of ``error``'s contexts."""
+    """Puts ``context`` at the end of the chain of ``error``'s contexts, in place of the cancellation that it caused."""
     seen = {id(error)}
-    while error.__context__ is not None and id(error.__context__) not in seen:
+    while error.__context__ is not None and not isinstance(error.__context__, trio.Cancelled):
         error = error.__context__
+        if id(error) in seen:
+            return
         seen.add(id(error))
     if id(context) not in seen:
         error.__context__ = context

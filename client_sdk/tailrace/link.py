@@ -16,9 +16,8 @@ from tailrace.transport import Transport, open_tcp
 # How often deadlines and held requests are looked at while there are any.
 TICK_SECONDS = 0.05
 
-# A node that says nothing for three of its own noop intervals is taken for dead; before it has told them, this long.
+# A node that says nothing for three of its own noop intervals is taken for dead.
 SILENT_INTERVALS_MAX = 3
-GREETING_SECONDS_MAX = 30.0
 
 Connect = Callable[[Address], Awaitable[Transport]]
 
@@ -64,10 +63,12 @@ class RequestLink:
         self._session = session
         self._addresses = addresses
         self._connect = connect
-        self._connect_timeout_s = connect_timeout_s
+        # Where the first address is dead, there has to be time for the others.
+        self._try_seconds = connect_timeout_s / len(addresses)
         self._transport: Transport | None = None
         self._busy = trio.Event()
         self._received_at = 0.0
+        self._greeted = trio.Event()
         self.opened = trio.Event()
 
     def kick(self) -> None:
@@ -86,7 +87,7 @@ class RequestLink:
         tries = 0
         while True:
             try:
-                async with connected(self._addresses, tries, self._connect, self._connect_timeout_s) as transport:
+                async with connected(self._addresses, tries, self._connect, self._try_seconds) as transport:
                     await self._use(transport)
             except* (TailraceError, OSError) as group:
                 error = _first(group)
@@ -96,6 +97,7 @@ class RequestLink:
                 tries = 0
             greeted = self._session.peer is not None
             self._transport = None
+            self._greeted = trio.Event()
             self._session.connection_lost(error if isinstance(error, TailraceError) else Unreachable(str(error)))
             if isinstance(error, Forbidden) or (isinstance(error, ProtocolError) and not greeted):
                 raise error
@@ -113,16 +115,21 @@ class RequestLink:
                 return
             self._received_at = trio.current_time()
             self._session.receive_data(data)
-            if self._session.is_open and not self.opened.is_set():
+            if self._session.is_open and not self._greeted.is_set():
+                self._greeted.set()
                 self.opened.set()
             self._send()
 
     async def keep(self) -> None:
         """Lets the node know that this side lives, and drops a connection on which the node is silent; for ever."""
         while True:
-            peer = self._session.peer
-            interval = peer.noop_interval_s if peer is not None else GREETING_SECONDS_MAX / SILENT_INTERVALS_MAX
-            await trio.sleep(interval / 2)
+            peer = self._session.peer if self._session.is_open else None
+            interval = self._try_seconds / SILENT_INTERVALS_MAX if peer is None else peer.noop_interval_s
+            if peer is None:
+                with trio.move_on_after(interval / 2):
+                    await self._greeted.wait()
+            else:
+                await trio.sleep(interval / 2)
             if self._transport is None:
                 continue
             if trio.current_time() - self._received_at > SILENT_INTERVALS_MAX * interval:

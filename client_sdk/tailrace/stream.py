@@ -21,7 +21,6 @@ from tailrace.position import Positions
 from tailrace.transport import Transport
 from tailrace.wire.messages import Hello
 
-
 T = TypeVar("T")
 
 
@@ -65,13 +64,17 @@ class Stream:
         self._lifetime.start(self._keep)
         try:
             deadline = trio.current_time() + self._retry_for_s
-            while not self._session.answered:
-                await self._read_more(deadline)
-                self._guarded(self._session.handle_all, deadline)
-                self._send()
+            with trio.move_on_at(deadline):
+                while not self._session.answered:
+                    await self._read_more(deadline)
+                    self._guarded(self._session.handle_all, deadline)
+                    self._send()
+            if not self._session.answered:
+                raise Unreachable(f"no stream within {self._retry_for_s:g} s: {self._session.why_not_answered}")
         except BaseException as error:
             await self._leave(type(error), error, error.__traceback__)
             raise
+        self._wake.set()  # the node's interval is known now
         return self
 
     async def __aexit__(
@@ -198,6 +201,7 @@ class Stream:
 
     async def _receive(self, transport: Transport) -> bytes:
         self._reading = True
+        self._received_at = trio.current_time()  # nothing was heard before because nobody listened
         try:
             return await transport.receive()
         finally:

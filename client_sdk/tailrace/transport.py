@@ -48,6 +48,10 @@ class Transport(Protocol):
         """Writes what is queued, until closed; calls ``on_drained`` each time that the queue is empty again."""
         ...
 
+    def finish(self) -> None:
+        """Tells the peer that nothing more comes; what it still says can be received. For an empty backlog."""
+        ...
+
     def close(self) -> None:
         """Ends the connection at once; ``receive`` and ``run`` return or raise OSError."""
         ...
@@ -161,6 +165,10 @@ class TcpTransport:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
+    def finish(self) -> None:
+        with contextlib.suppress(OSError):  # the peer is gone, which ``receive`` will tell
+            self._sock.shutdown(socket.SHUT_WR)
+
     def close(self) -> None:
         if self._closed:
             return
@@ -184,6 +192,16 @@ async def open_tcp(host: str, port: int) -> TcpTransport:
 def _take(sock: trio.socket.SocketType) -> socket.socket:
     """The plain socket below a trio socket, which gives it up."""
     return socket.socket(sock.family, sock.type, sock.proto, fileno=sock.detach())
+
+
+def _accepted(sock: socket.socket) -> TcpTransport | None:
+    """The transport of a connection that was accepted; None where the peer has gone again."""
+    try:
+        name = sock.getpeername()
+        return TcpTransport(sock, f"{name[0]}:{name[1]}")
+    except OSError:
+        sock.close()
+        return None
 
 
 class TcpListener:
@@ -216,14 +234,14 @@ class TcpListener:
         while True:
             try:
                 stream = await listener.accept()
-                name = stream.socket.getpeername()
-                transport = TcpTransport(_take(stream.socket), f"{name[0]}:{name[1]}")
             except OSError as error:
                 # Out of descriptors or memory: others may give some back. Anything else was one peer's trouble.
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     await trio.sleep(0.1)
                 continue
-            nursery.start_soon(handler, transport)
+            transport = _accepted(_take(stream.socket))
+            if transport is not None:
+                nursery.start_soon(handler, transport)
 
     async def aclose(self) -> None:
         for listener in self._listeners:

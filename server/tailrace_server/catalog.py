@@ -66,6 +66,11 @@ class Catalog:
         """The feed that a creation would find, None where there is none. Raises FeedExists."""
         feed = self._by_name.get(info.name)
         if feed is None:
+            other = self._by_id.get(info.feed_id)
+            if other is not None:
+                raise FeedExists(
+                    f"feed {other.info.name!r} has the id {info.feed_id.hex()}: ids are random, make another"
+                )
             return None
         if feed.info.feed_id == info.feed_id:
             return feed  # the same request, sent again

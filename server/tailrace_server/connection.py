@@ -38,6 +38,7 @@ from tailrace.wire.messages import (
 )
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.feed import Feed
+from tailrace_server.lookup import Lookup
 from tailrace_server.partition import CONDITIONS, Partition, Taken
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.resume import answer_request
@@ -52,8 +53,13 @@ log = logging.getLogger("tailrace.server")
 PUMP_BYTES = 1024 * 1024
 # A body smaller than this is copied out of the chunk that it came in, which it would otherwise keep in memory.
 COPY_BYTES_MAX = 16 * 1024
-# One turn of catching up with the by-key index.
-CATCH_UP_SECONDS = 0.002
+# A peer that is told why its connection ends has this long to read it; what it goes on sending meanwhile is dropped.
+LINGER_SECONDS = 5.0
+# One turn of catching up with the by-key index, or of looking keys up.
+STEP_SECONDS = 0.002
+
+# Does a part of something, until the given function says that time is up; True once all is done.
+_Step = Callable[[Callable[[], bool]], bool]
 
 
 class Connection:
@@ -68,10 +74,13 @@ class Connection:
         self._nursery = nursery
         self._decoder = FrameDecoder(HELLO_BODY_BYTES_MAX)
         self._answers: list[bytes] = []
+        self._answer_bytes = 0  # of answers that have not left, those included that wait for an fsync
         self._greeted = False
         self._closing = False
+        self._closing_at = 0.0
         self._waiting_requests = 0
         self._drained = trio.Event()
+        self._room = trio.Event()
         transport.on_drained = self._on_drained
 
     # Reading
@@ -79,15 +88,16 @@ class Connection:
     async def run(self) -> None:
         """Reads and handles frames until either side closes."""
         try:
-            while not self._closing:
+            while True:
                 data = await self.transport.receive()
                 if not data:
                     return
+                if self._closing:
+                    continue  # a connection that is closed with something unread is reset, and the reason gets lost
                 self.received_at = self.node.clock.monotonic()
-                self._handle_data(data)
+                await self._handle_data(data)
                 self.node.turn_ended(self)
-                if self.transport.backlog_bytes > self.node.config.limits.backlog_bytes_max:
-                    await self.drained()
+                await self._wait_for_room()
         except OSError:
             return  # the peer is gone: nobody is left to tell
         finally:
@@ -99,17 +109,33 @@ class Connection:
         if self.transport.backlog_bytes:
             await self._drained.wait()
 
+    @property
+    def _has_room(self) -> bool:
+        """The peer has taken most of what it was answered, so that it may ask for more."""
+        return self._answer_bytes + self.transport.backlog_bytes <= self.node.config.limits.backlog_bytes_max
+
+    async def _wait_for_room(self) -> None:
+        """A checkpoint only where it has to wait."""
+        while not self._has_room and not self._closing:
+            if self._room.is_set():
+                self._room = trio.Event()
+            await self._room.wait()
+
     def _on_drained(self) -> None:
         self._drained.set()
+        self._room.set()
         if self._closing:
-            self.transport.close()
+            self.transport.finish()
         else:
             self.pump()
 
-    def _handle_data(self, data: bytes) -> None:
+    async def _handle_data(self, data: bytes) -> None:
         try:
             for frame in self._decoder.receive_data(data):
                 self._handle(frame)
+                if not self._has_room:
+                    self.node.turn_ended(self)
+                    await self._wait_for_room()
                 if self._closing:
                     return
         except TailraceError as error:
@@ -132,8 +158,11 @@ class Connection:
     # Sending
 
     def answer(self, data: bytes) -> None:
-        """Queues an answer; ``flush`` sends it together with others."""
+        """Queues an answer; ``flush`` sends it together with others. Nothing is said after the last word."""
+        if self._closing:
+            return
         self._answers.append(data)
+        self._answer_bytes += len(data)
         self.node.to_flush[self] = None
 
     def answer_error(self, error: TailraceError, id: int) -> None:
@@ -146,12 +175,21 @@ class Connection:
 
     def flush(self) -> None:
         """Sends what is queued: streams first, since a consumer has done its waiting."""
+        if self._closing:
+            return
         if self.rounds.has_news:
             self.pump()
         if self._answers:
-            answers, self._answers = self._answers, []
-            self.sent_at = self.node.clock.monotonic()
-            self.transport.send(b"".join(answers) if len(answers) > 1 else answers[0])
+            self._send_answers()
+
+    def _send_answers(self, last: bytes = b"") -> None:
+        answers, self._answers = self._answers, []
+        self._answer_bytes -= sum(map(len, answers))
+        if last:
+            answers.append(last)
+        self.sent_at = self.node.clock.monotonic()
+        self.transport.send(b"".join(answers) if len(answers) > 1 else answers[0])
+        self._room.set()
 
     def pump(self) -> None:
         """Sends what the streams have, as far as the consumer has granted room and the socket takes it."""
@@ -170,11 +208,11 @@ class Connection:
     def close_with(self, last: bytes) -> None:
         """Sends ``last`` and closes once the peer has it."""
         self._closing = True
+        self._closing_at = self.node.clock.monotonic()
         self.rounds.close_all()
-        self.transport.send(b"".join((*self._answers, last)))
-        self._answers = []
+        self._send_answers(last)
         if not self.transport.backlog_bytes:
-            self.transport.close()
+            self.transport.finish()
 
     def drain(self) -> None:
         """Ends every stream, since the node is about to stop."""
@@ -206,7 +244,10 @@ class Connection:
     def tick(self, now: float) -> None:
         """Called now and then: says something on an idle connection, and drops a peer that is silent."""
         limits = self.node.config.limits
-        if not self._greeted and now - self.opened_at > limits.hello_timeout_s:
+        if self._closing:
+            if now - self._closing_at > LINGER_SECONDS:
+                self.transport.close()
+        elif not self._greeted and now - self.opened_at > limits.hello_timeout_s:
             self.fail(ProtocolError(f"no HELLO within {limits.hello_timeout_s:g} s"))
         elif now - self.received_at > 3 * limits.noop_interval_s:
             self.fail(ProtocolError(f"nothing heard for {now - self.received_at:.0f} s"))
@@ -241,6 +282,7 @@ class Connection:
                 limits.frame_body_bytes_max,
                 limits.noop_interval_s,
                 ("memory", "disk"),
+                self.rounds.window_bytes,
             ).encode()
         )
 
@@ -311,7 +353,10 @@ class Connection:
             self._answer_when_durable(answer, id)
 
     def _answer_when_durable(self, answer: bytes, id: int) -> None:
+        self._answer_bytes += len(answer)
+
         def durable(error: TailraceError | None) -> None:
+            self._answer_bytes -= len(answer)
             self.answer(answer if error is None else encode_error(error, id))
 
         self.node.committer.when_durable(durable)
@@ -323,44 +368,26 @@ class Connection:
         feed = self.node.feeds.of_id(get.feed_id)
         count = feed.info.partitions
         partitions = [feed.partitions[number] for number in self.node.routes(get.keys, count)]
-        self._waiting(frame.id, self._level_with(set(partitions)), lambda: self._answer_get(frame.id, get, partitions))
+        lookup = Lookup(get.keys, partitions)
 
-    def _answer_get(self, id: int, get: Get, partitions: list[Partition]) -> None:
-        items: list[tuple[Version, int, bytes] | None] = []
-        in_flight = False
-        for key, partition in zip(get.keys, partitions, strict=True):
-            found = partition.find(key)
-            in_flight |= partition.high_seq > partition.durable_seq
-            if found is None or found.value is None:
-                items.append(None)
+        def answer_get() -> None:
+            answer = Got(lookup.items).encode(frame.id)
+            if get.level > Level.MEMORY and lookup.is_in_flight:
+                self._answer_when_durable(answer, frame.id)
             else:
-                items.append((partition.version_of(found.seq), found.timestamp, found.value))
-        answer = Got(items).encode(id)
-        if in_flight and get.level > Level.MEMORY:
-            self._answer_when_durable(answer, id)
-        else:
-            self.answer(answer)
+                self.answer(answer)
+
+        self._waiting(frame.id, lookup.step, answer_get)
 
     # Waiting for the by-key index
 
     def _when_level(self, partition: Partition, id: int, then: Callable[[], None]) -> None:
-        self._waiting(id, self._level_with({partition}), then)
+        """Runs ``then`` once the index is level with the tree, with nothing in between."""
+        self._waiting(id, lambda out_of_time: partition.keys.catch_up(partition.tree, out_of_time), then)
 
-    def _level_with(self, partitions: set[Partition]) -> Callable[[], bool]:
-        """A step of catching up, for about 2 ms; True once every index is level with its tree."""
-
-        def step() -> bool:
-            deadline = self.node.clock.monotonic() + CATCH_UP_SECONDS
-            return all(
-                p.keys.catch_up(p.tree, lambda: self.node.clock.monotonic() >= deadline)
-                for p in sorted(partitions, key=lambda p: p.id)
-            )
-
-        return step
-
-    def _waiting(self, id: int, step: Callable[[], bool], then: Callable[[], None]) -> None:
+    def _waiting(self, id: int, step: _Step, then: Callable[[], None]) -> None:
         """Runs ``then`` at once where one ``step`` is enough; else steps in a task, with the loop free in between."""
-        if step():
+        if step(self._out_of_time()):
             then()
             return
         if self._waiting_requests >= self.node.config.limits.waiting_requests_max:
@@ -368,11 +395,18 @@ class Connection:
         self._waiting_requests += 1
         self._nursery.start_soon(self._step_until, id, step, then)
 
-    async def _step_until(self, id: int, step: Callable[[], bool], then: Callable[[], None]) -> None:
+    def _out_of_time(self) -> Callable[[], bool]:
+        """True from about 2 ms on."""
+        clock = self.node.clock
+        deadline = clock.monotonic() + STEP_SECONDS
+        return lambda: clock.monotonic() >= deadline
+
+    async def _step_until(self, id: int, step: _Step, then: Callable[[], None]) -> None:
         try:
             while True:
                 await trio.lowlevel.checkpoint()
-                if step():
+                await self._wait_for_room()
+                if step(self._out_of_time()):
                     break
             then()
         except ProtocolError as error:
@@ -415,11 +449,11 @@ class Connection:
         self.answer(answer.encode(frame.id))
         if isinstance(answer, StreamEnd | RollBack):
             return
-        promised = max(request.snapshot_last, answer.seq) if request.seq is not None else answer.seq
+        # A consumer that has a part of a snapshot needs the rest before it stands anywhere.
+        promised = request.snapshot_last if request.snapshot_first < answer.seq else answer.seq
         stream = PartitionStream(frame.id, partition, request.level, answer.seq, request.end_seq, promised)
         # The answer has to leave before anything of the stream.
-        self.transport.send(b"".join(self._answers))
-        self._answers = []
+        self._send_answers()
         rounds.open(stream, self.has_news)
         if request.level == Level.DISK and partition.high_seq > partition.durable_seq:
             self.node.committer.hurry()

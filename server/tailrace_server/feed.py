@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -52,8 +53,8 @@ def info_of_request(value: dict[str, Any], partitions_max: int) -> FeedInfo:
         ages = [value.get("history_age_s"), value.get("history_bytes"), value.get("tombstone_age_s", 259_200)]
     except (KeyError, ValueError, TypeError) as error:
         raise ProtocolError(f"CREATE_FEED: {error!r}") from None
-    if len(feed_id) != 16 or any(not (age is None or isinstance(age, int | float)) for age in ages):
-        raise ProtocolError("CREATE_FEED: feed_id is not 16 bytes, or an age is not a number")
+    if len(feed_id) != 16:
+        raise ProtocolError(f"CREATE_FEED: feed_id has {len(feed_id)} bytes, not 16")
     if not isinstance(name, str) or not FEED_NAME.fullmatch(name):
         raise TailraceError(
             f"{name!r} cannot be the name of a feed: 1 to 100 of a-z, 0-9, '.', '_', '-', and a letter or digit first"
@@ -67,4 +68,11 @@ def info_of_request(value: dict[str, Any], partitions_max: int) -> FeedInfo:
     ):
         if found not in offered:
             raise TailraceError(f"feed {name!r}: {what} {found!r} is not offered by this node; {', '.join(offered)}")
+    for what, age in zip(("history_age_s", "history_bytes", "tombstone_age_s"), ages, strict=True):
+        if not _is_bound(age) and not (age is None and what != "tombstone_age_s"):
+            raise TailraceError(f"feed {name!r}: {what} is {age!r}, and has to be a number, 0 or more")
     return FeedInfo(name, feed_id, partitions, keyspace, retention, ages[0], ages[1], ages[2], replication)
+
+
+def _is_bound(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf

@@ -17,7 +17,7 @@ from tailrace.wire.messages import WriteFlag
 from tailrace_server.intake.door import check_at_door
 from tailrace_server.intake.producers import ProducerTable, Verdict
 from tailrace_server.journal import Journal
-from tailrace_server.tree.key_index import Found, KeyIndex
+from tailrace_server.tree.key_index import Found, KeyIndex, OpenBlocks
 from tailrace_server.tree.tree import Tree
 
 CONDITIONS = WriteFlag.IF_ABSENT | WriteFlag.IF_VERSION | WriteFlag.IF_PRESENT
@@ -139,9 +139,9 @@ class Partition:
         """The version that ``seq`` is."""
         return Version(self.id, self.log.branch_at(seq), seq)
 
-    def find(self, key: bytes) -> Found | None:
+    def find(self, key: bytes, opened: OpenBlocks | None = None) -> Found | None:
         """The newest row of ``key``, at any level; the by-key index has to be level with the tree."""
-        return self.keys.find(self.tree, key)
+        return self.keys.find(self.tree, key, opened)
 
     def durable_through(self, seq: int) -> None:
         """The journal holds everything up to ``seq``, fsynced."""

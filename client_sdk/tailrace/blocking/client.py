@@ -9,12 +9,13 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from tailrace.address import parse_url
+from tailrace.block import Block
 from tailrace.blocking.feed import Feed
 from tailrace.blocking.link import BlockingLink
 from tailrace.errors import NotDurable, TailraceError, Unreachable
-from tailrace.model import FeedInfo, Level, NodeStatus
+from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
 from tailrace.replies import feed_info, node_status
-from tailrace.requests.lane import Lane, random_producer_id
+from tailrace.requests.lane import Done, Lane, random_producer_id
 from tailrace.requests.session import RequestSession
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
@@ -48,14 +49,19 @@ class Client:
         self._session = RequestSession(Hello(name=name or "", token=token), time.monotonic)
         self._link = BlockingLink(self._session, addresses, connect_timeout)
         self._lanes: dict[tuple[bytes, int], Lane] = {}
+        self._closed = False
 
     def __enter__(self) -> Client:
         """Connects. Raises Unreachable where no node has answered within ``connect_timeout`` seconds, or Forbidden."""
         deadline = time.monotonic() + self._connect_timeout_s
-        if not self._link.run_until(lambda: self._session.is_open, deadline):
-            reason = self._session.last_error or "no answer"
-            self._link.close()
-            raise Unreachable(f"no node at {self._where} has answered within {self._connect_timeout_s:g} s: {reason}")
+        try:
+            if not self.run_until(lambda: self._session.is_open, deadline):
+                reason = self._session.last_error or "no answer"
+                waited = f"within {self._connect_timeout_s:g} s"
+                raise Unreachable(f"no node at {self._where} has answered {waited}: {reason}")
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -64,7 +70,8 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Ends the connection; what has no answer yet fails with Unreachable."""
+        """Ends the connection; what has no answer yet fails with Unreachable, and so does every later call."""
+        self._closed = True
         self._link.close()
         self._session.fail_all(Unreachable("the client was closed", outcome="unknown"))
 
@@ -73,10 +80,12 @@ class Client:
         name: str,
         *,
         partitions: int = 16,
+        keyspace: str = "hash",
         retention: str = "compact",
         history_age_s: float | None = None,
         history_bytes: int | None = None,
         tombstone_age_s: float = 259_200,
+        replication: str = "stream",
         exist_ok: bool = True,
         timeout: float | None = None,
     ) -> Feed:
@@ -85,13 +94,15 @@ class Client:
             "name": name,
             "feed_id": secrets.token_hex(16),
             "partitions": partitions,
+            "keyspace": keyspace,
             "retention": retention,
             "history_age_s": history_age_s,
             "history_bytes": history_bytes,
             "tombstone_age_s": tombstone_age_s,
+            "replication": replication,
             "exist_ok": exist_ok,
         }
-        self.call(Opcode.CREATE_FEED, value, timeout)
+        self.call(Opcode.CREATE_FEED, value, self.deadline(timeout))
         return Feed(self, name)
 
     def feed(self, name: str) -> Feed:
@@ -100,27 +111,18 @@ class Client:
 
     def feeds(self, *, timeout: float | None = None) -> list[FeedInfo]:
         """The feeds of the node, by name."""
-        return [feed_info(feed) for feed in self.call(Opcode.LIST_FEEDS, {}, timeout)["feeds"]]
+        value = self.call(Opcode.LIST_FEEDS, {}, self.deadline(timeout))
+        return [feed_info(feed) for feed in value["feeds"]]
 
     def drop_feed(self, name: str, *, timeout: float | None = None) -> None:
         """Drops a feed and all that is in it. Raises UnknownFeed."""
-        self.call(Opcode.DROP_FEED, {"name": name}, timeout)
+        self.call(Opcode.DROP_FEED, {"name": name}, self.deadline(timeout))
 
     def status(self, *, timeout: float | None = None) -> NodeStatus:
         """How the node is."""
-        return node_status(self.call(Opcode.STATUS, {}, timeout))
+        return node_status(self.call(Opcode.STATUS, {}, self.deadline(timeout)))
 
     # For feeds and writers
-
-    @property
-    def session(self) -> RequestSession:
-        """The protocol's state."""
-        return self._session
-
-    @property
-    def link(self) -> BlockingLink:
-        """What moves the bytes."""
-        return self._link
 
     def level(self, text: str) -> Level:
         """A level by name; ValueError where there is none, NotDurable where this node cannot give it."""
@@ -141,21 +143,72 @@ class Client:
         """When a request of now is given up (monotonic seconds): after ``timeout``, or ``retry_for`` seconds."""
         return time.monotonic() + (self._retry_for_s if timeout is None else timeout)
 
-    def call(self, opcode: Opcode, value: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
-        """A metadata request and its answer."""
-        answer: dict[str, Any] = self.ask(
-            lambda reply, deadline: self._session.call(opcode, value, reply.done, deadline), timeout
-        )
-        return answer
+    def run_until(self, done: Callable[[], bool], deadline: float | None = None) -> bool:
+        """Moves bytes until ``done()``; False where ``deadline`` (monotonic seconds) came first."""
+        self._check_open()
+        return self._link.run_until(done, deadline)
 
-    def ask(self, send: Callable[[Reply[Any], float], None], timeout: float | None) -> Any:
-        """Sends a request by ``send(reply, deadline)`` and waits for its answer, or raises its error."""
-        reply: Reply[Any] = Reply()
-        send(reply, self.deadline(timeout))
+    def call(self, opcode: Opcode, value: dict[str, Any], deadline: float) -> dict[str, Any]:
+        """A metadata request and its answer."""
+        self._check_open()
+        reply: Reply[dict[str, Any]] = Reply()
+        self._session.call(opcode, value, reply.done, deadline)
+        return self._wait(reply)
+
+    def get(self, feed_id: bytes, level: Level, keys: list[bytes], deadline: float) -> list[Item | None]:
+        """A look-up and its answer."""
+        self._check_open()
+        reply: Reply[list[Item | None]] = Reply()
+        self._session.get(feed_id, level, keys, reply.done, deadline)
+        return self._wait(reply)
+
+    def write(
+        self,
+        lane: Lane,
+        block: Block,
+        level: Level,
+        deadline: float,
+        *,
+        flags: int = 0,
+        if_version: Version | None = None,
+    ) -> VersionRange:
+        """A block and its answer."""
+        self._check_open()
+        reply: Reply[VersionRange] = Reply()
+        self._session.write(lane, block, level, reply.done, deadline, flags=flags, if_version=if_version)
+        return self._wait(reply)
+
+    def write_all(self, blocks: list[tuple[Lane, Block]], level: Level, deadline: float) -> dict[int, VersionRange]:
+        """Several blocks and their answers; the first error, with notes on who took his share."""
+        self._check_open()
+        replies: list[Reply[VersionRange]] = [Reply() for _ in blocks]
+        for (lane, block), reply in zip(blocks, replies, strict=True):
+            self._session.write(lane, block, level, reply.done, deadline)
+        self._link.run_until(lambda: all(reply.finished for reply in replies), None)
+        written = [reply.result for reply in replies if reply.result is not None]
+        for reply in replies:
+            if reply.error is not None:
+                taken = ", ".join(f"{r.partition} (seqs {r.first_seq} to {r.last_seq})" for r in written)
+                reply.error.add_note(f"of this batch, these partitions took their share: {taken or 'none'}")
+                raise reply.error
+        return {versions.partition: versions for versions in written}
+
+    def queue_write(self, lane: Lane, block: Block, level: Level, done: Done, deadline: float) -> None:
+        """Queues a block, and sends of what is queued as much as goes without waiting."""
+        self._check_open()
+        self._session.write(lane, block, level, done, deadline)
+        self._link.push()
+
+    def _wait(self, reply: Reply[_T]) -> _T:
         self._link.run_until(lambda: reply.finished, None)
         if reply.error is not None:
             raise reply.error
+        assert reply.result is not None
         return reply.result
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unreachable("the client was closed: connect again")
 
 
 def connect(

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import collections
-import contextlib
+import itertools
 import select
 import socket
 import time
 from collections.abc import Callable
 
 from tailrace.address import Address
-from tailrace.backoff import backoff_seconds
+from tailrace.blocking.dialer import Dialer
 from tailrace.errors import Forbidden, ProtocolError, TailraceError, Unreachable
 from tailrace.requests.session import RequestSession
 
 # How often deadlines and held requests are looked at while somebody waits.
 TICK_SECONDS = 0.05
 RECEIVE_BYTES = 256 * 1024
-_BUFFERS_MAX = 512
+# Linux takes 1,024 buffers in one call; half of them is a megabyte of small requests.
+BUFFERS_MAX = 512
+# A pause between calls after which a connection is looked at before anything is sent on it: the node may have ended it.
+IDLE_SECONDS = 1.0
+# One try at one address; then another one has its turn, however long the caller is ready to wait.
+TRY_SECONDS_MAX = 10.0
+# A node that has said nothing for so many of its intervals of noops is gone; it counts likewise.
+SILENT_INTERVALS = 3
 
 
 class BlockingLink:
@@ -25,23 +32,25 @@ class BlockingLink:
 
     def __init__(self, session: RequestSession, addresses: tuple[Address, ...], connect_timeout_s: float) -> None:
         self._session = session
-        self._addresses = addresses
-        self._connect_timeout_s = connect_timeout_s
+        self._try_s = min(connect_timeout_s, TRY_SECONDS_MAX)
+        self._dialer = Dialer(addresses, self._try_s)
         self._sock: socket.socket | None = None
+        self._poll = select.poll()
         self._out: collections.deque[memoryview] = collections.deque()
-        self._tries = 0
-        self._next_try = 0.0
+        self._heard_at = self._said_at = self._moved_at = 0.0
 
     def run_until(self, done: Callable[[], bool], deadline: float | None) -> bool:
         """Moves bytes until ``done()``; False where ``deadline`` (monotonic seconds) came first.
 
         Raises what no retry can mend: Forbidden, or a ProtocolError of the greeting.
         """
+        waiting_since = time.monotonic()
         while not done():
             now = time.monotonic()
             if deadline is not None and now >= deadline:
                 return False
             self._step(TICK_SECONDS if deadline is None else min(TICK_SECONDS, deadline - now))
+            self._check_silence(waiting_since)
         return True
 
     def push(self) -> None:
@@ -51,58 +60,82 @@ class BlockingLink:
 
     def close(self) -> None:
         """Ends the connection."""
+        self._dialer.close()
         if self._sock is not None:
+            self._poll.unregister(self._sock)
             self._sock.close()
             self._sock = None
         self._out.clear()
 
-    def _step(self, timeout_s: float) -> None:
+    def _step(self, wait_s: float) -> None:
         try:
-            if self._sock is None and not self._connect(timeout_s):
-                return
-            self._move(timeout_s)
-        except (TailraceError, OSError) as error:
+            if self._sock is None:
+                self._connect(wait_s)
+            else:
+                self._move(wait_s)
+        except TailraceError as error:
             self._lost(error)
+        except OSError as error:
+            self._lost(Unreachable(f"the connection broke: {error.strerror or error}"))
         self._session.expire()
 
-    def _connect(self, timeout_s: float) -> bool:
-        wait_s = self._next_try - time.monotonic()
-        if wait_s > 0:
-            time.sleep(min(wait_s, timeout_s))
-            return False
-        address = self._addresses[self._tries % len(self._addresses)]
-        try:
-            self._sock = socket.create_connection(address, timeout=self._connect_timeout_s)
-        except OSError as error:
-            raise Unreachable(f"cannot connect to {address}: {error.strerror or error}") from error
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._sock.setblocking(False)
-        self._session.connection_made()
-        return True
+    def _connect(self, wait_s: float) -> None:
+        self._sock = self._dialer.step(wait_s)
+        if self._sock is not None:
+            self._poll.register(self._sock, select.POLLIN)
+            self._heard_at = self._said_at = self._moved_at = time.monotonic()
+            self._session.connection_made()
 
-    def _move(self, timeout_s: float) -> None:
-        """Sends what is queued and reads once; waits for the socket for ``timeout_s`` at most."""
-        assert self._sock is not None
-        self._out.extend(memoryview(buffer) for buffer in self._session.data_to_send())
+    def _move(self, wait_s: float) -> None:
+        """Sends what is queued and reads once; waits for the socket for ``wait_s`` at most."""
+        now = time.monotonic()
+        if now - self._moved_at >= IDLE_SECONDS:
+            # What is sent on a connection that has ended would count as sent, with an unknown outcome.
+            self._moved_at = now
+            self._read(0.0)
+        self._session_data(now)
         self._write()
-        readable, writable, _ = select.select([self._sock], [self._sock] if self._out else [], [], timeout_s)
-        if writable:
-            self._write()
-        if readable:
+        self._read(wait_s)
+        self._moved_at = time.monotonic()
+
+    def _session_data(self, now: float) -> None:
+        peer = self._session.peer
+        if peer is not None and now - self._said_at >= peer.noop_interval_s:
+            self._session.noop()
+        buffers = self._session.data_to_send()
+        if buffers:
+            self._said_at = now
+            self._out.extend(map(memoryview, buffers))
+
+    def _read(self, wait_s: float) -> None:
+        assert self._sock is not None
+        wanted = select.POLLIN | select.POLLOUT if self._out else select.POLLIN
+        self._poll.modify(self._sock, wanted)
+        for _, event in self._poll.poll(wait_s * 1000):
+            if event & select.POLLOUT:
+                self._write()
+            if event & ~select.POLLOUT:
+                self._receive()
+
+    def _receive(self) -> None:
+        assert self._sock is not None
+        try:
             data = self._sock.recv(RECEIVE_BYTES)
-            if not data:
-                raise Unreachable("the node has closed the connection")
-            self._session.receive_data(data)
-            if self._session.is_open:
-                self._tries = 0
+        except BlockingIOError:
+            return
+        if not data:
+            raise Unreachable("the node has closed the connection")
+        self._heard_at = time.monotonic()
+        self._session.receive_data(data)
+        if self._session.is_open:
+            self._dialer.opened()
 
     def _write(self) -> None:
         assert self._sock is not None
         while self._out:
-            buffers = [self._out[index] for index in range(min(len(self._out), _BUFFERS_MAX))]
             try:
-                sent = self._sock.sendmsg(buffers)
-            except (BlockingIOError, InterruptedError):
+                sent = self._sock.sendmsg(list(itertools.islice(self._out, BUFFERS_MAX)))
+            except BlockingIOError:
                 return
             while sent:
                 first = self._out.popleft()
@@ -111,12 +144,23 @@ class BlockingLink:
                     break
                 sent -= first.nbytes
 
-    def _lost(self, error: Exception) -> None:
+    def _check_silence(self, waiting_since: float) -> None:
+        """Drops a connection on which nothing comes any more: the node's machine is gone, or the network is."""
+        if self._sock is None:
+            return
+        silent_s = time.monotonic() - max(self._heard_at, waiting_since)
+        peer = self._session.peer
+        limit_s = self._try_s  # for the greeting
+        if self._session.is_open and peer is not None:
+            limit_s = SILENT_INTERVALS * peer.noop_interval_s
+        if silent_s > limit_s:
+            self._lost(Unreachable(f"nothing heard from the node for {silent_s:.3g} s"))
+
+    def _lost(self, error: TailraceError) -> None:
         greeted = self._session.peer is not None
-        with contextlib.suppress(OSError):
-            self.close()
-        self._session.connection_lost(error if isinstance(error, TailraceError) else Unreachable(str(error)))
+        if self._sock is not None:
+            self._dialer.lost()
+        self.close()
+        self._session.connection_lost(error)
         if isinstance(error, Forbidden) or (isinstance(error, ProtocolError) and not greeted):
             raise error
-        self._tries += 1
-        self._next_try = time.monotonic() + backoff_seconds(self._tries)

@@ -67,6 +67,7 @@ class ConsumedPartition:
         self.position = position
         self.end_seq = end_seq
         self.state = State.WAITING
+        self.stream_id = 0  # of the last request
         self.reason = "not asked for yet"
         self.since = now
         self.retry_at = 0.0

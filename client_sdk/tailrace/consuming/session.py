@@ -11,6 +11,7 @@ Every end of a stream leads to another request but those in ``FINAL``. Source: d
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -25,12 +26,13 @@ from tailrace.errors import (
     Retryable,
     StreamEnded,
     TailraceError,
+    TooLarge,
     UnknownFeed,
 )
 from tailrace.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
-from tailrace.failover import FailoverLog, request_bounds
-from tailrace.model import EndReason, Level
-from tailrace.position import Position, Positions
+from tailrace.failover import SEQ_MAX, FailoverLog, request_bounds
+from tailrace.model import FEED_ID_BYTES, EndReason, Level
+from tailrace.position import PARTITION_MAX, Position, Positions
 from tailrace.wire.frames import Frame, FrameDecoder, encode_frame
 from tailrace.wire.messages import (
     PROTOCOL_VERSION,
@@ -102,7 +104,9 @@ class ConsumerSession:
         self._waiting: dict[int, ConsumedPartition] = {}  # those to be asked for, by id
         self._handled: dict[int, Position] = {}
         self._barriers: dict[bytes, Callable[[], None]] = {}
-        self._sent_barriers: set[bytes] = set()
+        self._sent_barriers: dict[bytes, bytes] = {}  # what was sent, and the barrier that it is for
+        self._cookies = itertools.count(1)
+        self._stream_ids = itertools.count(1)
         self._consumed_bytes = 0
         self._linked = False
         self._failure: TailraceError | None = None
@@ -118,6 +122,7 @@ class ConsumerSession:
         """A new connection: says hello."""
         self._decoder = FrameDecoder()
         self._out = [self._hello.encode()]
+        self._stream_ids = itertools.count(1)
 
     def connection_lost(self, reason: str) -> None:
         """The connection is gone. Events are still handed out; what was not handled comes again."""
@@ -134,7 +139,7 @@ class ConsumerSession:
                 self._wait(partition, reason, now)
 
     def receive_data(self, data: bytes) -> None:
-        """Takes what the node has sent; it is handled as far as events are asked for. Raises ProtocolError, TooLarge."""
+        """Takes what the node has sent; it is handled as events are asked for. Raises ProtocolError, TooLarge."""
         self._frames.extend(self._decoder.receive_data(data))
 
     def handle_all(self) -> None:
@@ -148,10 +153,16 @@ class ConsumerSession:
             if self._waiting:
                 self._request_waiting()
             self._send_barriers()
-            if self._consumed_bytes >= self._hello.window_bytes // 4:
+            if self._consumed_bytes >= self._credit_bytes:
                 self._send_credit()
         out, self._out = self._out, []
         return out
+
+    @property
+    def _credit_bytes(self) -> int:
+        """So much is consumed before it is told: a part of the window, which the node may have made smaller."""
+        window_bytes = self._hello.window_bytes
+        return max((window_bytes if self.peer is None else min(window_bytes, self.peer.window_bytes)) // 4, 1)
 
     def noop(self) -> None:
         """Says something, so that the node knows that this side lives."""
@@ -171,6 +182,12 @@ class ConsumerSession:
         return bool(self._partitions) and all(
             p.state in (State.OPEN, State.IN_SNAPSHOT, State.ENDED) for p in self._partitions.values()
         )
+
+    @property
+    def why_not_answered(self) -> str:
+        """What keeps the first partition that has not been agreed to."""
+        waiting = (p for p in self._partitions.values() if p.state in (State.WAITING, State.REQUESTED))
+        return next((f"partition {p.id}: {p.reason}" for p in waiting), "the node has not answered")
 
     @property
     def finished(self) -> bool:
@@ -264,19 +281,25 @@ class ConsumerSession:
     def forget_barrier(self, cookie: bytes) -> None:
         """Nobody waits for it any more."""
         self._barriers.pop(cookie, None)
-        self._sent_barriers.discard(cookie)
+        self._sent_barriers = {sent: barrier for sent, barrier in self._sent_barriers.items() if barrier != cookie}
 
     def _send_barriers(self) -> None:
+        """Sends those that are not under way, each time under another name.
+
+        Once a stream has ended, an answer to what was sent before counts for nothing: the node may have given it
+        because it had no such stream any more.
+        """
         if len(self._sent_barriers) == len(self._barriers) or not self.answered:
             return
-        for cookie in self._barriers:
-            if cookie not in self._sent_barriers:
-                self._sent_barriers.add(cookie)
-                self._out.append(encode_frame(Opcode.BARRIER, cookie))
+        under_way = set(self._sent_barriers.values())
+        for cookie in [cookie for cookie in self._barriers if cookie not in under_way]:
+            sent = next(self._cookies).to_bytes(8, "little")
+            self._sent_barriers[sent] = cookie
+            self._out.append(encode_frame(Opcode.BARRIER, sent))
 
     def _barrier_reached(self, cookie: bytes) -> None:
-        reached = self._barriers.pop(cookie, None)
-        self._sent_barriers.discard(cookie)
+        reached = self._barriers.get(cookie)
+        self.forget_barrier(cookie)
         if reached is not None:
             reached()
 
@@ -287,7 +310,7 @@ class ConsumerSession:
         now = self._clock()
         for partition in [p for p in self._waiting.values() if now >= p.retry_at]:
             del self._waiting[partition.id]
-            stream_id = partition.id + 1
+            partition.stream_id = stream_id = next(self._stream_ids)
             self._by_stream[stream_id] = partition
             partition.state = State.REQUESTED
             position = partition.position
@@ -329,9 +352,11 @@ class ConsumerSession:
             case Opcode.ROUND_COMPLETE:
                 self._queue.append(_Queued(RoundComplete(decode_number(frame.body, "ROUND_COMPLETE"))))
             case Opcode.BARRIER_REACHED:
-                self._queue.append(_Queued(decode_cookie(frame.body, "BARRIER_REACHED")))
+                cookie = self._sent_barriers.get(decode_cookie(frame.body, "BARRIER_REACHED"))
+                if cookie is not None:
+                    self._queue.append(_Queued(cookie))
             case Opcode.BARRIER_LOST:
-                self._sent_barriers.discard(decode_cookie(frame.body, "BARRIER_LOST"))
+                self._sent_barriers.pop(decode_cookie(frame.body, "BARRIER_LOST"), None)
             case _:
                 self._on_stream_frame(frame)
 
@@ -346,11 +371,7 @@ class ConsumerSession:
         self._out.append(encode_json(Opcode.PARTITIONS, {"name": self._wanted.feed}, _MAP_ID))
 
     def _on_map(self, value: dict[str, Any]) -> None:
-        try:
-            feed_id = bytes.fromhex(value["feed"]["feed_id"])
-            high_seqs = {int(p["id"]): int(p["high_seq"]) for p in value["partitions"]}
-        except (KeyError, TypeError, ValueError) as error:
-            raise ProtocolError(f"the partition map cannot be read: {error!r}") from None
+        feed_id, high_seqs = _read_map(value)
         if self.feed_id is not None and self.feed_id != feed_id:
             self._fail(UnknownFeed(f"feed {self._wanted.feed!r} was dropped, and another one made under its name"))
         self.feed_id = feed_id
@@ -394,14 +415,16 @@ class ConsumerSession:
 
     def _on_error(self, frame: Frame) -> None:
         error = decode_error(frame.body)
-        if isinstance(error, Retryable):
-            partition = self._by_stream.get(frame.id)
-            if partition is None:
-                raise error
+        partition = self._by_stream.get(frame.id)
+        if partition is not None and isinstance(error, Retryable):
             partition.step(Opcode.ERROR)
             self._try_again(partition, str(error))
-        else:
-            self._fail(error)
+            return
+        # What ends a connection that has been in use (silence, damage on the way) need not end the next one.
+        of_connection = frame.id == 0 and self._linked and isinstance(error, ProtocolError | TooLarge)
+        if of_connection or isinstance(error, Retryable):
+            raise error
+        self._fail(error)
 
     def _on_stream_frame(self, frame: Frame) -> None:
         partition = self._by_stream.get(frame.id)
@@ -429,7 +452,9 @@ class ConsumerSession:
                 f"a block of partition {block.header.partition} from seq {block.header.first_seq} on, in a complete "
                 f"snapshot of partition {partition.id} that has come to {before_seq}"
             )
-        mutations = Mutations.above(block, before_seq, branch=partition.log.branch)
+        # The log's newest branch is that of the newest rows only. (A block is of one branch.)
+        branch = partition.log.branch_at(block.header.last_seq)
+        mutations = Mutations.above(block, before_seq, branch=branch)
         if mutations is None:
             self._consumed_bytes += block.nbytes
             return
@@ -459,7 +484,6 @@ class ConsumerSession:
         if message.branch != partition.log.branch:
             # The node's history has changed under the stream: nothing of it may be applied under the old log.
             self._out.append(encode_frame(Opcode.STREAM_CLOSE, id=frame.id))
-            del self._by_stream[frame.id]
             self._try_again(partition, "the partition's history has changed")
             return
         position = partition.snapshot_started(message)
@@ -468,6 +492,11 @@ class ConsumerSession:
 
     def _on_snapshot_end(self, partition: ConsumedPartition, frame: Frame) -> None:
         _, seq = decode_seq(frame.body, "SNAPSHOT_END")
+        if partition.in_complete_snapshot and partition.position is not None and partition.position.seq < seq:
+            raise ProtocolError(
+                f"a complete snapshot of partition {partition.id} ends at seq {seq}, and has come to "
+                f"{partition.position.seq}"
+            )
         position = partition.at_end_of_run(seq)
         event = SnapshotEnd(partition.id, partition.snapshot_after + 1, seq, position)
         self._queue.append(_Queued(event, partition.id, position))
@@ -479,8 +508,8 @@ class ConsumerSession:
 
     def _on_stream_end(self, partition: ConsumedPartition, frame: Frame) -> None:
         end = StreamEnd.decode(frame.body)
-        del self._by_stream[frame.id]
         if end.reason is EndReason.END_REACHED:
+            self._by_stream.pop(partition.stream_id, None)
             partition.state, partition.reason = State.ENDED, end.message
         elif end.reason in FINAL:
             self._fail(FINAL[end.reason](end.message))
@@ -492,8 +521,23 @@ class ConsumerSession:
         self._wait(partition, reason, self._clock() + backoff_seconds(partition.tries))
 
     def _wait(self, partition: ConsumedPartition, reason: str, retry_at: float) -> None:
+        self._by_stream.pop(partition.stream_id, None)
+        self._sent_barriers.clear()
         partition.wait(reason, self._clock(), retry_at)
         self._waiting[partition.id] = partition
+
+
+def _read_map(value: dict[str, Any]) -> tuple[bytes, dict[int, int]]:
+    """The feed's id and the high seq of each partition."""
+    try:
+        feed_id = bytes.fromhex(value["feed"]["feed_id"])
+        high_seqs = {p["id"]: p["high_seq"] for p in value["partitions"]}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"the partition map cannot be read: {error!r}") from None
+    numbers = [(id, PARTITION_MAX) for id in high_seqs] + [(seq, SEQ_MAX) for seq in high_seqs.values()]
+    if len(feed_id) != FEED_ID_BYTES or any(type(n) is not int or not 0 <= n <= most for n, most in numbers):
+        raise ProtocolError("the partition map cannot be read: an id or a seq is out of its range")
+    return feed_id, high_seqs
 
 
 _STREAM_HANDLERS: dict[Opcode, Callable[[ConsumerSession, ConsumedPartition, Frame], None]] = {

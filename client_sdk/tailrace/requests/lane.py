@@ -26,7 +26,7 @@ import secrets
 from collections.abc import Callable
 
 from tailrace.block import Block
-from tailrace.errors import OutcomeUnknown, Retryable, TailraceError
+from tailrace.errors import NotDurable, OutcomeUnknown, Retryable, TailraceError
 from tailrace.model import Version, VersionRange
 from tailrace.wire.failures import OutOfOrder
 
@@ -147,7 +147,7 @@ class Lane:
 
     def _take_queued(self) -> list[WriteRequest]:
         taken: list[WriteRequest] = []
-        while self._queue and len(self._unanswered) < UNANSWERED_MAX:
+        while self._queue and self._has_room():
             request = self._queue.popleft()
             request.number = self._next_number
             self._next_number += 1
@@ -155,6 +155,10 @@ class Lane:
             self._send(request)
             taken.append(request)
         return taken
+
+    def _has_room(self) -> bool:
+        """The oldest number without an answer stays among the last 16, though later ones were answered or given up."""
+        return not self._unanswered or self._next_number - self._unanswered[0].number < UNANSWERED_MAX
 
     def _send(self, request: WriteRequest) -> None:
         request.state = State.SENT
@@ -181,17 +185,21 @@ class Lane:
         request.done(versions, None)
 
     def refused(self, request: WriteRequest, error: TailraceError, hold_until: float) -> None:
-        """The node has not written ``request``. Where that is only for now, it is sent again after ``hold_until``."""
+        """The node does not write ``request``. Where that is only for now, it is sent again after ``hold_until``.
+
+        What may have been written before stays in doubt: the node may have refused it before it looked for it.
+        """
         request.state = State.HELD
-        request.resend = False
         if isinstance(error, OutOfOrder):
             self._out_of_order(request, error)
         elif isinstance(error, Retryable):
+            # After a failed fsync nobody knows whether the journal has it.
+            request.resend |= isinstance(error, NotDurable)
             request.tries += 1
             self.held_until = max(self.held_until, hold_until)
         else:
             if isinstance(error, OutcomeUnknown):
-                self._anew = True
+                request.resend = self._anew = True
             self.fail(request, error)
 
     def fail(self, request: WriteRequest, error: TailraceError) -> None:
@@ -212,17 +220,22 @@ class Lane:
         for other in self._unanswered:
             if other.number > request.number:
                 other.number -= 1
+        self._abandoned = {number - (number > request.number) for number in self._abandoned}
 
     def _out_of_order(self, request: WriteRequest, error: OutOfOrder) -> None:
-        if self._anew or request.block.header.producer_id != self._producer_id:
+        if error.expected > request.block.header.producer_seq:
+            request.resend = self._anew = True
+            self.fail(request, OutcomeUnknown("the node has had this block's number, and no longer knows its result"))
+            return
+        request.resend = False  # it came after a gap, so it was not written
+        if self._anew:
             return  # it goes again under a new producer id in any case
         if error.expected == request.number or any(other.number == error.expected for other in self._unanswered):
             return  # an earlier one was refused or is missing; all go again, in order
         self._anew = True
-        if error.expected > request.number:
-            self.fail(request, OutcomeUnknown("the node has had this block's number, and no longer knows its result"))
-        elif error.expected not in self._abandoned and self._on_lost is not None:
-            self._on_lost([versions for number, versions in self._acknowledged if number >= error.expected])
+        lost = [versions for number, versions in self._acknowledged if number >= error.expected]
+        if self._on_lost is not None and (lost or error.expected not in self._abandoned):
+            self._on_lost(lost)
 
     def _begin_anew(self) -> None:
         """A new producer, from number 1. What is unanswered goes again under it."""

@@ -156,9 +156,23 @@ class RequestSession:
         done: Callable[[list[Item | None] | None, TailraceError | None], None],
         deadline: float,
     ) -> None:
-        """A look-up of at most 4,096 keys."""
-        get = Get(feed_id, level, keys)
-        self._ask(Request(get.encode, lambda frame: Got.decode(frame.body, keys), done, deadline))
+        """A look-up of at most 4,096 keys. Where their values do not fit into one answer, it asks for the rest."""
+        items: list[Item | None] = []
+
+        def ask(left: list[bytes]) -> None:
+            get = Get(feed_id, level, left)
+            self._ask(Request(get.encode, lambda frame: Got.decode(frame.body, left), found, deadline))
+
+        def found(part: list[Item | None] | None, error: TailraceError | None) -> None:
+            items.extend(part or ())
+            if error is not None:
+                done(None, error)
+            elif len(items) == len(keys):
+                done(items, None)
+            else:
+                ask(keys[len(items) :])
+
+        ask(keys)
 
     def write(
         self,

@@ -27,6 +27,7 @@ _CODES: dict[str, type[TailraceError]] = {
     "not_durable": errors.NotDurable,
     "no_space": errors.NoSpace,
     "outcome_unknown": errors.OutcomeUnknown,
+    "writes_lost": errors.WritesLost,
     "version_lost": errors.VersionLost,
     "version_conflict": errors.VersionConflict,
     "unknown_feed": errors.UnknownFeed,
@@ -67,6 +68,8 @@ def error_to_wire(error: TailraceError) -> dict[str, Any]:
     match error:
         case errors.VersionConflict():
             body["current"] = version_to_wire(error.current)
+        case errors.Unreachable():
+            body["outcome"] = error.outcome
         case errors.NotLeader():
             body["leader"] = error.leader
         case errors.DataGone():
@@ -86,6 +89,8 @@ def error_from_wire(body: dict[str, Any]) -> TailraceError:
     message = str(body.get("message", "the peer gave no reason"))
     if kind is errors.VersionConflict:
         return errors.VersionConflict(message, current=version_from_wire(body.get("current")))
+    if kind is errors.Unreachable:
+        return errors.Unreachable(message, outcome=str(body.get("outcome", "unknown")))
     if kind is errors.NotLeader:
         return errors.NotLeader(message, leader=body.get("leader"))
     if kind is errors.DataGone:

@@ -7,11 +7,12 @@ raises ProtocolError, never anything else, where they are not what they should b
 from __future__ import annotations
 
 import json
+import math
 import struct
 from typing import Any, NamedTuple
 
 from tailrace.errors import BadBlock, ProtocolError, TailraceError
-from tailrace.failover import FailoverLog
+from tailrace.failover import SEQ_MAX, FailoverLog
 from tailrace.model import EndReason, Item, Level, Version, VersionRange
 from tailrace.wire.failures import error_from_wire, error_to_wire
 from tailrace.wire.frames import encode_frame, frame_header
@@ -64,9 +65,30 @@ def _hex(value: dict[str, Any], name: str, size: int, what: str) -> bytes:
 
 def _seq(value: dict[str, Any], name: str, what: str, default: Any = ...) -> Any:
     found = _field(value, name, int, what, default)
-    if found is not default and not 0 <= found < 1 << 64:
+    if found is not default and not 0 <= found <= SEQ_MAX:
         raise ProtocolError(f"{what}: field {name!r} is {found}, not a seq")
     return found
+
+
+def _positive(value: dict[str, Any], name: str, what: str, default: int) -> int:
+    found: int = _field(value, name, int, what, default)
+    if found < 1:
+        raise ProtocolError(f"{what}: field {name!r} is {found}, not positive")
+    return found
+
+
+def _seconds(value: dict[str, Any], name: str, what: str) -> float:
+    found = value.get(name)
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < math.inf:
+        raise ProtocolError(f"{what}: field {name!r} is {found!r}, not a positive number of seconds")
+    return float(min(found, SEQ_MAX))
+
+
+def _texts(value: dict[str, Any], name: str, what: str) -> tuple[str, ...]:
+    found = _field(value, name, list, what)
+    if not all(isinstance(text, str) for text in found):
+        raise ProtocolError(f"{what}: field {name!r} is not a list of strings")
+    return tuple(found)
 
 
 def _log(value: dict[str, Any], what: str) -> FailoverLog:
@@ -91,7 +113,7 @@ def decode_error(body: bytes | memoryview) -> TailraceError:
     """The exception in an ERROR frame."""
     try:
         return error_from_wire(decode_json(body, "ERROR"))
-    except (ValueError, TypeError, LookupError) as error:
+    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
         return ProtocolError(f"ERROR: {error}")
 
 
@@ -112,15 +134,13 @@ class Hello(NamedTuple):
         versions = _field(value, "versions", list, "HELLO")
         if not versions or not all(isinstance(v, int) for v in versions):
             raise ProtocolError("HELLO: field 'versions' is not a list of integers")
-        window_bytes = _field(value, "window_bytes", int, "HELLO", cls().window_bytes)
-        if window_bytes < 1:
-            raise ProtocolError(f"HELLO: field 'window_bytes' is {window_bytes}, not positive")
+        window_bytes = _positive(value, "window_bytes", "HELLO", cls().window_bytes)
         name = _field(value, "name", str, "HELLO", "")
         return cls(tuple(versions), name[:200], _field(value, "token", str, "HELLO", None), window_bytes)
 
 
 class HelloOk(NamedTuple):
-    """The server's answer: who it is and what it accepts."""
+    """The server's answer: who it is and what it accepts. ``window_bytes``: what it will have under way at most."""
 
     version: int
     node_id: str
@@ -129,6 +149,7 @@ class HelloOk(NamedTuple):
     frame_body_bytes_max: int
     noop_interval_s: float
     levels: tuple[str, ...]
+    window_bytes: int = Hello().window_bytes
 
     def encode(self) -> bytes:
         return encode_json(Opcode.HELLO_OK, {**self._asdict(), "levels": list(self.levels)})
@@ -139,12 +160,13 @@ class HelloOk(NamedTuple):
         what = "HELLO_OK"
         return cls(
             _field(value, "version", int, what),
-            _field(value, "node_id", str, what),
-            _field(value, "cluster_id", str, what),
+            _hex(value, "node_id", 16, what).hex(),
+            _hex(value, "cluster_id", 16, what).hex(),
             _field(value, "software", str, what),
             _field(value, "frame_body_bytes_max", int, what),
-            float(_field(value, "noop_interval_s", (int, float), what)),  # type: ignore[arg-type]
-            tuple(_field(value, "levels", list, what)),
+            _seconds(value, "noop_interval_s", what),
+            _texts(value, "levels", what),
+            _positive(value, "window_bytes", what, Hello().window_bytes),
         )
 
 
@@ -242,7 +264,10 @@ _NONE = _GOT_ITEM.pack(0, 0, 0, 0, bytes(16))
 
 
 class Got(NamedTuple):
-    """The answer to a GET, in the order of its keys: (version, timestamp, value), or None where there is nothing."""
+    """The answer to a GET, in the order of its keys: (version, timestamp, value), or None where there is nothing.
+
+    It may end early where the values are large: the client asks again for the keys that are left.
+    """
 
     items: list[tuple[Version, int, bytes] | None]
 
@@ -259,13 +284,13 @@ class Got(NamedTuple):
 
     @staticmethod
     def decode(body: memoryview, keys: list[bytes]) -> list[Item | None]:
-        """The items; ``keys`` are those of the GET."""
+        """The items, one at least; ``keys`` are those of the GET."""
         (count,) = _unpack(_GOT_COUNT, body, "GOT")
-        if count != len(keys) or len(body) < _GOT_COUNT.size + count * _GOT_ITEM.size:
+        if not 1 <= count <= len(keys) or len(body) < _GOT_COUNT.size + count * _GOT_ITEM.size:
             raise ProtocolError(f"GOT: {count} items for {len(keys)} keys in {len(body)} bytes")
         items: list[Item | None] = []
         offset = _GOT_COUNT.size + count * _GOT_ITEM.size
-        for row, key in enumerate(keys):
+        for row, key in enumerate(keys[:count]):
             found, partition, seq, timestamp, branch = _GOT_ITEM.unpack_from(
                 body, _GOT_COUNT.size + row * _GOT_ITEM.size
             )

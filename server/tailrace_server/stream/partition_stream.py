@@ -65,11 +65,20 @@ class PartitionStream:
             size += block.nbytes
         self._blocks = tree.blocks_after(self.delivered_seq)
 
+    @property
+    def all_sent(self) -> bool:
+        """The last block of the snapshot has been sent."""
+        return self.delivered_seq >= self.snapshot_last
+
     def next_block(self) -> Block | None:
-        """The next block of the snapshot; None where it is complete, and the stream is between snapshots again."""
-        if self._blocks is not None and self.delivered_seq < self.snapshot_last:
-            block = next(self._blocks)
-            self.delivered_seq = block.header.last_seq
-            return block
+        """The next block of the snapshot; None where all were sent."""
+        if self._blocks is None or self.all_sent:
+            return None
+        block = next(self._blocks)
+        self.delivered_seq = block.header.last_seq
+        return block
+
+    def end_snapshot(self) -> None:
+        """The stream is between snapshots again."""
+        assert self.all_sent, "a snapshot ends where it was announced to end"
         self._blocks = None
-        return None

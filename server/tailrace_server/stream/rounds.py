@@ -40,6 +40,7 @@ class Rounds:
         self._notifiers: dict[int, Callable[[], None]] = {}
         self._news: SortedSet = SortedSet()
         self._turn: _Key | None = None  # the last one that had its turn in this pass
+        self._interrupted: _Key | None = None  # whose turn a full window has interrupted
         self._in_pass = False
         self._out: list[bytes | memoryview] = []
         self.barriers = Barriers()
@@ -125,6 +126,9 @@ class Rounds:
                 return None
             self._in_pass, self._turn = True, None
             self.round_number += 1
+        interrupted, self._interrupted = self._interrupted, None
+        if interrupted in self._news:
+            return interrupted
         index = 0 if self._turn is None else self._news.bisect_right(self._turn)
         if index >= len(self._news):
             self._in_pass = False
@@ -139,15 +143,13 @@ class Rounds:
         if not stream.in_snapshot:
             self._start_snapshot(stream)
         taken = 0
-        while taken < SLICE_BYTES and not self.window_full:
-            block = stream.next_block()
-            if block is None:
-                self._end_snapshot(stream)
-                break
+        while taken < SLICE_BYTES and (block := stream.next_block()) is not None:
             taken += self._send_block(stream, block)
-        else:
-            if self.window_full and stream.delivered_seq < stream.snapshot_last:
-                return taken  # its turn is not over: it goes on where the consumer grants more
+            if self.window_full and not stream.all_sent:
+                self._interrupted = key  # its turn goes on where the consumer grants more
+                return taken
+        if stream.all_sent:
+            self._end_snapshot(stream)
         self._turn = key
         if not stream.has_news:
             self._news.discard(key)
@@ -179,6 +181,7 @@ class Rounds:
         return size
 
     def _end_snapshot(self, stream: PartitionStream) -> None:
+        stream.end_snapshot()
         self._out.append(encode_seq(Opcode.SNAPSHOT_END, stream.partition.id, stream.snapshot_last, stream.id))
 
     def _return_barriers(self) -> None:

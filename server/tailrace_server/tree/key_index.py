@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tailrace.block import Block
+from tailrace.block import FLAG_COMPRESSED, Block, Columns
 from tailrace.hashing import key_hash
 from tailrace_server.tree.tree import Tree
 
@@ -21,7 +21,31 @@ from tailrace_server.tree.tree import Tree
 SLICE_ROWS = 4_096
 
 
+# What one turn of looking keys up keeps open of compressed blocks: two of the largest ones.
+OPEN_BYTES_MAX = 64 * 1024 * 1024
+
 _EXTENT = struct.Struct("<II")
+
+
+class OpenBlocks:
+    """The columns of blocks that keys were just found in: neighbours are decompressed once. Not to be kept for long."""
+
+    def __init__(self) -> None:
+        self._columns: dict[Block, Columns] = {}
+        self._raw_bytes = 0
+
+    def columns(self, block: Block) -> Columns:
+        """The columns of ``block``."""
+        if not block.header.flags & FLAG_COMPRESSED:
+            return block.open_columns()
+        columns = self._columns.get(block)
+        if columns is None:
+            if self._raw_bytes + block.header.raw_bytes > OPEN_BYTES_MAX:
+                self._columns.clear()
+                self._raw_bytes = 0
+            columns = self._columns[block] = block.open_columns()
+            self._raw_bytes += block.header.raw_bytes
+        return columns
 
 
 class Found(NamedTuple):
@@ -41,6 +65,8 @@ class KeyIndex:
 
     def catch_up(self, tree: Tree, out_of_time: Callable[[], bool]) -> bool:
         """Indexes what ``tree`` has above ``indexed_seq``; False where ``out_of_time()`` came first. Call it again."""
+        if self.indexed_seq == tree.last_seq:
+            return True
         for block in tree.blocks_after(self.indexed_seq):
             hashes = _hash_column(block)
             first_seq = block.header.first_seq
@@ -54,8 +80,8 @@ class KeyIndex:
                     return False
         return True
 
-    def find(self, tree: Tree, key: bytes) -> Found | None:
-        """The newest row of ``key``. The index has to be level with ``tree``."""
+    def find(self, tree: Tree, key: bytes, opened: OpenBlocks | None = None) -> Found | None:
+        """The newest row of ``key``; who looks up many gives ``opened``. The index has to be level with ``tree``."""
         assert self.indexed_seq == tree.last_seq, "the index is behind the tree"
         hash_ = key_hash(key)
         seq = self._newest.get(hash_)
@@ -63,7 +89,8 @@ class KeyIndex:
             return None
         block = tree.find(seq)
         assert block is not None, "an indexed seq is not in the tree"
-        found = _row(block, seq - block.header.first_seq, key)
+        columns = block.open_columns() if opened is None else opened.columns(block)
+        found = _row(block, columns, seq - block.header.first_seq, key)
         return found if found is not None else _search(tree, hash_, key)
 
 
@@ -72,8 +99,10 @@ def _search(tree: Tree, hash_: int, key: bytes) -> Found | None:
     for block in tree.newest_first():
         if not block.header.least_hash <= hash_ <= block.header.greatest_hash:
             continue
-        for row in np.flatnonzero(_hash_column(block) == np.uint64(hash_))[::-1].tolist():
-            found = _row(block, row, key)
+        columns = block.open_columns()
+        hashes = np.frombuffer(columns.hash_buffer, dtype="<u8")
+        for row in np.flatnonzero(hashes == np.uint64(hash_))[::-1].tolist():
+            found = _row(block, columns, row, key)
             if found is not None:
                 return found
     return None
@@ -83,9 +112,8 @@ def _hash_column(block: Block) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     return np.frombuffer(block.open_columns().hash_buffer, dtype="<u8")
 
 
-def _row(block: Block, row: int, key: bytes) -> Found | None:
+def _row(block: Block, columns: Columns, row: int, key: bytes) -> Found | None:
     """Row ``row`` of ``block`` where its key is ``key``."""
-    columns = block.open_columns()
     start, stop = _EXTENT.unpack_from(columns.key_offsets, 4 * row)
     if columns.key_data[start:stop] != key:
         return None

@@ -1,0 +1,101 @@
+"""Connecting without waiting for longer than asked: to one of several nodes, again and again."""
+
+from __future__ import annotations
+
+import collections
+import errno
+import os
+import select
+import socket
+import time
+
+from tailrace.address import Address
+from tailrace.backoff import backoff_seconds
+from tailrace.errors import Unreachable
+
+_UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR)
+
+
+class Dialer:
+    """Tries the addresses in turn, with a growing pause after each failure.
+
+    ``timeout_s``: how long one try may take. Names are looked up by the system, which takes its own time.
+    """
+
+    def __init__(self, addresses: tuple[Address, ...], timeout_s: float) -> None:
+        self._addresses = addresses
+        self._timeout_s = timeout_s
+        self._tries = 0
+        self._next_try = 0.0
+        self._address = addresses[0]
+        # What the name of one address stands for and is still to be tried: "localhost" is ::1 and 127.0.0.1.
+        self._candidates: collections.deque[tuple[socket.AddressFamily, tuple[object, ...]]] = collections.deque()
+        self._sock: socket.socket | None = None
+        self._give_up = 0.0
+
+    def step(self, wait_s: float) -> socket.socket | None:
+        """A connected socket, not blocking; None where there is none within ``wait_s``: step again.
+
+        Raises Unreachable where a try has failed; the next step makes another one.
+        """
+        if self._sock is None:
+            pause_s = self._next_try - time.monotonic()
+            if pause_s > 0:
+                time.sleep(min(pause_s, wait_s))
+                return None
+            self._sock = self._begin()
+            self._give_up = time.monotonic() + self._timeout_s
+        poll = select.poll()
+        poll.register(self._sock, select.POLLOUT)
+        if not poll.poll(wait_s * 1000):
+            if time.monotonic() >= self._give_up:
+                raise self._failed(f"no answer within {self._timeout_s:g} s")
+            return None
+        code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise self._failed(os.strerror(code))
+        sock, self._sock = self._sock, None
+        self._candidates.clear()
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def opened(self) -> None:
+        """The node at the other end has greeted: the next failure is the first one."""
+        self._tries = 0
+
+    def lost(self) -> None:
+        """A connection is gone: the next one is made after a pause."""
+        self._tries += 1
+        self._next_try = time.monotonic() + backoff_seconds(self._tries)
+
+    def close(self) -> None:
+        """Ends a try that is under way."""
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+    def _begin(self) -> socket.socket:
+        if not self._candidates:
+            self._address = self._addresses[self._tries % len(self._addresses)]
+            try:
+                found = socket.getaddrinfo(self._address.host, self._address.port, type=socket.SOCK_STREAM)
+            except OSError as error:
+                raise self._failed(error.strerror or str(error)) from None
+            self._candidates.extend((family, where) for family, _, _, _, where in found)
+        family, where = self._candidates.popleft()
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:  # out of descriptors, or a family that this machine does not have
+            raise self._failed(error.strerror or str(error)) from None
+        sock.setblocking(False)
+        code = sock.connect_ex(where)
+        if code not in _UNDER_WAY:
+            sock.close()
+            raise self._failed(os.strerror(code))
+        return sock
+
+    def _failed(self, why: str) -> Unreachable:
+        self.close()
+        if not self._candidates:
+            self.lost()
+        return Unreachable(f"cannot connect to {self._address}: {why}")

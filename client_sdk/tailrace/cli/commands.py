@@ -1,0 +1,131 @@
+"""Finds the commands, runs the one that is called, and turns what goes wrong into one line and an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from tailrace._version import __version__
+from tailrace.cli.errors import FAILED, INTERRUPTED, WRONG_USAGE, CommandFailed, alone, explain
+
+GROUP = "tailrace.commands"
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``tailrace`` with these arguments; gives the exit code."""
+    commands = installed_commands()
+    called = next((argument for argument in arguments if not argument.startswith("-")), None)
+    # Only what is called is imported: a command of one package must not wait for the libraries of another.
+    wanted = {called: commands[called]} if called in commands else commands
+    return invoke(make_app(wanted), arguments)
+
+
+def installed_commands() -> dict[str, EntryPoint]:
+    """The commands of every installed package, by name."""
+    return {entry.name: entry for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)}
+
+
+def make_app(commands: dict[str, EntryPoint]) -> typer.Typer:
+    """The command line of these commands. One that cannot be imported stays in it, and says why when it is called."""
+    app = typer.Typer(
+        name="tailrace",
+        help="Tailrace, a changefeed service: serve feeds, write to them, follow them.",
+        invoke_without_command=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_root)
+    for name, entry in commands.items():
+        try:
+            loaded = entry.load()
+        except Exception as error:
+            # Whatever a package of others raises while it is imported: its command is broken, and only that one.
+            _add_broken(app, name, entry, error)
+            continue
+        if isinstance(loaded, typer.Typer):
+            app.add_typer(loaded, name=name)
+        else:
+            app.command(name)(loaded)
+    return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tailrace {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(WRONG_USAGE)
+
+
+def _add_broken(app: typer.Typer, name: str, entry: EntryPoint, error: Exception) -> None:
+    why = f"{type(error).__name__}: {error}" if not isinstance(error, ImportError) else str(error)
+    hint = f": pip install 'tailrace[{','.join(entry.extras)}]'" if entry.extras else ""
+    message = f"the command {name!r} cannot be loaded ({why}){hint}"
+
+    def broken() -> NoReturn:
+        raise CommandFailed(message)
+
+    settings: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    app.command(name, help=f"Not available here ({why}).", context_settings=settings)(broken)
+
+
+def invoke(app: Callable[..., Any], arguments: Sequence[str]) -> int:
+    """Calls a typer application; gives the exit code. What is explained needs no traceback; a bug keeps its own."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not end a command
+    try:
+        code = app(args=list(arguments), prog_name="tailrace", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except typer.Abort:
+        return FAILED
+    except BrokenPipeError:
+        _forget_stdout()
+        return FAILED
+    except BaseException as error:
+        cause = alone(error)
+        if isinstance(cause, KeyboardInterrupt):
+            return INTERRUPTED
+        usage = _usage_line(cause)
+        message = explain(cause) if usage is None else usage
+        if message is None:
+            raise
+        if message:
+            print(f"tailrace: {message}", file=sys.stderr)
+        return int(getattr(cause, "exit_code", FAILED))
+
+
+def _usage_line(error: BaseException) -> str | None:
+    """What the parser of the command line objects to, in one line; None where the error is another one."""
+    # By its methods: where typer keeps the class has changed from version to version.
+    format_message = getattr(error, "format_message", None)
+    if format_message is None:
+        return None
+    message = " ".join(format_message().split())
+    context = getattr(error, "ctx", None)
+    command = "tailrace" if context is None else context.command_path
+    return f"{message.rstrip('.')}; see `{command} --help`"
+
+
+def _forget_stdout() -> None:
+    """Nobody reads any more: what is still buffered must not fail again when the interpreter ends."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,130 @@
+"""``tailrace feed``: create, list, show and drop feeds."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from tailrace.cli.errors import CommandFailed
+from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, Token, Url, target
+from tailrace.cli.output import make_console, make_table, print_json
+from tailrace.client import Client
+from tailrace.errors import UnknownFeed
+from tailrace.model import FeedInfo, PartitionInfo
+
+app = typer.Typer(help="Create, list, show and drop feeds.", rich_markup_mode=None)
+
+
+class Retention(enum.StrEnum):
+    """What a feed keeps."""
+
+    COMPACT = "compact"
+    HISTORY = "history"
+
+
+@app.command()
+def create(
+    feed: FeedName,
+    partitions: Annotated[int, typer.Option("--partitions", help="How many; this is for ever.")] = 16,
+    retention: Annotated[
+        Retention, typer.Option("--retention", help="The latest mutation of each key, or all of them.")
+    ] = Retention.COMPACT,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    node: Node = None,
+    token: Token = None,
+) -> None:
+    """Create a feed. One that exists and is as asked for is fine; one that is different is an error."""
+
+    async def work(client: Client) -> FeedInfo:
+        await client.create_feed(feed, partitions=partitions, retention=retention.value)
+        return await _find(client, feed)
+
+    info = target("feed create", url, node, token).call(work)
+    if json:
+        print_json(_info_to_json(info))
+    else:
+        print(f"feed {info.name}: {info.partitions} partitions, retention {info.retention}")
+
+
+@app.command("list")
+def list_feeds(json: Json = False, url: Url = DEFAULT_URL, node: Node = None, token: Token = None) -> None:
+    """List the feeds."""
+    infos = target("feed list", url, node, token).call(Client.feeds)
+    if json:
+        for info in infos:
+            print_json(_info_to_json(info))
+    elif infos:
+        columns = [("feed", "left"), ("partitions", "right"), ("retention", "left"), ("id", "left")]
+        rows = ((info.name, info.partitions, info.retention, info.feed_id.hex()) for info in infos)
+        make_console().print(make_table("", columns, rows))
+    else:
+        print("no feeds yet; `tailrace feed create NAME` makes one", file=sys.stderr)
+
+
+@app.command()
+def show(feed: FeedName, json: Json = False, url: Url = DEFAULT_URL, node: Node = None, token: Token = None) -> None:
+    """Show a feed and its partitions."""
+
+    async def work(client: Client) -> tuple[FeedInfo, list[PartitionInfo]]:
+        return await _find(client, feed), await client.feed(feed).partitions()
+
+    info, partitions = target("feed show", url, node, token).call(work)
+    if json:
+        print_json({**_info_to_json(info), "partitions": [_partition_to_json(partition) for partition in partitions]})
+        return
+    console = make_console()
+    console.print(f"feed {info.name}, id {info.feed_id.hex()}, retention {info.retention}", markup=False)
+    columns = [
+        ("partition", "right"),
+        ("first hash", "left"),
+        ("last hash", "left"),
+        ("mutations", "right"),
+        ("durable", "right"),
+        ("term", "right"),
+        ("state", "left"),
+        ("leader", "left"),
+    ]
+    rows = (
+        (p.id, f"{p.hash_first:016x}", f"{p.hash_last:016x}", p.high_seq, p.durable_seq, p.term, p.state, p.leader)
+        for p in partitions
+    )
+    console.print(make_table("", columns, rows))
+
+
+@app.command()
+def drop(
+    feed: FeedName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, even at a terminal.")] = False,
+    url: Url = DEFAULT_URL,
+    node: Node = None,
+    token: Token = None,
+) -> None:
+    """Drop a feed and everything in it. Asks first where the input is a terminal."""
+    if not yes and sys.stdin.isatty() and not typer.confirm(f"Drop feed {feed} and everything in it?", err=True):
+        raise CommandFailed("nothing was dropped")
+
+    async def work(client: Client) -> None:
+        await client.drop_feed(feed)
+
+    target("feed drop", url, node, token).call(work)
+
+
+async def _find(client: Client, feed: str) -> FeedInfo:
+    for info in await client.feeds():
+        if info.name == feed:
+            return info
+    raise UnknownFeed(f"there is no feed {feed!r}; `tailrace feed list` lists those there are")
+
+
+def _info_to_json(info: FeedInfo) -> dict[str, Any]:
+    return {**info._asdict(), "feed_id": info.feed_id.hex()}
+
+
+def _partition_to_json(partition: PartitionInfo) -> dict[str, Any]:
+    # 64-bit hashes are no numbers in many a JSON reader.
+    bounds = {"hash_first": f"{partition.hash_first:016x}", "hash_last": f"{partition.hash_last:016x}"}
+    return {**partition._asdict(), **bounds}

@@ -1,0 +1,73 @@
+"""The options of every command that talks to a node, and the client that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, NamedTuple, TypeVar
+
+import trio
+import typer
+
+from tailrace.address import parse_address, parse_url
+from tailrace.cli.errors import WrongUsage
+from tailrace.client import Client, connect
+
+T = TypeVar("T")
+
+DEFAULT_URL = "tailrace://127.0.0.1:4700"
+# Long enough for a node that is being restarted under a supervisor; short enough for a person who mistyped a port.
+CONNECT_SECONDS_MAX = 5.0
+RETRY_SECONDS_MAX = 10.0
+
+Url = Annotated[
+    str,
+    typer.Option("--url", envvar="TAILRACE_URL", metavar="URL", help="The nodes: tailrace://HOST:PORT[,HOST:PORT...]."),
+]
+Node = Annotated[
+    str | None, typer.Option("--node", metavar="HOST:PORT", help="One node; short for --url tailrace://HOST:PORT.")
+]
+Token = Annotated[
+    str | None, typer.Option("--token", envvar="TAILRACE_TOKEN", metavar="TOKEN", help="What permits this.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+FeedName = Annotated[str, typer.Argument(metavar="FEED", help="The name of a feed.", show_default=False)]
+
+
+class Target(NamedTuple):
+    """Where a command goes, and as whom; ``name`` is shown in the node's status."""
+
+    url: str
+    token: str | None
+    name: str
+
+    def client(self) -> Client:
+        """A client, not connected yet; to be made inside of a trio run."""
+        return connect(
+            self.url,
+            token=self.token,
+            name=self.name,
+            connect_timeout=CONNECT_SECONDS_MAX,
+            retry_for=RETRY_SECONDS_MAX,
+        )
+
+    def call(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        """Connects, does ``work``, and gives its result. Raises what the SDK raises."""
+
+        async def connected() -> list[T]:
+            results = []
+            async with self.client() as client:
+                results.append(await work(client))
+            return results
+
+        [result] = trio.run(connected)
+        return result
+
+
+def target(command: str, url: str, node: str | None, token: str | None) -> Target:
+    """What the options say. Raises WrongUsage for a bad address."""
+    try:
+        address = f"tailrace://{parse_address(node)}" if node is not None else url
+        parse_url(address)
+    except ValueError as error:
+        raise WrongUsage(f"{'--url' if node is None else '--node'}: {error}") from None
+    return Target(address, token, f"tailrace {command}")

@@ -1,0 +1,170 @@
+"""``tailrace status``: a node, its feeds and its connections, once or again and again."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import trio
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from tailrace.cli.options import DEFAULT_URL, Json, Node, Token, Url, target
+from tailrace.cli.output import make_console, make_table, print_json, printable
+from tailrace.client import Client
+from tailrace.errors import Retryable
+
+WATCH_INTERVAL_SECONDS = 1.0
+
+
+def status(
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")] = False,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    node: Node = None,
+    token: Token = None,
+) -> None:
+    """Show a node: whether it is healthy, its feeds, its connections."""
+    node_target = target("status", url, node, token)
+
+    async def run() -> None:
+        async with node_target.client() as client:
+            if not watch:
+                _print(make_console(), (await client.status()).details, json)
+                return
+            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_cancel_at_signal, signals, nursery.cancel_scope)
+                    await _watch(client, json)
+
+    trio.run(run)
+
+
+async def _cancel_at_signal(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+    await anext(signals)
+    scope.cancel()
+
+
+async def _watch(client: Client, json: bool) -> None:
+    console = make_console()
+    if json or not console.is_terminal:
+        async for details in _every_second(client):
+            _print(console, details, json)
+            sys.stdout.flush()
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        async for details in _every_second(client):
+            live.update(render(details), refresh=True)
+
+
+async def _every_second(client: Client) -> AsyncIterator[dict[str, Any]]:
+    """The status; where the node does not answer, an object with nothing but the reason."""
+    while True:
+        try:
+            yield (await client.status()).details
+        except Retryable as error:
+            yield {"unreachable": str(error)}
+        await trio.sleep(WATCH_INTERVAL_SECONDS)
+
+
+def _print(console: Console, details: dict[str, Any], json: bool) -> None:
+    if json:
+        print_json(details)
+    else:
+        console.print(render(details))
+
+
+def render(details: dict[str, Any]) -> RenderableType:
+    """A node's status, as ``/api/status`` gives it, as text and tables."""
+    if "unreachable" in details:
+        return Text(f"no answer: {printable(details['unreachable'])}", style="red")
+    return Group(_summary(details), _feeds(details["feeds"]), _connections(details["connections"]))
+
+
+def _summary(details: dict[str, Any]) -> Text:
+    healthy = Text("healthy", style="green") if details["healthy"] else Text("NOT healthy", style="bold red")
+    journal = details["journal"]
+    lines = [
+        Text.assemble(f"{details['software']}, node {details['node_id'][:8]}, ", healthy),
+        Text(f"up {show_seconds(details['uptime_s'])}, data in {printable(details['data'])}"),
+        Text(
+            f"journal: {show_bytes(journal['bytes'])} in {journal['files']} files, "
+            f"mean sync {1000 * journal['mean_sync_seconds']:.2f} ms"
+        ),
+    ]
+    if details["failure"] is not None:
+        lines.insert(1, Text(printable(details["failure"]), style="red"))
+    if details["unclean_start"] is not None:
+        lines.append(Text(f"the stop before this start was not clean: {printable(details['unclean_start'])}"))
+    return Text("\n").join(lines)
+
+
+def _feeds(feeds: list[dict[str, Any]]) -> RenderableType:
+    columns = [
+        ("feed", "left"),
+        ("partitions", "right"),
+        ("retention", "left"),
+        ("mutations", "right"),
+        ("not durable yet", "right"),
+        ("memory", "right"),
+    ]
+    rows = (
+        (
+            feed["name"],
+            feed["partitions"],
+            feed["retention"],
+            f"{feed['mutations']:,}",
+            f"{feed['mutations'] - feed['durable']:,}",
+            show_bytes(feed["memory_bytes"]),
+        )
+        for feed in feeds
+    )
+    return make_table("Feeds", columns, rows) if feeds else Text("\nno feeds")
+
+
+def _connections(connections: list[dict[str, Any]]) -> RenderableType:
+    columns = [
+        ("peer", "left"),
+        ("name", "left"),
+        ("age", "right"),
+        ("streams", "right"),
+        ("on its way", "right"),
+        ("", "left"),
+    ]
+    rows = (
+        (
+            connection["peer"],
+            connection["name"],
+            show_seconds(connection["age_s"]),
+            connection["streams"],
+            show_bytes(connection["outstanding_bytes"] + connection["backlog_bytes"]),
+            "slow" if connection["slow"] else "",
+        )
+        for connection in connections
+    )
+    return make_table("Connections", columns, rows)
+
+
+def show_bytes(count: float) -> str:
+    """A number of bytes, for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
+
+
+def show_seconds(seconds: float) -> str:
+    """A duration, for people: its two largest units."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"

@@ -1,0 +1,215 @@
+"""``tailrace tail``: follows a feed, from wherever it is told to, until it is interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import stat
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import trio
+import typer
+
+from tailrace.cli.errors import CommandFailed, WrongUsage
+from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, Target, Token, Url, target
+from tailrace.cli.output import printable, to_json_line
+from tailrace.consuming.session import Event
+from tailrace.errors import BadPosition
+from tailrace.events import Mutations, Rollback
+from tailrace.json_rows import bytes_field, mutation_to_row
+from tailrace.position import Positions
+from tailrace.stream import Stream
+
+# Written at once; more than a pipe takes, and little to hold.
+WRITE_CHARS = 256 * 1024
+# After Ctrl-C: what a write may still take where the reader is slow.
+GRACE_SECONDS = 0.5
+
+
+def tail(
+    feed: FeedName,
+    since: Annotated[
+        str,
+        typer.Option(
+            "--since",
+            metavar="WHERE",
+            help="beginning, now, the positions that an earlier tail has printed, or @FILE with such positions.",
+        ),
+    ] = "beginning",
+    positions_to: Annotated[
+        Path | None,
+        typer.Option(
+            "--positions-to", metavar="FILE", help="Where to write the positions at the end, in place of stderr."
+        ),
+    ] = None,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    node: Node = None,
+    token: Token = None,
+) -> None:
+    """Follow a feed: print each mutation, those there are and those to come, until Ctrl-C.
+
+    At the end it says the positions from which another tail goes on: what was printed as a whole is not printed again.
+    """
+    start = _parse_since(since)
+    follower = _Follower(target("tail", url, node, token), feed, start, _json_lines if json else _plain_lines)
+    try:
+        trio.run(follower.run)
+    finally:
+        _tell(follower.positions, positions_to)
+
+
+def _parse_since(since: str) -> str | Positions:
+    if since in ("beginning", "now"):
+        return since
+    try:
+        text = Path(since[1:]).read_text(encoding="ascii", errors="replace") if since.startswith("@") else since
+        return Positions.parse(text)
+    except OSError as error:
+        raise WrongUsage(f"--since: {since[1:]}: {error.strerror or error}") from None
+    except BadPosition as error:
+        raise WrongUsage(f"--since: {error}; or write beginning or now") from None
+
+
+class _Follower:
+    """Prints a feed. ``positions``: where to go on after what was printed; None where nothing has begun."""
+
+    def __init__(
+        self, target: Target, feed: str, since: str | Positions, lines: Callable[[Event], Iterator[str]]
+    ) -> None:
+        self._target = target
+        self._feed = feed
+        self._since = since
+        self._lines = lines
+        self._output = _Output()
+        self._unread = False
+        self.positions: Positions | None = None
+
+    async def run(self) -> None:
+        """Until SIGINT or SIGTERM, or until nobody reads any more."""
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._cancel_at_signal, signals, nursery.cancel_scope)
+                nursery.start_soon(self._cancel_without_reader, nursery.cancel_scope)
+                try:
+                    async with (
+                        self._target.client() as client,
+                        client.feed(self._feed).consume(self._since) as stream,
+                    ):
+                        await self._print(stream)
+                except BrokenPipeError:
+                    self._unread = True
+                nursery.cancel_scope.cancel()
+        if self._unread:
+            self.positions = None  # nobody knows how much of what was printed has been read
+
+    async def _cancel_at_signal(self, signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+        await anext(signals)
+        self._output.hurry()
+        scope.cancel()
+
+    async def _cancel_without_reader(self, scope: trio.CancelScope) -> None:
+        """Where stdout is a pipe: a feed may be silent for hours, and a write is not needed to find nobody reading."""
+        descriptor = sys.stdout.fileno()
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            # The end for writing is never readable; it wakes up by its error, when the other end is closed.
+            await trio.lowlevel.wait_readable(descriptor)
+            self._unread = True
+            scope.cancel()
+
+    async def _print(self, stream: Stream) -> None:
+        self.positions = stream.positions
+        async for event in stream:
+            for line in self._lines(event):
+                self._output.add(line)
+                if self._output.chars >= WRITE_CHARS:
+                    await self._output.write()
+            if not stream.has_event():
+                await self._output.write()
+            if not self._output.chars:
+                self.positions = stream.latest_positions
+
+
+class _Output:
+    """What goes to stdout. It is written in a thread, so that a reader who waits keeps nothing else waiting.
+
+    By the descriptor: a thread that is stuck in a write when the interpreter ends must hold no lock of ``sys.stdout``.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._writing = trio.CancelScope()
+        self._grace_s = math.inf
+        self.chars = 0
+
+    def add(self, line: str) -> None:
+        self._lines.append(line)
+        self.chars += len(line)
+
+    async def write(self) -> None:
+        """Writes what was added. Raises BrokenPipeError where nobody reads any more."""
+        data = "".join(self._lines).encode(sys.stdout.encoding or "utf-8", "backslashreplace")
+        self._lines = []
+        if data:
+            # Shielded: what was written should be counted as written.
+            deadline = trio.current_time() + self._grace_s
+            with trio.CancelScope(deadline=deadline, shield=True) as self._writing:
+                await trio.to_thread.run_sync(_write_all, sys.stdout.fileno(), data, abandon_on_cancel=True)
+            if self._writing.cancelled_caught:
+                await trio.sleep_forever()  # the command is being ended
+        self.chars = 0
+
+    def hurry(self) -> None:
+        """The command is about to end: a write has no more than a moment."""
+        self._grace_s = GRACE_SECONDS
+        self._writing.deadline = trio.current_time() + GRACE_SECONDS
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _json_lines(event: Event) -> Iterator[str]:
+    if isinstance(event, Mutations):
+        for mutation in event:
+            yield to_json_line({**mutation_to_row(mutation), "partition": event.partition})
+    elif isinstance(event, Rollback):
+        keys = None if event.keys is None else [bytes_field("key", key) for key in event.keys]
+        yield to_json_line({"rollback": True, "partition": event.partition, "seq": event.seq, "keys": keys})
+
+
+def _plain_lines(event: Event) -> Iterator[str]:
+    """Partition and seq, put or delete, key, value: with tabs in between, which the escapes keep out of the bytes."""
+    if isinstance(event, Mutations):
+        for mutation in event:
+            where = f"{event.partition}:{mutation.seq}"
+            if mutation.value is None:
+                yield f"{where}\tdelete\t{printable(mutation.key)}\n"
+            else:
+                yield f"{where}\tput\t{printable(mutation.key)}\t{printable(mutation.value)}\n"
+    elif isinstance(event, Rollback):
+        yield f"{event.partition}:{event.seq}\trollback\n"
+
+
+def _tell(positions: Positions | None, path: Path | None) -> None:
+    """Says where to go on; nothing where nothing has begun. Raises CommandFailed where the file cannot be written."""
+    if positions is None:
+        return
+    if path is None:
+        with contextlib.suppress(OSError):  # stderr is closed: then nobody wants to know
+            print(f"tailrace: to go on from here: --since {positions}", file=sys.stderr)
+        return
+    try:
+        # A name of its own first: positions of an earlier tail are better than half a string.
+        whole = path.with_name(f"{path.name}.new")
+        whole.write_text(f"{positions}\n", encoding="ascii")
+        whole.replace(path)
+    except OSError as error:
+        raise CommandFailed(f"{path}: {error.strerror or error}; to go on from here: --since {positions}") from None

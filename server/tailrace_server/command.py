@@ -1,0 +1,174 @@
+"""``tailrace serve``: runs a node until it is told to stop.
+
+The ready line on stdout is the last thing of the start: every door answers by then, and the ports in it are the real
+ones. SIGTERM and SIGINT end the process with exit code 0, at any moment: before the ready line by giving up the start,
+after it by a clean stop. A second signal changes nothing; SIGKILL is what a node is built to survive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import logging
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Annotated, NamedTuple
+
+import trio
+import typer
+
+from tailrace.cli.errors import CommandFailed, WrongUsage, alone
+from tailrace_server.config import Config
+from tailrace_server.console import http_door
+from tailrace_server.doors import parse_door, show_door
+from tailrace_server.node import Node, open_node
+from tailrace_server.tailing import ws_door
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
+# A descriptor for each of Limits.connections_max, as many again for the other doors, and the journal's files: out of
+# descriptors, a journal that wants its next file would fail.
+DESCRIPTORS_WANTED = 10_000
+
+
+class LogLevel(enum.StrEnum):
+    """What is worth a line on stderr."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Doors(NamedTuple):
+    """Where a node is to be reached, with the real ports; None: shut."""
+
+    frames: tuple[str, int]
+    http: tuple[str, int] | None
+    ws: tuple[str, int] | None
+
+    def __str__(self) -> str:
+        return f"frames on {show_door(self.frames)}, http on {show_door(self.http)}, ws on {show_door(self.ws)}"
+
+
+def serve(
+    data: Annotated[str, typer.Option("--data", metavar="DIR", help="The data directory; made where it is missing.")],
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect. Port 0: any that is free.")
+    ] = "127.0.0.1:4700",
+    http: Annotated[
+        str, typer.Option("--http", metavar="HOST:PORT", help="Health and status over HTTP; 'off' keeps it shut.")
+    ] = "127.0.0.1:4780",
+    ws: Annotated[
+        str, typer.Option("--ws", metavar="HOST:PORT", help="Tailing over WebSocket; 'off' keeps it shut.")
+    ] = "127.0.0.1:4790",
+    ws_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ws-origin",
+            metavar="ORIGIN",
+            help="Pages of this origin (https://app.example.org) may use the WebSocket; '*': all. Can be repeated. "
+            "Pages of the node's own address always may.",
+        ),
+    ] = None,
+    log_level: Annotated[LogLevel, typer.Option("--log-level", help="What is logged to stderr.")] = LogLevel.INFO,
+) -> None:
+    """Serve a node over a data directory until SIGTERM or Ctrl-C.
+
+    Once everything answers, one line on stdout says where: "tailrace: ready, frames on ..., http on ..., ws on ...".
+    """
+    config = Config(data, _frames(listen), _door("--http", http, 4780), _door("--ws", ws, 4790))
+    _set_up_logging(log_level)
+    _raise_descriptor_limit()
+    try:
+        with _sigterm_as_sigint():
+            trio.run(_serve, config, frozenset(ws_origin or ()))
+    except* KeyboardInterrupt:
+        print("tailrace: stopped before it was ready", file=sys.stderr)
+    except* OSError as group:
+        raise CommandFailed(f"cannot serve: {_explain(group, listen)}") from group
+
+
+def _frames(text: str) -> tuple[str, int]:
+    address = _door("--listen", text, 4700)
+    if address is None:
+        raise WrongUsage("--listen cannot be off: it is where clients connect")
+    return address
+
+
+def _door(option: str, text: str, default_port: int) -> tuple[str, int] | None:
+    try:
+        return parse_door(text, default_port)
+    except ValueError as error:
+        raise WrongUsage(f"{option}: {error}") from None
+
+
+def _explain(group: BaseExceptionGroup[OSError], listen: str) -> str:
+    error = alone(group)
+    assert isinstance(error, OSError)
+    reason = error.strerror or str(error)
+    if error.filename:
+        return f"{error.filename}: {reason}"
+    if isinstance(error, socket.gaierror) or error.errno in ADDRESS_ERRORS:
+        return reason if reason.startswith("--") else f"--listen {listen}: {reason}"
+    return reason
+
+
+async def _serve(config: Config, origins: frozenset[str]) -> None:
+    # The receiver outlives the node, so that no signal interrupts a stop that has begun.
+    with contextlib.ExitStack() as until_stopped:
+        async with open_node(config) as node:
+            signals = until_stopped.enter_context(trio.open_signal_receiver(*SIGNALS))
+            async with http_door(node, config.http) as http, ws_door(node.handle, config.ws, origins) as ws:
+                _announce(Doors(_listening(node), http, ws))
+                async for number in signals:
+                    logging.getLogger("tailrace.server").info("stopping: %s", signal.Signals(number).name)
+                    break
+
+
+def _listening(node: Node) -> tuple[str, int]:
+    assert node.listening is not None, "open_node has an address before its body begins"
+    return node.listening
+
+
+def _announce(doors: Doors) -> None:
+    # Whoever started the node may have closed its stdout since: no reason not to serve.
+    with contextlib.suppress(OSError):
+        print(f"tailrace: ready, {doors}", flush=True)
+
+
+@contextlib.contextmanager
+def _sigterm_as_sigint() -> Iterator[None]:
+    """Until the node is ready SIGTERM does what Ctrl-C does: trio raises it where it cannot break anything.
+
+    SIGINT gets its handler back, which a shell has taken from what it runs in the background.
+    """
+    before = [
+        (signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)),
+        (signal.SIGTERM, signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))),
+    ]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def _set_up_logging(level: LogLevel) -> None:
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("tailrace").setLevel(level.name)
+
+
+def _raise_descriptor_limit() -> None:
+    """As many descriptors as wanted and permitted; fewer only bound how many can be connected."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(DESCRIPTORS_WANTED, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # a container may forbid it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

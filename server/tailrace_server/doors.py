@@ -1,0 +1,123 @@
+"""The doors of a node besides the frames: their addresses, and how connections come in and are let go."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NamedTuple
+
+import trio
+
+from tailrace.address import Address, parse_address
+from tailrace.cli.errors import alone
+
+log = logging.getLogger("tailrace.server")
+
+# What an operator writes to keep a door shut.
+SHUT = ("", "off")
+
+# Out of descriptors or memory: others may give some back.
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_RESOURCES_WAIT_SECONDS = 0.1
+
+
+def parse_door(text: str, default_port: int) -> tuple[str, int] | None:
+    """Host and port in ``HOST[:PORT]`` or ``:PORT``; None where the door stays shut. Raises ValueError.
+
+    ``:PORT`` is the port at 127.0.0.1: nothing is opened to others unless an address of theirs is named.
+    """
+    text = text.strip()
+    if text.lower() in SHUT:
+        return None
+    address = parse_address(f"127.0.0.1{text}" if text.startswith(":") else text, default_port)
+    return address.host, address.port
+
+
+def show_door(address: tuple[str, int] | None) -> str:
+    """``HOST:PORT``, or ``off``."""
+    return "off" if address is None else str(Address(*address))
+
+
+class Door(NamedTuple):
+    """What serves a door's connections."""
+
+    # For messages: "http", "ws".
+    name: str
+    connections_max: int
+    # Serves one connection to its end, and closes it; told to go, it ends within the time that ``let_go`` takes.
+    handle: Callable[[trio.SocketStream], Awaitable[None]]
+    # Called when the node stops: ends what is under way, and returns soon.
+    let_go: Callable[[], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def open_door(door: Door, address: tuple[str, int]) -> AsyncIterator[tuple[str, int]]:
+    """Accepts connections at ``address`` while the body runs; gives the real address.
+
+    Whatever goes wrong in one connection stays in it. On leaving no more are accepted, those that are open are let go,
+    and what is left then is cancelled. Raises OSError where the address cannot be had.
+    """
+    try:
+        listeners = await trio.open_tcp_listeners(address[1], host=address[0])
+    except OSError as error:
+        raise OSError(error.errno, f"--{door.name} {show_door(address)}: {error.strerror or error}") from error
+    name = listeners[0].socket.getsockname()
+    async with trio.open_nursery() as nursery:
+        connections = _Connections(door, nursery)
+        accepting = trio.CancelScope()
+        nursery.start_soon(connections.accept_all, listeners, accepting)
+        try:
+            yield name[0], name[1]
+        finally:
+            accepting.cancel()
+            with trio.CancelScope(shield=True):
+                await door.let_go()
+            nursery.cancel_scope.cancel()
+
+
+class _Connections:
+    """The connections of a door that are open."""
+
+    def __init__(self, door: Door, nursery: trio.Nursery) -> None:
+        self._door = door
+        self._nursery = nursery
+        self._count = 0
+
+    async def accept_all(self, listeners: list[trio.SocketListener], scope: trio.CancelScope) -> None:
+        with scope:
+            async with trio.open_nursery() as accepting:
+                for listener in listeners:
+                    accepting.start_soon(self._accept, listener)
+
+    async def _accept(self, listener: trio.SocketListener) -> None:
+        async with listener:
+            while True:
+                try:
+                    stream = await listener.accept()
+                except OSError as error:
+                    if error.errno in _OUT_OF_RESOURCES:
+                        log.warning("%s: no connection can be accepted: %s", self._door.name, error.strerror)
+                        await trio.sleep(_RESOURCES_WAIT_SECONDS)
+                    continue  # anything else was one peer's trouble
+                self._nursery.start_soon(self._handle, stream)
+
+    async def _handle(self, stream: trio.SocketStream) -> None:
+        if self._count >= self._door.connections_max:
+            log.warning("%s: %d connections are open: one more was turned away", self._door.name, self._count)
+            stream.socket.close()
+            return
+        self._count += 1
+        try:
+            await self._door.handle(stream)
+        except OSError:
+            pass  # the peer is gone: nobody is left to tell
+        except Exception as error:
+            # What a broken or hostile client makes the libraries raise is of many kinds. It ends this connection,
+            # and is worth a line: with a traceback it would be a way to fill a disk. The handlers log our own bugs.
+            name, debugging = self._door.name, log.isEnabledFor(logging.DEBUG)
+            log.info("%s: a connection was ended: %r", name, alone(error), exc_info=debugging)
+        finally:
+            self._count -= 1
+            stream.socket.close()

@@ -1,0 +1,49 @@
+"""The keys of one GET, looked up in slices: many keys, or keys in large compressed blocks, hold up nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tailrace.model import Version
+from tailrace_server.partition import Partition
+from tailrace_server.tree.key_index import OpenBlocks
+
+# An answer ends with the value that comes to this: with one of the largest size it still fits into a frame.
+VALUE_BYTES_MAX = 16 * 1024 * 1024
+
+
+class Lookup:
+    """``items`` are the answers so far, in the order of the keys; ``partitions`` has the one that owns each key."""
+
+    def __init__(self, keys: Sequence[bytes], partitions: Sequence[Partition]) -> None:
+        self.items: list[tuple[Version, int, bytes] | None] = []
+        self._keys = keys
+        self._partitions = partitions
+        self._value_bytes = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Every key was looked up, or the values fill an answer: the client asks again for the rest."""
+        return len(self.items) == len(self._keys) or self._value_bytes >= VALUE_BYTES_MAX
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Something that was found, or found to be missing, may not be durable yet."""
+        return any(p.high_seq > p.durable_seq for p in set(self._partitions))
+
+    def step(self, out_of_time: Callable[[], bool]) -> bool:
+        """Looks keys up until all is done (True), or ``out_of_time()`` (False: call it again)."""
+        opened = OpenBlocks()
+        while not self.is_done:
+            partition = self._partitions[len(self.items)]
+            if not partition.keys.catch_up(partition.tree, out_of_time):
+                return False
+            found = partition.find(self._keys[len(self.items)], opened)
+            if found is None or found.value is None:
+                self.items.append(None)
+            else:
+                self.items.append((partition.version_of(found.seq), found.timestamp, found.value))
+                self._value_bytes += len(found.value)
+            if out_of_time():
+                return self.is_done
+        return True

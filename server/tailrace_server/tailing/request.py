@@ -1,0 +1,132 @@
+"""What a WebSocket client asks for, and whether the page that it comes from may. Pure.
+
+``/feeds/NAME?since=beginning|now|message|POSITIONS&key_prefix=BYTES``
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Collection
+from typing import NamedTuple
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
+
+from tailrace.errors import TailraceError
+from tailrace.position import Positions
+
+SUBPROTOCOL = "tailrace.json.v1"
+# The value of ``since`` that says: it is in the first message.
+IN_MESSAGE = "message"
+ANY_ORIGIN = "*"
+
+_PARAMETERS = ("since", "key_prefix")
+_PATH_PREFIX = "/feeds/"
+
+
+class BadRequest(TailraceError):
+    """A client has asked for something that this door does not have; the message says what it has."""
+
+
+class TailRequest(NamedTuple):
+    """A feed to tail. ``since``: "beginning", "now", "message" (the first message has it) or positions."""
+
+    feed: str
+    since: str | Positions
+    key_prefix: bytes
+
+
+def parse_target(target: str) -> TailRequest:
+    """The request in a handshake's path and query. Raises BadRequest, BadPosition."""
+    path, _, query = target.partition("?")
+    feed = unquote(path.removeprefix(_PATH_PREFIX))
+    if not path.startswith(_PATH_PREFIX) or not feed or "/" in feed:
+        raise BadRequest(f"there is nothing at {path!r}: a feed is tailed at /feeds/NAME")
+    parameters = _parse_query(query)
+    since = unquote(parameters.get("since", "beginning"))
+    return TailRequest(
+        feed,
+        since if since == IN_MESSAGE else parse_since(since),
+        unquote_to_bytes(parameters.get("key_prefix", "").replace("+", " ")),
+    )
+
+
+def _parse_query(query: str) -> dict[str, str]:
+    parameters: dict[str, str] = {}
+    for part in filter(None, query.split("&")):
+        name, _, value = part.partition("=")
+        if name not in _PARAMETERS:
+            raise BadRequest(f"there is no parameter {name!r}: {' and '.join(_PARAMETERS)} are known")
+        if name in parameters:
+            raise BadRequest(f"the parameter {name!r} was given twice")
+        parameters[name] = value
+    return parameters
+
+
+def parse_since(text: str) -> str | Positions:
+    """ "beginning", "now", or the positions that a ``positions`` message had. Raises BadRequest, BadPosition."""
+    if text in ("beginning", "now"):
+        return text
+    if not text:
+        raise BadRequest("since is empty: beginning, now, message, or positions")
+    return Positions.parse(text)
+
+
+def parse_first_message(message: str | bytes) -> str | Positions:
+    """Where to begin, as the first message of a client says: ``{"since": "..."}``. Raises BadRequest, BadPosition."""
+    try:
+        value = json.loads(message)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or value.keys() != {"since"} or not isinstance(value["since"], str):
+        raise BadRequest('the first message has to be {"since": "..."}, with beginning, now or positions')
+    return parse_since(value["since"])
+
+
+def choose_subprotocol(proposed: Collection[str]) -> str | None:
+    """The subprotocol to answer with; None where the client has named none. Raises BadRequest."""
+    if not proposed:
+        return None
+    if SUBPROTOCOL not in proposed:
+        raise BadRequest(f"none of the subprotocols {', '.join(proposed)} is spoken here; {SUBPROTOCOL} is")
+    return SUBPROTOCOL
+
+
+def origin_allowed(origin: str | None, local_host: str, listen_host: str, allowed: Collection[str]) -> bool:
+    """Whether a handshake with this ``Origin`` may go on; None: there was none, so it is no browser's.
+
+    A browser lets every page of the web open a WebSocket to every address, this one included, and nothing but this
+    check keeps it from reading the feeds. Permitted are the origins in ``allowed`` ("*": all), and pages whose host is
+    the address that the connection came in at (``local_host``), the name that was configured (``listen_host``), or,
+    both being loopback, any loopback name. A name that merely resolves to the address is not enough: whoever owns a
+    name can let it resolve to anything.
+    """
+    if origin is None or ANY_ORIGIN in allowed or origin in allowed:
+        return True
+    try:
+        parts = urlsplit(origin)
+        host = parts.hostname
+    except ValueError:
+        return False
+    if parts.scheme not in ("http", "https") or not host:
+        return False
+    if _is_loopback(host):
+        return _is_loopback(local_host)
+    return _same_host(host, local_host) or host == listen_host.lower()
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _is_loopback(host: str) -> bool:
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def _same_host(host: str, local_host: str) -> bool:
+    address = _address(host)
+    return address is not None and address == _address(local_host)
