@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import difflib
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tailrace.address import parse_url
 
 # Longer than a node takes to start again, with what makes it stop; a Spark query ends with its first failed task.
 RETRY_FOR_S = 120.0
+
+AT_LEAST_ONCE = "at_least_once"
+
+NAMES = (
+    "url",
+    "feed",
+    "token",
+    "key",
+    "value",
+    "deleted",
+    "order_by",
+    "partition_column",
+    "create_feed",
+    "partitions",
+    "delivery",
+    "retry_for",
+)
+# How much an unknown name has to be like one of ours to be taken for a slip of the pen; Spark has options of its own.
+_ALIKE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,26 +38,23 @@ class SinkOptions:
 
     url: str
     feed: str
-    token: str | None
+    token: str | None = field(repr=False)
     key: str
     value: str
     deleted: str
     order_by: tuple[tuple[str, bool], ...]
     partition_column: str | None
     create_feed: bool
-    partitions: int
+    partitions: int | None
     retry_for_s: float
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """The options of a sink. ValueError that names the option and what it may be."""
-    url = _required(options, "url", "tailrace://HOST:PORT")
-    try:
-        parse_url(url)
-    except ValueError as error:
-        raise ValueError(f"option 'url': {error}") from None
+    _check_names(options)
+    _check_delivery(options)
     return SinkOptions(
-        url=url,
+        url=_url(options),
         feed=_required(options, "feed", "the name of a feed"),
         token=options.get("token"),
         key=options.get("key", "key"),
@@ -45,9 +63,35 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         order_by=_order_by(options.get("order_by", "")),
         partition_column=options.get("partition_column"),
         create_feed=_boolean(options, "create_feed"),
-        partitions=int(_number(options, "partitions", 16)),
-        retry_for_s=_number(options, "retry_for", RETRY_FOR_S),
+        partitions=_count(options, "partitions"),
+        retry_for_s=_seconds(options, "retry_for", RETRY_FOR_S),
     )
+
+
+def _check_names(options: Mapping[str, str]) -> None:
+    """A name that is almost one of ours would otherwise be ignored, and with it, say, the order of the rows."""
+    plain = {name.replace("_", ""): name for name in NAMES}
+    for name in options:
+        if name.lower() in NAMES:
+            continue
+        close = difflib.get_close_matches(name.lower().replace("_", "").replace("-", ""), plain, n=1, cutoff=_ALIKE)
+        if close:
+            raise ValueError(f"option {name!r} is not known: {plain[close[0]]!r} is. The options: {', '.join(NAMES)}")
+
+
+def _check_delivery(options: Mapping[str, str]) -> None:
+    delivery = options.get("delivery", AT_LEAST_ONCE)
+    if delivery != AT_LEAST_ONCE:
+        raise ValueError(f"option 'delivery' is {delivery!r}; this version of the sink has {AT_LEAST_ONCE!r} only")
+
+
+def _url(options: Mapping[str, str]) -> str:
+    url = _required(options, "url", "tailrace://HOST:PORT")
+    try:
+        parse_url(url)
+    except ValueError as error:
+        raise ValueError(f"option 'url': {error}") from None
+    return url
 
 
 def _required(options: Mapping[str, str], name: str, example: str) -> str:
@@ -64,16 +108,29 @@ def _boolean(options: Mapping[str, str], name: str) -> bool:
     return text == "true"
 
 
-def _number(options: Mapping[str, str], name: str, default: float) -> float:
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"option {name!r} is {text!r}, and has to be a whole number from 1")
+    return number
+
+
+def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
     text = options.get(name)
     if text is None:
         return default
     try:
         number = float(text)
     except ValueError:
-        number = -1.0
-    if not number > 0:
-        raise ValueError(f"option {name!r} is {text!r}, and has to be a positive number")
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise ValueError(f"option {name!r} is {text!r}, and has to be a positive number of seconds")
     return number
 
 

@@ -1,4 +1,7 @@
-"""Rows of Arrow batches cut into blocks by partition, by whole columns."""
+"""Rows of Arrow batches cut into blocks by partition, by whole columns.
+
+batch ──> hashes ──> partitions ──> rows by partition ──> parts that wait ──1 MiB──> block
+"""
 
 from __future__ import annotations
 
@@ -10,29 +13,56 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tailrace.block import ROWS_MAX, Block, block_from_arrow
+from pyspark_tailrace.spans import spans
+from tailrace.block import KEY_BYTES_MAX, ROWS_MAX, VALUE_BYTES_MAX, Block, block_from_arrow
+from tailrace.errors import TooLarge
 from tailrace.hashing import hash_keys
 
 # A block of about this size, whatever the size of the batches that Spark hands over.
 BLOCK_BYTES = 1024 * 1024
 BLOCK_ROWS_MAX = 16_384
+# Rows are routed in pieces of this size: what a batch needs beside itself.
+PIECE_BYTES = 16 * 1024 * 1024
+# What may wait for its block to fill up: all blocks of a feed of 32 partitions, and smaller blocks beyond.
+WAITING_BYTES_MAX = 48 * 1024 * 1024
+# Above this many, partition numbers are sorted as they are, below in 16 bits, which is several times faster.
+_SHORT_NUMBERS = 1 << 16
 
 assert BLOCK_ROWS_MAX <= ROWS_MAX
+assert PIECE_BYTES <= WAITING_BYTES_MAX
 
 
-class Rows(NamedTuple):
-    """Rows in order: keys and values as Arrow binary arrays, a null value deletes; the hash of each key."""
+class _Source:
+    """Memory that waiting parts are slices of, and how many of them there are."""
+
+    __slots__ = ("nbytes", "parts")
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.parts = 0
+
+
+class _Part(NamedTuple):
+    """Rows in order: keys and values as Arrow binary arrays, a null value deletes; hash and size of each row."""
 
     keys: Any
     values: Any
     hashes: NDArray[np.uint64]
+    sizes: NDArray[np.int64]
+    source: _Source
+
+    def rows(self, start: int, stop: int) -> _Part:
+        part = slice(start, stop)
+        return _Part(self.keys[part], self.values[part], self.hashes[part], self.sizes[part], self.source)
 
 
-class _Pending:
+class _Waiting:
+    """What waits of one partition."""
+
     __slots__ = ("nbytes", "parts", "rows")
 
     def __init__(self) -> None:
-        self.parts: list[Rows] = []
+        self.parts: list[_Part] = []
         self.rows = 0
         self.nbytes = 0
 
@@ -42,65 +72,86 @@ class Router:
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
-        self._pending: dict[int, _Pending] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self.waiting_bytes = 0
 
     def add(self, keys: Any, values: Any, numbers: Any | None = None) -> Iterator[Block]:
         """Adds rows (Arrow binary arrays); the blocks that are full with them.
 
-        ``numbers``: the partition of each row where the job has computed it; the node refuses what is not there.
-        Raises ValueError for a null key, or a number that is no partition of the feed.
+        ``numbers``: the partition of each row as the job has computed it, if it has. Raises ValueError for a null or
+        empty key and for a wrong number, TooLarge for a key or value over its bound, each before a row is added.
         """
-        if keys.null_count:
-            raise ValueError(f"{keys.null_count} of {len(keys)} rows have a null key: filter them out, or give a key")
-        hashes = np.fromiter(hash_keys(keys.to_pylist()), dtype=np.uint64, count=len(keys))
-        found = partition_of_hashes(hashes, self._partitions) if numbers is None else self._checked(numbers)
-        order = np.argsort(found, kind="stable")
-        found = found[order]
-        keys, values, hashes = keys.take(pa.array(order)), values.take(pa.array(order)), hashes[order]
-        starts = np.flatnonzero(np.diff(found, prepend=-1))
-        stops = np.append(starts[1:], len(found))
-        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-            rows = Rows(keys[start:stop], values[start:stop], hashes[start:stop])
-            yield from self._gather(int(found[start]), rows)
+        sizes = _checked_sizes(keys, values)
+        hashes = np.fromiter(hash_keys(keys.to_numpy(zero_copy_only=False).tolist()), np.uint64, len(keys))
+        found = partition_of_hashes(hashes, self._partitions)
+        if numbers is not None:
+            _check_numbers(numbers, found, keys, self._partitions)
+        for start, stop in spans(np.cumsum(sizes), PIECE_BYTES, ROWS_MAX):
+            piece = _Part(keys, values, hashes, sizes, _Source(0)).rows(start, stop)
+            yield from self._add_piece(piece, found[start:stop])
 
     def rest(self) -> Iterator[Block]:
         """The blocks that are not full."""
-        for partition in sorted(self._pending):
-            yield from self._cut(partition)
+        for partition in sorted(self._waiting):
+            yield from self._cut(partition, whole=True)
 
-    def _checked(self, numbers: Any) -> NDArray[np.int64]:
-        if numbers.null_count:
-            raise ValueError("the partition column has nulls: fill it by partition_of(key, partitions)")
-        found: NDArray[np.int64] = numbers.to_numpy(zero_copy_only=False).astype(np.int64)
-        if len(found) and not (int(found.min()) >= 0 and int(found.max()) < self._partitions):
-            raise ValueError(
-                f"the partition column has numbers from {found.min()} to {found.max()}, the feed has "
-                f"{self._partitions} partitions: fill it by partition_of(key, {self._partitions})"
-            )
-        return found
+    def _add_piece(self, piece: _Part, found: NDArray[np.int64]) -> Iterator[Block]:
+        if np.any(found[1:] < found[:-1]):
+            short = found.astype(np.uint16) if self._partitions <= _SHORT_NUMBERS else found
+            order = np.argsort(short, kind="stable")
+            rows = pa.array(order)
+            found = found[order]
+            keys, values = piece.keys.take(rows), piece.values.take(rows)
+            piece = _Part(keys, values, piece.hashes[order], piece.sizes[order], piece.source)
+        source = _Source(int(piece.sizes.sum()))
+        starts = np.flatnonzero(np.diff(found, prepend=-1))
+        stops = np.append(starts[1:], len(found))
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            yield from self._gather(int(found[start]), piece._replace(source=source).rows(start, stop))
+        if self.waiting_bytes > WAITING_BYTES_MAX:
+            yield from self.rest()
 
-    def _gather(self, partition: int, rows: Rows) -> Iterator[Block]:
-        pending = self._pending.setdefault(partition, _Pending())
-        pending.parts.append(rows)
-        pending.rows += len(rows.hashes)
-        pending.nbytes += _sizes(rows.keys, rows.values)[-1]
-        if pending.nbytes >= BLOCK_BYTES or pending.rows >= BLOCK_ROWS_MAX:
-            yield from self._cut(partition)
+    def _gather(self, partition: int, part: _Part) -> Iterator[Block]:
+        waiting = self._hold(partition, part)
+        if waiting.nbytes >= BLOCK_BYTES or waiting.rows >= BLOCK_ROWS_MAX:
+            yield from self._cut(partition, whole=False)
 
-    def _cut(self, partition: int) -> Iterator[Block]:
-        pending = self._pending.pop(partition)
-        keys = pa.concat_arrays([part.keys for part in pending.parts])
-        values = pa.concat_arrays([part.values for part in pending.parts])
-        hashes = np.concatenate([part.hashes for part in pending.parts])
-        ends = _sizes(keys, values)
-        start = 0
-        while start < len(hashes):
-            before = int(ends[start - 1]) if start else 0
-            stop = int(np.searchsorted(ends, before + BLOCK_BYTES, side="left")) + 1
-            stop = min(stop, start + BLOCK_ROWS_MAX, len(hashes))
-            part = slice(start, stop)
-            yield block_from_arrow(keys[part], values[part], partition=partition, hashes=hashes[part])
-            start = stop
+    def _hold(self, partition: int, part: _Part) -> _Waiting:
+        waiting = self._waiting.setdefault(partition, _Waiting())
+        waiting.parts.append(part)
+        waiting.rows += len(part.hashes)
+        waiting.nbytes += int(part.sizes.sum())
+        if not part.source.parts:
+            self.waiting_bytes += part.source.nbytes
+        part.source.parts += 1
+        return waiting
+
+    def _release(self, partition: int) -> _Part:
+        """All that waits of a partition, as one part."""
+        parts = self._waiting.pop(partition).parts
+        for part in parts:
+            part.source.parts -= 1
+            if not part.source.parts:
+                self.waiting_bytes -= part.source.nbytes
+        if len(parts) == 1:
+            return parts[0]
+        keys = pa.concat_arrays([part.keys for part in parts])
+        values = pa.concat_arrays([part.values for part in parts])
+        hashes = np.concatenate([part.hashes for part in parts])
+        sizes = np.concatenate([part.sizes for part in parts])
+        return _Part(keys, values, hashes, sizes, _Source(int(sizes.sum())))
+
+    def _cut(self, partition: int, *, whole: bool) -> Iterator[Block]:
+        """The full blocks of what waits of ``partition``, and with ``whole`` the last one too."""
+        all_rows = self._release(partition)
+        ends = np.cumsum(all_rows.sizes)
+        for start, stop in spans(ends, BLOCK_BYTES, BLOCK_ROWS_MAX):
+            part = all_rows.rows(start, stop)
+            full = int(part.sizes.sum()) >= BLOCK_BYTES or stop - start == BLOCK_ROWS_MAX
+            if full or whole:
+                yield block_from_arrow(part.keys, part.values, partition=partition, hashes=part.hashes)
+            else:
+                self._hold(partition, part)
 
 
 def partition_of_hashes(hashes: NDArray[np.uint64], partitions: int) -> NDArray[np.int64]:
@@ -110,8 +161,37 @@ def partition_of_hashes(hashes: NDArray[np.uint64], partitions: int) -> NDArray[
     return ((upper * count + ((lower * count) >> shift)) >> shift).astype(np.int64)
 
 
-def _sizes(keys: Any, values: Any) -> NDArray[np.int64]:
-    """Bytes of keys and values up to and with each row."""
-    lengths = pc.add(pc.binary_length(keys), pc.fill_null(pc.binary_length(values), 0))
-    sizes: NDArray[np.int64] = np.cumsum(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)
+def _checked_sizes(keys: Any, values: Any) -> NDArray[np.int64]:
+    """Bytes of each row's key and value, which are within their bounds. ValueError, TooLarge."""
+    if keys.null_count:
+        raise ValueError(
+            f"{keys.null_count} of {len(keys)} rows have a null key: give each a key, or filter them out, for example "
+            "by df.where('key IS NOT NULL')"
+        )
+    key_bytes = pc.binary_length(keys).to_numpy(zero_copy_only=False)
+    value_bytes = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
+    if len(keys):
+        if not key_bytes.min():
+            empty = int(np.count_nonzero(key_bytes == 0))
+            raise ValueError(f"{empty} of {len(keys)} rows have an empty key: a key has at least one byte")
+        for what, lengths, bound in (("key", key_bytes, KEY_BYTES_MAX), ("value", value_bytes, VALUE_BYTES_MAX)):
+            if lengths.max() > bound:
+                key = keys[int(lengths.argmax())].as_py()
+                raise TooLarge(f"a {what} has {lengths.max()} bytes, at most {bound} are permitted: key {key[:80]!r}")
+    sizes: NDArray[np.int64] = np.add(key_bytes, value_bytes, dtype=np.int64)
     return sizes
+
+
+def _check_numbers(numbers: Any, found: NDArray[np.int64], keys: Any, partitions: int) -> None:
+    """ValueError where the job's partition numbers are not those of the feed."""
+    advice = f"fill the partition column by partition_of(<the key column>, {partitions}), the feed's count"
+    if numbers.null_count:
+        raise ValueError(f"the partition column is null in {numbers.null_count} of {len(numbers)} rows: {advice}")
+    given = numbers.to_numpy(zero_copy_only=False)
+    wrong = np.flatnonzero(given != found)
+    if len(wrong):
+        row = int(wrong[0])
+        raise ValueError(
+            f"the partition column says {given[row]} for the key {keys[row].as_py()[:80]!r}, which belongs to "
+            f"partition {found[row]}; it is wrong in {len(wrong)} of {len(given)} rows: {advice}"
+        )

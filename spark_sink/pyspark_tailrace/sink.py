@@ -6,8 +6,8 @@ connection or while the node restarts, is written once.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,21 +16,24 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import (
+    AtomicType,
     BinaryType,
     BooleanType,
     ByteType,
+    DataType,
+    DatetimeType,
     IntegerType,
     LongType,
+    NumericType,
     ShortType,
     StringType,
     StructType,
 )
 
+from pyspark_tailrace.connections import held_writer
 from pyspark_tailrace.options import SinkOptions
+from pyspark_tailrace.ordering import in_order
 from pyspark_tailrace.routing import Router
-from tailrace import blocking
-
-IN_FLIGHT_BYTES = 8 * 1024 * 1024  # a task's: several run on one machine
 
 
 @dataclass
@@ -79,23 +82,15 @@ class BatchSink(DataSourceArrowWriter):
 def check_schema(schema: StructType, options: SinkOptions) -> None:
     """Raises ValueError where the columns are not those that the sink takes; says which and what to do."""
     types = {field.name: field.dataType for field in schema.fields}
-    wanted: dict[str, tuple[type, ...]] = {
-        options.key: (BinaryType, StringType),
-        options.value: (BinaryType, StringType),
-    }
+    wanted: dict[str, tuple[type[DataType], ...]] = {options.key: _STRINGS, options.value: _STRINGS}
     if options.deleted in types:
         wanted[options.deleted] = (BooleanType,)
     if options.partition_column is not None:
-        wanted[options.partition_column] = (ByteType, ShortType, IntegerType, LongType)
+        wanted[options.partition_column] = _INTEGERS
     for name, permitted in wanted.items():
-        if name not in types:
-            raise ValueError(f"there is no column {name!r}; the columns are {', '.join(types)}")
-        if not isinstance(types[name], permitted):
-            names = " or ".join(kind().typeName() for kind in permitted)
-            raise ValueError(f"column {name!r} is {types[name].simpleString()}, and has to be {names}")
+        _check_column(name, types, permitted, " or ".join(kind.typeName() for kind in permitted))
     for name, _ in options.order_by:
-        if name not in types:
-            raise ValueError(f"option 'order_by': there is no column {name!r}; the columns are {', '.join(types)}")
+        _check_column(name, types, _SORTABLE, "a number, a string, a time, binary or boolean: option 'order_by'")
     extra = types.keys() - wanted.keys() - {name for name, _ in options.order_by}
     if extra:
         raise ValueError(
@@ -104,50 +99,53 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
         )
 
 
+_STRINGS = (BinaryType, StringType)
+_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+_SORTABLE = (NumericType, StringType, BinaryType, BooleanType, DatetimeType)
+
+
+def _check_column(name: str, types: Mapping[str, DataType], permitted: tuple[type[DataType], ...], names: str) -> None:
+    if name not in types:
+        raise ValueError(
+            f"there is no column {name!r}; the columns are {', '.join(types)}. Rename one, or say by the options "
+            "'key', 'value', 'deleted', 'order_by' and 'partition_column' which are meant"
+        )
+    if not isinstance(types[name], permitted):
+        advice = "cast it" if isinstance(types[name], AtomicType) else "make one of it, for example by to_json()"
+        raise ValueError(f"column {name!r} is {types[name].simpleString()}, and has to be {names}: {advice}")
+
+
 def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Written:
-    """The body of a task."""
+    """The body of a task. A task without rows asks nothing of the node.
+
+    Raises ValueError or TooLarge for rows that no feed takes, UnknownFeed, Unreachable after ``retry_for`` seconds, and
+    what else the node refuses for good; a part of the rows may be written then.
+    """
     context = TaskContext.get()
-    partition = -1 if context is None else context.partitionId()
-    rows = blocks = 0
-    writer: blocking.Writer | None = None
-    router: Router | None = None
-    for batch in _in_order(options, batches):
-        if not batch.num_rows:
-            continue
-        if writer is None or router is None:
-            feed, writer = _open(options)
-            router = Router(feed.resolve().partitions)
-        keys, values, numbers = _columns(batch, options)
-        for block in router.add(keys, values, numbers):
-            _send(options, writer, block)
-            blocks += 1
-        rows += batch.num_rows
-    if writer is not None and router is not None:
+    written = Written(-1 if context is None else context.partitionId(), 0, 0)
+    batches = (batch for batch in _ordered(options, batches) if batch.num_rows)
+    first = next(batches, None)
+    if first is None:
+        return written
+    with held_writer(options) as (feed, writer):
+        router = Router(feed.resolve().partitions)
+        for batch in itertools.chain((first,), batches):
+            for block in router.add(*_columns(batch, options)):
+                writer.send(block)
+                written.blocks += 1
+            written.rows += batch.num_rows
         for block in router.rest():
-            _send(options, writer, block)
-            blocks += 1
-        with _forgetting_on_error(options):
-            writer.flush()
-    return Written(partition, rows, blocks)
+            writer.send(block)
+            written.blocks += 1
+        writer.flush()
+    return written
 
 
-def _in_order(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The task's rows by ``order_by``: all of them are held in memory for it."""
+def _ordered(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     if not options.order_by:
-        yield from batches
-        return
-    held = list(batches)
-    if held:
-        keys = [(name, "descending" if descending else "ascending") for name, descending in options.order_by]
-        table = pa.Table.from_batches(held)
-        held.clear()
-        # A sort of the small columns first, then slices: a sorted copy of everything would double the memory.
-        order = pc.sort_indices(table.select([name for name, _ in keys]), sort_keys=keys)
-        for start in range(0, len(order), _SLICE_ROWS):
-            yield from table.take(order[start : start + _SLICE_ROWS]).combine_chunks().to_batches()
-
-
-_SLICE_ROWS = 10_000
+        return batches
+    columns = {options.key, options.value, options.deleted, options.partition_column or options.key}
+    return in_order(batches, options.order_by, columns)
 
 
 def _columns(batch: pa.RecordBatch, options: SinkOptions) -> tuple[Any, Any, Any | None]:
@@ -162,52 +160,3 @@ def _columns(batch: pa.RecordBatch, options: SinkOptions) -> tuple[Any, Any, Any
 
 def _binary(column: Any) -> Any:
     return column if pa.types.is_binary(column.type) else column.cast(pa.binary())
-
-
-# Spark's Python workers live on from task to task. So does the connection, and with it the writer's producer: were it
-# a new one for each task, the node would soon have to forget some.
-_cache: dict[tuple[int, SinkOptions], tuple[blocking.Client, blocking.Feed, blocking.Writer]] = {}
-
-
-def _open(options: SinkOptions) -> tuple[blocking.Feed, blocking.Writer]:
-    key = (os.getpid(), options)
-    held = _cache.get(key)
-    if held is None:
-        client = blocking.connect(
-            options.url,
-            token=options.token,
-            name="spark sink",
-            connect_timeout=options.retry_for_s,
-            retry_for=options.retry_for_s,
-        )
-        client.__enter__()
-        try:
-            feed = client.feed(options.feed)
-            if options.create_feed:
-                feed = client.create_feed(options.feed, partitions=options.partitions)
-            held = _cache[key] = (client, feed, feed.writer(in_flight_bytes=IN_FLIGHT_BYTES))
-        except BaseException:
-            client.close()
-            raise
-    return held[1], held[2]
-
-
-def _send(options: SinkOptions, writer: blocking.Writer, block: Any) -> None:
-    with _forgetting_on_error(options):
-        writer.send(block)
-
-
-class _forgetting_on_error:
-    """A writer that has failed is not used again: the next task begins with another one."""
-
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        if error is not None:
-            held = _cache.pop((os.getpid(), self._options), None)
-            if held is not None:
-                held[0].close()

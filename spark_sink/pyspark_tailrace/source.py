@@ -20,6 +20,10 @@ class TailraceSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
+    def schema(self) -> StructType | str:
+        """Asked for by readers alone. NotImplementedError."""
+        raise NotImplementedError("this version writes feeds from Spark and does not read them: use feed.consume()")
+
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """The sink of a streaming query. Raises ValueError for options or columns that it cannot take."""
         from pyspark_tailrace.options import sink_options

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.processes import bad_network, contents, feed_name, node_process, shared_node, start_node
 
 from pyspark_tailrace import local_session
+
+__all__ = ["bad_network", "contents", "feed_name", "node_process", "shared_node", "start_node"]
 
 SPARK_CONFIG = {
     "spark.driver.memory": "768m",

@@ -58,6 +58,9 @@ class History(Protocol):
     def steps(self) -> int:
         """The last change's ``step``, or a little more."""
 
+    def count(self) -> int:
+        """How many changes there are."""
+
     def changes(self) -> Iterator[Change]:
         """All changes, in order. Each call begins anew."""
 
@@ -91,6 +94,11 @@ class GitHistory:
     @property
     def title(self) -> str:
         return f"the history of {self.repo}, {self.steps:,} commits up to {self.commit[:12]}"
+
+    def count(self) -> int:
+        """How many changes there are; reads no content. GitFailed where the clone is damaged."""
+        with git_pipe(self.repo, *LOG, self.commit, "--") as (_, log):
+            return sum(1 for _ in parse_log(split_at_nul(log)))
 
     def changes(self) -> Iterator[Change]:
         """The changes of all commits, of one commit in the order of the paths. Memory: one blob, up to 1 MiB of it.

@@ -39,6 +39,10 @@ class StandardLibrary:
     def steps(self) -> int:
         return sum(1 for _ in self._files())
 
+    def count(self) -> int:
+        """How many changes there are: one for each file."""
+        return self.steps
+
     def changes(self) -> Iterator[Change]:
         """A change for each file, in the order of the paths. Memory: one file."""
         for step, path in enumerate(self._files(), start=1):

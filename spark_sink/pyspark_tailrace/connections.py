@@ -1,0 +1,96 @@
+"""Connections that outlive tasks.
+
+Spark's Python workers live on from task to task. So does the connection, and with it the writer's producer: were it a
+new one for each task, the node would soon have to forget some, and could no longer tell what was sent twice. A
+connection that the node has ended meanwhile, because it was silent, is made again by the next task.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pyspark_tailrace.options import SinkOptions
+from tailrace import blocking
+from tailrace.errors import UnknownFeed
+
+# A task's; several run on one machine.
+IN_FLIGHT_BYTES = 8 * 1024 * 1024
+# Of a feed that the sink creates, unless it is told otherwise.
+PARTITIONS = 16
+# A worker serves every query of its session in turn: so many feeds keep their connection.
+CONNECTIONS_MAX = 16
+
+
+class _Held(NamedTuple):
+    client: blocking.Client
+    feed: blocking.Feed
+    writer: blocking.Writer
+
+
+# By process, since a process that was forked must not speak on its parent's connection; least recently used first.
+_held: collections.OrderedDict[tuple[int, SinkOptions], _Held] = collections.OrderedDict()
+
+
+@contextlib.contextmanager
+def held_writer(options: SinkOptions) -> Iterator[tuple[blocking.Feed, blocking.Writer]]:
+    """A feed and a writer to it, kept for the next task of this process if the body succeeds, else closed.
+
+    Raises UnknownFeed, ValueError where the feed has other partitions than the options say, Unreachable, Forbidden.
+    """
+    key = (os.getpid(), options)
+    held = _held.pop(key, None) or _open(options)
+    try:
+        yield held.feed, held.writer
+    except BaseException:
+        held.client.close()
+        raise
+    _keep(key, held)
+
+
+def _keep(key: tuple[int, SinkOptions], held: _Held) -> None:
+    other = _held.pop(key, None)
+    if other is not None:  # of a task that ran beside this one
+        other.client.close()
+    _held[key] = held
+    if len(_held) > CONNECTIONS_MAX:
+        _, oldest = _held.popitem(last=False)
+        oldest.client.close()
+
+
+def _open(options: SinkOptions) -> _Held:
+    with contextlib.ExitStack() as on_error:
+        client = on_error.enter_context(
+            blocking.connect(
+                options.url,
+                token=options.token,
+                name="spark sink",
+                connect_timeout=options.retry_for_s,
+                retry_for=options.retry_for_s,
+            )
+        )
+        feed = _found_or_created(client, options)
+        held = _Held(client, feed, feed.writer(in_flight_bytes=IN_FLIGHT_BYTES))
+        on_error.pop_all()
+    return held
+
+
+def _found_or_created(client: blocking.Client, options: SinkOptions) -> blocking.Feed:
+    feed = client.feed(options.feed)
+    try:
+        found = feed.resolve()
+    except UnknownFeed as error:
+        if not options.create_feed:
+            raise UnknownFeed(f"{error}; or let the sink create it, by .option('create_feed', 'true')") from None
+        # Another task may do the same at this moment: the feed is made once.
+        feed = client.create_feed(options.feed, partitions=options.partitions or PARTITIONS)
+        found = feed.resolve()
+    if options.partitions not in (None, found.partitions):
+        raise ValueError(
+            f"feed {options.feed!r} has {found.partitions} partitions, and option 'partitions' says "
+            f"{options.partitions}: correct it, in partition_of() as well, or leave it out"
+        )
+    return feed

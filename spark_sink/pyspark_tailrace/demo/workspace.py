@@ -1,0 +1,103 @@
+"""The folder that a run works in: the files for Spark, the server's data, the index, the logs."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from pyspark_tailrace.demo.failure import DemoFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MARKER = "MADE-BY-TAILRACE-DEMO"
+MARKER_TEXT = "Everything in this folder is made by `tailrace demo`, and replaced by its next run in here.\n"
+LOCK_OF_SERVER = "LOCK"  # what a node locks in its data directory, while it runs
+
+
+class Workspace:
+    """Where things are. ``kept``: the folder stays when the run has ended."""
+
+    def __init__(self, root: Path, *, kept: bool) -> None:
+        self.root = root
+        self.kept = kept
+        self.changes = root / "changes"
+        self.server_data = root / "server"
+        self.index = root / "index.db"
+        self.checkpoint = root / "checkpoint"
+        self.spark = root / "spark"
+        self.server_log = root / "server.log"
+        self.spark_log = root / "spark.log"
+
+    @property
+    def server_bytes(self) -> int:
+        """The bytes of the server's files. While it runs, they have some room ahead."""
+        return sum(path.stat().st_size for path in self.server_data.rglob("*") if path.is_file())
+
+
+@contextlib.contextmanager
+def open_workspace(data: Path | None, *, keep: bool) -> Iterator[Workspace]:
+    """An empty folder for the body: ``data``, which is kept, or a temporary one, kept where ``keep`` says so.
+
+    What an earlier run left in ``data`` is removed. A body that fails keeps the folder, whose logs tell why; not so
+    one that is interrupted. DemoFailed where ``data`` holds anything else, or is in use.
+    """
+    root = Path(tempfile.mkdtemp(prefix="tailrace-demo-")) if data is None else data.absolute()
+    workspace = Workspace(root, kept=keep or data is not None)
+    try:
+        with _claimed(root):
+            try:
+                yield workspace
+            except Exception as error:
+                # Whatever it was: the logs say more.
+                workspace.kept = True
+                error.add_note(f"the logs are in {root}")
+                raise
+    finally:
+        if not workspace.kept:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _claimed(root: Path) -> Iterator[None]:
+    """Holds the folder, empty but for its marker, for this process alone."""
+    root.mkdir(parents=True, exist_ok=True)
+    marker = root / MARKER
+    if not marker.exists() and any(root.iterdir()):
+        raise DemoFailed(f"{root} is not empty, and no earlier run has made it; give a new folder")
+    with marker.open("a") as file:
+        if not _lock(file):
+            raise DemoFailed(f"another run works in {root}; wait for its end, or give another folder")
+        _clear(root)
+        file.truncate(0)
+        file.write(MARKER_TEXT)
+        file.flush()
+        yield
+
+
+def _clear(root: Path) -> None:
+    lock = root / "server" / LOCK_OF_SERVER
+    if lock.exists():
+        with lock.open("a") as file:
+            if not _lock(file):
+                raise DemoFailed(f"a server still runs on {lock.parent}; stop it, or give another folder")
+    for entry in os.scandir(root):
+        if entry.name == MARKER:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)
+
+
+def _lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,124 @@
+"""A task's rows in the order of some columns.
+
+Spark has no sort for a stream that is not aggregated, and the rows of a task come in the order of the files and batches
+that they were packed into. So all rows of a task are held here until the last one has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pyspark_tailrace.spans import spans
+
+# Batches are joined up to this size, so that rows are taken from few of them. Each array has to stay below 2 GiB.
+SEGMENT_BYTES = 256 * 1024 * 1024
+# What comes out, in one piece: a copy of some of the rows that are held.
+SLICE_BYTES = 8 * 1024 * 1024
+SLICE_ROWS = 10_000
+
+
+def in_order(
+    batches: Iterator[pa.RecordBatch], order_by: Sequence[tuple[str, bool]], columns: Container[str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of ``batches`` by the columns of ``order_by``, each with True for descending; of these only ``columns``.
+
+    Nulls stand where Spark puts them: first, or last where descending. Rows that are equal in all the columns keep the
+    order in which they came.
+    """
+    segments, sort_columns = _hold(batches, order_by, columns)
+    if not segments:
+        return
+    order = _sorted(pa.Table.from_batches(sort_columns), order_by)
+    del sort_columns
+    sizes = np.concatenate([_row_bytes(segment) for segment in segments])[order]
+    starts = np.cumsum([0] + [len(segment) for segment in segments[:-1]])
+    for start, stop in spans(np.cumsum(sizes), SLICE_BYTES, SLICE_ROWS):
+        yield _take(segments, starts, order[start:stop])
+
+
+def _hold(
+    batches: Iterator[pa.RecordBatch], order_by: Sequence[tuple[str, bool]], columns: Container[str]
+) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
+    """All rows in a few segments: what comes out of them, and the columns to sort by."""
+    names = list(dict.fromkeys(name for name, _ in order_by))
+    segments: list[pa.RecordBatch] = []
+    sort_columns: list[pa.RecordBatch] = []
+    joining: list[pa.RecordBatch] = []
+    nbytes = 0
+
+    def join() -> None:
+        # Both copied, or neither: one column that is left of a batch keeps all of the batch in memory.
+        sort_columns.extend(_joined([batch.select(names) for batch in joining]))
+        segments.extend(_joined([_only(batch, columns) for batch in joining]))
+        joining.clear()
+
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if nbytes + batch.nbytes > SEGMENT_BYTES:
+            join()
+            nbytes = 0
+        joining.append(batch)
+        nbytes += batch.nbytes
+    join()
+    return segments, sort_columns
+
+
+def _only(batch: pa.RecordBatch, columns: Container[str]) -> pa.RecordBatch:
+    return batch.select([name for name in batch.schema.names if name in columns])
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if len(batches) < 2:
+        return batches
+    found: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return found
+
+
+def _sorted(table: pa.Table, order_by: Sequence[tuple[str, bool]]) -> NDArray[np.int64]:
+    """The numbers of the rows in their order."""
+    arrays: list[Any] = []
+    keys: list[tuple[str, str]] = []
+    for name, descending in order_by:
+        direction = "descending" if descending else "ascending"
+        column = table[name]
+        if column.null_count:  # Arrow would put all nulls to one end, for every column
+            keys.append((str(len(arrays)), direction))
+            arrays.append(column.is_valid())
+        keys.append((str(len(arrays)), direction))
+        arrays.append(column)
+    named = pa.table(arrays, names=[str(number) for number in range(len(arrays))])
+    order: NDArray[np.int64] = pc.sort_indices(named, sort_keys=keys).to_numpy().astype(np.int64)
+    return order
+
+
+def _row_bytes(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """The bytes of each row's strings."""
+    total: NDArray[np.int64] = np.zeros(batch.num_rows, np.int64)
+    for column in batch.columns:
+        if not pa.types.is_primitive(column.type):
+            total += pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+    return total
+
+
+def _take(segments: Sequence[pa.RecordBatch], starts: NDArray[np.int64], rows: NDArray[np.int64]) -> pa.RecordBatch:
+    """Rows by their numbers over all segments, in the order asked for."""
+    if len(segments) == 1:
+        return segments[0].take(pa.array(rows))
+    owners = np.searchsorted(starts, rows, side="right") - 1
+    by_owner = np.argsort(owners, kind="stable")
+    parts = [
+        segments[owner].take(pa.array(rows[owners == owner] - starts[owner])) for owner in np.unique(owners).tolist()
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    places = np.empty_like(by_owner)
+    places[by_owner] = np.arange(len(rows))
+    [joined] = _joined(parts)
+    return joined.take(pa.array(places))

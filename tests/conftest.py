@@ -1,0 +1,192 @@
+"""A node in this process on a free port, clients of it, and a client that says anything at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import os
+import shutil
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+import tailrace
+from tailrace.errors import TailraceError
+from tailrace.wire.frames import FrameDecoder, encode_frame
+from tailrace.wire.messages import Hello, decode_error
+from tailrace.wire.opcodes import Opcode
+from tailrace_server.config import Config
+from tailrace_server.node import open_node
+
+# No test of a few milliseconds takes so long: one that does hangs, and fails instead.
+TEST_SECONDS_MAX = 60.0
+ANSWER_SECONDS_MAX = 20.0
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if inspect.iscoroutinefunction(getattr(item, "obj", None)):
+            item.obj = _in_time(item.obj)
+
+
+def _in_time(function):
+    @functools.wraps(function)
+    async def test(*arguments, **fixtures):
+        with trio.fail_after(TEST_SECONDS_MAX):
+            await function(*arguments, **fixtures)
+
+    return test
+
+
+class RunningNode:
+    """A node that can be stopped and started again at the same address, as processes are."""
+
+    def __init__(self, config):
+        self.config = config
+        self.node = None
+        self._scope = trio.CancelScope()
+        self._stopped = trio.Event()
+
+    @property
+    def url(self):
+        return f"tailrace://127.0.0.1:{self.config.listen[1]}"
+
+    async def run(self, *, task_status=trio.TASK_STATUS_IGNORED):
+        self._scope, self._stopped = trio.CancelScope(), trio.Event()
+        async with open_node(self.config) as self.node:
+            self.config = dataclasses.replace(self.config, listen=self.node.listening)
+            task_status.started()
+            with self._scope:
+                await trio.sleep_forever()
+            self.node.check()
+        self._stopped.set()
+
+    async def stop(self):
+        """Stops cleanly."""
+        self._scope.cancel()
+        await self._stopped.wait()
+
+    async def kill(self):
+        """Stops, and leaves the directory as a process that was killed would."""
+        await self.stop()
+        os.remove(os.path.join(self.config.data, "CLEAN"))
+
+    def copy_data(self, target):
+        """What a crash at this moment would leave, where everything written has come to the disk."""
+        shutil.copytree(self.config.data, target)
+
+    def put_back(self, source):
+        """Makes the data of a stopped node what ``copy_data`` took: whatever came after it is lost."""
+        shutil.rmtree(self.config.data)
+        shutil.copytree(source, self.config.data)
+
+    def cut_connections(self):
+        """Every connection breaks, at the node's side."""
+        for connection in list(self.node.connections):
+            connection.transport.close()
+
+
+@pytest.fixture
+def node_config(tmp_path):
+    return Config(str(tmp_path / "data"), listen=("127.0.0.1", 0), http=None, ws=None)
+
+
+@pytest.fixture
+async def run_node(nursery):
+    """A function that starts a node with a config and gives it as `RunningNode`."""
+
+    async def run(config):
+        running = RunningNode(config)
+        await nursery.start(running.run)
+        running.start = functools.partial(nursery.start, running.run)
+        return running
+
+    return run
+
+
+@pytest.fixture
+async def running(run_node, node_config):
+    """A node that may be stopped and started again."""
+    return await run_node(node_config)
+
+
+@pytest.fixture
+async def node(running):
+    """The node of ``running``, for tests that never restart it."""
+    return running.node
+
+
+@pytest.fixture
+async def client(running):
+    async with tailrace.connect(running.url, retry_for=ANSWER_SECONDS_MAX) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def feed(client):
+    """A feed of four partitions."""
+    return await client.create_feed("orders", partitions=4)
+
+
+class RawClient:
+    """A connection that sends whatever it is told to, and reads frames."""
+
+    def __init__(self, stream):
+        self.stream = stream
+        self._decoder = FrameDecoder()
+        self._frames = []
+
+    async def send(self, *parts):
+        await self.stream.send_all(b"".join(parts))
+
+    async def ask(self, opcode, body=b"", id=1):
+        """Sends a frame; the next frame that comes."""
+        await self.send(encode_frame(opcode, bytes(body), id))
+        return await self.receive()
+
+    async def hello(self, **fields):
+        await self.send(Hello(**fields).encode())
+        frame = await self.receive()
+        assert frame.opcode is Opcode.HELLO_OK, bytes(frame.body)
+        return self
+
+    async def receive(self):
+        """The next frame that is no NOOP; None at the end."""
+        with trio.fail_after(ANSWER_SECONDS_MAX):
+            while True:
+                while not self._frames:
+                    data = await self.stream.receive_some()
+                    if not data:
+                        return None
+                    self._frames = self._decoder.receive_data(bytes(data))
+                frame = self._frames.pop(0)
+                if frame.opcode is not Opcode.NOOP:
+                    return frame
+
+    async def error(self, id=0):
+        """The next frame, which has to be an ERROR, as an exception; of the whole connection where ``id`` is 0."""
+        frame = await self.receive()
+        assert frame is not None, "the connection ended without a word"
+        assert (frame.opcode, frame.id) == (Opcode.ERROR, id)
+        error = decode_error(frame.body)
+        assert isinstance(error, TailraceError)
+        return error
+
+    async def is_closed(self):
+        """The node has closed the connection."""
+        return await self.receive() is None
+
+
+@pytest.fixture
+def raw(running):
+    """A function that opens a `RawClient` as a context."""
+
+    @asynccontextmanager
+    async def connect():
+        stream = await trio.open_tcp_stream("127.0.0.1", running.config.listen[1])
+        async with stream:
+            yield RawClient(stream)
+
+    return connect

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.cloudpickle import dumps
+
+from pyspark_tailrace.options import NAMES, RETRY_FOR_S, SinkOptions, sink_options
+
+LEAST = {"url": "tailrace://127.0.0.1:4700", "feed": "orders"}
+
+
+def test_defaults():
+    assert sink_options(LEAST) == SinkOptions(
+        url="tailrace://127.0.0.1:4700",
+        feed="orders",
+        token=None,
+        key="key",
+        value="value",
+        deleted="deleted",
+        order_by=(),
+        partition_column=None,
+        create_feed=False,
+        partitions=None,
+        retry_for_s=RETRY_FOR_S,
+    )
+
+
+def test_everything():
+    options = sink_options(
+        LEAST
+        | {"token": "t", "key": "k", "value": "v", "deleted": "d", "order_by": "a, b desc ,c ASC", "retry_for": "1.5"}
+        | {"partition_column": "p", "create_feed": " True ", "partitions": "4", "delivery": "at_least_once"}
+    )
+    assert options.order_by == (("a", False), ("b", True), ("c", False))
+    assert (options.partition_column, options.create_feed, options.partitions) == ("p", True, 4)
+    assert options.retry_for_s == 1.5
+    assert (options.token, options.key, options.value, options.deleted) == ("t", "k", "v", "d")
+
+
+@pytest.mark.parametrize("module", [pickle, None])
+def test_options_travel_to_tasks_and_identify_a_connection(module):
+    options = sink_options(LEAST | {"order_by": "a"})
+    copy = pickle.loads(module.dumps(options) if module else dumps(options))
+    assert copy == options
+    assert hash(copy) == hash(options)
+
+
+def test_token_is_not_shown():
+    assert "secret" not in repr(sink_options(LEAST | {"token": "secret"}))
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ({"url": ""}, r"'url' is missing: .*tailrace://HOST:PORT"),
+        ({"url": "localhost:4700"}, r"'url': 'localhost:4700' is no URL"),
+        ({"url": "tailrace://a:b"}, r"'url': 'a:b' is no address"),
+        ({"feed": ""}, r"'feed' is missing"),
+        ({"create_feed": "yes"}, r"'create_feed' is 'yes', neither 'true' nor 'false'"),
+        ({"partitions": "1.5"}, r"'partitions' is '1\.5', and has to be a whole number"),
+        ({"partitions": "0"}, r"'partitions' is '0'"),
+        ({"partitions": "many"}, r"'partitions' is 'many'"),
+        ({"retry_for": "-1"}, r"'retry_for' is '-1', and has to be a positive number"),
+        ({"retry_for": "inf"}, r"'retry_for' is 'inf'"),
+        ({"retry_for": "a minute"}, r"'retry_for' is 'a minute'"),
+        ({"order_by": "a up"}, r"'order_by': 'a up' is no column"),
+        ({"order_by": "a desc nulls"}, r"'order_by': 'a desc nulls' is no column"),
+        ({"delivery": "exactly_once"}, r"'delivery' is 'exactly_once'; .*'at_least_once' only"),
+    ],
+)
+def test_what_cannot_be_had(option, text):
+    with pytest.raises(ValueError, match=text):
+        sink_options(LEAST | option)
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [
+        ("orderby", "order_by"),
+        ("orderBy", "order_by"),
+        ("order-by", "order_by"),
+        ("partition", "partitions"),
+        ("partitionColumn", "partition_column"),
+        ("createFeed", "create_feed"),
+        ("retryFor", "retry_for"),
+        ("numPartitions", "partitions"),
+        ("feeds", "feed"),
+    ],
+)
+def test_slips_of_the_pen_are_not_ignored(slip, meant):
+    with pytest.raises(ValueError, match=f"option '{slip}' is not known: '{meant}' is"):
+        sink_options(LEAST | {slip: "true"})
+
+
+@pytest.mark.parametrize(
+    "name", ["checkpointLocation", "path", "queryName", "mergeSchema", "maxFilesPerTrigger", *NAMES]
+)
+def test_options_of_spark_and_ours_are_no_slips(name):
+    value = {"url": LEAST["url"], "partitions": "3", "create_feed": "true", "retry_for": "1"}
+    value |= {"delivery": "at_least_once"}
+    sink_options(LEAST | {name: value.get(name, "anything")})
+
+
+def test_guide_lists_every_option():
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "spark.md").read_text()
+    section = text.partition("\n## Options\n")[2].partition("\n## ")[0]
+    first_cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    named = re.findall(r"`(\w+)`", " ".join(first_cells))
+    assert sorted(named) == sorted(NAMES)

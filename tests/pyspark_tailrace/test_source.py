@@ -1,0 +1,123 @@
+"""What Spark itself does with the source: each kind of job, what is refused and how that is told."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.sql import functions as F
+
+from pyspark_tailrace.source import FORMAT, TailraceSource
+
+
+@pytest.fixture
+def options(shared_node, feed_name):
+    return {"url": shared_node.url, "feed": feed_name, "create_feed": "true", "partitions": "4", "retry_for": "10"}
+
+
+@pytest.fixture
+def rows(spark):
+    return spark.range(1000, numPartitions=3).selectExpr("cast(id as string) AS key", "cast(id as string) AS value")
+
+
+@pytest.fixture
+def stream(spark, tmp_path):
+    """A stream of one row, with the columns key and value."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.json").write_text('{"key": "a", "value": "1"}\n')
+    return spark.readStream.schema("key STRING, value STRING").json(str(tmp_path / "in"))
+
+
+@pytest.fixture
+def run(tmp_path, options):
+    """Runs a streaming query over all there is."""
+
+    def run(frame, *, mode="append", **more):
+        writer = frame.writeStream.format(FORMAT).options(**options | more).outputMode(mode)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+        return query
+
+    return run
+
+
+def test_batch_job(rows, options, contents, shared_node):
+    rows.write.format(FORMAT).options(**options).mode("append").save()
+    assert contents(shared_node.url, options["feed"]).state() == {b"%d" % n: b"%d" % n for n in range(1000)}
+
+
+@pytest.mark.parametrize(
+    ("mode", "text"), [("overwrite", "use mode 'append'"), ("errorifexists", '"Append" or'), ("ignore", '"Append" or')]
+)
+def test_other_modes_of_a_batch_job(rows, options, mode, text):
+    with pytest.raises(AnalysisException, match=text):
+        rows.write.format(FORMAT).options(**options).mode(mode).save()
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"url": "localhost"}, "option 'url': 'localhost' is no URL"),
+        ({"orderBy": "key"}, "option 'orderby' is not known: 'order_by' is"),
+        ({"order_by": "time"}, "there is no column 'time'; the columns are key, value"),
+    ],
+)
+def test_options_are_checked_before_anything_runs(rows, options, more, text):
+    with pytest.raises(AnalysisException, match=text):
+        rows.write.format(FORMAT).options(**options | more).mode("append").save()
+
+
+def test_columns_are_checked_before_anything_runs(rows, options):
+    with pytest.raises(AnalysisException, match=r"no use for the columns extra.*to_json"):
+        rows.withColumn("extra", F.lit(1)).write.format(FORMAT).options(**options).mode("append").save()
+
+
+def test_stream(stream, run, options, contents, shared_node):
+    run(stream)
+    assert contents(shared_node.url, options["feed"]).history() == {b"a": [b"1"]}
+
+
+def test_stream_in_mode_complete(stream, run):
+    with pytest.raises(StreamingQueryException, match=r"would have to replace .*use outputMode 'append'"):
+        run(stream.groupBy("key").agg(F.max("value").alias("value")), mode="complete")
+
+
+def test_stream_in_mode_update(stream, run):
+    with pytest.raises(StreamingQueryException, match="tailrace does not support Update mode"):
+        run(stream, mode="update")
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"feed": "nowhere", "create_feed": "false"}, r"UnknownFeed: there is no feed 'nowhere'.*'create_feed'"),
+        ({"url": "tailrace://127.0.0.1:1", "retry_for": "0.5"}, r"Unreachable: no node at 127\.0\.0\.1:1 .*refused"),
+        ({"token": "secret"}, r"Forbidden: .*token"),
+    ],
+)
+def test_error_of_a_task_ends_the_query_and_says_why(stream, run, more, text):
+    with pytest.raises(StreamingQueryException, match=f"(?s){text}") as caught:
+        run(stream, **more)
+    assert "secret" not in str(caught.value)
+
+
+def test_null_key_ends_the_query(stream, run):
+    with pytest.raises(StreamingQueryException, match="1 of 1 rows have a null key: give each a key"):
+        run(stream.selectExpr("CAST(NULL AS STRING) AS key", "value"))
+
+
+def test_wrong_partition_column_ends_the_query(stream, run):
+    with pytest.raises(StreamingQueryException, match=r"the partition column says 9 for the key b'a'"):
+        run(stream.withColumn("p", F.lit(9)), partition_column="p")
+
+
+def test_reading_is_refused(spark, options):
+    for reader in (spark.read, spark.readStream):
+        with pytest.raises(PySparkException, match="does not read"):
+            reader.format(FORMAT).options(**options).load()
+
+
+def test_name():
+    assert TailraceSource.name() == "tailrace"

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import pytest
+
+import tailrace
+from tailrace.address import Address
+from tailrace.blocking.dialer import Dialer
+
+
+def connected(dialer):
+    while True:
+        sock = dialer.step(0.05)
+        if sock is not None:
+            return sock
+
+
+@pytest.fixture
+def listener():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+@pytest.fixture
+def closed_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def test_connects(listener):
+    port = listener.getsockname()[1]
+    with connected(Dialer((Address("127.0.0.1", port),), 1.0)) as sock:
+        assert sock.getpeername() == ("127.0.0.1", port)
+        assert sock.getblocking() is False
+
+
+def test_every_address_of_a_name_is_tried(listener, monkeypatch, closed_port):
+    port = listener.getsockname()[1]
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", p)) for p in (closed_port, port)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    dialer = Dialer((Address("two", port),), 1.0)
+    with pytest.raises(tailrace.Unreachable, match=r"cannot connect to two:.*refused"):
+        connected(dialer)
+    connected(dialer).close()
+
+
+def test_addresses_in_turn(listener, closed_port):
+    dialer = Dialer((Address("127.0.0.1", closed_port), Address("127.0.0.1", listener.getsockname()[1])), 1.0)
+    with pytest.raises(tailrace.Unreachable):
+        connected(dialer)
+    connected(dialer).close()
+    dialer.lost()
+    with pytest.raises(tailrace.Unreachable):
+        connected(dialer)
+    connected(dialer).close()
+    dialer.opened()
+    with pytest.raises(tailrace.Unreachable):
+        connected(dialer)
+
+
+def test_no_answer_in_time():
+    # A full queue of connections that nobody accepts: the system drops what comes after them.
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as socks:
+        for _ in range(4):
+            sock = socks.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(server.getsockname())
+        dialer = Dialer((Address(*server.getsockname()),), 0.2)
+        with pytest.raises(tailrace.Unreachable, match=r"no answer within 0\.2 s"):
+            connected(dialer)
+        dialer.close()

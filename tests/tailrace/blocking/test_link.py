@@ -1,0 +1,183 @@
+"""Connections that break, hang, end while nobody looks, and come back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+
+import tailrace
+from tailrace import blocking
+from tailrace.wire.messages import PROTOCOL_VERSION, HelloOk
+
+
+def test_every_row_is_written_once_over_a_bad_network(node_process, bad_network, contents):
+    rows = {b"key-%d" % number: [b"%d" % number, b"again"] for number in range(3000)}
+    network = bad_network(node_process.port, seed=4700)
+    with blocking.connect(network.url, retry_for=60) as client:
+        feed = client.create_feed("orders", partitions=4)
+        with feed.writer(batch_rows=50, in_flight_bytes=100_000) as writer:
+            for column in (0, 1):
+                for number, (key, values) in enumerate(rows.items()):
+                    writer.put(key, values[column])
+                    if number % 500 == 0:
+                        writer.flush()
+        for number in range(50):
+            feed.put(b"single-%d" % number, b"v")
+        network.cutting = False
+    assert network.cuts > 10
+    found = contents(node_process.url).history()
+    assert {key: values for key, values in found.items() if not key.startswith(b"single")} == rows
+    assert [found[b"single-%d" % number] for number in range(50)] == [[b"v"]] * 50
+
+
+def test_a_restart_is_ridden_out(node_process, contents):
+    with blocking.connect(node_process.url) as client:
+        feed = client.create_feed("orders", partitions=4)
+        with feed.writer(batch_rows=10) as writer:
+            for number in range(5000):
+                writer.put(b"%d" % number, b"v")
+                if number == 2000:
+                    node_process.kill()
+                    threading.Timer(1.0, node_process.start).start()
+        feed.put(b"after", b"v")
+    assert contents(node_process.url).history() == {b"after": [b"v"]} | {
+        b"%d" % number: [b"v"] for number in range(5000)
+    }
+
+
+def test_time_out_of_one_call(node_process):
+    with blocking.connect(node_process.url) as client:
+        feed = client.create_feed("orders")
+        feed.put(b"k", b"v")
+        os.kill(node_process.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(tailrace.Unreachable) as caught:
+                feed.put(b"k", b"w", timeout=0.2)
+            assert caught.value.outcome == "unknown"
+            with pytest.raises(tailrace.Unreachable):
+                feed.get(b"k", timeout=0.2)
+            with pytest.raises(tailrace.Unreachable):
+                client.feeds(timeout=0.2)
+            writer = feed.writer()
+            writer.put(b"k", b"x")
+            with pytest.raises(tailrace.Unreachable, match=r"1 blocks have no answer after 0\.2 s"):
+                writer.flush(timeout=0.2)
+        finally:
+            os.kill(node_process.pid, signal.SIGCONT)
+        writer.flush()
+        assert feed.get(b"k").value == b"x"
+
+
+def test_what_was_not_sent_has_not_happened(node_process):
+    with blocking.connect(node_process.url, retry_for=0.3) as client:
+        feed = client.create_feed("orders")
+        feed.put(b"k", b"v")
+        node_process.kill()
+        with pytest.raises(tailrace.Unreachable) as caught:
+            feed.put(b"k", b"w")
+        assert caught.value.outcome in ("unknown", "not sent")
+        with pytest.raises(tailrace.Unreachable, match="refused") as caught:
+            feed.put(b"k", b"w")
+        assert caught.value.outcome == "not sent"
+        node_process.start()
+        assert feed.get(b"k", timeout=10).value == b"v"
+        assert feed.put(b"k", b"x").seq >= 2
+
+
+def test_connection_that_the_node_has_dropped_is_made_again(start_node):
+    node = start_node(noop_interval_s=0.1)
+    with blocking.connect(node.url) as client:
+        feed = client.create_feed("orders")
+        writer = feed.writer()
+        for number in range(3):
+            writer.put(b"k", b"%d" % number)
+            writer.flush()
+            time.sleep(1.2)  # the node ends a connection on which it hears nothing for three intervals
+        assert client.status().details["connections"][0]["age_s"] < 1
+        assert feed.get(b"k").version.seq == 3
+
+
+def test_waiting_client_is_not_dropped(start_node):
+    node = start_node(noop_interval_s=0.1)
+    with blocking.connect(node.url) as client:
+        client.status()
+        assert not client.run_until(lambda: False, time.monotonic() + 1)
+        assert client.status().details["connections"][0]["age_s"] > 1
+
+
+def test_silent_node_is_left(start_node, bad_network):
+    node = start_node(noop_interval_s=0.1)
+    network = bad_network(node.port)
+    network.cutting = False
+    with blocking.connect(network.url) as client:
+        feed = client.create_feed("orders")
+        feed.put(b"k", b"v")
+        network.freeze()
+        with pytest.raises(tailrace.Unreachable, match="nothing heard"):
+            feed.put(b"k", b"w", timeout=1)
+        network.thaw()
+        feed.put(b"k", b"x")
+        assert network.connections > 1
+
+
+@pytest.fixture
+def answering_server():
+    """Starts a peer that says ``answer`` to whatever it hears, once a connection; gives its URL."""
+    with contextlib.ExitStack() as until_the_end:
+
+        def start(answer):
+            server = socket.create_server(("127.0.0.1", 0))
+            thread = threading.Thread(target=serve, args=(server, answer))
+            thread.start()
+            until_the_end.callback(stop, server, thread)
+            return f"tailrace://127.0.0.1:{server.getsockname()[1]}"
+
+        yield start
+
+
+def serve(server, answer):
+    while True:
+        try:
+            sock, _ = server.accept()
+        except OSError:
+            return
+        with sock:
+            sock.recv(1000)
+            sock.sendall(answer)
+            sock.settimeout(5)
+            sock.recv(1000)
+
+
+def stop(server, thread):
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no frame"),
+        (HelloOk(PROTOCOL_VERSION + 1, "00" * 16, "00" * 16, "", 1, 1.0, ()).encode(), "version"),
+    ],
+)
+def test_peer_that_speaks_something_else(answering_server, answer, text):
+    url = answering_server(answer)
+    with pytest.raises(tailrace.ProtocolError, match=text), blocking.connect(url):
+        pass
+
+
+def test_more_descriptors_than_select_takes(shared_node):
+    socks = [socket.socket() for _ in range(1100)]
+    try:
+        with blocking.connect(shared_node.url) as client:
+            assert client.status().healthy
+    finally:
+        for sock in socks:
+            sock.close()
