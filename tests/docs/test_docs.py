@@ -1,0 +1,390 @@
+"""README and docs/ say what the code does: tables, examples in hexadecimal, programs, links."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import trio
+import xxhash
+
+import tailrace_server
+from tailrace.block import Block
+from tailrace.consuming.partition import TRANSITIONS
+from tailrace.consuming.session import FINAL
+from tailrace.failover import FailoverLog, ResumeReason, resume_point
+from tailrace.model import EndReason, Level, VersionRange
+from tailrace.wire import failures, frames, messages
+from tailrace.wire.frames import FrameDecoder, encode_frame
+from tailrace.wire.opcodes import Opcode
+from tailrace_server.config import Limits
+from tailrace_server.intake.producers import PRODUCERS_MAX, ProducerTable, Verdict
+from tailrace_server.stream.resume import answer_request
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+MESSAGES = (DOCS / "messages.md").read_text()
+STREAMS = (DOCS / "streams.md").read_text()
+FRAME = (DOCS / "formats" / "frame.md").read_text()
+ARCHITECTURE = (DOCS / "architecture.md").read_text()
+
+U, V = b"u" * 16, b"v" * 16
+
+
+def sections(text):
+    """The text below each heading, by heading."""
+    parts = re.split("^## ", text, flags=re.MULTILINE)[1:]
+    return {heading: body for heading, _, body in (part.partition("\n") for part in parts)}
+
+
+def tables(text):
+    """The rows of each table, as lists of cells without marks of code; the heading is left out."""
+    found = re.findall(r"^\|.*\|\n\|[-|]+\|\n((?:\|.*\|\n)+)", text, re.MULTILINE)
+    return [
+        [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in table.splitlines()]
+        for table in found
+    ]
+
+
+def fenced(text, language=""):
+    """The contents of the fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def example_bytes(block):
+    """The frame that an example shows: hexadecimal, with offsets and remarks, or a header and a body of JSON."""
+    head, brace, rest = block.partition("{")
+    lines = re.findall(r"^(?: *(\d+)  )?((?:[0-9a-f]{2} ?)+)(?:  .*)?$", head, re.MULTILINE)
+    data = b""
+    for offset, digits in lines:
+        assert not offset or int(offset) == len(data)
+        data += bytes.fromhex(digits)
+    return data + (brace + rest).replace("\n", "").encode()
+
+
+# Links
+
+
+def slug(heading):
+    """The anchor that a heading has on the pages of a forge."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("https://", "http://")):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (page.parent / name).resolve() if name else page
+        assert linked.exists(), f"{page.name} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", linked.read_text(), re.MULTILINE)
+            assert anchor in map(slug, headings), f"{page.name} links to {target}"
+
+
+def test_every_page_is_reached_from_the_readme():
+    linked = re.findall(r"\]\((docs/[^)#]+)", (ROOT / "README.md").read_text())
+    assert {str(page.relative_to(ROOT)) for page in PAGES if DOCS in page.parents} <= set(linked)
+
+
+@pytest.mark.parametrize("text", [ARCHITECTURE, tailrace_server.__doc__], ids=["architecture", "docstring"])
+def test_files_that_are_named_are_there(text):
+    roots = [ROOT, ROOT / "tests", *(ROOT / part for part in ("client_sdk/tailrace", "server/tailrace_server"))]
+    names = set(re.findall(r"[\w/]+\.py\b", text))
+    assert names
+    for name in names:
+        assert any((root / name).is_file() for root in roots), name
+
+
+# docs/messages.md
+
+
+def test_the_table_of_opcodes_is_that_of_the_code():
+    table = [(int(row[0], 16), re.sub(r"\[(\w+)\].*", r"\1", row[1])) for row in tables(MESSAGES)[0]]
+    assert table == [(opcode.value, opcode.name) for opcode in Opcode]
+
+
+def test_every_opcode_has_its_section_with_its_number_and_an_example():
+    found = sections(MESSAGES)
+    for opcode in Opcode:
+        assert f"0x{opcode.value:02x}, " in found[opcode.name]
+        [example] = fenced(found[opcode.name])
+        [frame] = FrameDecoder().receive_data(example_bytes(example))
+        assert frame.opcode is opcode
+
+
+JSON_MESSAGES = {
+    "HELLO": messages.Hello,
+    "HELLO_OK": messages.HelloOk,
+    "STREAM_REQUEST": messages.StreamRequest,
+    "STREAM_OK": messages.StreamOk,
+    "ROLLBACK": messages.RollBack,
+    "STREAM_END": messages.StreamEnd,
+}
+
+
+def example(name):
+    """The frame that the example of a section shows."""
+    [block] = fenced(sections(MESSAGES)[name])
+    [frame] = FrameDecoder().receive_data(example_bytes(block))
+    return frame
+
+
+@pytest.mark.parametrize("name", JSON_MESSAGES)
+def test_json_examples_are_what_the_code_writes_and_their_members_are_listed(name):
+    frame = example(name)
+    message = JSON_MESSAGES[name].decode(frame.body)
+    again = message.encode() if name.startswith("HELLO") else message.encode(frame.id)
+    assert again[16:] == bytes(frame.body)
+    listed = [row[0] for row in tables(sections(MESSAGES)[name])[0]]
+    assert listed == list(messages.decode_json(frame.body, name))
+
+
+def test_members_of_the_other_requests_are_listed():
+    for name in ("CREATE_FEED", "DROP_FEED", "PARTITIONS"):
+        listed = [row[0] for row in tables(sections(MESSAGES)[name])[0]]
+        assert listed == list(messages.decode_json(example(name).body, name))
+
+
+async def test_members_of_the_answers_are_those_of_a_node(client, feed):
+    answers = {
+        opcode: await client.call(opcode, {"name": feed.name}) for opcode in (Opcode.LIST_FEEDS, Opcode.PARTITIONS)
+    }
+    described = messages.decode_json(example("RESULT").body, "RESULT")["feeds"][0]
+    assert answers[Opcode.LIST_FEEDS]["feeds"][0].keys() == described.keys()
+    listed = [row[0] for row in tables(sections(MESSAGES)["PARTITIONS"])[1]]
+    assert listed == list(answers[Opcode.PARTITIONS]["partitions"][0])
+
+
+def test_codes_of_errors_are_those_of_the_code():
+    table = {row[0]: row[1].partition(":")[0] for row in tables(sections(MESSAGES)["ERROR"])[1]}
+    assert table == {
+        code: "none" if kind is failures.OutOfOrder else kind.__name__ for code, kind in failures._CODES.items()
+    }
+    error = messages.decode_error(example("ERROR").body)
+    assert error.current == (3, U, 41)
+
+
+@pytest.mark.parametrize(
+    ("name", "layouts"),
+    [
+        ("WRITE", [messages._WRITE]),
+        ("WRITTEN", [messages._WRITTEN]),
+        ("GET", [messages._GET]),
+        ("GOT", [messages._GOT_COUNT, messages._GOT_ITEM]),
+        ("SNAPSHOT_START", [messages._SNAPSHOT_START]),
+        ("SNAPSHOT_END", [messages._SEQ]),
+        ("ROUND_COMPLETE", [messages._U64]),
+        ("CREDIT", [messages._U64]),
+    ],
+)
+def test_fields_lie_back_to_back_and_are_as_long_as_in_the_code(name, layouts):
+    for table, layout in zip(tables(sections(MESSAGES)[name]), layouts, strict=False):
+        place = 0
+        for offset, nbytes, _ in table:
+            if not offset or not nbytes.isdigit():
+                break
+            assert int(offset) == place
+            place += int(nbytes)
+        assert place == layout.size
+
+
+def test_packed_examples_are_read_as_their_sections_say():
+    block = Block.parse(messages.Write.decode(example("WRITE").body).block)
+    assert block.columns().keys() == [b"apple", b"pear"]
+    assert block.stamped(41, 1_700_000_000_000_000).tobytes() == bytes(example("BLOCK").body)
+    write = messages.Write.decode(example("WRITE").body)
+    assert (write.feed_id, write.level, write.flags) == (bytes(range(0x10, 0x20)), Level.DISK, 0)
+    assert messages.Written.decode(example("WRITTEN").body) == VersionRange(3, U, 41, 42)
+    get = messages.Get.decode(example("GET").body)
+    assert get == (write.feed_id, Level.DISK, [b"apple", b"pear"])
+    found, missing = messages.Got.decode(example("GOT").body, get.keys)
+    assert (found.value, found.version.seq, found.timestamp, missing) == (b"red", 41, 1_700_000_000_000_000, None)
+    start = messages.SnapshotStartMessage.decode(example("SNAPSHOT_START").body)
+    assert start == (3, True, U, 40, 42, 0)
+    assert messages.decode_seq(example("SNAPSHOT_END").body, "SNAPSHOT_END") == (3, 42)
+    assert messages.decode_seq(example("SEQ_ADVANCED").body, "SEQ_ADVANCED") == (3, 50)
+    assert messages.decode_number(example("ROUND_COMPLETE").body, "ROUND_COMPLETE") == 1
+    assert messages.decode_number(example("CREDIT").body, "CREDIT") == 171
+    cookies = {bytes(example(name).body) for name in ("BARRIER", "BARRIER_REACHED", "BARRIER_LOST")}
+    assert cookies == {(7).to_bytes(8, "little")}
+    assert example("BARRIER_LOST").id == 3
+
+
+def test_flags_of_a_write_are_those_of_the_code():
+    table = {name.replace(" ", "_").upper(): int(bit) for name, bit, _ in tables(sections(MESSAGES)["WRITE"])[1]}
+    assert table == {name: bit for name, bit in vars(messages.WriteFlag).items() if name.isupper()}
+
+
+# docs/formats/frame.md
+
+
+def test_the_frame_is_laid_out_as_it_says():
+    place = 0
+    for offset, nbytes, _ in tables(FRAME)[0]:
+        assert int(offset) == place
+        place += int(nbytes)
+    assert place == frames.FRAME_HEADER_BYTES
+    assert f"{frames.FRAME_BODY_BYTES_MAX:,}" in FRAME
+    assert f"{frames.HELLO_BODY_BYTES_MAX:,}" in FRAME
+
+
+def test_the_worked_example_of_a_frame():
+    data = example_bytes(fenced(FRAME)[0])
+    assert data == messages.encode_seq(Opcode.SNAPSHOT_END, 3, 42, 4)
+    assert f"0x{xxhash.xxh3_64_intdigest(data[:12]):016x}" in FRAME
+    assert encode_frame(Opcode.NOOP).hex(" ") in FRAME
+
+
+# docs/streams.md
+
+
+def test_the_states_of_a_consumer_are_those_of_the_code():
+    [table] = tables(sections(STREAMS)["A consumer's states"])
+    assert table == [[state.name, opcode.name, after.name] for (state, opcode), after in TRANSITIONS.items()]
+
+
+def test_the_ends_are_those_of_the_code():
+    [table] = tables(sections(STREAMS)["Ends"])
+    assert [row[0] for row in table] == [reason.value for reason in EndReason]
+    raised = {EndReason(row[0]): row[2].removeprefix("raises ") for row in table if row[2].startswith("raises ")}
+    assert raised == {reason: error.__name__ for reason, error in FINAL.items()}
+
+
+def log(*entries):
+    return FailoverLog(entries)
+
+
+# For each row of the table: the consumer's log, S, A, B, and the node's log and high seq.
+RESUMES = [
+    (log(), 5, 5, 5, log((U, 1, 0)), 9),
+    (log((U, 1, 0)), 5, 5, 5, log((V, 2, 0)), 9),
+    (log((U, 1, 0)), 5, 3, 9, log((U, 1, 0)), 9),
+    (log((U, 1, 0)), 5, 5, 10, log((V, 2, 9), (U, 1, 0)), 12),
+    (log((U, 1, 0)), 5, 3, 10, log((V, 2, 9), (U, 1, 0)), 12),
+    (log((U, 1, 0)), 5, 5, 5, log((V, 2, 3), (U, 1, 0)), 12),
+]
+
+
+def test_the_rows_of_where_a_consumer_may_go_on():
+    [table] = tables(sections(STREAMS)["Where a consumer may go on"])
+    for (condition, where, why), (consumer, seq, first, last, node, high_seq) in zip(table, RESUMES, strict=True):
+        resume = resume_point(consumer, seq, first, last, None, node, high_seq, 0)
+        assert resume.seq == {"0": 0, "S": seq, "A": first, "upper": node[0].base}[where], condition
+        assert resume.why.value == why, condition
+    assert {row[2] for row in table} | {"purged"} == {reason.value for reason in ResumeReason}
+
+
+def request(**changes):
+    """A STREAM_REQUEST of a consumer that stands at 5 of the only branch."""
+    usual = messages.StreamRequest(bytes(16), 3, log((U, 1, 0)), 5, 5, 5, None, None, Level.DISK, "leader")
+    return usual._replace(**changes)
+
+
+# For each row of the table: what is asked, and the node's log, state and high seq.
+HANDSHAKES = [
+    (request(state="follower"), log((U, 1, 0)), "leader", 9),
+    (request(log=log((V, 2, 3), (U, 1, 0))), log((U, 1, 0)), "leader", 9),
+    (request(seq=None), log((U, 1, 0)), "leader", 9),
+    (request(state="follower", snapshot_last=10), log((U, 1, 0)), "follower", 9),
+    (request(), log((V, 2, 3), (U, 1, 0)), "leader", 9),
+    (request(), log((U, 1, 0)), "leader", 9),
+]
+
+
+def test_the_rows_of_the_handshake():
+    [table] = tables(sections(STREAMS)["Handshake"])
+    for (finds, answers, _), (asked, node, state, high_seq) in zip(table, HANDSHAKES, strict=True):
+        answer = answer_request(asked, log=node, state=state, high_seq=high_seq, visible_seq=8, purge_seq=0)
+        match answer:
+            case messages.StreamEnd():
+                assert answers == f"STREAM_END {answer.reason.value}", finds
+            case messages.RollBack():
+                assert answers == "ROLLBACK", finds
+                assert answer.seq < 5
+            case messages.StreamOk():
+                places = {8: "the last seq that the level shows", 5: "S"}
+                assert answers == f"STREAM_OK at {places[answer.seq]}", finds
+
+
+def producers(*numbers, evicted=False):
+    """A table that has these numbers of producer 1; ``evicted``: it had to forget some at time 0."""
+    table = ProducerTable()
+    if evicted:
+        for producer in range(2, PRODUCERS_MAX + 3):
+            table.record(producer, 1, VersionRange(0, U, 1, 1), 0.0)
+    for number in numbers:
+        table.record(1, number, VersionRange(0, U, number, number), 0.0)
+    return table
+
+
+def test_the_rows_of_resends():
+    [table] = tables(sections(STREAMS)["Resends"])
+    known = producers(*range(1, 20))
+    cases = [
+        (known, 4, True),
+        (known, 20, False),
+        (known, 3, True),
+        (producers(), 1, False),
+        (producers(), 1, True),
+        (producers(evicted=True), 1, True),
+        (producers(), 2, False),
+    ]
+    for (finds, decides), (producer_table, number, resend) in zip(table, cases, strict=True):
+        decision = producer_table.decide(1, number, resend=resend, now=1.0)
+        assert decision.verdict.name == re.split(r"[:,]", decides)[0].replace(" ", "_"), finds
+    assert {re.split(r"[:,]", row[1])[0] for row in table} == {verdict.name for verdict in Verdict}
+
+
+# docs/architecture.md
+
+
+def test_bounds_are_those_of_the_code():
+    [table] = tables(sections(ARCHITECTURE)["Bounds"])
+    bounds = dict(table)
+    limits = Limits()
+    assert bounds["connections, streams of a connection"] == f"{limits.connections_max:,}; {limits.streams_max:,}"
+    waiting = f"{limits.barriers_max:,}; {limits.waiting_requests_max:,}"
+    assert bounds["barriers, look-ups that wait, of a connection"] == waiting
+    assert bounds["feeds; partitions of a feed"] == f"{limits.feeds_max:,}; {limits.partitions_max:,}"
+    assert limits.backlog_bytes_max == 8 << 20
+    assert limits.window_bytes_max == 64 << 20
+
+
+# Programs
+
+
+async def run_program(source, url):
+    """Runs a program of the documentation as it stands, but for the address of the node."""
+    assert "tailrace://127.0.0.1:4700" in source
+    code = compile(source.replace("tailrace://127.0.0.1:4700", url), "documentation", "exec")
+    await trio.to_thread.run_sync(exec, code, {"__name__": "__main__"})
+
+
+async def test_the_program_of_the_readme_prints_what_it_says(running, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "README.md").read_text()
+    [source] = fenced(text, "python")
+    await run_program(source, running.url)
+    expected = re.search(r"^```\n\n((?:    .*\n)+)", text[text.index(source) :], re.MULTILINE)[1]
+    assert capsys.readouterr().out == re.sub("^    ", "", expected, flags=re.MULTILINE)
+
+
+async def test_the_programs_of_getting_started_run(running, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    items, blocking, follow, index = fenced((DOCS / "guides" / "getting-started.md").read_text(), "python")
+    await run_program(items, running.url)
+    expected = """{"customer": "kim", "city": "Bern"}\n[('Bern', 1), ('Graz', 1000)]\n"""
+    assert capsys.readouterr().out == expected
+    await run_program(blocking, running.url)
+    assert capsys.readouterr().out == '{"customer": "lou", "city": "Wien"}\n'
+    await run_program(follow, running.url)
+    assert len(capsys.readouterr().out.splitlines()) == 1002
+    await run_program(follow, running.url)
+    assert capsys.readouterr().out == ""
+    await run_program(index, running.url)
+    assert capsys.readouterr().out == "[('o-6',)]\n"

@@ -1,0 +1,273 @@
+"""Consumers, followers and look-ups: each compares what it gets with what it had, and tells the history."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from typing import TYPE_CHECKING
+
+import trio
+
+from tailrace import Mutations, Positions, Rollback, SnapshotEnd
+from tailrace.indexes import MemoryIndex, SQLiteIndex
+
+from .history import Row, Violation
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    import tailrace
+
+    from .history import History
+    from .nodes import Nodes
+
+# A snapshot of an index costs a comparison with the whole history in the end: one barrier in so many has one.
+BARRIERS_PER_SNAPSHOT = 4
+
+
+class Consumer:
+    """An application that consumes the feed, and loses its memory now and then: it then has what it stored.
+
+    ``atomic``: it stores its rows together with the position behind them. Else rows are stored at once and positions
+    now and then: the rows in between come again after a resume, and have to be the same.
+    ``may_roll_back``: its level is one that the nodes lose.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        history: History,
+        rnd: random.Random,
+        *,
+        atomic: bool,
+        level: str = "disk",
+        may_roll_back: bool = False,
+    ) -> None:
+        self.name = name
+        self.rows: dict[int, list[tuple[Row, bytes]]] = {partition: [] for partition in range(history.partitions)}
+        self.sessions = self.barriers = self.rollbacks = 0
+        self._history = history
+        self._random = rnd
+        self._atomic = atomic
+        self._level = level
+        self._may_roll_back = may_roll_back
+        self._stored: str | None = None
+        self._next = dict.fromkeys(self.rows, 1)  # the seq that has to come next
+        self._stored_next = dict(self._next)
+        self._covered = trio.Event()
+
+    async def session(self, feed: tailrace.Feed, events: int | None, until: Callable[[], Awaitable[None]]) -> None:
+        """Consumes so many events (None: no bound), or until ``until`` returns; resumes from the stored position."""
+        self.sessions += 1
+        since = "beginning" if self._stored is None else Positions.parse(self._stored)
+        self._remember()
+        window_bytes = self._random.choice([1, 50_000, 8 * 1024 * 1024])
+        stream = feed.consume(since, visibility=self._level, window_bytes=window_bytes)
+        async with stream, trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_asking, stream)
+            nursery.start_soon(_cancel_after, until, nursery)
+            async for event in stream:
+                self._handle(event, stream)
+                events = None if events is None else events - 1
+                if events == 0:
+                    break
+            nursery.cancel_scope.cancel()
+
+    def _remember(self) -> None:
+        """A new process of the application: it has what was stored."""
+        self._next = dict(self._stored_next)
+        if self._atomic:
+            for partition, rows in self.rows.items():
+                del rows[self._next[partition] - 1 :]
+
+    def _handle(self, event: object, stream: tailrace.Stream) -> None:
+        if self._random.random() < 0.2 and not self._atomic:
+            self._store(stream.positions)
+        if isinstance(event, Mutations):
+            for mutation in event:
+                row = Row(mutation.key, mutation.value, mutation.timestamp)
+                self._take(event.partition, mutation.seq, row, event.branch)
+        elif isinstance(event, Rollback):
+            if not self._may_roll_back:
+                raise Violation(f"{self.name}: nothing was lost, and it gets {event}")
+            self.rollbacks += 1
+            del self.rows[event.partition][event.seq :]
+            self._next[event.partition] = event.seq + 1
+        elif isinstance(event, SnapshotEnd) and event.last_seq != self._next[event.partition] - 1:
+            raise Violation(f"{self.name}: {event} after seq {self._next[event.partition] - 1}")
+        if self._random.random() < 0.2 and self._atomic:
+            self._store(stream.latest_positions)
+
+    def _take(self, partition: int, seq: int, row: Row, branch: bytes) -> None:
+        if seq != self._next[partition]:
+            raise Violation(f"{self.name}: seq {seq} of partition {partition}, expected {self._next[partition]}")
+        self._next[partition] += 1
+        rows = self.rows[partition]
+        if seq > len(rows):
+            rows.append((row, branch))
+        elif rows[seq - 1][0] != row:
+            raise Violation(f"{self.name}: {partition}/{seq} was {rows[seq - 1][0]} and now is {row}")
+        if self._level == "disk":
+            self._history.observe(partition, seq, row, branch)
+
+    def _store(self, positions: Positions) -> None:
+        for partition, position in positions.items():
+            # Nothing is deduplicated in the memory of a node: where a consumer stands there is a row.
+            if position.seq != self._next[partition] - 1:
+                raise Violation(
+                    f"{self.name}: is told to be at {position.seq}, has come to {self._next[partition] - 1}"
+                )
+        self._stored = str(positions)
+        self._stored_next = dict(self._next)
+
+    async def _keep_asking(self, stream: tailrace.Stream) -> None:
+        while True:
+            await self.barrier(stream)
+            await self._history.more_answers(self._random.randrange(1, 60))
+
+    async def barrier(self, stream: tailrace.Stream) -> None:
+        """A barrier, and whether it covers all that anybody was told of before."""
+        floors, rollbacks = dict(self._history.floors), self.rollbacks
+        await stream.barrier()
+        self.barriers += 1
+        for partition, floor in floors.items():
+            if self._next[partition] <= floor and self.rollbacks == rollbacks:
+                raise Violation(
+                    f"{self.name}: a barrier came back with partition {partition} at {self._next[partition] - 1}, and "
+                    f"{floor} was acknowledged before it was asked for"
+                )
+        self._covered.set()
+
+    async def catch_up(self, feed: tailrace.Feed) -> None:
+        """A last session, to the end of what there is."""
+        self._covered = trio.Event()
+        await self.session(feed, None, self._covered.wait)
+
+
+async def _cancel_after(until: Callable[[], Awaitable[None]], nursery: trio.Nursery) -> None:
+    await until()
+    nursery.cancel_scope.cancel()
+
+
+class FirmMemoryIndex(MemoryIndex):
+    """Nothing that it holds is ever taken back."""
+
+    def clear(self, partition: int) -> None:
+        raise Violation(f"a MemoryIndex is told to forget partition {partition}")
+
+
+class FirmSQLiteIndex(SQLiteIndex):
+    """Nothing that it holds is ever taken back."""
+
+    def clear(self, partition: int) -> None:
+        raise Violation(f"an SQLiteIndex is told to forget partition {partition}")
+
+
+class FollowedIndex:
+    """An index that a feed is followed into; it outlives the follower. ``path``: in an SQLite file, else in memory."""
+
+    def __init__(self, name: str, history: History, rnd: random.Random, path: Path | None = None) -> None:
+        self.name = name
+        self.sessions = self.barriers = 0
+        self._history = history
+        self._random = rnd
+        self._path = path
+        self._memory = FirmMemoryIndex()
+
+    async def session(self, feed: tailrace.Feed, until: Callable[[], Awaitable[None]]) -> None:
+        """Follows for some barriers, or until ``until`` returns."""
+        self.sessions += 1
+        index = self._memory if self._path is None else FirmSQLiteIndex(self._path)
+        async with feed.follow(index) as follower, trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_after, until, nursery)
+            for _ in range(self._random.randrange(1, 8)):
+                await self.barrier(follower)
+                await self._history.more_answers(self._random.randrange(1, 40))
+            nursery.cancel_scope.cancel()
+
+    async def barrier(self, follower: tailrace.Follower) -> None:
+        """A barrier, and whether the index has all that anybody was told of before."""
+        floors = dict(self._history.floors)
+        await follower.barrier()
+        self.barriers += 1
+        for partition, seq in follower.positions.seqs().items():
+            if seq < floors[partition]:
+                raise Violation(f"{self.name}: a barrier came back at {partition}/{seq}, not {floors[partition]}")
+        if not self.barriers % BARRIERS_PER_SNAPSHOT:
+            values, at = self.contents()
+            self._history.look_at_state(floors, values, self.name, at)
+
+    async def catch_up(self, feed: tailrace.Feed) -> dict[bytes, bytes]:
+        """What the index holds after a barrier."""
+        index = self._memory if self._path is None else FirmSQLiteIndex(self._path)
+        async with feed.follow(index) as follower:
+            await self.barrier(follower)
+        return self.contents()[0]
+
+    def contents(self) -> tuple[dict[bytes, bytes], dict[int, int] | None]:
+        """Keys and values, and the seqs at which they are known to be."""
+        if self._path is None:
+            return self._memory.snapshot(), None
+        with contextlib.closing(sqlite3.connect(self._path)) as connection, connection:
+            connection.execute("BEGIN")
+            values = dict(connection.execute("SELECT key, value FROM items"))
+            at = dict(connection.execute("SELECT partition, seq FROM tailrace_checkpoint"))
+        return values, at
+
+
+class Looker:
+    """Asks for single keys, for many, and for everything; at ``levels`` that do not lose what they have shown."""
+
+    def __init__(self, history: History, rnd: random.Random, keys: list[bytes], levels: list[str]) -> None:
+        self._levels = levels
+        self._history = history
+        self._random = rnd
+        self._keys = keys
+        self.looks = self.lists = 0
+
+    async def step(self, feed: tailrace.Feed) -> None:
+        """One look."""
+        if self._random.random() < 0.03:
+            await self.look_at_items(feed)
+        else:
+            await self.look_at(feed, self._random.sample(self._keys, self._random.choice([1, 1, 1, 20])))
+        await self._history.more_answers(self._random.randrange(1, 20))
+
+    async def look_at(self, feed: tailrace.Feed, keys: list[bytes]) -> None:
+        floors = dict(self._history.floors)
+        items = await feed.get_many(keys, level=self._random.choice(self._levels))
+        self.looks += 1
+        for key, item in zip(keys, items, strict=True):
+            if item is not None and item.key != key:
+                raise Violation(f"asked for {key!r}, got {item}")
+            version, value = (None, None) if item is None else (item.version, item.value)
+            self._history.look(key, floors[self._history.partition_of(key)], version, value, "a get")
+
+    async def look_at_items(self, feed: tailrace.Feed) -> dict[bytes, bytes]:
+        floors = dict(self._history.floors)
+        items = [item async for item in feed.items()]
+        self.lists += 1
+        values = {item.key: item.value for item in items}
+        if len(values) != len(items):
+            raise Violation("items() gives a key twice")
+        for item in items:
+            partition = self._history.partition_of(item.key)
+            self._history.look(item.key, floors[partition], item.version, item.value, "an item")
+        self._history.look_at_state(floors, values, "items()")
+        return values
+
+
+class Throwaway:
+    """When the next session of a reader is to end: at a kill, or after some answers."""
+
+    def __init__(self, history: History, nodes: Nodes, rnd: random.Random) -> None:
+        self._history = history
+        self._nodes = nodes
+        self._random = rnd
+
+    def next(self) -> Callable[[], Awaitable[None]]:
+        if self._random.random() < 0.3:
+            return self._nodes.killed
+        return lambda: self._history.more_answers(self._random.randrange(1, 300))

@@ -1,0 +1,103 @@
+"""A real server process that is killed again and again, under writers and readers, against a plain model.
+
+``TAILRACE_MODEL_SEED=17 pytest tests/model`` repeats what a seed decides: who asks for what, and how each process ends.
+When that falls in between what else goes on is the machine's affair.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tailrace import Position, Positions
+from tailrace.indexes import MemoryIndex
+
+from .history import Violation
+from .node_process import Orders
+from .nodes import End, Life
+from .run import Scenario, run
+
+SEEDS = range(100)
+
+
+@pytest.fixture
+def seed():
+    """``TAILRACE_MODEL_SEED``, or any of a hundred. A run prints its own."""
+    return int(os.environ.get("TAILRACE_MODEL_SEED") or random.choice(SEEDS))
+
+
+def test_few_kills(seed, tmp_path):
+    result = run(Scenario(seed, kills=5, directory=tmp_path))
+    assert result.nodes.kills == 5
+
+
+@pytest.mark.slow
+def test_many_kills(seed, tmp_path):
+    result = run(Scenario(seed, kills=32, directory=tmp_path))
+    assert result.nodes.kills == 32
+    assert result.nodes.kills_in_recovery >= 7
+
+
+@pytest.mark.slow
+def test_power_cuts(seed, tmp_path):
+    """Whatever was not synced is lost with a process; what was acknowledged at level memory may be."""
+    result = run(Scenario(seed, kills=12, directory=tmp_path, forgets=True))
+    assert result.nodes.kills == 12
+
+
+# The check can fail: each bug that is planted, in the nodes or here, is found.
+
+
+def deaths_at_fsyncs(how: str) -> tuple[Life, ...]:
+    """Processes that die in the middle of their work.
+
+    ``before`` an fsync: what was written since the last one is lost, where it is not there without. ``after`` it: it is
+    there, nobody was told, and so it is sent again.
+    """
+    return tuple(Life(End.DIE, orders=Orders(dies_at=fsyncs, calls="sync", how=how)) for fsyncs in (60, 90, 120, 150))
+
+
+@pytest.mark.parametrize(
+    ("bug", "lives", "finding"),
+    [
+        ("resends_not_recognised", deaths_at_fsyncs("after"), "is there twice|was refused"),
+        ("barrier_at_once", (), "a barrier came back"),
+        pytest.param("conditions_not_checked", (), "was made at|was refused", marks=pytest.mark.slow),
+        pytest.param("last_block_forgotten", (), None, marks=pytest.mark.slow),
+        pytest.param("no_new_branch", (), "the last stop was unclean", marks=pytest.mark.slow),
+    ],
+)
+def test_a_bug_of_the_nodes_is_found(bug, lives, finding, seed, tmp_path):
+    with pytest.raises(Violation, match=finding):
+        run(Scenario(seed, kills=5, directory=tmp_path, bug=bug, first_lives=lives))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", ["acknowledged_before_fsync", "shown_before_fsync"])
+def test_a_bug_that_a_power_cut_shows_is_found(bug, seed, tmp_path):
+    lives = deaths_at_fsyncs("before")
+    with pytest.raises(Violation):
+        run(Scenario(seed, kills=5, directory=tmp_path, forgets=True, bug=bug, first_lives=lives))
+
+
+def test_a_position_one_too_high_is_found(seed, tmp_path, monkeypatch):
+    parse = Positions.parse
+
+    def one_too_high(text: str) -> Positions:
+        positions = parse(text)
+        higher = {p: Position.at(position.log, position.seq + 1) for p, position in positions.items() if position.seq}
+        return positions.with_positions(higher)
+
+    monkeypatch.setattr(Positions, "parse", one_too_high)
+    with pytest.raises(Violation):
+        run(Scenario(seed, kills=5, directory=tmp_path))
+
+
+@pytest.mark.slow
+def test_an_index_that_drops_a_row_is_found(seed, tmp_path, monkeypatch):
+    apply = MemoryIndex.apply
+    monkeypatch.setattr(MemoryIndex, "apply", lambda self, rows, checkpoint: apply(self, rows[1:], checkpoint))
+    with pytest.raises(Violation, match="a MemoryIndex"):
+        run(Scenario(seed, kills=2, directory=tmp_path))

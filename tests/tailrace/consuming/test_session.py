@@ -1,0 +1,721 @@
+"""A consumer's session against frames that are made by hand: no node, no socket, and time by command."""
+
+import json
+import random
+
+import pytest
+
+from tailrace.block import encode_block
+from tailrace.consuming.session import FINAL, ConsumerSession, Wanted
+from tailrace.errors import (
+    BadPosition,
+    Forbidden,
+    NotDurable,
+    Overloaded,
+    ProtocolError,
+    StreamEnded,
+    TailraceError,
+    UnknownFeed,
+)
+from tailrace.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
+from tailrace.failover import FailoverLog
+from tailrace.model import EndReason, Level
+from tailrace.position import Position, Positions
+from tailrace.wire.frames import FrameDecoder, encode_frame
+from tailrace.wire.messages import (
+    Hello,
+    HelloOk,
+    RollBack,
+    SnapshotStartMessage,
+    StreamEnd,
+    StreamOk,
+    StreamRequest,
+    decode_number,
+    encode_error,
+    encode_json,
+    encode_number,
+    encode_seq,
+)
+from tailrace.wire.opcodes import Opcode
+
+CLUSTER, FEED = b"c" * 16, b"f" * 16
+U, V = b"u" * 16, b"v" * 16
+LOG_U = FailoverLog([(U, 1, 0)])
+NOISE = random.Random(1).randbytes(1000)  # does not get smaller
+LOG_V = FailoverLog([(V, 2, 5), (U, 1, 0)])
+
+
+class Conversation:
+    """A session and what a node would say to it."""
+
+    def __init__(self, wanted, *, window_bytes=8 << 20):
+        self.now = 100.0
+        self.session = ConsumerSession(Hello(window_bytes=window_bytes), wanted, lambda: self.now)
+        self.decoder = FrameDecoder()
+        self.requests = {}  # partition -> (stream id, StreamRequest), the last one
+        self.barriers = []  # cookies that were sent, in order
+
+    def sent(self):
+        """Names of the frames that the session sends now; what they ask for is noted."""
+        names = []
+        for frame in self.decoder.receive_data(b"".join(self.session.data_to_send())):
+            names.append(frame.opcode.name)
+            if frame.opcode is Opcode.STREAM_REQUEST:
+                request = StreamRequest.decode(frame.body)
+                self.requests[request.partition] = (frame.id, request)
+            elif frame.opcode is Opcode.BARRIER:
+                self.barriers.append(bytes(frame.body))
+            elif frame.opcode is Opcode.CREDIT:
+                names[-1] = ("CREDIT", decode_number(frame.body, ""))
+        return names
+
+    def hear(self, *frames):
+        self.session.receive_data(b"".join(frames))
+
+    def events(self):
+        """All that is handed out now, each handled before the next."""
+        found = []
+        while (event := self.session.next_event()) is not None:
+            found.append(event)
+        return found
+
+    def greet(self, *, high_seqs=(0,), cluster=CLUSTER, feed=FEED, window_bytes=8 << 20):
+        """Connects, up to the requests for streams."""
+        self.decoder = FrameDecoder()
+        self.session.connection_made()
+        assert self.sent() == ["HELLO"]
+        self.hear(HelloOk(1, "0" * 32, cluster.hex(), "", 1000, 10.0, (), window_bytes).encode())
+        self.events()
+        assert self.sent() == ["PARTITIONS"]
+        partitions = [{"id": id, "high_seq": seq} for id, seq in enumerate(high_seqs)]
+        self.hear(encode_json(Opcode.RESULT, {"feed": {"feed_id": feed.hex()}, "partitions": partitions}, 0xFFFFFFFF))
+        assert self.events() == []
+        return self.sent()
+
+    def id(self, partition=0):
+        return self.requests[partition][0]
+
+    def agree(self, partition=0, *, log=LOG_U, seq=None, high_seq=9):
+        id, request = self.requests[partition]
+        seq = (request.seq or 0) if seq is None else seq
+        self.hear(StreamOk(partition, seq, log, high_seq).encode(id))
+
+    def start(self, after_seq, last_seq, partition=0, *, branch=U, complete=True):
+        message = SnapshotStartMessage(partition, complete, branch, after_seq, last_seq, 0)
+        self.hear(message.encode(self.id(partition)))
+
+    def block(self, first_seq, rows, partition=0, *, block_partition=None, value=b"v"):
+        block = encode_block([b"k%d" % (first_seq + row) for row in range(rows)], [value] * rows, partition=partition)
+        block = block.stamped(first_seq, 1000)
+        if block_partition is not None:
+            block = encode_block([b"k"], [b"v"], partition=block_partition).stamped(first_seq, 1000)
+        self.hear(encode_frame(Opcode.BLOCK, block.tobytes(), self.id(partition)))
+        return block.nbytes
+
+    def end(self, seq, partition=0):
+        self.hear(encode_seq(Opcode.SNAPSHOT_END, partition, seq, self.id(partition)))
+
+    def snapshot(self, after_seq, last_seq, partition=0, *, branch=U):
+        self.start(after_seq, last_seq, partition, branch=branch)
+        self.block(after_seq + 1, last_seq - after_seq, partition)
+        self.end(last_seq, partition)
+
+    def stream_end(self, reason, partition=0, message="because"):
+        self.hear(StreamEnd(partition, reason, message, 1).encode(self.id(partition)))
+
+
+def talk(since="beginning", *, high_seqs=(0,), window_bytes=8 << 20, **wanted):
+    """A conversation in which all streams have been agreed to."""
+    stored = (since,) if isinstance(since, Positions) else ()
+    made = Conversation(Wanted("orders", since, stored=stored, **wanted), window_bytes=window_bytes)
+    asked = made.greet(high_seqs=high_seqs)
+    assert asked == ["STREAM_REQUEST"] * len(asked)
+    for partition in made.requests:
+        made.agree(partition)
+    assert made.events() == []
+    assert made.session.answered
+    return made
+
+
+def stored(positions, cluster=CLUSTER, feed=FEED):
+    return Positions(cluster, feed, positions)
+
+
+# Handshake
+
+
+def test_a_stream_is_asked_for_in_every_partition():
+    made = talk(high_seqs=(0, 7, 0))
+    assert sorted(made.requests) == [0, 1, 2]
+    assert len({id for id, _ in made.requests.values()}) == 3
+    for partition, (_, request) in made.requests.items():
+        assert request == StreamRequest(FEED, partition, FailoverLog(), 0, 0, 0, None, None, Level.DISK)
+
+
+def test_only_the_partitions_that_were_named():
+    assert sorted(talk(high_seqs=(0, 0, 0), partitions=frozenset([2])).requests) == [2]
+
+
+def test_a_partition_that_is_not_there():
+    made = Conversation(Wanted("orders", partitions=frozenset([0, 5])))
+    with pytest.raises(UnknownFeed, match="no partition 5"):
+        made.greet()
+    assert isinstance(made.session.failure, UnknownFeed)
+
+
+def test_until_now_is_what_the_map_says():
+    made = talk(high_seqs=(0, 7), until="now")
+    assert {partition: request.end_seq for partition, (_, request) in made.requests.items()} == {0: 0, 1: 7}
+
+
+def test_positions_are_asked_for_as_they_are():
+    inside = Position.at(LOG_V, 8, 6, 9)
+    made = talk(stored({0: inside}), high_seqs=(9, 9))
+    assert made.requests[0][1] == StreamRequest(FEED, 0, LOG_V, 8, 6, 9, None, None, Level.DISK)
+    assert made.requests[1][1].seq == 0
+
+
+def test_a_consumer_between_snapshots_promises_nothing():
+    """It stands at the start of a snapshot: that one may never be finished, where the node has lost its end."""
+    made = talk(stored({0: Position.at(LOG_U, 5, 5, 9)}))
+    request = made.requests[0][1]
+    assert (request.seq, request.snapshot_first, request.snapshot_last) == (5, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("positions", "match"),
+    [(stored({}, cluster=b"x" * 16), "belong to cluster"), (stored({}, feed=b"x" * 16), "belong to a feed")],
+)
+def test_positions_of_something_else(positions, match):
+    made = Conversation(Wanted("orders", positions, stored=(positions,)))
+    with pytest.raises(BadPosition, match=match):
+        made.greet()
+    assert isinstance(made.session.failure, BadPosition)
+
+
+def test_another_version_of_the_protocol():
+    made = Conversation(Wanted("orders"))
+    made.session.connection_made()
+    made.hear(HelloOk(2, "0" * 32, "0" * 32, "", 1000, 10.0, ()).encode())
+    with pytest.raises(ProtocolError, match="version 2"):
+        made.events()
+    assert made.session.failure is not None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"feed": []},
+        {"feed": {"feed_id": 7}, "partitions": []},
+        {"feed": {"feed_id": "0" * 32}, "partitions": 7},
+        {"feed": {"feed_id": "0" * 32}, "partitions": [{}]},
+        {"feed": {"feed_id": "0" * 30}, "partitions": [{"id": 0, "high_seq": 1}]},
+        {"feed": {"feed_id": "0" * 32}, "partitions": [{"id": 0, "high_seq": float("inf")}]},
+        {"feed": {"feed_id": "0" * 32}, "partitions": [{"id": -1, "high_seq": 1}]},
+        {"feed": {"feed_id": "0" * 32}, "partitions": [{"id": 2**32, "high_seq": 1}]},
+        {"feed": {"feed_id": "0" * 32}, "partitions": [{"id": 1, "high_seq": 2**63}]},
+    ],
+    ids=json.dumps,
+)
+def test_a_map_that_cannot_be_read(value):
+    made = Conversation(Wanted("orders", until="now"))
+    made.session.connection_made()
+    made.hear(HelloOk(1, "0" * 32, "0" * 32, "", 1000, 10.0, ()).encode())
+    made.hear(encode_json(Opcode.RESULT, value, 0xFFFFFFFF))
+    with pytest.raises(ProtocolError, match="partition map"):
+        made.events()
+    assert made.session.failure is None
+
+
+def test_a_feed_that_was_made_anew_meanwhile():
+    made = talk()
+    made.session.connection_lost("cut")
+    with pytest.raises(UnknownFeed, match="was dropped, and another one made"):
+        made.greet(feed=b"g" * 16)
+
+
+def test_a_node_of_another_cluster_meanwhile():
+    made = talk()
+    made.session.connection_lost("cut")
+    with pytest.raises(BadPosition, match="cluster"):
+        made.greet(cluster=b"d" * 16)
+
+
+# Events and positions
+
+
+def test_events_and_where_they_lead():
+    made = talk()
+    made.snapshot(0, 3)
+    made.hear(encode_number(Opcode.ROUND_COMPLETE, 1))
+    start, mutations, end, complete = made.events()
+    assert isinstance(start, SnapshotStart)
+    assert (start.first_seq, start.last_seq) == (1, 3)
+    assert start.position == Position.at(LOG_U, 0, 0, 3)
+    assert isinstance(mutations, Mutations)
+    assert (mutations.first_seq, mutations.last_seq, mutations.branch) == (1, 3, U)
+    assert end == SnapshotEnd(0, 1, 3, Position.at(LOG_U, 3))
+    assert complete == RoundComplete(1)
+
+
+def test_positions_cover_what_was_handled():
+    made = talk()
+    made.snapshot(0, 3)
+    seqs = []
+    while (event := made.session.next_event()) is not None:
+        seqs.append((type(event).__name__, made.session.positions.seqs(), made.session.latest_positions.seqs()))
+    assert seqs == [
+        ("SnapshotStart", {}, {0: 0}),
+        ("Mutations", {0: 0}, {0: 3}),
+        ("SnapshotEnd", {0: 3}, {0: 3}),
+    ]
+    assert made.session.positions[0] == Position.at(LOG_U, 3)
+
+
+def test_from_now_on_is_fixed_by_the_first_answer():
+    made = Conversation(Wanted("orders", "now"))
+    made.greet(high_seqs=(7,))
+    assert made.requests[0][1].seq is None
+    made.agree(seq=7)
+    made.events()
+    assert made.session.positions.seqs() == {0: 7}
+    made.session.connection_lost("cut")
+    made.greet(high_seqs=(9,))
+    assert made.requests[0][1].seq == 7
+
+
+def test_the_branch_of_mutations_is_that_of_their_seq():
+    made = Conversation(Wanted("orders"))
+    made.greet(high_seqs=(8,))
+    made.agree(log=LOG_V)
+    made.start(0, 8, branch=V)
+    made.block(1, 5)
+    made.block(6, 3)
+    _, old, new = made.events()
+    assert (old.branch, new.branch) == (U, V)
+
+
+def test_rows_that_the_consumer_has_are_cut_off():
+    made = talk(stored({0: Position.at(LOG_U, 2)}))
+    made.start(2, 5)
+    made.block(1, 5)
+    _, mutations = made.events()
+    assert mutations.seqs() == range(3, 6)
+    assert mutations.keys() == [b"k3", b"k4", b"k5"]
+
+
+def test_duplicates_are_passed_over():
+    made = talk()
+    made.snapshot(0, 3)
+    made.start(3, 5)
+    made.block(1, 3)
+    made.block(4, 2)
+    assert [event.last_seq for event in made.events() if isinstance(event, Mutations)] == [3, 5]
+
+
+def test_what_is_left_out_of_a_complete_snapshot_is_noticed():
+    for block in ((5, 1), (4, 2)):
+        made = talk()
+        made.snapshot(0, 2)
+        made.events()
+        made.start(2, 5)
+        made.block(*block)
+        with pytest.raises(ProtocolError, match="in a complete snapshot of partition 0 that has come to 2"):
+            made.events()
+    made = talk()
+    made.start(0, 5)
+    made.block(1, 2)
+    made.end(5)
+    with pytest.raises(ProtocolError, match="a complete snapshot of partition 0 ends at seq 5, and has come to 2"):
+        made.events()
+
+
+def test_a_block_of_another_partition_is_noticed():
+    made = talk()
+    made.start(0, 5)
+    made.block(1, 1, block_partition=3)
+    with pytest.raises(ProtocolError, match="a block of partition 3"):
+        made.events()
+
+
+@pytest.mark.parametrize("order", ["block", "end", "start twice"])
+def test_frames_out_of_place(order):
+    made = talk()
+    match order:
+        case "block":
+            made.block(1, 1)
+        case "end":
+            made.end(0)
+        case "start twice":
+            made.start(0, 5)
+            made.start(1, 5)
+    with pytest.raises(ProtocolError):
+        made.events()
+
+
+def test_what_only_a_client_says():
+    made = talk()
+    made.hear(encode_frame(Opcode.STREAM_REQUEST, b"{}", made.id()))
+    with pytest.raises(ProtocolError, match="STREAM_REQUEST is not for a consumer"):
+        made.events()
+
+
+def test_events_before_an_error_are_handed_out_first():
+    made = talk()
+    made.snapshot(0, 3)
+    made.stream_end(EndReason.FEED_DROPPED, message="gone")
+    names = [type(made.session.next_event()).__name__ for _ in range(3)]
+    assert names == ["SnapshotStart", "Mutations", "SnapshotEnd"]
+    with pytest.raises(UnknownFeed, match="gone"):
+        made.session.next_event()
+
+
+def test_looking_for_an_event_does_not_lose_an_error():
+    made = talk()
+    made.stream_end(EndReason.FORBIDDEN)
+    assert not made.session.has_event()
+    with pytest.raises(Forbidden):
+        made.session.next_event()
+
+
+# Connections that are lost
+
+
+def test_after_a_lost_connection_it_goes_on_where_it_was():
+    made = talk(high_seqs=(0, 0))
+    made.snapshot(0, 3)
+    made.start(0, 4, partition=1)
+    made.block(1, 2, partition=1)
+    made.events()
+    made.session.connection_lost("cut")
+    made.greet(high_seqs=(3, 4))
+    assert [made.requests[id][1].seq for id in (0, 1)] == [3, 2]
+    for partition in (0, 1):
+        made.agree(partition)
+    made.snapshot(2, 4, partition=1)
+    assert [event.first_seq for event in made.events() if isinstance(event, Mutations)] == [3]
+
+
+def test_inside_of_a_run_its_bounds_are_told():
+    made = talk()
+    made.start(0, 9, complete=False)
+    made.block(2, 1)
+    made.block(5, 1)
+    made.events()
+    made.session.connection_lost("cut")
+    made.greet()
+    request = made.requests[0][1]
+    assert (request.seq, request.snapshot_first, request.snapshot_last) == (5, 0, 9)
+
+
+def test_frames_that_were_not_handled_come_again():
+    made = talk()
+    made.snapshot(0, 3)
+    made.session.next_event()
+    made.session.connection_lost("cut")
+    assert made.session.next_event() is None
+    made.greet()
+    assert made.requests[0][1].seq == 0
+
+
+@pytest.mark.parametrize("reason", EndReason)
+def test_every_end_but_the_final_ones_is_followed_by_a_request(reason):
+    made = talk()
+    made.stream_end(reason)
+    if reason in FINAL:
+        with pytest.raises(FINAL[reason], match="because"):
+            made.events()
+        assert made.session.failure is not None
+        return
+    assert made.events() == []
+    if reason is EndReason.END_REACHED:
+        assert made.session.finished
+        assert made.session.next_retry is None
+        return
+    first_id = made.id()
+    assert made.sent() == [], "not at once"
+    (status,) = made.session.status()
+    assert (status.state, status.reason) == ("waiting", f"{reason.value}: because")
+    assert status.next_retry == made.session.next_retry > made.now
+    made.now = made.session.next_retry
+    assert made.sent() == ["STREAM_REQUEST"]
+    assert made.id() != first_id
+
+
+def test_tries_are_further_and_further_apart():
+    made, waits = talk(), []
+    for _ in range(12):
+        made.stream_end(EndReason.NOT_MY_PARTITION)
+        made.events()
+        waits.append(made.session.next_retry - made.now)
+        made.now = made.session.next_retry
+        assert made.sent() == ["STREAM_REQUEST"]
+    assert waits[0] < 0.05
+    assert 1.0 <= waits[-1] <= 2.0
+    made.agree()
+    made.stream_end(EndReason.TOO_SLOW)
+    made.events()
+    assert made.session.next_retry - made.now < 0.05
+
+
+def test_what_a_node_refuses_for_now_is_asked_for_again():
+    made = Conversation(Wanted("orders"))
+    made.greet()
+    made.hear(encode_error(Overloaded("busy"), made.id()))
+    assert made.events() == []
+    made.now += 1.0
+    assert made.sent() == ["STREAM_REQUEST"]
+
+
+def test_errors_of_a_connection():
+    made = talk()
+    made.hear(encode_error(ProtocolError("nothing heard for 30 s")))
+    with pytest.raises(ProtocolError, match="nothing heard"):
+        made.events()
+    assert made.session.failure is None, "the next connection may do better"
+    made = talk()
+    made.hear(encode_error(NotDurable("broken disk")))
+    with pytest.raises(NotDurable):
+        made.events()
+    assert made.session.failure is None
+
+
+@pytest.mark.parametrize(
+    "error", [ProtocolError("version 7 is not known"), Forbidden("who are you"), TailraceError("")]
+)
+def test_errors_of_a_greeting_are_final(error):
+    made = Conversation(Wanted("orders"))
+    made.session.connection_made()
+    made.hear(encode_error(error))
+    with pytest.raises(type(error)):
+        made.events()
+    assert made.session.failure is not None
+
+
+# Histories that change
+
+
+def test_a_rollback_begins_the_partition_anew():
+    made = Conversation(Wanted("orders", stored({0: Position.at(LOG_U, 8)})))
+    made.greet()
+    made.hear(RollBack(0, 5, LOG_V, "forked").encode(made.id()))
+    assert made.events() == [Rollback(0, 0, None)]
+    assert made.session.positions[0] == Position.at(LOG_V, 0)
+    assert made.sent() == ["STREAM_REQUEST"]
+    request = made.requests[0][1]
+    assert (request.seq, request.log) == (0, LOG_V)
+    made.agree(log=LOG_V)
+    made.snapshot(0, 6, branch=V)
+    assert [event.last_seq for event in made.events() if isinstance(event, Mutations)] == [6]
+
+
+def test_a_rollback_that_is_not_wanted_is_final():
+    made = Conversation(Wanted("orders", stored({0: Position.at(LOG_U, 8)}), on_rollback="stop"))
+    made.greet()
+    made.hear(RollBack(0, 5, LOG_V, "forked").encode(made.id()))
+    with pytest.raises(StreamEnded, match="rolled back to seq 5") as caught:
+        made.events()
+    assert caught.value.reason is EndReason.ROLLED_BACK
+
+
+def test_a_history_that_changes_under_a_stream():
+    """Nothing of the new one is applied under the old log: the stream is closed, and asked for again."""
+    made = talk()
+    made.snapshot(0, 3)
+    made.events()
+    old_id = made.id()
+    made.start(3, 6, branch=V)
+    made.block(4, 3)
+    assert made.events() == []
+    made.now += 1.0
+    assert made.sent() == ["STREAM_CLOSE", "STREAM_REQUEST"]
+    assert made.id() != old_id
+    # The end of the stream that was closed is no end of the new one.
+    made.hear(StreamEnd(0, EndReason.CLOSED, "closed by the client", 1).encode(old_id))
+    made.agree(log=LOG_V)
+    made.snapshot(3, 6, branch=V)
+    assert [type(event).__name__ for event in made.events()] == ["SnapshotStart", "Mutations", "SnapshotEnd"]
+
+
+def test_an_answer_that_does_not_fit_the_request():
+    made = Conversation(Wanted("orders"))
+    made.greet()
+    made.agree(seq=4)
+    with pytest.raises(ProtocolError, match="STREAM_OK at seq 4, asked for 0"):
+        made.events()
+
+
+# Barriers
+
+
+class Barrier:
+    def __init__(self, made, name=b"barrier"):
+        self.reached = False
+        made.session.barrier(name, self.reach)
+
+    def reach(self):
+        assert not self.reached
+        self.reached = True
+
+
+def reached(made, cookie):
+    made.hear(encode_frame(Opcode.BARRIER_REACHED, cookie))
+
+
+def test_a_barrier_is_reached_when_what_was_before_it_is_handled():
+    made = talk()
+    barrier = Barrier(made)
+    assert made.sent() == ["BARRIER"]
+    assert made.sent() == []
+    made.snapshot(0, 3)
+    reached(made, made.barriers[0])
+    for _ in range(3):
+        assert made.session.next_event() is not None
+        assert not barrier.reached
+    assert made.session.next_event() is None
+    assert barrier.reached
+
+
+def test_a_barrier_waits_until_every_partition_is_open():
+    made = Conversation(Wanted("orders"))
+    Barrier(made)
+    assert made.greet(high_seqs=(0, 0)) == ["STREAM_REQUEST"] * 2
+    made.agree(0)
+    made.events()
+    assert made.sent() == []
+    made.agree(1)
+    made.events()
+    assert made.sent() == ["BARRIER"]
+
+
+@pytest.mark.parametrize("end", ["the stream ends", "the connection is lost", "the cookie is lost"])
+def test_a_barrier_that_was_not_covered_is_sent_again(end):
+    """Hazard 11: a node that does not stream a partition any more returns the cookie at once."""
+    made = talk(high_seqs=(0, 0))
+    barrier = Barrier(made)
+    made.sent()
+    first = made.barriers[0]
+    match end:
+        case "the stream ends":
+            made.stream_end(EndReason.NOT_MY_PARTITION)
+            reached(made, first)
+        case "the connection is lost":
+            made.session.connection_lost("cut")
+            made.greet(high_seqs=(0, 0))
+        case "the cookie is lost":
+            made.stream_end(EndReason.NOT_MY_PARTITION)
+            made.hear(encode_frame(Opcode.BARRIER_LOST, first, 0))
+    assert made.events() == []
+    assert not barrier.reached
+    made.now += 1.0
+    made.sent()
+    assert made.barriers == [first]
+    made.agree(0)
+    made.agree(1) if end == "the connection is lost" else None
+    made.events()
+    assert made.sent() == ["BARRIER"]
+    second = made.barriers[1]
+    assert second != first
+    reached(made, first)
+    assert made.events() == []
+    assert not barrier.reached, "the answer to what was sent before counts for nothing"
+    reached(made, second)
+    made.events()
+    assert barrier.reached
+
+
+def test_a_cookie_that_was_covered_before_the_end_counts():
+    made = talk()
+    barrier = Barrier(made)
+    made.sent()
+    reached(made, made.barriers[0])
+    made.stream_end(EndReason.DRAINING)
+    made.events()
+    assert barrier.reached
+
+
+def test_a_cookie_that_arrived_before_the_connection_was_lost_counts():
+    made = talk()
+    barrier = Barrier(made)
+    made.sent()
+    reached(made, made.barriers[0])
+    assert not made.session.has_event()  # it was looked at, and waits for its turn
+    made.session.connection_lost("cut")
+    assert made.session.next_event() is None
+    assert barrier.reached
+
+
+def test_an_end_that_was_asked_for_covers_barriers():
+    made = talk(until="now")
+    made.stream_end(EndReason.END_REACHED)
+    made.events()
+    barrier = Barrier(made)
+    assert made.sent() == ["BARRIER"]
+    reached(made, made.barriers[0])
+    made.events()
+    assert barrier.reached
+
+
+def test_nobody_waits_any_more():
+    made = talk()
+    first, second = Barrier(made, b"1"), Barrier(made, b"2")
+    assert made.sent() == ["BARRIER", "BARRIER"]
+    made.session.forget_barrier(b"1")
+    for cookie in made.barriers:
+        reached(made, cookie)
+    made.events()
+    assert (first.reached, second.reached) == (False, True)
+    assert made.sent() == []
+
+
+# Windows
+
+
+def test_credit_is_given_for_what_was_handled():
+    made = talk(window_bytes=4000)
+    made.start(0, 9)
+    size = made.block(1, 1, value=NOISE)
+    assert made.session.next_event() is not None
+    assert made.session.next_event() is not None
+    assert made.sent() == [], "it is being handled"
+    assert made.session.next_event() is None
+    assert made.sent() == [("CREDIT", size)]
+    assert made.sent() == []
+
+
+def test_a_window_that_the_node_made_smaller_is_credited_in_time():
+    made = Conversation(Wanted("orders"), window_bytes=1 << 30)
+    made.greet(window_bytes=2000)
+    made.agree()
+    made.start(0, 9)
+    size = made.block(1, 1, value=NOISE)
+    made.events()
+    assert made.sent() == [("CREDIT", size)]
+
+
+def test_what_nobody_wants_any_more_is_credited_too():
+    made = talk(window_bytes=1)
+    made.start(0, 3, branch=V)
+    size = made.block(1, 3)
+    made.events()
+    assert ("CREDIT", size) in made.sent()
+
+
+def test_a_lost_connection_needs_no_credit():
+    made = talk(window_bytes=1)
+    made.start(0, 3)
+    made.block(1, 3)
+    made.events()
+    made.session.connection_lost("cut")
+    assert made.sent() == []
+    assert made.greet() == ["STREAM_REQUEST"]
+
+
+def test_it_says_that_it_lives():
+    made = talk()
+    made.session.noop()
+    assert made.sent() == ["NOOP"]
+    made.session.connection_lost("cut")
+    made.session.noop()
+    assert made.sent() == []

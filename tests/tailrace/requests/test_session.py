@@ -1,0 +1,337 @@
+"""The requests of a client against frames that are made by hand."""
+
+import itertools
+import json
+
+import pytest
+
+from tailrace.block import Block, encode_block
+from tailrace.errors import (
+    Forbidden,
+    NoSpace,
+    NotDurable,
+    Overloaded,
+    ProtocolError,
+    UnknownFeed,
+    Unreachable,
+    VersionConflict,
+)
+from tailrace.model import Level, Version, VersionRange
+from tailrace.requests.lane import Lane
+from tailrace.requests.session import RequestSession
+from tailrace.wire.frames import FrameDecoder, encode_frame
+from tailrace.wire.messages import (
+    Get,
+    Got,
+    Hello,
+    HelloOk,
+    Write,
+    WriteFlag,
+    Written,
+    decode_json,
+    encode_error,
+    encode_json,
+)
+from tailrace.wire.opcodes import Opcode
+
+FEED = b"f" * 16
+BRANCH = b"u" * 16
+HELLO_OK = HelloOk(1, "0" * 32, "0" * 32, "", 1000, 10.0, ("memory", "disk"))
+
+
+class Conversation:
+    """A session and what a node would say to it. Answers are noted by name."""
+
+    def __init__(self):
+        self.now = 100.0
+        self.session = RequestSession(Hello(), lambda: self.now)
+        self.decoder = FrameDecoder()
+        self.answers = {}
+        ids = itertools.count(1)
+        self.lanes = [Lane(FEED, number, lambda: next(ids)) for number in range(2)]
+
+    def sent(self):
+        return self.decoder.receive_data(b"".join(self.session.data_to_send()))
+
+    def hear(self, *frames):
+        self.session.receive_data(b"".join(frames))
+
+    def greet(self):
+        self.decoder = FrameDecoder()
+        self.session.connection_made()
+        assert [frame.opcode for frame in self.sent()] == [Opcode.HELLO]
+        self.hear(HELLO_OK.encode())
+        return self
+
+    def note(self, name):
+        def done(result, error):
+            assert name not in self.answers
+            self.answers[name] = result if error is None else error
+
+        return done
+
+    def call(self, name, *, seconds=10.0):
+        self.session.call(Opcode.LIST_FEEDS, {"name": name}, self.note(name), self.now + seconds)
+
+    def get(self, name, keys, *, seconds=10.0):
+        self.session.get(FEED, Level.DISK, keys, self.note(name), self.now + seconds)
+
+    def write(self, name, *, lane=0, seconds=10.0, **options):
+        block = encode_block([name.encode()], [b"v"], partition=lane)
+        self.session.write(self.lanes[lane], block, Level.DISK, self.note(name), self.now + seconds, **options)
+
+
+@pytest.fixture
+def made():
+    return Conversation().greet()
+
+
+def name_of(frame):
+    """What a frame asks for, by the name that the conversation gave it."""
+    if frame.opcode is Opcode.WRITE:
+        write = Write.decode(frame.body)
+        header = Block.parse(write.block).header
+        return (Block.parse(write.block).columns().keys()[0].decode(), header.producer_seq, write.flags)
+    return decode_json(frame.body, "")["name"]
+
+
+def written(frame, seq=1):
+    return Written(0, BRANCH, seq, seq).encode(frame.id)
+
+
+def test_nothing_is_asked_before_the_greeting():
+    made = Conversation()
+    made.call("early")
+    made.write("also early")
+    assert made.sent() == []
+    made.session.connection_made()
+    assert [frame.opcode for frame in made.sent()] == [Opcode.HELLO]
+    assert not made.session.is_open
+    made.hear(HELLO_OK.encode())
+    assert made.session.is_open
+    assert made.session.peer == HELLO_OK
+    assert [name_of(frame) for frame in made.sent()] == ["early", ("also early", 1, 0)]
+
+
+def test_answers_find_their_requests_in_any_order(made):
+    for name in "abc":
+        made.call(name)
+    frames = made.sent()
+    assert len({frame.id for frame in frames}) == 3
+    for frame in reversed(frames):
+        made.hear(encode_json(Opcode.RESULT, {"of": name_of(frame)}, frame.id))
+    assert made.answers == {name: {"of": name} for name in "abc"}
+    assert made.session.idle
+
+
+def test_after_a_lost_connection_what_is_unanswered_is_asked_again_in_order(made):
+    for name in "abc":
+        made.call(name)
+        made.write(name.upper())
+    frames = made.sent()
+    made.hear(encode_json(Opcode.RESULT, {}, frames[1].id), written(frames[3]))
+    made.session.connection_lost(Unreachable("cut"))
+    made.greet()
+    again = [name_of(frame) for frame in made.sent()]
+    assert again == ["a", "c", ("B", 2, WriteFlag.RESEND), ("C", 3, WriteFlag.RESEND)]
+    assert set(made.answers) == {"b", "A"}
+
+
+def test_half_a_frame_of_the_lost_connection_is_forgotten(made):
+    made.call("a")
+    (frame,) = made.sent()
+    made.hear(encode_json(Opcode.RESULT, {"a": 0}, frame.id)[:20])
+    made.session.connection_lost(Unreachable("cut"))
+    made.greet()
+    (frame,) = made.sent()
+    made.hear(encode_json(Opcode.RESULT, {"a": 1}, frame.id))
+    assert made.answers == {"a": {"a": 1}}
+
+
+def test_answers_of_an_older_connection_find_nobody(made):
+    made.write("a")
+    (old,) = made.sent()
+    made.session.connection_lost(Unreachable("cut"))
+    made.greet()
+    (new,) = made.sent()
+    assert new.id != old.id
+    made.hear(written(old))
+    assert made.answers == {}
+    made.hear(written(new))
+    assert made.answers == {"a": VersionRange(0, BRANCH, 1, 1)}
+
+
+def test_what_a_write_carries(made):
+    made.write("a", flags=WriteFlag.IF_VERSION, if_version=Version(0, BRANCH, 7))
+    (frame,) = made.sent()
+    write = Write.decode(frame.body)
+    assert (write.feed_id, write.level, write.flags) == (FEED, Level.DISK, WriteFlag.IF_VERSION)
+    assert (write.branch, write.seq) == (BRANCH, 7)
+
+
+def test_errors_reach_who_asked(made):
+    made.call("a")
+    made.write("b")
+    call, write = made.sent()
+    made.hear(encode_error(UnknownFeed("no a"), call.id))
+    made.hear(encode_error(VersionConflict("no b", current=Version(0, BRANCH, 3)), write.id))
+    assert isinstance(made.answers["a"], UnknownFeed)
+    assert made.answers["b"].current == Version(0, BRANCH, 3)
+
+
+def test_what_is_refused_for_now_is_asked_again_after_a_while(made):
+    made.call("a")
+    made.write("b")
+    call, write = made.sent()
+    made.hear(encode_error(Overloaded("busy"), call.id), encode_error(NoSpace("full"), write.id))
+    assert made.sent() == []
+    made.now += 1.0
+    assert [name_of(frame) for frame in made.sent()] == ["a", ("b", 1, 0)]
+    assert made.answers == {}
+
+
+def test_what_stays_refused_is_told_with_its_reason(made):
+    made.call("a", seconds=1.0)
+    made.write("b", seconds=1.0)
+    for _ in range(3):
+        for frame in made.sent():
+            made.hear(encode_error(NoSpace("the disk is full"), frame.id))
+        made.now += 0.4
+        made.session.expire()
+    assert isinstance(made.answers["b"], NoSpace)
+    assert "the disk is full" in str(made.answers["a"])
+
+
+def test_what_has_no_answer_in_time_is_given_up(made):
+    made.call("a", seconds=1.0)
+    made.write("b", seconds=1.0)
+    sent = made.sent()
+    made.write("c", seconds=1.0)
+    made.now += 1.0
+    made.session.expire()
+    assert {name: error.outcome for name, error in made.answers.items()} == {
+        "a": "unknown",
+        "b": "unknown",
+        "c": "not sent",
+    }
+    assert made.session.idle
+    for frame in sent:
+        made.hear(written(frame))
+    assert len(made.answers) == 3, "an answer that comes too late is passed over"
+
+
+def test_what_waits_for_a_connection_is_given_up_too():
+    made = Conversation()
+    made.write("a", seconds=1.0)
+    made.session.connection_lost(Unreachable("cannot connect"))
+    made.now += 1.0
+    made.session.expire()
+    assert made.answers["a"].outcome == "not sent"
+    assert "cannot connect" in str(made.answers["a"])
+
+
+def test_a_block_in_doubt_is_unknown_though_it_was_refused_since(made):
+    made.write("a", seconds=1.0)
+    made.sent()
+    made.session.connection_lost(Unreachable("cut"))
+    made.greet()
+    (frame,) = made.sent()
+    made.hear(encode_error(NotDurable("fsync failed"), frame.id))
+    made.now += 1.0
+    made.session.expire()
+    assert isinstance(made.answers["a"], Unreachable)
+    assert made.answers["a"].outcome == "unknown"
+
+
+def test_everything_is_told_when_the_client_closes(made):
+    made.call("a")
+    made.write("b")
+    made.sent()
+    made.write("c", lane=1)
+    made.session.fail_all(Unreachable("closed", outcome="unknown"))
+    assert set(made.answers) == {"a", "b", "c"}
+    assert made.session.idle
+    assert made.sent() == []
+
+
+def test_a_get_whose_values_do_not_fit_into_one_answer(made):
+    keys = [b"a", b"b", b"c"]
+    made.get("get", keys)
+    for answered in (2, 1):
+        (frame,) = made.sent()
+        asked = Get.decode(frame.body).keys
+        assert asked == keys[-len(asked) :]
+        made.hear(Got([(Version(0, BRANCH, 1), 5, key) for key in asked[:answered]]).encode(frame.id))
+    assert [item.key for item in made.answers["get"]] == [item.value for item in made.answers["get"]] == keys
+
+
+def test_a_get_that_fails_half_way(made):
+    made.get("get", [b"a", b"b"])
+    (frame,) = made.sent()
+    made.hear(Got([None]).encode(frame.id))
+    (frame,) = made.sent()
+    made.hear(encode_error(UnknownFeed("dropped"), frame.id))
+    assert isinstance(made.answers["get"], UnknownFeed)
+    assert made.session.idle
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        lambda id: encode_frame(Opcode.WRITTEN, b"short", id),
+        lambda id: encode_frame(Opcode.RESULT, b"{}", id),
+        lambda id: encode_frame(Opcode.GOT, b"", id),
+    ],
+)
+def test_an_answer_to_a_write_that_is_none(made, hostile):
+    made.write("a")
+    (frame,) = made.sent()
+    with pytest.raises(ProtocolError):
+        made.hear(hostile(frame.id))
+    made.session.connection_lost(ProtocolError("garbled"))
+    made.greet()
+    assert [name_of(frame) for frame in made.sent()] == [("a", 1, WriteFlag.RESEND)]
+
+
+def test_an_answer_to_a_call_that_is_none(made):
+    made.call("a")
+    (frame,) = made.sent()
+    with pytest.raises(ProtocolError):
+        made.hear(encode_frame(Opcode.RESULT, b"[]", frame.id))
+    made.session.connection_lost(ProtocolError("garbled"))
+    made.greet()
+    assert [name_of(frame) for frame in made.sent()] == ["a"]
+
+
+def test_an_error_of_the_connection(made):
+    with pytest.raises(Forbidden, match="who are you"):
+        made.hear(encode_error(Forbidden("who are you")))
+
+
+def test_greetings_that_are_none(made):
+    with pytest.raises(ProtocolError, match="out of place"):
+        made.hear(HELLO_OK.encode())
+    other = Conversation()
+    other.session.connection_made()
+    with pytest.raises(ProtocolError, match="version 2"):
+        other.hear(HELLO_OK._replace(version=2).encode())
+
+
+def test_it_says_that_it_lives(made):
+    made.session.noop()
+    assert [frame.opcode for frame in made.sent()] == [Opcode.NOOP]
+    made.hear(encode_frame(Opcode.NOOP))
+    made.session.connection_lost(Unreachable("cut"))
+    made.session.noop()
+    assert made.sent() == []
+
+
+def test_lanes_do_not_wait_for_each_other(made):
+    made.write("a")
+    made.write("b", lane=1)
+    frames = made.sent()
+    made.hear(encode_error(NoSpace("full"), frames[0].id), written(frames[1]))
+    assert set(made.answers) == {"b"}
+    made.write("c", lane=1)
+    assert [name_of(frame) for frame in made.sent()] == [("c", 2, 0)]
+    assert json.dumps(sorted(made.answers)) == '["b"]'

@@ -1,0 +1,238 @@
+import random
+
+import pytest
+import trio
+
+import tailrace
+from tailrace import Delete, Put
+from tailrace.follower import APPLY_ROWS_MAX
+from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.indexes import MemoryIndex
+
+
+def partition_of(key):
+    return partition_of_hash(key_hash(key), 4)
+
+
+async def state_of(feed):
+    return {item.key: item.value async for item in feed.items()}
+
+
+def changes(rnd, count, keys=50):
+    made = []
+    for _ in range(count):
+        key = b"key %d" % rnd.randrange(keys)
+        made.append(Delete(key) if rnd.random() < 0.2 else Put(key, rnd.randbytes(5)))
+    return made
+
+
+class Recorder(MemoryIndex):
+    """An index that notes what it is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def open(self):
+        self.calls.append("open")
+        return super().open()
+
+    def apply(self, mutations, checkpoint):
+        assert len({m.key for m in mutations}) == len(mutations), "of each key only the newest"
+        self.calls.append(("apply", len(mutations)))
+        super().apply(mutations, checkpoint)
+
+    def clear(self, partition):
+        self.calls.append(("clear", partition))
+        super().clear(partition)
+
+    def close(self):
+        self.calls.append("close")
+        super().close()
+
+
+async def test_an_index_equals_the_state_at_a_barrier(feed):
+    rnd = random.Random(3)
+    index = MemoryIndex()
+    async with feed.follow(index) as follower:
+        for _ in range(20):
+            await feed.write(changes(rnd, 30), level=rnd.choice(["memory", "disk"]))
+            await follower.barrier()
+            assert index.state == await state_of(feed)
+
+
+async def test_it_goes_on_where_the_index_stands(feed):
+    rnd = random.Random(4)
+    index = Recorder()
+    for _ in range(4):
+        await feed.write(changes(rnd, 100))
+        async with feed.follow(index) as follower:
+            await follower.barrier()
+            assert index.state == await state_of(feed)
+            applied = follower.applied_rows
+    assert applied < 100, "not from the beginning"
+    assert index.calls.count("open") == index.calls.count("close") == 4
+
+
+async def test_transactions_are_bounded(feed):
+    index = Recorder()
+    async with feed.writer() as writer:
+        for number in range(3 * APPLY_ROWS_MAX):
+            await writer.put(b"%d" % number, b"v")
+    async with feed.follow(index) as follower:
+        await follower.barrier()
+    assert len(index.state) == 3 * APPLY_ROWS_MAX
+    sizes = [call[1] for call in index.calls if call[0] == "apply"]
+    assert max(sizes) < 3 * APPLY_ROWS_MAX
+
+
+async def test_it_follows_through_broken_connections(running, feed):
+    rnd = random.Random(5)
+    index = MemoryIndex()
+    async with feed.follow(index) as follower:
+        for number in range(30):
+            await feed.write(changes(rnd, 20))
+            if number % 5 == 0:
+                running.cut_connections()
+            if number % 7 == 0:
+                await follower.barrier()
+                assert index.state == await state_of(feed)
+        await follower.barrier()
+        assert index.state == await state_of(feed)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_it_follows_through_restarts(running, feed, clean):
+    rnd = random.Random(6)
+    index = Recorder()
+    async with feed.follow(index) as follower:
+        for _ in range(3):
+            await feed.write(changes(rnd, 50))
+            await (running.stop() if clean else running.kill())
+            await running.start()
+            await feed.write(changes(rnd, 50))
+            await follower.barrier()
+            assert index.state == await state_of(feed)
+    assert not any(call[0] == "clear" for call in index.calls)
+
+
+async def test_what_the_node_has_lost_leaves_the_index(running, feed, tmp_path):
+    rnd = random.Random(7)
+    index = Recorder()
+    await feed.write(changes(rnd, 200))
+    async with feed.follow(index, visibility="memory") as follower:
+        await follower.barrier()
+        kept = dict(index.state)
+        running.copy_data(tmp_path / "copy")
+        await feed.write([Put(b"lost", b"v"), Delete(next(iter(kept)))], level="memory")
+        await follower.barrier()
+        assert b"lost" in index.state
+        await running.stop()
+        running.put_back(tmp_path / "copy")
+        await running.start()
+        await follower.barrier()
+        assert index.state == kept == await state_of(feed)
+    assert ("clear", partition_of(b"lost")) in index.calls
+
+
+async def test_wait_for_a_version(feed):
+    index = MemoryIndex()
+    async with feed.follow(index) as follower:
+        for number in range(20):
+            version = await feed.put(b"k", b"%d" % number)
+            await follower.wait_for(version)
+            assert index.state[b"k"] == b"%d" % number
+
+
+async def test_wait_for_a_version_that_is_lost(running, feed, tmp_path):
+    index = MemoryIndex()
+    await feed.put(b"k", b"1")
+    async with feed.follow(index) as follower:
+        await follower.barrier()
+        running.copy_data(tmp_path / "copy")
+        lost = await feed.put(b"k", b"lost")
+        await running.stop()
+        running.put_back(tmp_path / "copy")
+        await running.start()
+        await feed.put(b"k", b"2")
+        await follower.barrier()
+        with pytest.raises(tailrace.VersionLost):
+            await follower.wait_for(lost)
+        with pytest.raises(tailrace.VersionLost):
+            await follower.wait_for(lost._replace(seq=100))
+
+
+async def test_lag_and_positions(feed):
+    await feed.put(b"k", b"v")
+    async with feed.follow(MemoryIndex()) as follower:
+        await follower.barrier()
+        assert follower.lag == {0: 0, 1: 0, 2: 0, 3: 0}
+        assert follower.positions.seqs()[partition_of(b"k")] == 1
+        assert [status.partition for status in follower.status()] == [0, 1, 2, 3]
+
+
+async def test_an_index_of_another_feed(client, feed):
+    index = MemoryIndex()
+    await feed.put(b"k", b"v")
+    async with feed.follow(index) as follower:
+        await follower.barrier()
+    other = await client.create_feed("other", partitions=4)
+    with pytest.raises(tailrace.BadPosition, match="another feed"):
+        async with other.follow(index):
+            raise AssertionError("it was taken")
+    assert index.state == {b"k": b"v"}
+
+
+async def test_an_index_that_cannot_be_opened(feed):
+    class Broken(Recorder):
+        def open(self):
+            raise OSError("no such disk")
+
+    index = Broken()
+    with pytest.raises(OSError, match="no such disk"):
+        async with feed.follow(index):
+            raise AssertionError("it was opened")
+    assert index.calls == ["close"]
+
+
+async def test_a_feed_that_is_not_there(client):
+    index = Recorder()
+    with pytest.raises(tailrace.UnknownFeed):
+        async with client.feed("nobody").follow(index):
+            raise AssertionError("it is there")
+    assert index.calls == ["open", "close"]
+
+
+async def barriers_for_ever(follower):
+    while True:
+        await follower.barrier()
+
+
+@pytest.mark.parametrize("ask", ["barrier", "wait_for"])
+@pytest.mark.parametrize("end", ["the body ends", "the index fails"])
+async def test_nobody_waits_for_a_follower_that_has_ended(feed, ask, end):
+    """A task outside of the body is told, and does not hang."""
+
+    class Slow(MemoryIndex):
+        def apply(self, mutations, checkpoint):
+            if end == "the index fails" and mutations:
+                raise OSError("disk full")
+
+    later = (await feed.put(b"k", b"v"))._replace(seq=100)
+    errors = []
+    async with trio.open_nursery() as nursery:
+
+        async def wait(follower):
+            with pytest.raises(tailrace.StreamEnded) as caught:
+                await (barriers_for_ever(follower) if ask == "barrier" else follower.wait_for(later))
+            errors.append(caught.value)
+
+        try:
+            async with feed.follow(Slow()) as follower:
+                nursery.start_soon(wait, follower)
+                if end == "the index fails":
+                    await trio.sleep_forever()
+                await follower.barrier()  # the other task waits by now
+        except OSError:
+            assert end == "the index fails"
+    assert len(errors) == 1

@@ -1,0 +1,227 @@
+import threading
+
+import pytest
+import trio
+
+from tailrace.errors import NotDurable
+from tailrace_server.intake import committer as module
+from tailrace_server.intake.committer import Committer
+
+
+class FakeClock:
+    """Stands still; a journal moves it."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+    def wall_us(self):
+        return 0
+
+
+class FakeJournal:
+    """Counts bytes. ``gate`` holds an fsync up, ``seconds`` is what one takes, ``error`` what it raises."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.written = self.synced = 0
+        self.syncs = 0
+        self.seconds = 0.0
+        self.gate = None
+        self.error = None
+        self.threads = []
+
+    def write(self, size=10):
+        self.written += size
+
+    def sync(self):
+        self.threads.append(threading.current_thread())
+        upto = self.written
+        if self.gate is not None:
+            self.gate.wait()
+        self.clock.now += self.seconds
+        if self.error is not None:
+            raise self.error
+        self.synced = max(self.synced, upto)
+        self.syncs += 1
+
+
+class FakePartition:
+    def __init__(self):
+        self.high_seq = self.durable_seq = 0
+
+    def durable_through(self, seq):
+        assert self.durable_seq < seq <= self.high_seq
+        self.durable_seq = seq
+
+
+class Made:
+    def __init__(self):
+        self.clock = FakeClock()
+        self.journal = FakeJournal(self.clock)
+        self.committer = Committer(self.journal, self.clock)
+        self.partitions = [FakePartition() for _ in range(3)]
+        self.log = []
+        self.committer.on_committed = lambda: self.log.append("flush")
+
+    def write(self, number=0, *, size=10, answer=None):
+        """A block of a partition; ``answer`` names the write of whoever waits for it."""
+        partition = self.partitions[number]
+        self.journal.write(size)
+        partition.high_seq += 1
+        self.committer.note(partition)
+        if answer is not None:
+            self.committer.when_durable(lambda error: self.log.append((answer, partition.durable_seq, error)))
+
+    def answers(self):
+        return [entry for entry in self.log if entry != "flush"]
+
+
+@pytest.fixture
+def made():
+    return Made()
+
+
+@pytest.fixture
+async def run(nursery, made):
+    """The same, with its committer running."""
+    nursery.start_soon(made.committer.run)
+    return made
+
+
+async def settled(made):
+    """Everything that was written has become durable, or never will."""
+    while made.journal.synced < made.journal.written and made.committer.failure is None:
+        await trio.lowlevel.checkpoint()
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_a_write_is_answered_once_it_is_durable(run):
+    run.write(answer="a")
+    assert run.answers() == []
+    run.committer.turn_ended("asker")
+    await settled(run)
+    assert run.answers() == [("a", 1, None)]
+    assert run.partitions[0].durable_seq == 1
+
+
+async def test_streams_go_before_answers(run):
+    run.write(answer="a")
+    run.committer.turn_ended("asker")
+    await settled(run)
+    assert run.log.index("flush") < run.log.index(("a", 1, None)) < len(run.log) - 1
+
+
+async def test_what_is_durable_already_is_answered_at_once(made):
+    made.committer.when_durable(lambda error: made.log.append(("a", 0, error)))
+    assert made.answers() == [("a", 0, None)]
+
+
+async def test_what_nobody_waits_for_becomes_durable_too(run):
+    run.write()
+    run.committer.turn_ended("asker")
+    await settled(run)
+    assert run.partitions[0].durable_seq == 1
+    assert run.journal.syncs == 1
+
+
+async def test_writes_that_arrive_during_an_fsync_share_the_next_one(run):
+    run.journal.gate = threading.Event()
+    run.write(size=module.INLINE_BYTES_MAX + 1, answer="first")
+    run.committer.turn_ended("a")
+    while not run.journal.threads:
+        await trio.lowlevel.checkpoint()
+    for number in range(5):
+        run.write(number % 3, answer=number)
+        run.committer.turn_ended(number)
+    assert run.answers() == []
+    run.journal.gate.set()
+    await settled(run)
+    assert [entry[0] for entry in run.answers()] == ["first", 0, 1, 2, 3, 4]
+    assert run.journal.syncs == 2
+    assert [p.durable_seq for p in run.partitions] == [3, 2, 1]
+
+
+async def test_small_and_fast_is_done_on_the_loops_thread(run):
+    run.write(answer="a")
+    run.committer.turn_ended("asker")
+    await settled(run)
+    run.write(size=module.INLINE_BYTES_MAX + 1, answer="b")
+    run.committer.turn_ended("asker")
+    await settled(run)
+    here = threading.current_thread()
+    assert [thread is here for thread in run.journal.threads] == [True, False]
+
+
+async def test_a_slow_disk_is_synced_in_a_thread(run):
+    run.journal.seconds = 1.0
+    for _ in range(3):
+        run.write(answer="a")
+        run.committer.turn_ended("asker")
+        await settled(run)
+    here = threading.current_thread()
+    assert [thread is here for thread in run.journal.threads] == [True, False, False]
+    assert run.committer.mean_sync_seconds > module.INLINE_SECONDS_MAX
+
+
+@pytest.mark.parametrize("size", [10, module.INLINE_BYTES_MAX + 1])
+async def test_after_a_failed_fsync_nothing_is_acknowledged_any_more(run, size):
+    run.journal.error = NotDurable("input/output error")
+    run.write(size=size, answer="a")
+    run.committer.turn_ended("asker")
+    await settled(run)
+    run.journal.error = None
+    run.write(answer="b")
+    run.committer.turn_ended("asker")
+    await trio.testing.wait_all_tasks_blocked()
+    assert [(name, durable) for name, durable, _ in run.answers()] == [("a", 0), ("b", 0)]
+    assert all(str(error) == "input/output error" for _, _, error in run.answers())
+    assert run.journal.syncs == 0
+    assert run.partitions[0].durable_seq == 0
+    assert run.committer.failure is not None
+
+
+async def test_a_failure_while_more_arrives_reaches_all_of_them(run):
+    run.journal.gate = threading.Event()
+    run.journal.error = NotDurable("input/output error")
+    run.write(size=module.INLINE_BYTES_MAX + 1, answer="a")
+    run.committer.turn_ended("asker")
+    while not run.journal.threads:
+        await trio.lowlevel.checkpoint()
+    run.write(1, answer="b")
+    run.committer.turn_ended("other")
+    run.journal.gate.set()
+    await settled(run)
+    assert [(name, str(error)) for name, _, error in run.answers()] == [
+        ("a", "input/output error"),
+        ("b", "input/output error"),
+    ]
+
+
+async def test_hurry_makes_durable_what_nobody_asked_to_be(run):
+    """A barrier waits for it."""
+    run.write()
+    run.committer.hurry()
+    run.committer.turn_ended("asker")
+    await settled(run)
+    assert run.partitions[0].durable_seq == 1
+
+
+async def test_many_writers_at_random(run):
+    """Every answer comes once, in order, and only when its write is durable."""
+    expected = []
+    for number in range(300):
+        run.write(number % 3, size=1 + number * 997 % 70_000, answer=number if number % 4 else None)
+        if number % 4:
+            expected.append(number)
+        if number % 7 == 0:
+            run.committer.turn_ended(number % 5)
+            await trio.lowlevel.checkpoint()
+    run.committer.turn_ended(None)
+    await settled(run)
+    assert [entry[0] for entry in run.answers()] == expected
+    assert all(durable >= number // 3 + 1 for number, durable, _ in run.answers())
+    assert [p.durable_seq for p in run.partitions] == [100, 100, 100]
+    assert run.journal.syncs < 150

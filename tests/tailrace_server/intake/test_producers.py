@@ -1,0 +1,139 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.model import VersionRange
+from tailrace_server.intake import producers
+from tailrace_server.intake.producers import (
+    ENTRY_AGE_S_MAX,
+    PRODUCERS_MAX,
+    RESULTS_MAX,
+    Decision,
+    ProducerTable,
+    Verdict,
+)
+
+ACCEPT = Decision(Verdict.ACCEPT)
+UNKNOWN = Decision(Verdict.UNKNOWN)
+EVICTED_AT = 50.0
+
+
+def result(number):
+    return VersionRange(0, b"u" * 16, 10 * number, 10 * number + 9)
+
+
+def duplicate(number):
+    return Decision(Verdict.DUPLICATE, result(number))
+
+
+def out_of_order(expected):
+    return Decision(Verdict.OUT_OF_ORDER, expected=expected)
+
+
+def table_with(numbers, producer_id=1, now=0.0):
+    table = ProducerTable()
+    for number in numbers:
+        table.record(producer_id, number, result(number), now)
+    return table
+
+
+@pytest.fixture
+def full_table(monkeypatch):
+    """A table that has just forgotten producer 1 because there were too many."""
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 3)
+    table = table_with(range(1, 4))
+    for producer_id in range(2, 5):
+        table.record(producer_id, 1, result(1), EVICTED_AT)
+    assert len(table) == 3
+    return table
+
+
+# The rows of the module's table, each with the blocks that it speaks of.
+
+
+@pytest.mark.parametrize("resend", [False, True])
+def test_a_number_among_the_last_results_is_a_duplicate(resend):
+    table = table_with(range(1, 21))
+    for number in range(21 - RESULTS_MAX, 21):
+        assert table.decide(1, number, resend=resend, now=1.0) == duplicate(number)
+
+
+@pytest.mark.parametrize("resend", [False, True])
+def test_the_number_that_comes_next_is_accepted(resend):
+    assert table_with(range(1, 4)).decide(1, 4, resend=resend, now=1.0) == ACCEPT
+
+
+@pytest.mark.parametrize("resend", [False, True])
+def test_an_unknown_producer_begins_with_1(resend):
+    assert ProducerTable().decide(1, 1, resend=resend, now=1.0) == ACCEPT
+
+
+@pytest.mark.parametrize("resend", [False, True])
+def test_any_other_number_is_out_of_order(resend):
+    table = table_with(range(1, 21))
+    for number in (0, 1, 20 - RESULTS_MAX, 22, 100):
+        assert table.decide(1, number, resend=resend, now=1.0) == out_of_order(21)
+    for number in (0, 2, 100):
+        assert table.decide(2, number, resend=resend, now=1.0) == out_of_order(1)
+
+
+def test_for_an_hour_after_an_eviction_a_resend_without_an_entry_cannot_be_told(full_table):
+    for number in (1, 4):
+        assert full_table.decide(1, number, resend=True, now=EVICTED_AT) == UNKNOWN
+        assert full_table.decide(1, number, resend=True, now=EVICTED_AT + ENTRY_AGE_S_MAX - 1) == UNKNOWN
+    after = EVICTED_AT + ENTRY_AGE_S_MAX
+    assert full_table.decide(1, 1, resend=True, now=after) == ACCEPT
+    assert full_table.decide(1, 4, resend=True, now=after) == out_of_order(1)
+
+
+def test_an_eviction_concerns_resends_only(full_table):
+    assert full_table.decide(1, 1, resend=False, now=EVICTED_AT) == ACCEPT
+    assert full_table.decide(1, 4, resend=False, now=EVICTED_AT) == out_of_order(1)
+    assert full_table.decide(4, 1, resend=True, now=EVICTED_AT) == duplicate(1)
+
+
+def test_what_is_an_hour_old_goes_without_being_an_eviction(monkeypatch):
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 2)
+    table = table_with([1])
+    table.record(2, 1, result(1), ENTRY_AGE_S_MAX)
+    table.record(3, 1, result(1), ENTRY_AGE_S_MAX)
+    assert len(table) == 2
+    assert table.decide(1, 2, resend=True, now=ENTRY_AGE_S_MAX) == out_of_order(1)
+
+
+def test_the_least_recently_used_goes_first(monkeypatch):
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 2)
+    table = table_with([1])
+    table.record(2, 1, result(1), 1.0)
+    table.record(1, 2, result(2), 2.0)
+    table.record(3, 1, result(1), 3.0)
+    assert table.decide(1, 3, resend=True, now=3.0) == ACCEPT
+    assert table.decide(2, 1, resend=True, now=3.0) == UNKNOWN
+
+
+def test_deciding_changes_nothing():
+    table = table_with(range(1, 4))
+    for number in range(10):
+        table.decide(1, number, resend=True, now=1.0)
+        table.decide(2, number, resend=True, now=1.0)
+    assert len(table) == 1
+    assert table.decide(1, 4, resend=False, now=1.0) == ACCEPT
+
+
+@given(st.integers(1, 40), st.integers(0, 500))
+def test_a_rollback_forgets_what_is_above_it(count, seq):
+    table = table_with(range(1, count + 1))
+    table.record(2, 1, VersionRange(0, b"u" * 16, 600, 600), 0.0)
+    table.roll_back(seq)
+    kept = [n for n in range(1, count + 1) if result(n).last_seq <= seq and n > count - RESULTS_MAX]
+    if kept:
+        assert table.decide(1, kept[-1], resend=True, now=1.0) == duplicate(kept[-1])
+        assert table.decide(1, kept[-1] + 1, resend=True, now=1.0) == ACCEPT
+    else:
+        assert table.decide(1, 1, resend=True, now=1.0) == ACCEPT
+    assert table.decide(2, 2, resend=True, now=1.0) == out_of_order(1)
+
+
+def test_bounds():
+    assert RESULTS_MAX == 16
+    assert PRODUCERS_MAX == 10_000

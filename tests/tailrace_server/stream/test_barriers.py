@@ -1,0 +1,98 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace_server.stream.barriers import Barriers, Returned
+
+
+def test_a_cookie_comes_back_at_once_where_nothing_is_outstanding():
+    barriers = Barriers()
+    barriers.add(b"1", [])
+    barriers.add(b"2", [(1, 10, 10), (2, 0, 0)])
+    assert barriers.returned() == [Returned(b"1"), Returned(b"2")]
+    assert barriers.returned() == []
+
+
+def test_a_cookie_waits_for_every_stream_that_was_behind():
+    barriers = Barriers()
+    barriers.add(b"1", [(1, 10, 5), (2, 20, 20), (3, 7, 0)])
+    barriers.delivered(1, 9)
+    assert barriers.returned() == []
+    barriers.delivered(1, 12)
+    barriers.delivered(3, 6)
+    assert barriers.returned() == []
+    barriers.delivered(3, 7)
+    assert barriers.returned() == [Returned(b"1")]
+
+
+def test_cookies_come_back_in_the_order_of_their_arrival():
+    barriers = Barriers()
+    barriers.add(b"1", [(1, 10, 5)])
+    barriers.add(b"2", [(2, 3, 2)])
+    barriers.delivered(2, 3)
+    assert barriers.returned() == []
+    assert len(barriers) == 2
+    barriers.delivered(1, 10)
+    assert barriers.returned() == [Returned(b"1"), Returned(b"2")]
+    assert len(barriers) == 0
+
+
+def test_a_stream_that_reached_its_own_end_covers_every_cookie():
+    barriers = Barriers()
+    barriers.add(b"1", [(1, 10, 5)])
+    barriers.finished(1)
+    assert barriers.returned() == [Returned(b"1")]
+
+
+def test_a_stream_that_ended_otherwise_loses_those_that_wait_for_it():
+    barriers = Barriers()
+    barriers.add(b"1", [(1, 10, 5), (2, 10, 5)])
+    barriers.add(b"2", [(2, 10, 5)])
+    barriers.lost(1, 77)
+    assert barriers.returned() == [Returned(b"1", 77)]
+    barriers.delivered(2, 10)
+    assert barriers.returned() == [Returned(b"2")]
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["write", "deliver", "barrier", "lose", "finish"]), st.integers(0, 2), st.integers(1, 3)),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_no_cookie_is_early(made):
+    """Against a plain list of what each cookie needs."""
+    accepted, delivered, alive = [0] * 3, [0] * 3, [True] * 3
+    barriers, waiting, number = Barriers(), [], 0
+    for step, stream, count in made:
+        match step:
+            case "write":
+                accepted[stream] += count
+            case "deliver" if alive[stream]:
+                delivered[stream] = min(delivered[stream] + count, accepted[stream])
+                barriers.delivered(stream, delivered[stream])
+            case "barrier":
+                number += 1
+                cookie = number.to_bytes(2, "big")
+                streams = [(id, accepted[id], delivered[id]) for id in range(3) if alive[id]]
+                barriers.add(cookie, streams)
+                waiting.append((cookie, {id: seq for id, seq, _ in streams}))
+            case "lose" if alive[stream]:
+                alive[stream] = False
+                barriers.lost(stream, stream)
+            case "finish" if alive[stream]:
+                alive[stream] = False
+                delivered[stream] = 1 << 60
+                barriers.finished(stream)
+        for cookie, lost in barriers.returned():
+            expected, needed = waiting.pop(0)
+            assert cookie == expected
+            behind = {id for id, seq in needed.items() if delivered[id] < seq}
+            if lost is None:
+                assert not behind, "a cookie came back early"
+            else:
+                assert lost in behind
+                assert not alive[lost]
+    if waiting:
+        _, needed = waiting[0]
+        assert any(delivered[id] < seq for id, seq in needed.items()), "a cookie did not come back"

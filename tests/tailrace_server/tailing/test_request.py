@@ -1,0 +1,142 @@
+"""What a URL and a first message ask for, and which pages may ask."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.errors import BadPosition
+from tailrace.failover import FailoverEntry, FailoverLog
+from tailrace.position import Position, Positions
+from tailrace_server.tailing.request import (
+    BadRequest,
+    choose_subprotocol,
+    origin_allowed,
+    parse_first_message,
+    parse_target,
+)
+
+POSITIONS = Positions(bytes(16), bytes(range(16)), {3: Position.at(FailoverLog([FailoverEntry(bytes(16), 1, 0)]), 5)})
+
+
+def test_a_feed_alone_is_tailed_from_the_beginning():
+    assert parse_target("/feeds/orders") == ("orders", "beginning", b"")
+
+
+@pytest.mark.parametrize("since", ["beginning", "now", "message"])
+def test_where_to_begin(since):
+    assert parse_target(f"/feeds/orders?since={since}&key_prefix=") == ("orders", since, b"")
+
+
+def test_positions_in_the_url():
+    assert parse_target(f"/feeds/orders?since={POSITIONS}").since == POSITIONS
+
+
+@given(st.binary())
+def test_a_prefix_is_any_bytes(prefix):
+    assert parse_target(f"/feeds/a?key_prefix={quote(prefix)}").key_prefix == prefix
+
+
+def test_a_plus_is_a_blank_as_browsers_write_it():
+    assert parse_target("/feeds/a?key_prefix=a+b%2B").key_prefix == b"a b+"
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("/", "a feed is tailed at /feeds/NAME"),
+        ("/feeds/", "a feed is tailed at"),
+        ("/feeds/a/b", "a feed is tailed at"),
+        ("/feeds/a%2Fb", "a feed is tailed at"),
+        ("*", "a feed is tailed at"),
+        ("/feeds/a?from=now", "no parameter 'from'"),
+        ("/feeds/a?since=now&since=now", "'since' was given twice"),
+        ("/feeds/a?since=", "since is empty"),
+    ],
+)
+def test_what_is_no_request(target, says):
+    with pytest.raises(BadRequest, match=says):
+        parse_target(target)
+
+
+@pytest.mark.parametrize("since", ["yesterday", "trp1.AAAA", str(POSITIONS)[:-1]])
+def test_positions_that_are_none(since):
+    with pytest.raises(BadPosition):
+        parse_target(f"/feeds/a?since={since}")
+
+
+@given(st.text())
+def test_any_target_is_a_request_or_an_error_of_ours(text):
+    try:
+        parse_target(text)
+    except (BadRequest, BadPosition):
+        pass
+
+
+def test_first_messages():
+    assert parse_first_message('{"since": "now"}') == "now"
+    assert parse_first_message(json.dumps({"since": str(POSITIONS)})) == POSITIONS
+    with pytest.raises(BadPosition):
+        parse_first_message('{"since": "message"}')
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["", "now", "[]", "{}", '{"since": 1}', '{"since": "now", "x": 1}', b"\xff", "[" * 100_000, '"since"'],
+    ids=lambda message: repr(message[:20]),
+)
+def test_first_messages_that_are_none(message):
+    with pytest.raises(BadRequest, match="the first message has to be"):
+        parse_first_message(message)
+
+
+def test_subprotocols():
+    assert choose_subprotocol([]) is None
+    assert choose_subprotocol(["x", "tailrace.json.v1"]) == "tailrace.json.v1"
+    with pytest.raises(BadRequest, match=r"none of the subprotocols a, b is spoken here; tailrace\.json\.v1 is"):
+        choose_subprotocol(["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("origin", "local_host", "listen_host", "allowed"),
+    [
+        (None, "127.0.0.1", "127.0.0.1", True),  # no browser
+        ("http://localhost:3000", "127.0.0.1", "127.0.0.1", True),
+        ("http://127.0.0.1:4780", "127.0.0.1", "0.0.0.0", True),
+        ("https://[::1]:4780", "::1", "localhost", True),
+        ("http://localhost", "::ffff:127.0.0.1", "::", True),
+        ("http://10.0.0.5:4780", "10.0.0.5", "0.0.0.0", True),
+        ("http://node1:4780", "10.0.0.5", "node1", True),
+        ("http://NODE1", "10.0.0.5", "Node1", True),
+        ("http://localhost", "10.0.0.5", "0.0.0.0", False),  # a page of the client's machine, not of the node's
+        ("http://evil.example", "127.0.0.1", "127.0.0.1", False),
+        ("http://evil.example:4790", "127.0.0.1", "127.0.0.1", False),  # a name that its owner lets resolve to us
+        ("http://localhost.evil.example", "127.0.0.1", "127.0.0.1", False),
+        ("http://127.0.0.1.evil.example", "127.0.0.1", "127.0.0.1", False),
+        ("http://10.0.0.6", "10.0.0.5", "0.0.0.0", False),
+        ("null", "127.0.0.1", "127.0.0.1", False),  # sandboxed frames of any page
+        ("", "127.0.0.1", "127.0.0.1", False),
+        ("file://", "127.0.0.1", "127.0.0.1", False),
+        ("chrome-extension://localhost", "127.0.0.1", "127.0.0.1", False),
+        ("http://[", "127.0.0.1", "127.0.0.1", False),
+    ],
+)
+def test_origins(origin, local_host, listen_host, allowed):
+    assert origin_allowed(origin, local_host, listen_host, ()) is allowed
+
+
+def test_origins_that_were_named():
+    named = {"https://app.example.org"}
+    assert origin_allowed("https://app.example.org", "10.0.0.5", "0.0.0.0", named)
+    assert not origin_allowed("http://app.example.org", "10.0.0.5", "0.0.0.0", named)
+    assert not origin_allowed("https://app.example.org:444", "10.0.0.5", "0.0.0.0", named)
+    assert origin_allowed("null", "10.0.0.5", "0.0.0.0", {"*"})
+
+
+@given(st.text())
+def test_any_origin_is_decided(origin):
+    assert origin_allowed(origin, "10.0.0.5", "0.0.0.0", ()) in (True, False)

@@ -1,0 +1,231 @@
+"""A browser tails a feed: what it gets, how it resumes, what it is told when it cannot."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import trio
+from trio_websocket import ConnectionClosed
+
+from tailrace.json_rows import field_bytes
+from tailrace.position import Positions
+from tailrace_server.tailing import session as session_module
+
+
+async def test_a_page_gets_what_there_is_and_what_comes(open_page, feed):
+    await feed.put(b"k", b"1")
+    await feed.delete(b"k")
+    async with open_page("/feeds/orders") as page:
+        assert page.ws.subprotocol == "tailrace.json.v1"
+        hello = await page.message()
+        assert hello.keys() == {"type", "feed", "partitions", "positions"}
+        assert (hello["type"], hello["feed"], hello["partitions"]) == ("open", "orders", 4)
+        put, deletion = await page.rows(2)
+        assert (put["key"], put["value"], put["seq"], put["deleted"]) == ("k", "1", 1, False)
+        assert (deletion["key"], deletion["value"], deletion["seq"], deletion["deleted"]) == ("k", None, 2, True)
+        assert (await page.of_type("snapshot_end"))["seq"] == 2
+        version = await feed.put(b"\xff", b"\xfe")
+        message = await page.of_type("mutations")
+        [row] = message["rows"]
+        assert message["partition"] == version.partition
+        assert (row["key_encoding"], row["value_encoding"]) == ("base64", "base64")
+        assert (field_bytes(row, "key"), field_bytes(row, "value"), row["seq"]) == (b"\xff", b"\xfe", version.seq)
+
+
+async def test_now_leaves_out_what_was_there(open_page, feed):
+    await feed.put(b"old", b"")
+    async with open_page("/feeds/orders?since=now") as page:
+        await page.of_type("open")
+        await feed.put(b"new", b"")
+        assert [row["key"] for row in await page.rows(1)] == ["new"]
+
+
+async def test_a_prefix_leaves_out_other_keys_and_their_snapshots(open_page, feed):
+    await feed.put(b"b", b"")
+    await feed.put(b"a\xff1", b"")
+    async with open_page("/feeds/orders?key_prefix=a%FF") as page:
+        await page.of_type("open")
+        assert (await page.message())["type"] == "mutations"
+        assert (await page.message())["type"] == "snapshot_end"
+        assert (await page.message())["type"] == "positions"
+
+
+async def test_positions_lead_on_from_where_they_were_given(open_page, feed):
+    await feed.put(b"k", b"1")
+    async with open_page("/feeds/orders") as page:
+        await page.rows(1)
+        positions = (await page.of_type("positions"))["positions"]
+    assert sum(Positions.parse(positions).seqs().values()) == 1
+    await feed.put(b"k", b"2")
+    async with open_page(f"/feeds/orders?since={positions}") as page:
+        assert [row["value"] for row in await page.rows(1)] == ["2"]
+    async with open_page("/feeds/orders?since=message") as page:
+        await page.ws.send_message(f'{{"since": "{positions}"}}')
+        assert [row["value"] for row in await page.rows(1)] == ["2"]
+
+
+async def test_positions_of_the_greeting_lead_on_as_well(open_page, feed):
+    await feed.put(b"k", b"1")
+    async with open_page("/feeds/orders?since=now") as page:
+        positions = (await page.message())["positions"]
+    await feed.put(b"k", b"2")
+    async with open_page(f"/feeds/orders?since={positions}") as page:
+        assert [row["value"] for row in await page.rows(1)] == ["2"]
+
+
+async def test_positions_also_come_while_there_is_always_more(open_page, feed, nursery, monkeypatch):
+    monkeypatch.setattr("tailrace_server.tailing.tail.POSITIONS_INTERVAL_SECONDS", 0.02)
+
+    async def write():
+        for number in itertools.count():
+            await feed.put(b"k", b"%d" % number)
+
+    async with open_page("/feeds/orders") as page:
+        nursery.start_soon(write)
+        first, second = [(await page.of_type("positions"))["positions"] for _ in range(2)]
+        assert sum(Positions.parse(first).seqs().values()) < sum(Positions.parse(second).seqs().values())
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_page_without_a_subprotocol_gets_json(open_page, feed):
+    async with open_page("/feeds/orders", subprotocols=None) as page:
+        assert page.ws.subprotocol is None
+        assert (await page.message())["type"] == "open"
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "says", "code"),
+    [
+        ("/nowhere", "BadRequest", "/feeds/NAME", 4400),
+        ("/feeds/orders?form=now", "BadRequest", "no parameter 'form'", 4400),
+        ("/feeds/other", "UnknownFeed", "'other'", 4404),
+        ("/feeds/%00", "UnknownFeed", "no feed", 4404),
+        ("/feeds/orders?since=trp1.nonsense", "BadPosition", "", 4409),
+    ],
+)
+async def test_what_cannot_be_had_is_explained(open_page, feed, target, error, says, code):
+    async with open_page(target) as page:
+        found = await page.failure()
+    assert (found[0], found[2]) == (error, code)
+    assert says in found[1]
+
+
+async def test_positions_of_another_feed_are_refused(open_page, client, feed):
+    await client.create_feed("others", partitions=4)
+    async with open_page("/feeds/others?since=now") as page:
+        positions = (await page.message())["positions"]
+    async with open_page(f"/feeds/orders?since={positions}") as page:
+        assert (await page.failure())[0] == "BadPosition"
+
+
+async def test_a_feed_that_is_dropped_ends_its_pages(open_page, client, feed):
+    async with open_page("/feeds/orders") as page:
+        await page.of_type("open")
+        await client.drop_feed("orders")
+        assert (await page.failure())[::2] == ("UnknownFeed", 4404)
+
+
+async def test_a_message_that_nobody_expects(open_page, feed):
+    async with open_page("/feeds/orders") as page:
+        await page.of_type("open")
+        await page.ws.send_message("hello?")
+        assert (await page.failure())[::2] == ("BadRequest", 4400)
+
+
+async def test_a_first_message_that_is_none(open_page, feed):
+    async with open_page("/feeds/orders?since=message") as page:
+        await page.ws.send_message("hello?")
+        error, says, code = await page.failure()
+        assert (error, code) == ("BadRequest", 4400)
+        assert '{"since": "..."}' in says
+
+
+async def test_a_first_message_that_does_not_come(open_page, feed, monkeypatch):
+    monkeypatch.setattr(session_module, "FIRST_MESSAGE_SECONDS_MAX", 0.05)
+    async with open_page("/feeds/orders?since=message") as page:
+        error, says, _ = await page.failure()
+        assert (error, "none came within" in says) == ("BadRequest", True)
+
+
+async def test_a_message_that_is_too_long(open_page, feed):
+    async with open_page("/feeds/orders?since=message") as page:
+        await page.ws.send_message("x" * 2_000_000)
+        await page.rest()
+        assert page.ws.closed.code == 1009
+
+
+async def test_a_page_that_leaves_frees_everything(open_page, feed, running, ended):
+    before = len(running.node.connections)
+    async with open_page("/feeds/orders") as page:
+        await page.of_type("open")
+        assert len(running.node.connections) == before + 1
+        [status] = [c for c in running.node.status()["connections"] if c["name"].startswith("websocket 127.0.0.1:")]
+        assert status["streams"] == 4
+    await ended(lambda: len(running.node.connections) == before)
+
+
+async def test_a_page_whose_socket_breaks_frees_everything(open_page, feed, running, ended):
+    before = len(running.node.connections)
+    with pytest.raises((ConnectionClosed, trio.ClosedResourceError, trio.BrokenResourceError)):
+        async with open_page("/feeds/orders") as page:
+            await page.of_type("open")
+            page.ws._stream.socket.close()
+            await page.ws.send_message("into the void")
+    await ended(lambda: len(running.node.connections) == before)
+
+
+async def test_a_page_that_does_not_answer_pings_is_dropped(open_page, feed, running, ended, monkeypatch):
+    monkeypatch.setattr(session_module, "PING_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(session_module, "PONG_SECONDS_MAX", 0.05)
+    before = len(running.node.connections)
+    stream = await trio.open_tcp_stream(*open_page.address)
+    async with stream:
+        await stream.send_all(
+            b"GET /feeds/orders HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        await ended(lambda: len(running.node.connections) > before)
+        await ended(lambda: len(running.node.connections) == before)
+
+
+async def stalled_page(open_page, running, ended):
+    """A page of a feed with more than what all buffers hold, that reads nothing; the socket."""
+    stream = await trio.open_tcp_stream(*open_page.address)
+    await stream.send_all(
+        b"GET /feeds/orders HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    await ended(lambda: any(connection.rounds.window_full for connection in running.node.connections))
+    return stream
+
+
+async def write_much(feed, mebibytes):
+    async with feed.writer(batch_bytes=256 * 1024) as writer:
+        for number in range(mebibytes * 16):
+            await writer.put(b"%06d" % number, bytes([number % 251]) * 65_536)
+
+
+async def test_a_page_that_does_not_read_costs_a_window(open_page, feed, running, ended):
+    await write_much(feed, 40)
+    stream = await stalled_page(open_page, running, ended)
+    async with stream:
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        [connection] = [c for c in running.node.connections if c.name.startswith("websocket")]
+        assert connection.rounds.outstanding_bytes <= session_module.WINDOW_BYTES + 1024 * 1024
+        assert connection.transport.backlog_bytes <= session_module.WINDOW_BYTES
+
+
+async def test_a_page_that_does_not_read_is_dropped_after_a_while(open_page, feed, running, ended, monkeypatch):
+    monkeypatch.setattr(session_module, "SEND_SECONDS_MAX", 0.1)
+    await write_much(feed, 40)
+    stream = await stalled_page(open_page, running, ended)
+    async with stream:
+        await ended(lambda: not any(c.name.startswith("websocket") for c in running.node.connections))
+
+
+async def test_a_page_that_reads_slowly_gets_everything(open_page, feed):
+    await write_much(feed, 10)
+    async with open_page("/feeds/orders") as page:
+        rows = await page.rows(160)
+    assert {row["key"] for row in rows} == {f"{number:06d}" for number in range(160)}

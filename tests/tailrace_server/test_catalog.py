@@ -1,0 +1,140 @@
+import json
+
+import pytest
+
+from tailrace.block import encode_block
+from tailrace.errors import FeedExists, Overloaded, UnknownFeed
+from tailrace_server.catalog import Catalog
+from tailrace_server.feed import info_of_request, info_to_bytes
+from tailrace_server.identity import BadDirectory
+from tailrace_server.journal import Record, RecordKind
+
+U, V = b"u" * 16, b"v" * 16
+
+
+class FakeJournal:
+    """Keeps records as they would be recovered."""
+
+    def __init__(self):
+        self.records = []
+
+    def append(self, kind, feed_id, partition, payload):
+        self.records.append((kind, feed_id, partition, payload, None))
+
+    def append_block(self, feed_id, partition, branch, block, snapshot=(0, 0)):
+        self.records.append((RecordKind.BLOCK, feed_id, partition, b"", block))
+
+
+def info_of(name, feed_id=b"f" * 16, partitions=2):
+    return info_of_request({"name": name, "feed_id": feed_id.hex(), "partitions": partitions}, 100)
+
+
+def record_of(kind, feed_id, partition, payload, block, lsn=1):
+    values = dict.fromkeys(Record._fields)
+    known = {"kind": kind, "feed_id": feed_id, "partition": partition, "payload": payload, "block": block, "lsn": lsn}
+    return Record(**(values | known))
+
+
+def recovered(journal):
+    catalog = Catalog()
+    for number, record in enumerate(journal.records, 1):
+        catalog.recover(record_of(*record, lsn=number), 0.0)
+    return catalog
+
+
+@pytest.fixture
+def journal():
+    return FakeJournal()
+
+
+@pytest.fixture
+def catalog(journal):
+    made = Catalog()
+    made.create(info_of("orders"), journal, [U, V], 10)
+    return made
+
+
+def block_at(first_seq, rows=2, value=b"v"):
+    return encode_block([b"k"] * rows, [value] * rows, partition=0).stamped(first_seq, 1000)
+
+
+def test_feeds_are_found_by_name_and_by_id(catalog):
+    feed = catalog.named("orders")
+    assert catalog.of_id(b"f" * 16) is feed
+    assert catalog.partition(b"f" * 16, 1) is feed.partitions[1]
+    assert list(catalog) == [feed]
+    assert list(catalog.partitions()) == feed.partitions
+    assert [p.log.branch for p in feed.partitions] == [U, V]
+    for look in (
+        lambda: catalog.named("nobody"),
+        lambda: catalog.of_id(bytes(16)),
+        lambda: catalog.partition(b"f" * 16, 2),
+    ):
+        with pytest.raises(UnknownFeed):
+            look()
+
+
+def test_what_a_creation_finds(catalog):
+    same = info_of("orders")
+    other = info_of("orders", b"g" * 16)
+    assert catalog.existing(same, exist_ok=False) is catalog.named("orders"), "the same request, sent again"
+    assert catalog.existing(other, exist_ok=True) is catalog.named("orders")
+    assert catalog.existing(info_of("new", b"g" * 16), exist_ok=False) is None
+    with pytest.raises(FeedExists, match="already"):
+        catalog.existing(other, exist_ok=False)
+    with pytest.raises(FeedExists, match="partitions is 2, not 3"):
+        catalog.existing(info_of("orders", b"g" * 16, 3), exist_ok=True)
+    with pytest.raises(FeedExists, match="feed 'orders' has the id"):
+        catalog.existing(info_of("new"), exist_ok=True)
+
+
+def test_no_more_feeds_than_the_node_holds(catalog, journal):
+    before = len(journal.records)
+    with pytest.raises(Overloaded, match="at most 1"):
+        catalog.create(info_of("new", b"g" * 16), journal, [U, V], 1)
+    assert len(journal.records) == before
+
+
+def test_what_was_journaled_comes_back(catalog, journal):
+    journal.append_block(b"f" * 16, 0, U, block_at(1))
+    journal.append_block(b"f" * 16, 0, U, block_at(3))
+    catalog.create(info_of("gone", b"g" * 16), journal, [U, V], 10)
+    journal.append_block(b"g" * 16, 0, U, block_at(1))
+    catalog.drop("gone", journal)
+    found = recovered(journal)
+    assert [feed.info for feed in found] == [info_of("orders")]
+    partition = found.partition(b"f" * 16, 0)
+    assert (partition.high_seq, partition.log) == (4, catalog.partition(b"f" * 16, 0).log)
+    partition.check()
+
+
+def test_blocks_of_a_feed_that_was_dropped_are_passed_over(catalog, journal):
+    catalog.drop("orders", journal)
+    journal.append_block(b"f" * 16, 0, U, block_at(1))
+    journal.append(RecordKind.FAILOVER_ENTRY, b"f" * 16, 0, json.dumps([]).encode())
+    journal.append(RecordKind.FEED_DROPPED, b"f" * 16, 0, b"")
+    assert list(recovered(journal)) == []
+
+
+def test_a_block_that_is_there_already_is_passed_over(catalog, journal):
+    for first_seq in (1, 3, 1, 3, 5):
+        journal.append_block(b"f" * 16, 0, U, block_at(first_seq))
+    assert recovered(journal).partition(b"f" * 16, 0).high_seq == 6
+
+
+def test_a_gap_stops_the_start(catalog, journal):
+    journal.append_block(b"f" * 16, 0, U, block_at(1))
+    journal.append_block(b"f" * 16, 0, U, block_at(5))
+    with pytest.raises(BadDirectory, match="seqs 5 to 6 of partition 0 after seq 2: what lies between is missing"):
+        recovered(journal)
+
+
+def test_a_record_of_a_newer_version_stops_the_start(catalog, journal):
+    journal.append(RecordKind.FLUSHED, b"f" * 16, 0, b"")
+    with pytest.raises(BadDirectory, match="FLUSHED"):
+        recovered(journal)
+
+
+def test_a_feed_reads_back_from_its_payload(journal):
+    journal.append(RecordKind.FEED_CREATED, b"f" * 16, 0, info_to_bytes(info_of("orders")))
+    assert recovered(journal).named("orders").info == info_of("orders")

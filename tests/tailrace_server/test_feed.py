@@ -1,0 +1,61 @@
+import pytest
+
+from tailrace.errors import ProtocolError, TailraceError
+from tailrace_server.feed import Feed, info_from_json, info_of_request, info_to_bytes, info_to_json
+
+REQUEST = {"name": "orders", "feed_id": "ab" * 16}
+
+
+def test_what_is_left_out_has_a_default():
+    info = info_of_request(REQUEST, 100)
+    assert info._asdict() == {
+        "name": "orders",
+        "feed_id": b"\xab" * 16,
+        "partitions": 16,
+        "keyspace": "hash",
+        "retention": "compact",
+        "history_age_s": None,
+        "history_bytes": None,
+        "tombstone_age_s": 259_200,
+        "replication": "stream",
+    }
+
+
+def test_it_reads_back():
+    import json
+
+    info = info_of_request({**REQUEST, "partitions": 3, "retention": "history", "history_age_s": 1.5}, 100)
+    assert info_from_json(info_to_json(info)) == info
+    assert info_from_json(json.loads(info_to_bytes(info))) == info
+
+
+@pytest.mark.parametrize("name", ["a", "0", "a" * 100, "a.b_c-d", "1-2"])
+def test_names(name):
+    assert info_of_request({**REQUEST, "name": name}, 100).name == name
+
+
+@pytest.mark.parametrize("name", ["", "A", ".a", "-a", "_a", "a/b", "a b", "ä", "a" * 101, "a\n", "..", None, 7, []])
+def test_what_is_no_name(name):
+    with pytest.raises(TailraceError, match="cannot be the name of a feed"):
+        info_of_request({**REQUEST, "name": name}, 100)
+
+
+@pytest.mark.parametrize("value", [{}, {"name": "a"}, {**REQUEST, "feed_id": "ab"}, {**REQUEST, "feed_id": 7}])
+def test_requests_that_cannot_be_read(value):
+    with pytest.raises(ProtocolError, match="CREATE_FEED"):
+        info_of_request(value, 100)
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3, 100])
+def test_partitions_own_all_hashes(partitions):
+    feed = Feed.of(info_of_request({**REQUEST, "partitions": partitions}, 100))
+    assert [p.id for p in feed.partitions] == list(range(partitions))
+    assert feed.partitions[0].hash_first == 0
+    assert feed.partitions[-1].hash_last == 2**64 - 1
+    for low, high in zip(feed.partitions, feed.partitions[1:], strict=False):
+        assert low.hash_last + 1 == high.hash_first
+
+
+def test_more_partitions_than_the_node_holds():
+    with pytest.raises(TailraceError, match="101 partitions; 1 to 100 can be had"):
+        info_of_request({**REQUEST, "partitions": 101}, 100)
