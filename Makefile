@@ -17,7 +17,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: demo test check bench clean
 
 demo: $(INSTALLED)
-	@$(BIN)/tailrace demo $(if $(REPO),--repo '$(REPO)')
+	@$(BIN)/tailrace demo --data demo-data $(if $(REPO),--repo '$(REPO)')
 
 test: $(INSTALLED)
 	@$(BIN)/python -m pytest --cov --cov-report=term

@@ -3,8 +3,8 @@
     python bench/redis_streams.py [--rows 200000] [--repeats 5] [--writes 200]
 
 Redis runs with `appendonly yes`, `appendfsync always`; redis-py with hiredis. Both servers are processes of their own
-on loopback, with fresh data in the same temporary folder. 1,000 rows a batch, 16-byte keys, 100-byte values, one producer,
-one consumer, one stream (a feed of one partition). Figures are medians; a ratio above 1 is in Tailrace's favour, but
+on loopback, with fresh data in the same temporary folder. 1,000 rows a batch, 16-byte keys, 100-byte values, one
+producer, one consumer, one stream (a feed of one partition). Figures are medians; a ratio above 1 is in Tailrace's favour, but
 for latencies. Exit code 1 where a target is missed.
 
 Needs redis-server (Debian, Ubuntu: sudo apt install redis-server).
@@ -133,7 +133,8 @@ async def tailrace_catch_up(client: tailrace.Client, feed: str, rows: int, by: s
         async for event in stream:
             if isinstance(event, tailrace.Mutations):
                 if by == "columns":
-                    for key, value in zip(event.keys(), event.values(), strict=True):
+                    for row in zip(event.keys(), event.values(), strict=True):
+                        key, value = row
                         seen += 1
                 else:
                     for mutation in event:

@@ -101,7 +101,7 @@ def test_entry_points(wheel):
     entry_points = configparser.ConfigParser()
     entry_points.read_string(metadata_of(wheel, "entry_points.txt"))
     assert dict(entry_points["console_scripts"]) == {"tailrace": "tailrace.cli:main"}
-    assert entry_points["tailrace.commands"]["demo"] == "pyspark_tailrace.demo.command:demo"
+    assert entry_points["tailrace.commands"]["demo"] == "pyspark_tailrace.demo.command:demo [server,spark-local]"
 
 
 def test_sdist_holds_the_sources_the_tests_and_the_documents(sdist_names):

@@ -16,7 +16,7 @@ from tailrace.feed import Feed
 from tailrace.lifetime import Lifetime
 from tailrace.link import Connect, RequestLink, connect_tcp
 from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
-from tailrace.replies import feed_info, node_status
+from tailrace.replies import feed_info, node_status, resolved
 from tailrace.requests.lane import Done, Lane, random_producer_id
 from tailrace.requests.session import RequestSession
 from tailrace.stream import Stream
@@ -136,7 +136,8 @@ class Client:
 
     async def drop_feed(self, name: str) -> None:
         """Drops a feed and all that is in it. Raises UnknownFeed."""
-        await self.call(Opcode.DROP_FEED, {"name": name})
+        feed = resolved(await self.call(Opcode.PARTITIONS, {"name": name}))
+        await self.call(Opcode.DROP_FEED, {"feed_id": feed.feed_id.hex()})
 
     async def status(self) -> NodeStatus:
         """How the node is."""

@@ -95,6 +95,10 @@ class FailoverLog(tuple[FailoverEntry, ...]):
             raise ValueError("an empty failover log knows no branch")
         return self[-1].branch
 
+    def has_ended_below(self, branch: bytes, seq: int) -> bool:
+        """Whether ``branch`` is known to have ended below ``seq``: nothing will ever have that version."""
+        return any(older.branch == branch and newer.base < seq for newer, older in itertools.pairwise(self))
+
     def to_json(self) -> list[list[Any]]:
         """``[[branch in hex, term, base], ...]``, newest first."""
         return [[entry.branch.hex(), entry.term, entry.base] for entry in self]

@@ -6,7 +6,7 @@ and of each key only the newest. So the slower the index, the more a transaction
 
 from __future__ import annotations
 
-from itertools import pairwise, repeat
+from itertools import repeat
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -184,7 +184,9 @@ class Follower:
     def _apply_all(self, pending: list[Mutations | Rollback], positions: Positions) -> int:
         """On the index's thread: one transaction, unless a rollback stands in the middle."""
         newest: dict[bytes, AppliedMutation] = {}
-        for event in pending:
+        pending.reverse()
+        while pending:
+            event = pending.pop()  # its columns are copies: what has been taken over is let go
             if isinstance(event, Rollback):
                 newest = {key: row for key, row in newest.items() if row.partition != event.partition}
                 self._index.clear(event.partition)
@@ -199,5 +201,5 @@ class Follower:
 def _is_lost(version: Version, position: Position) -> bool:
     """The history at ``position`` has no such version, and never will."""
     log, branch = position.log, version.branch
-    ended = any(older.branch == branch and newer.base < version.seq for newer, older in pairwise(log))
-    return ended or (position.seq >= version.seq and bool(log) and log.branch_at(version.seq) != branch)
+    diverged = position.seq >= version.seq and bool(log) and log.branch_at(version.seq) != branch
+    return diverged or log.has_ended_below(branch, version.seq)

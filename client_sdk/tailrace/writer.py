@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.batch import Batches, Ready
+from tailrace.batch import Batches, Ready, check_value
 from tailrace.lifetime import Lifetime
 from tailrace.model import Delete, Level, Put, Resolved, VersionRange
 from tailrace.requests.lane import Lane, random_producer_id
@@ -67,6 +67,7 @@ class Writer:
         Raises TypeError, ValueError or TooLarge for a bad row (nothing is added), or what has gone wrong before.
         """
         self._outcome.check()
+        check_value(value)
         ready = self._batches.add(key, value)
         if ready is not None:
             await self._ship_and_wait([ready])

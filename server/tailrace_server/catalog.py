@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from tailrace.block import Block
 from tailrace.errors import FeedExists, Overloaded, UnknownFeed
 from tailrace.failover import FailoverLog
 from tailrace.model import FeedInfo
-from tailrace_server.feed import Feed, info_from_json, info_to_bytes
+from tailrace_server.feed import Feed, creation_to_bytes, feed_of_creation
 from tailrace_server.identity import BadDirectory
 from tailrace_server.journal import BlockCase, Journal, Record, RecordKind, decide_block
 from tailrace_server.partition import Partition
@@ -85,20 +85,22 @@ class Catalog:
             raise FeedExists(f"there is a feed {info.name!r} already, and its {'; its '.join(differing)}")
         return feed
 
-    def create(self, info: FeedInfo, journal: Journal, branches: Iterable[bytes], feeds_max: int) -> Feed:
-        """Makes a feed: its record, then the first branch of each partition."""
+    def create(self, info: FeedInfo, journal: Journal, branch: bytes, feeds_max: int) -> Feed:
+        """Makes a feed by one record, so there is all of it or nothing. Raises Overloaded, NoSpace, JournalFailed."""
         if len(self) >= feeds_max:
             raise Overloaded(f"this node holds {len(self)} feeds, and at most {feeds_max}")
-        feed = Feed.of(info)
-        journal.append(RecordKind.FEED_CREATED, info.feed_id, 0, info_to_bytes(info))
-        for partition, branch in zip(feed.partitions, branches, strict=True):
-            begin_branch(partition, branch, journal)
+        payload = creation_to_bytes(info, branch)
+        journal.append(RecordKind.FEED_CREATED, info.feed_id, 0, payload)
+        feed = feed_of_creation(payload)
         self._add(feed)
         return feed
 
-    def drop(self, name: str, journal: Journal) -> Feed:
+    def __contains__(self, feed_id: bytes) -> bool:
+        return feed_id in self._by_id
+
+    def drop(self, feed_id: bytes, journal: Journal) -> Feed:
         """Drops a feed. Raises UnknownFeed."""
-        feed = self.named(name)
+        feed = self.of_id(feed_id)
         journal.append(RecordKind.FEED_DROPPED, feed.info.feed_id, 0, b"")
         self._remove(feed)
         return feed
@@ -107,7 +109,7 @@ class Catalog:
         """Applies a record that the journal held, in the order of the file."""
         match record.kind:
             case RecordKind.FEED_CREATED:
-                self._add(Feed.of(info_from_json(json.loads(record.payload))))
+                self._add(feed_of_creation(record.payload))
             case RecordKind.FEED_DROPPED:
                 feed = self._by_id.get(record.feed_id)
                 if feed is not None:

@@ -78,6 +78,7 @@ class Connection:
         self._greeted = False
         self._closing = False
         self._closing_at = 0.0
+        self._draining = False
         self._waiting_requests = 0
         self._drained = trio.Event()
         self._room = trio.Event()
@@ -215,7 +216,8 @@ class Connection:
             self.transport.finish()
 
     def drain(self) -> None:
-        """Ends every stream, since the node is about to stop."""
+        """Ends every stream, since the node is about to stop; none opens any more, and no barrier comes back."""
+        self._draining = True
         for stream_id in list(self.rounds.streams):
             self.rounds.close(stream_id, EndReason.DRAINING, "the node is stopping")
         self.pump()
@@ -294,7 +296,12 @@ class Connection:
         self._answer_when_durable(encode_json(Opcode.RESULT, self.node.feed_to_json(feed), frame.id), frame.id)
 
     def _on_drop_feed(self, frame: Frame) -> None:
-        self.node.drop_feed(str(decode_json(frame.body, "DROP_FEED").get("name")))
+        value = decode_json(frame.body, "DROP_FEED")
+        try:
+            feed_id = bytes.fromhex(value["feed_id"])
+        except (KeyError, TypeError, ValueError):
+            raise ProtocolError("DROP_FEED: field 'feed_id' is missing, or not hex") from None
+        self.node.drop_feed(feed_id)
         self._answer_when_durable(encode_json(Opcode.RESULT, {}, frame.id), frame.id)
 
     def _on_list_feeds(self, frame: Frame) -> None:
@@ -424,6 +431,9 @@ class Connection:
         rounds = self.rounds
         if frame.id in rounds.streams:
             raise ProtocolError(f"STREAM_REQUEST: stream {frame.id} is open already")
+        if self._draining:
+            self.answer(StreamEnd(request.partition, EndReason.DRAINING, "the node is stopping").encode(frame.id))
+            return
         try:
             feed = self.node.feeds.of_id(request.feed_id)
         except UnknownFeed as error:
@@ -468,6 +478,9 @@ class Connection:
 
     def _on_barrier(self, frame: Frame) -> None:
         cookie = decode_cookie(frame.body, "BARRIER")
+        if self._draining:
+            self.answer(encode_frame(Opcode.BARRIER_LOST, cookie))
+            return
         if len(self.rounds.barriers) >= self.node.config.limits.barriers_max:
             raise ProtocolError(f"{len(self.rounds.barriers)} barriers are outstanding; wait for some to come back")
         self.rounds.barrier(cookie)

@@ -39,9 +39,18 @@ def info_from_json(value: dict[str, Any]) -> FeedInfo:
     return FeedInfo(**{**value, "feed_id": bytes.fromhex(value["feed_id"])})
 
 
-def info_to_bytes(info: FeedInfo) -> bytes:
-    """The payload of the journal's record of a creation."""
-    return json.dumps(info_to_json(info)).encode()
+def creation_to_bytes(info: FeedInfo, branch: bytes) -> bytes:
+    """The payload of the journal's record of a creation: the feed, and the first branch of all its partitions."""
+    return json.dumps({"feed": info_to_json(info), "branch": branch.hex()}).encode()
+
+
+def feed_of_creation(payload: bytes) -> Feed:
+    """The feed, still empty, that such a record made."""
+    value = json.loads(payload)
+    feed = Feed.of(info_from_json(value["feed"]))
+    for partition in feed.partitions:
+        partition.log = partition.new_branch(bytes.fromhex(value["branch"]))
+    return feed
 
 
 def info_of_request(value: dict[str, Any], partitions_max: int) -> FeedInfo:

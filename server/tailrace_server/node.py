@@ -84,12 +84,13 @@ class Node:
         feed = self.feeds.existing(info, exist_ok=bool(value.get("exist_ok", True)))
         if feed is not None:
             return feed
-        branches = [self.host.randomness.token(16) for _ in range(info.partitions)]
-        return self.feeds.create(info, self.journal, branches, self.config.limits.feeds_max)
+        return self.feeds.create(info, self.journal, self.host.randomness.token(16), self.config.limits.feeds_max)
 
-    def drop_feed(self, name: str) -> None:
-        """Drops a feed and ends its streams. Raises UnknownFeed."""
-        feed = self.feeds.drop(name, self.journal)
+    def drop_feed(self, feed_id: bytes) -> None:
+        """Drops a feed and ends its streams; nothing where it is gone already, as when the request comes again."""
+        if feed_id not in self.feeds:
+            return
+        feed = self.feeds.drop(feed_id, self.journal)
         for connection in self.connections:
             connection.feed_dropped(feed)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tailrace.block import Block
-from tailrace.errors import OutcomeUnknown, VersionConflict
+from tailrace.errors import OutcomeUnknown, VersionConflict, VersionLost
 from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.model import Level, Version, VersionRange
 from tailrace.wire.failures import OutOfOrder
@@ -128,6 +128,8 @@ class Partition:
         present = found is not None and found.value is not None
         if flags & WriteFlag.IF_PRESENT:
             return present
+        if if_version is not None and self.log.has_ended_below(if_version.branch, if_version.seq):
+            raise VersionLost(f"{if_version} is of a branch that has ended below it: read the key again")
         current = self.version_of(found.seq) if found is not None and present else None
         if flags & WriteFlag.IF_ABSENT and present:
             raise VersionConflict(f"key {key!r} is there already, as {current}", current=current)

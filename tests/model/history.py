@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
+from tailrace import Version
 from tailrace.failover import ENTRIES_MAX, FailoverEntry, FailoverLog
 from tailrace.hashing import key_hash, partition_of_hash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace import Version, VersionRange
+    from tailrace import VersionRange
 
 
 class Violation(AssertionError):
@@ -157,6 +158,7 @@ class History:
         self.seen: dict[tuple[int, int], Row] = {}  # what streams of level disk have delivered
         self._place: dict[bytes, tuple[int, int]] = {}
         self._told: dict[tuple[int, int], tuple[bytes, bytes | None]] = {}
+        self.last_version: Version | None = None  # of the last write that was acknowledged
         self.names: set[tuple[int, int, bytes]] = set()  # (partition, seq, branch) that anybody was told
         self._waiting: list[tuple[int, int, trio.Event]] = []
         self._tickets = itertools.count()
@@ -198,6 +200,7 @@ class History:
                     raise Violation(f"{partition}/{seq} was answered as {(key, value)}; it is {seen or told}")
                 self.names.add((partition, seq, branch))
             self.reached(partition, last_seq)
+            self.last_version = Version(partition, branch, last_seq)
         self.answered()
 
     def acknowledge_within(self, write: Write, versions: VersionRange) -> None:

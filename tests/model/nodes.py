@@ -137,7 +137,8 @@ class Nodes:
                 process.kill()
                 with trio.CancelScope(shield=True):
                     await process.wait()
-            await process.stdio.aclose() if process.stdio is not None else None
+            assert process.stdio is not None
+            await process.stdio.aclose()
         self._ended(life, code, ready=ready, asked_to_stop=asked_to_stop)
 
     async def _start(self, orders: Orders) -> trio.Process:

@@ -184,6 +184,7 @@ class FollowedIndex:
             nursery.start_soon(_cancel_after, until, nursery)
             for _ in range(self._random.randrange(1, 8)):
                 await self.barrier(follower)
+                await self.wait_for_last(follower)
                 await self._history.more_answers(self._random.randrange(1, 40))
             nursery.cancel_scope.cancel()
 
@@ -198,6 +199,15 @@ class FollowedIndex:
         if not self.barriers % BARRIERS_PER_SNAPSHOT:
             values, at = self.contents()
             self._history.look_at_state(floors, values, self.name, at)
+
+    async def wait_for_last(self, follower: tailrace.Follower) -> None:
+        """Waits until the index has the last write that was acknowledged."""
+        version = self._history.last_version
+        if version is not None:
+            await follower.wait_for(version)
+            seq = follower.positions[version.partition].seq
+            if seq < version.seq:
+                raise Violation(f"{self.name}: is said to have come to {version}, and is at {seq}")
 
     async def catch_up(self, feed: tailrace.Feed) -> dict[bytes, bytes]:
         """What the index holds after a barrier."""

@@ -3,13 +3,13 @@ import json
 import pytest
 
 from tailrace.block import encode_block
-from tailrace.errors import FeedExists, Overloaded, UnknownFeed
+from tailrace.errors import FeedExists, NoSpace, Overloaded, UnknownFeed
 from tailrace_server.catalog import Catalog
-from tailrace_server.feed import info_of_request, info_to_bytes
+from tailrace_server.feed import creation_to_bytes, info_of_request
 from tailrace_server.identity import BadDirectory
 from tailrace_server.journal import Record, RecordKind
 
-U, V = b"u" * 16, b"v" * 16
+U = b"u" * 16
 
 
 class FakeJournal:
@@ -50,7 +50,7 @@ def journal():
 @pytest.fixture
 def catalog(journal):
     made = Catalog()
-    made.create(info_of("orders"), journal, [U, V], 10)
+    made.create(info_of("orders"), journal, U, 10)
     return made
 
 
@@ -64,7 +64,9 @@ def test_feeds_are_found_by_name_and_by_id(catalog):
     assert catalog.partition(b"f" * 16, 1) is feed.partitions[1]
     assert list(catalog) == [feed]
     assert list(catalog.partitions()) == feed.partitions
-    assert [p.log.branch for p in feed.partitions] == [U, V]
+    assert [p.log for p in feed.partitions] == [((U, 1, 0),)] * 2
+    assert b"f" * 16 in catalog
+    assert bytes(16) not in catalog
     for look in (
         lambda: catalog.named("nobody"),
         lambda: catalog.of_id(bytes(16)),
@@ -91,16 +93,16 @@ def test_what_a_creation_finds(catalog):
 def test_no_more_feeds_than_the_node_holds(catalog, journal):
     before = len(journal.records)
     with pytest.raises(Overloaded, match="at most 1"):
-        catalog.create(info_of("new", b"g" * 16), journal, [U, V], 1)
+        catalog.create(info_of("new", b"g" * 16), journal, U, 1)
     assert len(journal.records) == before
 
 
 def test_what_was_journaled_comes_back(catalog, journal):
     journal.append_block(b"f" * 16, 0, U, block_at(1))
     journal.append_block(b"f" * 16, 0, U, block_at(3))
-    catalog.create(info_of("gone", b"g" * 16), journal, [U, V], 10)
+    catalog.create(info_of("gone", b"g" * 16), journal, U, 10)
     journal.append_block(b"g" * 16, 0, U, block_at(1))
-    catalog.drop("gone", journal)
+    catalog.drop(b"g" * 16, journal)
     found = recovered(journal)
     assert [feed.info for feed in found] == [info_of("orders")]
     partition = found.partition(b"f" * 16, 0)
@@ -109,7 +111,7 @@ def test_what_was_journaled_comes_back(catalog, journal):
 
 
 def test_blocks_of_a_feed_that_was_dropped_are_passed_over(catalog, journal):
-    catalog.drop("orders", journal)
+    catalog.drop(b"f" * 16, journal)
     journal.append_block(b"f" * 16, 0, U, block_at(1))
     journal.append(RecordKind.FAILOVER_ENTRY, b"f" * 16, 0, json.dumps([]).encode())
     journal.append(RecordKind.FEED_DROPPED, b"f" * 16, 0, b"")
@@ -136,5 +138,18 @@ def test_a_record_of_a_newer_version_stops_the_start(catalog, journal):
 
 
 def test_a_feed_reads_back_from_its_payload(journal):
-    journal.append(RecordKind.FEED_CREATED, b"f" * 16, 0, info_to_bytes(info_of("orders")))
-    assert recovered(journal).named("orders").info == info_of("orders")
+    journal.append(RecordKind.FEED_CREATED, b"f" * 16, 0, creation_to_bytes(info_of("orders"), U))
+    found = recovered(journal).named("orders")
+    assert found.info == info_of("orders")
+    assert {p.log.branch for p in found.partitions} == {U}
+
+
+def test_a_creation_that_the_journal_does_not_take_leaves_nothing(journal):
+    def append(*_):
+        raise NoSpace("the disk is full")
+
+    journal.append = append
+    catalog = Catalog()
+    with pytest.raises(NoSpace):
+        catalog.create(info_of("orders"), journal, U, 10)
+    assert len(catalog) == 0

@@ -1,7 +1,14 @@
 import pytest
 
 from tailrace.errors import ProtocolError, TailraceError
-from tailrace_server.feed import Feed, info_from_json, info_of_request, info_to_bytes, info_to_json
+from tailrace_server.feed import (
+    Feed,
+    creation_to_bytes,
+    feed_of_creation,
+    info_from_json,
+    info_of_request,
+    info_to_json,
+)
 
 REQUEST = {"name": "orders", "feed_id": "ab" * 16}
 
@@ -22,11 +29,11 @@ def test_what_is_left_out_has_a_default():
 
 
 def test_it_reads_back():
-    import json
-
     info = info_of_request({**REQUEST, "partitions": 3, "retention": "history", "history_age_s": 1.5}, 100)
     assert info_from_json(info_to_json(info)) == info
-    assert info_from_json(json.loads(info_to_bytes(info))) == info
+    made = feed_of_creation(creation_to_bytes(info, b"u" * 16))
+    assert made.info == info
+    assert {partition.log.branch for partition in made.partitions} == {b"u" * 16}
 
 
 @pytest.mark.parametrize("name", ["a", "0", "a" * 100, "a.b_c-d", "1-2"])

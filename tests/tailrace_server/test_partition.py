@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.block import encode_block
-from tailrace.errors import BadBlock, NoSpace, VersionConflict
+from tailrace.errors import BadBlock, NoSpace, VersionConflict, VersionLost
 from tailrace.failover import FailoverEntry
 from tailrace.hashing import partition_range
 from tailrace.model import Level, Version, VersionRange
@@ -130,10 +130,15 @@ def test_an_old_version_keeps_its_branch(made):
     new = made.take(b"new", b"v").versions
     assert (old.branch, new.branch) == (U, V)
     assert made.partition.version_of(1) == Version(0, U, 1)
-    with pytest.raises(VersionConflict) as caught:
-        made.take(b"old", b"w", WriteFlag.IF_VERSION, if_version=Version(0, V, 1))
-    assert caught.value.current == Version(0, U, 1)
-    made.refused()
+    for never, error in (
+        (Version(0, U, 2), VersionLost),
+        (Version(0, V, 1), VersionConflict),
+        (Version(0, V, 3), VersionConflict),
+        (Version(0, b"x" * 16, 1), VersionConflict),
+    ):
+        with pytest.raises(error):
+            made.take(b"old", b"w", WriteFlag.IF_VERSION, if_version=never)
+        made.refused()
     assert made.take(b"old", b"w", WriteFlag.IF_VERSION, if_version=Version(0, U, 1)).fresh
 
 

@@ -14,7 +14,7 @@ from tailrace.blocking.feed import Feed
 from tailrace.blocking.link import BlockingLink
 from tailrace.errors import NotDurable, TailraceError, Unreachable
 from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
-from tailrace.replies import feed_info, node_status
+from tailrace.replies import feed_info, node_status, resolved
 from tailrace.requests.lane import Done, Lane, random_producer_id
 from tailrace.requests.session import RequestSession
 from tailrace.wire.messages import Hello
@@ -116,7 +116,9 @@ class Client:
 
     def drop_feed(self, name: str, *, timeout: float | None = None) -> None:
         """Drops a feed and all that is in it. Raises UnknownFeed."""
-        self.call(Opcode.DROP_FEED, {"name": name}, self.deadline(timeout))
+        deadline = self.deadline(timeout)
+        feed = resolved(self.call(Opcode.PARTITIONS, {"name": name}, deadline))
+        self.call(Opcode.DROP_FEED, {"feed_id": feed.feed_id.hex()}, deadline)
 
     def status(self, *, timeout: float | None = None) -> NodeStatus:
         """How the node is."""

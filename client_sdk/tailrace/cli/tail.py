@@ -57,7 +57,7 @@ def tail(
     At the end it says the positions from which another tail goes on: what was printed as a whole is not printed again.
     """
     start = _parse_since(since)
-    follower = _Follower(target("tail", url, node, token), feed, start, _json_lines if json else _plain_lines)
+    follower = _Follower(target("tail", url, node, token), feed, start, json_lines if json else plain_lines)
     try:
         trio.run(follower.run)
     finally:
@@ -176,7 +176,8 @@ def _write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _json_lines(event: Event) -> Iterator[str]:
+def json_lines(event: Event) -> Iterator[str]:
+    """An object for each mutation: as everywhere in JSON, and its partition. Likewise for a rollback."""
     if isinstance(event, Mutations):
         for mutation in event:
             yield to_json_line({**mutation_to_row(mutation), "partition": event.partition})
@@ -185,7 +186,7 @@ def _json_lines(event: Event) -> Iterator[str]:
         yield to_json_line({"rollback": True, "partition": event.partition, "seq": event.seq, "keys": keys})
 
 
-def _plain_lines(event: Event) -> Iterator[str]:
+def plain_lines(event: Event) -> Iterator[str]:
     """Partition and seq, put or delete, key, value: with tabs in between, which the escapes keep out of the bytes."""
     if isinstance(event, Mutations):
         for mutation in event:

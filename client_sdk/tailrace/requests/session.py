@@ -84,6 +84,7 @@ class RequestSession:
         self._by_id: dict[int, Request | WriteRequest] = {}
         self.peer: HelloOk | None = None
         self.last_error: TailraceError | None = None
+        self._closed: TailraceError | None = None
 
     # The link
 
@@ -145,6 +146,9 @@ class RequestSession:
         self._ask(request)
 
     def _ask(self, request: Request) -> None:
+        if self._closed is not None:
+            request.done(None, self._closed)
+            return
         self._requests[request] = None
         self._unsent[request] = None
 
@@ -186,6 +190,9 @@ class RequestSession:
         if_version: Version | None = None,
     ) -> None:
         """Queues a block in its lane."""
+        if self._closed is not None:
+            done(None, self._closed)
+            return
         lane.submit(WriteRequest(lane, block, level, done, deadline=deadline, flags=flags, if_version=if_version))
         self._lanes[lane] = None
         self._ready_lanes[lane] = None
@@ -203,7 +210,8 @@ class RequestSession:
             self._look_again(lane)
 
     def fail_all(self, error: TailraceError) -> None:
-        """Gives up everything: the client is closing."""
+        """Gives up everything, and whatever is asked from now on: the client is closing."""
+        self._closed = error
         for request in list(self._requests):
             request.done(None, error)
         for lane in list(self._lanes):

@@ -20,7 +20,7 @@ CLOSE_REASON_BYTES_MAX = 123
 GOING_AWAY = 1001
 INTERNAL_ERROR = 1011
 
-_CLOSE_CODES: tuple[tuple[type[TailraceError], int], ...] = (
+CLOSE_CODES: tuple[tuple[type[TailraceError], int], ...] = (
     (BadRequest, 4400),
     (Forbidden, 4403),
     (UnknownFeed, 4404),
@@ -75,7 +75,7 @@ def encode_failure(error: TailraceError) -> str:
 
 def close_of(error: TailraceError) -> tuple[int, str]:
     """The code and the reason of the close that follows an error."""
-    code = next((code for kind, code in _CLOSE_CODES if isinstance(error, kind)), INTERNAL_ERROR)
+    code = next((code for kind, code in CLOSE_CODES if isinstance(error, kind)), INTERNAL_ERROR)
     return code, close_reason(f"{type(error).__name__}: {error}")
 
 

@@ -19,7 +19,7 @@ SUBPROTOCOL = "tailrace.json.v1"
 IN_MESSAGE = "message"
 ANY_ORIGIN = "*"
 
-_PARAMETERS = ("since", "key_prefix")
+PARAMETERS = ("since", "key_prefix")
 _PATH_PREFIX = "/feeds/"
 
 
@@ -54,8 +54,8 @@ def _parse_query(query: str) -> dict[str, str]:
     parameters: dict[str, str] = {}
     for part in filter(None, query.split("&")):
         name, _, value = part.partition("=")
-        if name not in _PARAMETERS:
-            raise BadRequest(f"there is no parameter {name!r}: {' and '.join(_PARAMETERS)} are known")
+        if name not in PARAMETERS:
+            raise BadRequest(f"there is no parameter {name!r}: {' and '.join(PARAMETERS)} are known")
         if name in parameters:
             raise BadRequest(f"the parameter {name!r} was given twice")
         parameters[name] = value

@@ -10,7 +10,14 @@ import trio
 
 from tailrace_server.console.app import make_app
 
-STATUS = {"healthy": True, "failure": None, "software": "tailrace 1", "node_id": "ab", "data": "/d<script>", "seq": 2**60}
+STATUS = {
+    "healthy": True,
+    "failure": None,
+    "software": "tailrace 1",
+    "node_id": "ab",
+    "data": "/d<script>",
+    "seq": 2**60,
+}
 
 
 class FakeNode:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 
 import pytest
 import trio
-from trio_websocket import ConnectionClosed, open_websocket_url
+from trio_websocket import ConnectionClosed, wrap_client_stream
 
 from tailrace_server.tailing import ws_door
+
+HANDSHAKE = (
+    b"GET /feeds/orders HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
 
 
 class Page:
@@ -60,10 +66,31 @@ class PageOpener:
 
     @contextlib.asynccontextmanager
     async def __call__(self, target, *, origin=None, subprotocols=("tailrace.json.v1",)):
+        """A `Page`; ConnectionRejected where the handshake is refused."""
         headers = [] if origin is None else [(b"Origin", origin.encode())]
-        url = f"ws://127.0.0.1:{self.address[1]}{target}"
-        async with open_websocket_url(url, subprotocols=subprotocols, extra_headers=headers) as ws:
-            yield Page(ws)
+        stream = await trio.open_tcp_stream(*self.address)
+        try:
+            async with stream, trio.open_nursery() as nursery:
+                ws = await wrap_client_stream(
+                    nursery,
+                    stream,
+                    "node",
+                    target,
+                    subprotocols=subprotocols,
+                    extra_headers=headers,
+                    max_message_size=64 * 1024 * 1024,
+                )
+                yield Page(ws)
+                await ws.aclose()
+                nursery.cancel_scope.cancel()
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    async def raw(self, data):
+        """A connection that has sent ``data`` and has read nothing."""
+        stream = await trio.open_tcp_stream(*self.address)
+        await stream.send_all(data)
+        return stream
 
 
 @pytest.fixture
@@ -78,7 +105,27 @@ def ended():
     """Waits until a condition holds that the node's own tasks bring about."""
 
     async def wait(condition):
-        while not condition():
+        while True:  # nobody tells when it changes
+            if condition():
+                return
             await trio.sleep(0.005)
 
     return wait
+
+
+@pytest.fixture
+def handshake():
+    """What a browser sends first."""
+    return HANDSHAKE
+
+
+@pytest.fixture
+def fill_feed():
+    """Writes so many rows of 64 KiB that no compression makes smaller."""
+
+    async def write(feed, rows):
+        async with feed.writer(batch_bytes=256 * 1024) as writer:
+            for number in range(rows):
+                await writer.put(b"%06d" % number, os.urandom(65_536))
+
+    return write

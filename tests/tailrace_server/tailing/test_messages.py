@@ -53,7 +53,10 @@ def test_mutations_that_come_again_say_so():
     assert message["refetched"] is True
 
 
-@given(st.lists(st.tuples(st.binary(min_size=1, max_size=4), st.none() | st.binary(max_size=8)), min_size=1), st.binary(max_size=2))
+@given(
+    st.lists(st.tuples(st.binary(min_size=1, max_size=4), st.none() | st.binary(max_size=8)), min_size=1),
+    st.binary(max_size=2),
+)
 def test_the_rows_with_the_prefix_and_no_others(rows, prefix):
     found = [
         (field_bytes(row, "key"), field_bytes(row, "value"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from urllib.parse import quote
 
@@ -71,10 +72,8 @@ def test_positions_that_are_none(since):
 
 @given(st.text())
 def test_any_target_is_a_request_or_an_error_of_ours(text):
-    try:
+    with contextlib.suppress(BadRequest, BadPosition):
         parse_target(text)
-    except (BadRequest, BadPosition):
-        pass
 
 
 def test_first_messages():

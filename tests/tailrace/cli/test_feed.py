@@ -1,0 +1,55 @@
+"""``tailrace feed`` against a real node."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_a_feed_is_created_listed_shown_and_dropped(call, unused_name):
+    done = call("feed", "create", unused_name, "--partitions", "3")
+    assert done == (0, f"feed {unused_name}: 3 partitions, retention compact\n".encode(), "")
+    assert unused_name.encode() in call("feed", "list").out
+    shown = call("feed", "show", unused_name)
+    assert shown.code == 0
+    assert b"5555555555555555" in shown.out
+    assert call("feed", "drop", unused_name, "--yes") == (0, b"", "")
+    assert unused_name.encode() not in call("feed", "list").out
+
+
+def test_json(call, unused_name):
+    created = json.loads(call("feed", "create", unused_name, "--retention", "history", "--json").out)
+    assert (created["name"], created["partitions"], created["retention"]) == (unused_name, 16, "history")
+    listed = [json.loads(line) for line in call("feed", "list", "--json").out.splitlines()]
+    assert created in listed
+    shown = json.loads(call("feed", "show", unused_name, "--json").out)
+    assert {**shown, "partitions": 16} == created
+    assert [partition["id"] for partition in shown["partitions"]] == list(range(16))
+    assert (shown["partitions"][0]["hash_first"], shown["partitions"][15]["hash_last"]) == ("0" * 16, "f" * 16)
+
+
+def test_creating_the_same_feed_again_is_fine_and_another_one_is_not(call, made_feed):
+    assert call("feed", "create", made_feed, "--partitions", "2").code == 0
+    done = call("feed", "create", made_feed, "--partitions", "4")
+    assert (done.code, done.out) == (1, b"")
+    assert "its partitions is 2, not 4" in done.err
+
+
+def test_what_cannot_be_created(call):
+    assert "cannot be the name of a feed" in call("feed", "create", "No Such Name").err
+    assert call("feed", "create", "No Such Name").code == 1
+    assert call("feed", "create", "x", "--partitions", "0").code == 1
+    assert call("feed", "create", "x", "--partitions", "many").code == 2
+    assert call("feed", "create", "x", "--retention", "forever").code == 2
+
+
+def test_a_feed_that_is_not_there(call, unused_name):
+    for command in (["feed", "show", unused_name], ["feed", "drop", "--yes", unused_name]):
+        done = call(*command)
+        assert done.code == 1
+        assert f"there is no feed '{unused_name}'" in done.err
+        assert done.err.count("\n") == 1
+
+
+def test_a_drop_asks_nobody_where_nobody_sits(start, made_feed):
+    with start("feed", "drop", made_feed) as process:
+        assert process.wait(60) == 0

@@ -1,0 +1,72 @@
+"""``tailrace status``: once, as JSON, and again and again."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+
+from rich.console import Console
+
+from tailrace.cli.status import render
+
+SECONDS_MAX = 30
+
+
+def rendered(details):
+    file = io.StringIO()
+    Console(width=200, file=file).print(render(details))
+    return file.getvalue()
+
+
+def test_tables(call, made_feed, write):
+    write((b"k", b"v"))
+    done = call("status")
+    assert (done.code, done.err) == (0, "")
+    text = done.out.decode()
+    assert ", healthy\n" in text
+    [row] = [line.split() for line in text.splitlines() if made_feed in line]
+    assert row[:5] == [made_feed, "2", "compact", "1", "0"]
+    assert "tailrace status" in text
+
+
+def test_json_is_the_whole_status(call, made_feed):
+    done = call("status", "--json")
+    status = json.loads(done.out)
+    assert done.out.count(b"\n") == 1
+    assert status["healthy"] is True
+    assert made_feed in [feed["name"] for feed in status["feeds"]]
+
+
+def test_watching(start, made_feed):
+    with start("status", "--watch", "--json") as process:
+        first, second = (json.loads(process.stdout.readline()) for _ in range(2))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS_MAX) == 0
+        assert process.stderr.read() == b""
+    assert first["uptime_s"] < second["uptime_s"]
+
+
+def test_watching_into_a_pipe_prints_tables(start, made_feed):
+    with start("status", "--watch") as process:
+        seen = 0
+        while seen < 2:
+            seen += b"up " in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS_MAX) == 0
+
+
+def test_a_node_that_ails_and_strange_names_are_shown(call):
+    details = json.loads(call("status", "--json").out)
+    details.update(healthy=False, failure="the disk\x1b is gone", unclean_start="there is no file CLEAN")
+    details["connections"][0].update(name="[bold]\x07", slow=True)
+    text = rendered(details)
+    assert "NOT healthy" in text
+    assert "the disk\\x1b is gone" in text
+    assert "not clean: there is no file CLEAN" in text
+    assert "[bold]\\x07" in text
+    assert "slow" in text
+
+
+def test_a_node_that_does_not_answer_is_told_and_waited_for():
+    assert "no answer: nobody there" in rendered({"unreachable": "nobody there"})

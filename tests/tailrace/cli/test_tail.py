@@ -1,0 +1,192 @@
+"""``tailrace tail`` as a process: what it prints, and that it goes on where it was ended."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+
+import pytest
+
+from tailrace.cli.tail import json_lines, plain_lines
+from tailrace.events import Rollback
+
+SECONDS_MAX = 30
+
+
+def lines(process, count):
+    return [process.stdout.readline() for _ in range(count)]
+
+
+def end(process, number=signal.SIGINT):
+    """Exit code, what else was printed, and the positions on stderr."""
+    process.send_signal(number)
+    out, err = process.communicate(timeout=SECONDS_MAX)
+    found = re.fullmatch(rb"tailrace: to go on from here: --since (\S+)\n", err)
+    assert found, err
+    return process.returncode, out, found[1].decode()
+
+
+def test_what_there_is_and_what_comes(start, made_feed, write):
+    write((b"k", b"v"), (b"k", None))
+    with start("tail", made_feed) as process:
+        found = lines(process, 2)
+        write((b"\xff\n", b"\x1b[2J"))
+        found += lines(process, 1)
+        code, rest, _ = end(process)
+    assert (code, rest) == (0, b"")
+    assert [re.sub(rb"^\d:\d\t", b"", line) for line in found] == [
+        b"put\tk\tv\n",
+        b"delete\tk\n",
+        b"put\t\\xff\\n\t\\x1b[2J\n",
+    ]
+
+
+def test_json(start, made_feed, write):
+    write((b"k", b"v"), (b"k", None), (b"k", b"\xff"))
+    with start("tail", made_feed, "--json") as process:
+        rows = [json.loads(line) for line in lines(process, 3)]
+        end(process)
+    assert all(row.keys() >= {"key", "value", "seq", "partition", "deleted", "timestamp"} for row in rows)
+    assert [(row["value"], row["seq"], row["deleted"]) for row in rows] == [
+        ("v", 1, False),
+        (None, 2, True),
+        ("/w==", 3, False),
+    ]
+    assert rows[2]["value_encoding"] == "base64"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_goes_on_where_it_was_ended(start, made_feed, write, number):
+    write((b"k", b"1"))
+    with start("tail", made_feed, "--json") as process:
+        lines(process, 1)
+        code, _, positions = end(process, number)
+    assert code == 0
+    write((b"k", b"2"))
+    with start("tail", made_feed, "--json", "--since", positions) as process:
+        [line] = lines(process, 1)
+        _, rest, _ = end(process)
+    assert (json.loads(line)["value"], rest) == ("2", b"")
+
+
+def test_positions_in_a_file(start, made_feed, write, tmp_path):
+    path = tmp_path / "positions"
+    write((b"k", b"1"))
+    for value in (b"1", b"2"):
+        since = f"@{path}" if path.exists() else "beginning"
+        with start("tail", made_feed, "--since", since, "--positions-to", path) as process:
+            [line] = lines(process, 1)
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=SECONDS_MAX) == (b"", b"")
+        assert line.endswith(b"\t" + value + b"\n")
+        assert path.read_text().startswith("trp1.")
+        write((b"k", b"2"))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["positions"]
+
+
+def test_a_file_that_cannot_be_written(start, made_feed, write, tmp_path):
+    write((b"k", b"1"))
+    with start("tail", made_feed, "--positions-to", tmp_path / "no" / "file") as process:
+        lines(process, 1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=SECONDS_MAX)
+    assert process.returncode == 1
+    assert b"No such file or directory; to go on from here: --since trp1." in errors
+
+
+def test_now_leaves_out_what_was_there(start, made_feed, write, served_url):
+    write((b"k", b"old"))
+    with start("tail", made_feed, "--since", "now") as process:
+        _, _, positions = end_when_open(process, start, made_feed)
+    write((b"k", b"new"))
+    with start("tail", made_feed, "--since", positions) as process:
+        [line] = lines(process, 1)
+        end(process)
+    assert line.endswith(b"\tnew\n")
+
+
+def end_when_open(process, start, feed):
+    """Ends a tail once its stream is open, which the node's status tells."""
+    while True:
+        with start("status", "--json") as status:
+            connections = json.loads(status.communicate(timeout=SECONDS_MAX)[0])["connections"]
+        if any(connection["name"] == "tailrace tail" and connection["streams"] == 2 for connection in connections):
+            return end(process)
+
+
+def test_it_ends_when_nobody_reads_any_more(start, made_feed, write, tmp_path):
+    write((b"k", b"1"))
+    path = tmp_path / "positions"
+    with start("tail", made_feed, "--positions-to", path) as process:
+        lines(process, 1)
+        process.stdout.close()
+        assert process.wait(SECONDS_MAX) == 0
+        assert process.stderr.read() == b""
+    assert not path.exists(), "what was printed may not have been read"
+
+
+def test_a_reader_that_waits_does_not_keep_it_from_ending(start, made_feed, write):
+    write(*((b"%d" % number, b"v" * 1_000_000) for number in range(3)))
+    with start("tail", made_feed, "--json") as process:
+        process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS_MAX) == 0
+        assert b"--since trp1." in process.stderr.read()
+
+
+def test_a_feed_that_is_dropped_ends_it(start, call, made_feed, write):
+    write((b"k", b"1"))
+    with start("tail", made_feed) as process:
+        lines(process, 1)
+        call("feed", "drop", "--yes", made_feed)
+        _, errors = process.communicate(timeout=SECONDS_MAX)
+    assert process.returncode == 1
+    assert b"Traceback" not in errors
+    assert len(errors.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("since", "says"),
+    [
+        ("yesterday", "is no positions string"),
+        ("@/no/such/file", "--since: /no/such/file: No such file or directory"),
+        ("", "is no positions string"),
+    ],
+)
+def test_since_something_that_is_no_place(call, made_feed, since, says):
+    done = call("tail", made_feed, "--since", since)
+    assert (done.code, done.out) == (2, b"")
+    assert says in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_feed_that_is_not_there(start):
+    with start("tail", "no-such-feed") as process:
+        out, errors = process.communicate(timeout=SECONDS_MAX)
+    assert (process.returncode, out) == (1, b"")
+    assert errors.startswith(b"tailrace: there is no feed 'no-such-feed'")
+
+
+def test_into_a_file(start, made_feed, write, tmp_path):
+    write((b"k", b"1"))
+    path = tmp_path / "out"
+    with open(path, "wb") as file, start("tail", made_feed, stdout=file, stderr=subprocess.PIPE) as process:
+        while not path.stat().st_size:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS_MAX) == 0
+    assert path.read_bytes().endswith(b"\tput\tk\t1\n")
+
+
+def test_a_rollback_is_a_line():
+    event = Rollback(2, 7, (b"a", b"\xff"))
+    assert list(plain_lines(event)) == ["2:7\trollback\n"]
+    [line] = json_lines(event)
+    assert json.loads(line) == {
+        "rollback": True,
+        "partition": 2,
+        "seq": 7,
+        "keys": [{"key": "a"}, {"key": "/w==", "key_encoding": "base64"}],
+    }

@@ -1,0 +1,282 @@
+"""``tailrace serve`` as a process: the ready line, its doors, how it ends, what it says when it cannot start."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+import tailrace
+
+TAILRACE = Path(sys.executable).with_name("tailrace")
+READY = re.compile(r"tailrace: ready, frames on (\S+), http on (\S+), ws on (\S+)\n")
+SECONDS_MAX = 30
+
+
+class Server:
+    """A process that serves."""
+
+    def __init__(self, process):
+        self.process = process
+        line = process.stdout.readline()
+        self.frames, self.http, self.ws = READY.fullmatch(line).groups()
+
+    @property
+    def url(self):
+        return f"tailrace://{self.frames}"
+
+    def get(self, path):
+        with urllib.request.urlopen(f"http://{self.http}{path}", timeout=SECONDS_MAX) as answer:
+            return answer.read()
+
+    def end(self, number):
+        """Sends a signal; exit code and what was logged."""
+        self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=SECONDS_MAX)
+        return self.process.returncode, errors
+
+
+@pytest.fixture
+def data(tmp_path):
+    return tmp_path / "data"
+
+
+@contextmanager
+def popen(*arguments, **settings):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **settings}
+    with subprocess.Popen([TAILRACE, "serve", *map(str, arguments)], **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def serving(data, *arguments, **settings):
+    ports = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ws", "127.0.0.1:0"]
+    with popen("--data", data, *ports, *arguments, **settings) as process:
+        yield Server(process)
+
+
+def failing(*arguments):
+    """Exit code and the lines on stderr of a start that must not succeed."""
+    done = subprocess.run(
+        [TAILRACE, "serve", *map(str, arguments)], capture_output=True, text=True, timeout=SECONDS_MAX
+    )
+    assert done.stdout == ""
+    return done.returncode, done.stderr.splitlines()
+
+
+def use(url, work):
+    async def connected():
+        async with tailrace.connect(url) as client:
+            return await work(client)
+
+    return trio.run(connected)
+
+
+def put(url, key, value):
+    async def work(client):
+        await (await client.create_feed("orders", partitions=2)).put(key, value)
+
+    use(url, work)
+
+
+def get(url, key):
+    async def work(client):
+        return (await client.feed("orders").get(key)).value
+
+    return use(url, work)
+
+
+def test_every_door_answers_once_it_is_ready(data):
+    with serving(data) as server:
+        put(server.url, b"k", b"v")
+        assert server.get("/healthz") == b"ok\n"
+        assert json.loads(server.get("/api/status"))["feeds"][0]["name"] == "orders"
+        host, port = server.ws.split(":")
+        with socket.create_connection((host, int(port)), timeout=SECONDS_MAX) as sock:
+            sock.sendall(
+                b"GET /feeds/orders HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+            )
+            assert sock.recv(12) == b"HTTP/1.1 101"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_cleanly_and_starts_again(data, number):
+    with serving(data) as server:
+        put(server.url, b"k", b"v")
+        code, errors = server.end(number)
+    assert code == 0
+    assert "Traceback" not in errors
+    with serving(data) as server:
+        assert get(server.url, b"k") == b"v"
+        status = json.loads(server.get("/api/status"))
+        assert status["unclean_start"] is None
+        assert status["feeds"][0]["terms"] == [1, 1]
+
+
+def test_a_stop_waits_for_nobody(data):
+    with serving(data) as server:
+        put(server.url, b"k", b"v")
+        idle = []
+        for door in (server.frames, server.http, server.ws):
+            host, port = door.split(":")
+            idle.append(socket.create_connection((host, int(port))))
+        assert server.end(signal.SIGTERM)[0] == 0
+        for sock in idle:
+            sock.close()
+
+
+def test_what_was_acknowledged_survives_sigkill(data):
+    with serving(data) as server:
+        put(server.url, b"k", b"v")
+        assert server.end(signal.SIGKILL)[0] == -signal.SIGKILL
+    with serving(data) as server:
+        assert get(server.url, b"k") == b"v"
+        assert json.loads(server.get("/api/status"))["unclean_start"] is not None
+
+
+def test_doors_can_stay_shut(data):
+    with popen("--data", data, "--listen", ":0", "--http", "off", "--ws", "") as process:
+        server = Server(process)
+        assert (server.http, server.ws) == ("off", "off")
+        put(server.url, b"k", b"v")
+
+
+def test_pages_of_named_origins_may_use_the_websocket(data):
+    with serving(data, "--ws-origin", "https://a.example", "--ws-origin", "https://b.example") as server:
+        host, port = server.ws.split(":")
+        answers = []
+        for origin in (b"https://b.example", b"https://c.example"):
+            with socket.create_connection((host, int(port)), timeout=SECONDS_MAX) as sock:
+                sock.sendall(
+                    b"GET /feeds/x HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nOrigin: "
+                    + origin
+                    + b"\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+                )
+                answers.append(sock.recv(12))
+    assert answers == [b"HTTP/1.1 101", b"HTTP/1.1 403"]
+
+
+def test_a_second_process_is_turned_away(data):
+    with serving(data) as server:
+        code, [line] = failing("--data", data, "--listen", ":0", "--http", "off", "--ws", "off")
+        assert code == 1
+        assert f"is in use by process {server.process.pid}" in line
+
+
+@pytest.mark.parametrize("option", ["--listen", "--http", "--ws"])
+def test_an_address_in_use_is_named(data, option):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        doors = {"--listen": ":0", "--http": "off", "--ws": "off", option: address}
+        code, lines = failing(
+            "--data", data, "--log-level", "error", *(word for pair in doors.items() for word in pair)
+        )
+    assert (code, lines) == (1, [f"tailrace: cannot serve: {option} {address}: Address already in use"])
+
+
+def test_a_start_that_fails_leaves_the_directory_clean(data):
+    with serving(data) as server:
+        put(server.url, b"k", b"v")
+        server.end(signal.SIGTERM)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        failing("--data", data, "--listen", ":0", "--http", f":{taken.getsockname()[1]}", "--ws", "off")
+    with serving(data) as server:
+        assert json.loads(server.get("/api/status"))["unclean_start"] is None
+
+
+def test_a_damaged_journal_is_not_served(data):
+    with serving(data) as server:
+        for number in range(3):
+            put(server.url, b"k", b"v%d" % number)
+        server.end(signal.SIGTERM)
+    [journal] = (data / "journal").glob("[0-9]*")
+    content = bytearray(journal.read_bytes())
+    place = content.index(b"v0")
+    content[place] ^= 1
+    journal.write_bytes(content)
+    code, [line] = failing("--data", data, "--listen", ":0", "--http", "off", "--ws", "off")
+    assert code == 1
+    assert line.startswith("tailrace: the journal is damaged: ")
+    assert str(journal) in line
+
+
+def test_a_damaged_identity_is_not_served(data):
+    data.mkdir()
+    (data / "NODE").write_text("{}")
+    code, [line] = failing("--data", data, "--listen", ":0")
+    assert code == 1
+    assert f"{data}/NODE is damaged" in line
+
+
+def test_a_directory_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    code, [line] = failing("--data", tmp_path / "file" / "data", "--listen", ":0")
+    assert code == 1
+    assert line.startswith("tailrace: cannot serve: ")
+    assert str(tmp_path / "file") in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "--data"),
+        (["--data", "x", "--listen", "off"], "--listen cannot be off"),
+        (["--data", "x", "--http", "host:port"], "--http: 'host:port' is no address"),
+        (["--data", "x", "--ws", ":99999"], "--ws: "),
+        (["--data", "x", "--log-level", "loud"], "--log-level"),
+        (["--data", "x", "surplus"], "surplus"),
+    ],
+)
+def test_wrong_usage(arguments, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, [line] = failing(*arguments)
+    assert code == 2
+    assert says in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_before_it_is_ready_gives_up_the_start(data):
+    for delay_ms in (200, 300, 400, 500):  # somewhere in the start, wherever that is on this machine
+        ports = ["--listen", ":0", "--http", ":0", "--ws", ":0"]
+        with popen("--data", data, *ports) as process:
+            time.sleep(delay_ms / 1000)
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=SECONDS_MAX)
+            # By the signal itself only where Python has not come to the command yet.
+            assert process.returncode in (0, -signal.SIGTERM)
+            assert "Traceback" not in errors
+
+
+def test_it_does_not_run_out_of_descriptors_at_the_usual_limit(data):
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def lower():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+
+    with serving(data, preexec_fn=lower) as server:
+        limits = Path(f"/proc/{server.process.pid}/limits").read_text()
+        [line] = [line for line in limits.splitlines() if line.startswith("Max open files")]
+        assert int(line.split()[3]) == min(10_000, hard if hard >= 0 else 10_000)
+
+
+def test_what_reads_the_ready_line_may_go_away(data):
+    with serving(data, stderr=subprocess.DEVNULL) as server:
+        server.process.stdout.close()
+        put(server.url, b"k", b"v")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(SECONDS_MAX) == 0
