@@ -4,8 +4,8 @@
 
 Redis runs with `appendonly yes`, `appendfsync always`; redis-py with hiredis. Both servers are processes of their own
 on loopback, with fresh data in the same temporary folder. 1,000 rows a batch, 16-byte keys, 100-byte values, one
-producer, one consumer, one stream (a feed of one partition). Figures are medians; a ratio above 1 is in Tailrace's favour, but
-for latencies. Exit code 1 where a target is missed.
+producer, one consumer, one stream (a feed of one partition). Figures are medians; a ratio above 1 is in Tailrace's
+favour, but for latencies. Exit code 1 where a target is missed.
 
 Needs redis-server (Debian, Ubuntu: sudo apt install redis-server).
 """
