@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from tailrace.batch import Batches, check_key, check_value
 from tailrace.block import Block, encode_block
 from tailrace.consuming.session import Wanted
-from tailrace.errors import TooLarge, UnknownFeed
+from tailrace.errors import TooLarge, UnknownFeed, VersionLost
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.items import Items
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.position import Positions
-from tailrace.replies import partition_info, resolved
+from tailrace.replies import failover_log, partition_info, resolved
 from tailrace.requests.lane import Done, Lane
 from tailrace.stream import Stream
 from tailrace.wire.messages import GET_KEYS_MAX, WriteFlag
@@ -149,9 +149,21 @@ class Feed:
         """The newest version of ``key`` that ``level`` shows, None where there is none; waits for what is in flight.
 
         ``at_least``: a version, of any key of the same partition, that the answer must not be older than; the node
-        that leads has it already. Raises UnknownFeed, Retryable after ``retry_for`` seconds.
+        that leads has it already. Raises VersionLost where that version's branch has ended below it, ValueError where
+        it is of another partition, UnknownFeed, and Retryable after ``retry_for`` seconds.
         """
+        if at_least is not None:
+            await self._check_not_lost(key, at_least)
         return (await self.get_many([key], level=level))[0]
+
+    async def _check_not_lost(self, key: bytes, version: Version) -> None:
+        check_key(key)
+        value = await self._client.call(Opcode.PARTITIONS, {"name": self.name})
+        partition = partition_of_hash(key_hash(key), resolved(value).partitions)
+        if version.partition != partition:
+            raise ValueError(f"key {key!r} is in partition {partition}, the version is of {version.partition}")
+        if failover_log(value, partition).has_ended_below(version.branch, version.seq):
+            raise VersionLost(f"{version} is of a branch that has ended below it")
 
     async def get_many(self, keys: Iterable[bytes], *, level: str = "disk") -> list[Item | None]:
         """As ``get``, for many keys, in their order."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tailrace.errors import ProtocolError
+from tailrace.failover import FailoverLog
 from tailrace.model import FeedInfo, NodeStatus, PartitionInfo, Resolved
 
 
@@ -14,6 +15,14 @@ def resolved(value: dict[str, Any]) -> Resolved:
         return Resolved(bytes.fromhex(value["feed"]["feed_id"]), len(value["partitions"]))
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"the partition map cannot be read: {error!r}") from None
+
+
+def failover_log(value: dict[str, Any], partition: int) -> FailoverLog:
+    """The failover log of a partition, of a partition map."""
+    try:
+        return FailoverLog.from_json(value["partitions"][partition]["log"])
+    except (LookupError, TypeError, ValueError) as error:
+        raise ProtocolError(f"the failover log of partition {partition} cannot be read: {error!r}") from None
 
 
 def partition_info(value: dict[str, Any]) -> PartitionInfo:

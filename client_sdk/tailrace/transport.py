@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -185,8 +186,15 @@ async def open_tcp(host: str, port: int) -> TcpTransport:
     try:
         stream = await trio.open_tcp_stream(host, port)
     except OSError as error:
-        raise Unreachable(f"cannot connect to {host}:{port}: {error.strerror or error}") from error
+        raise Unreachable(f"cannot connect to {host}:{port}: {_reason(error)}") from error
     return TcpTransport(_take(stream.socket), f"{host}:{port}")
+
+
+def _reason(error: OSError) -> str:
+    """What the system said; trio tries every address of a host, and tells their errors in a group."""
+    causes = error.__cause__.exceptions if isinstance(error.__cause__, BaseExceptionGroup) else (error.__cause__,)
+    said = dict.fromkeys(os.strerror(cause.errno) for cause in causes if isinstance(cause, OSError) and cause.errno)
+    return ", ".join(said) or error.strerror or str(error)
 
 
 def _take(sock: trio.socket.SocketType) -> socket.socket:

@@ -210,6 +210,18 @@ async def test_a_condition_names_a_version_of_the_keys_partition(feed):
         await feed.put(b"k", b"v", if_version=version, if_absent=True)
 
 
+async def test_get_names_a_version_that_is_lost(feed, node):
+    version = await feed.put(b"k", b"1")
+    assert (await feed.get(b"k", at_least=version)).version == version
+    partition = node.feeds.named(feed.name).partitions[version.partition]
+    partition.log = partition.new_branch(b"w" * 16)
+    with pytest.raises(tailrace.VersionLost):
+        await feed.get(b"k", at_least=version._replace(seq=2))
+    assert (await feed.get(b"k", at_least=version)).version == version
+    with pytest.raises(ValueError, match="the version is of"):
+        await feed.get(b"k", at_least=version._replace(partition=version.partition ^ 1))
+
+
 async def test_get_many(feed):
     keys = [b"key %d" % number for number in range(5000)]
     await feed.write([Put(key, key) for key in keys[::2]])

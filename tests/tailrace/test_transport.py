@@ -188,5 +188,5 @@ async def test_nobody_listens():
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         host, port = sock.getsockname()
-        with pytest.raises(Unreachable, match=f"cannot connect to {host}:{port}"):
+        with pytest.raises(Unreachable, match=f"cannot connect to {host}:{port}: Connection refused"):
             await open_tcp(host, port)
