@@ -29,8 +29,8 @@ def test_default_source_is_what_spark_looks_for():
 
 
 def test_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'sink'"):
-        _ = pyspark_tailrace.sink
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = pyspark_tailrace.nothing
 
 
 @pytest.mark.parametrize("failure", ["ImportError('no pyarrow')", "RuntimeError('built for another numpy')"])

@@ -65,7 +65,9 @@ def run_demo(*arguments, prelude=""):
 
 def figure(output, name):
     """The text after ``name`` at the beginning of a line."""
-    return re.search(rf"^  {re.escape(name)}  +(.*)$", output, re.MULTILINE)[1]
+    found = re.search(rf"^  {re.escape(name)}  +(.*)$", output, re.MULTILINE)
+    assert found is not None, output
+    return found[1]
 
 
 @pytest.mark.slow
@@ -111,7 +113,7 @@ def test_index_is_equal_after_the_server_was_killed(history_of_changes, tmp_path
 def test_differences_are_listed_and_the_exit_code_is_1(history_of_changes, tmp_path):
     done = run_demo("--repo", history_of_changes, "--data", tmp_path / "data", prelude=LIES)
     assert done.returncode == 1
-    assert figure(done.stdout, "different") == "3"
+    assert figure(done.stdout + done.stderr, "different") == "3"
     assert re.search(
         r"cold.txt: expected nothing, the index has 100644 [0-9a-f]{40}\n"
         r"    hot.txt: expected 100755 ([0-9a-f]{40}), the index has 100644 \1\n"
