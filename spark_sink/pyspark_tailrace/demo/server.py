@@ -26,8 +26,8 @@ READY = re.compile(r"tailrace: ready, frames on [^ ]*:(\d+),")
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
 
-# Some virtual machines let an exec fail now and then with "Bad address", of one that goes through the next time (seen in
-# 3 of about 40 runs, on one that takes memory back from its guests).
+# An exec may fail with EFAULT ("Bad address") and go through the next time: seen on a virtual machine from which memory
+# was being taken back, in one of a few dozen runs.
 EXEC_TRIES = 5
 
 
