@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import os
 import re
 import signal
 import subprocess
@@ -25,10 +25,6 @@ READY = re.compile(r"tailrace: ready, frames on [^ ]*:(\d+),")
 # A start is mostly imports; after a kill it reads the whole journal too, some 100 MB a second.
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
-
-# An exec may fail with EFAULT ("Bad address") and go through the next time: seen on a virtual machine from which memory
-# was being taken back, in one of a few dozen runs.
-EXEC_TRIES = 5
 
 
 class Server:
@@ -56,7 +52,18 @@ class Server:
         """Starts it; returns once it is ready. DemoFailed, with what it said, where it ends or takes too long."""
         command = [*COMMAND, "serve", "--data", str(self.data), "--listen", f"{HOST}:{self.port}"]
         command += ["--http", "off", "--ws", "off", "--log-level", "warning"]
-        self._process = await self._open_process(command)
+        with self._log.open("ab") as log:
+            self._process = await trio.lowlevel.open_process(
+                command,
+                # A copy: starting Spark in another thread changes the environment, and an exec that reads it meanwhile
+                # fails with "Bad address".
+                env=dict(os.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                # Ctrl-C is for this process, which then stops the server in its turn.
+                start_new_session=True,
+            )
         line = ""
         with trio.move_on_after(START_TIMEOUT_S) as timeout:
             line = await self._first_line(self._process)
@@ -66,23 +73,6 @@ class Server:
             raise DemoFailed(f"the server {why}{last_words(self._log)}")
         self.port = int(ready[1])
         self._started.set()
-
-    async def _open_process(self, command: list[str]) -> trio.Process:
-        for tries_left in reversed(range(EXEC_TRIES)):
-            try:
-                with self._log.open("ab") as log:
-                    return await trio.lowlevel.open_process(
-                        command,
-                        stdin=subprocess.DEVNULL,
-                        stdout=subprocess.PIPE,
-                        stderr=log,
-                        # Ctrl-C is for this process, which then stops the server in its turn.
-                        start_new_session=True,
-                    )
-            except OSError as error:
-                if error.errno != errno.EFAULT or not tries_left:
-                    raise
-        raise AssertionError("the last try returns or raises")
 
     async def watch(self) -> None:
         """Raises DemoFailed where the server ends without having been told to; else it never returns."""
