@@ -194,7 +194,7 @@ class Connection:
 
     def pump(self) -> None:
         """Sends what the streams have, as far as the consumer has granted room and the socket takes it."""
-        while not self.transport.backlog_bytes:
+        while self.rounds.has_news and not self.transport.backlog_bytes:
             buffers = self.rounds.next_buffers(PUMP_BYTES)
             if not buffers:
                 return

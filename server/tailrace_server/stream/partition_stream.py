@@ -57,13 +57,15 @@ class PartitionStream:
             visible_seq = min(visible_seq, self.end_seq)
         self.snapshot_after = self.snapshot_last = self.delivered_seq
         size = 0
-        for count, block in enumerate(tree.blocks_after(self.delivered_seq)):
-            bounded = size > SNAPSHOT_BYTES_MAX or count >= SNAPSHOT_BLOCKS_MAX
+        blocks: list[Block] = []
+        for block in tree.blocks_after(self.delivered_seq):
+            bounded = size > SNAPSHOT_BYTES_MAX or len(blocks) >= SNAPSHOT_BLOCKS_MAX
             if self.snapshot_last >= visible_seq or (bounded and self.snapshot_last >= self.promised_seq):
                 break
+            blocks.append(block)
             self.snapshot_last = block.header.last_seq
             size += block.nbytes
-        self._blocks = tree.blocks_after(self.delivered_seq)
+        self._blocks = iter(blocks)
 
     @property
     def all_sent(self) -> bool:

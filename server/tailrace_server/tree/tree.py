@@ -96,9 +96,11 @@ class Tree:
         """The blocks that hold anything above ``seq``, in order; the first one may begin at or below it."""
         start = max(self._chunk_at(seq + 1), 0)
         for index in range(start, len(self._chunks)):
-            for block in self._chunks[index].blocks:
-                if block.header.last_seq > seq:
-                    yield block
+            blocks = self._chunks[index].blocks
+            if index == start:
+                first = max(bisect_right(blocks, seq + 1, key=_first_seq) - 1, 0)
+                blocks = blocks[first:] if blocks[first].header.last_seq > seq else blocks[first + 1 :]
+            yield from blocks
 
     def newest_first(self) -> Iterator[Block]:
         """All blocks, the newest first."""
