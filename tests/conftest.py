@@ -190,3 +190,16 @@ def raw(running):
             yield RawClient(stream)
 
     return connect
+
+
+@pytest.fixture
+def terminal():
+    """A terminal's two ends, as descriptors: the one to read from, and the one that a program writes to."""
+    pty = pytest.importorskip("pty")
+    try:
+        ends = pty.openpty()
+    except OSError as error:
+        pytest.skip(f"this machine lends no terminals: {error}")
+    yield ends
+    for end in ends:
+        os.close(end)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import subprocess
 import sys
 
@@ -20,13 +19,9 @@ def test_nothing_is_written_without_a_terminal():
     assert (done.stdout, done.stderr) == (b"", b"")
 
 
-def test_stages_are_shown_on_a_terminal():
-    terminal, its_end = pty.openpty()
-    try:
-        environ = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
-        subprocess.run([sys.executable, "-c", CODE], stderr=its_end, env=environ, check=True)
-        shown = os.read(terminal, 65_536).decode()
-    finally:
-        os.close(its_end)
-        os.close(terminal)
+def test_stages_are_shown_on_a_terminal(terminal):
+    ours, its_end = terminal
+    environ = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
+    subprocess.run([sys.executable, "-c", CODE], stderr=its_end, env=environ, check=True)
+    shown = os.read(ours, 65_536).decode()
     assert all(stage in shown for stage in ("in files", "acknowledged", "in the index", "10/10", " 5/10", " 1/10"))
