@@ -12,7 +12,7 @@ from tailrace.address import parse_url
 from tailrace.block import Block
 from tailrace.blocking.feed import Feed
 from tailrace.blocking.link import BlockingLink
-from tailrace.errors import NotDurable, TailraceError, Unreachable
+from tailrace.errors import TailraceError, Unreachable
 from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
 from tailrace.replies import feed_info, node_status, resolved
 from tailrace.requests.lane import Done, Lane, random_producer_id
@@ -128,11 +128,7 @@ class Client:
 
     def level(self, text: str) -> Level:
         """A level by name; ValueError where there is none, NotDurable where this node cannot give it."""
-        level = Level.parse(text)
-        peer = self._session.peer
-        if peer is not None and text not in peer.levels:
-            raise NotDurable(f"level {text!r} is not to be had from this node, which offers {', '.join(peer.levels)}")
-        return level
+        return self._session.level(text)
 
     def lane(self, feed_id: bytes, partition: int) -> Lane:
         """The order of this client's single writes to a partition."""

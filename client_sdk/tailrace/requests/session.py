@@ -16,7 +16,7 @@ from typing import Any
 
 from tailrace.backoff import backoff_seconds
 from tailrace.block import Block
-from tailrace.errors import ProtocolError, Retryable, TailraceError, Unreachable
+from tailrace.errors import NotDurable, ProtocolError, Retryable, TailraceError, Unreachable
 from tailrace.model import Item, Level, Version, VersionRange
 from tailrace.requests.lane import Done, Lane, State, WriteRequest
 from tailrace.wire.frames import Frame, FrameDecoder, encode_frame, frame_header
@@ -128,6 +128,14 @@ class RequestSession:
         """Says something, so that the node knows that this side lives."""
         if self._link is Link.OPEN:
             self._out.append(encode_frame(Opcode.NOOP))
+
+    def level(self, text: str) -> Level:
+        """A level by name; ValueError where there is none, NotDurable where this node cannot give it."""
+        level = Level.parse(text)
+        if self.peer is not None and text not in self.peer.levels:
+            offered = ", ".join(self.peer.levels)
+            raise NotDurable(f"level {text!r} is not to be had from this node, which offers {offered}")
+        return level
 
     # Asking
 
