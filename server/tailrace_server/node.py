@@ -206,7 +206,7 @@ class Node:
             "data": self.config.data,
             "uptime_s": now - self.started_at,
             "unclean_start": self.unclean_start,
-            "journal": {**journal._asdict(), "mean_sync_seconds": self.committer.mean_sync_seconds},
+            "journal": {**journal._asdict(), "usual_sync_seconds": self.committer.usual_sync_seconds},
             "feeds": [self._feed_status(feed) for feed in self.feeds],
             "connections": [connection.status(now) for connection in self.connections],
         }

@@ -93,7 +93,7 @@ def _summary(details: dict[str, Any]) -> Text:
         Text(f"up {show_seconds(details['uptime_s'])}, data in {printable(details['data'])}"),
         Text(
             f"journal: {show_bytes(journal['bytes'])} in {journal['files']} files, "
-            f"mean sync {1000 * journal['mean_sync_seconds']:.2f} ms"
+            f"fsync usually {1000 * journal['usual_sync_seconds']:.2f} ms"
         ),
     ]
     if details["failure"] is not None:

@@ -9,8 +9,9 @@
 The streams go before the answers: a consumer has nothing to wait for, a writer has just been waiting.
 
 On the loop's thread an fsync saves a hop of two threads (about 0.1 ms), and stops everything else meanwhile; so it is
-done there only while the disk is fast and little is waiting. Writes that arrive during an fsync in a thread share the
-next one.
+done there only while the disk is fast and little is waiting. Fast is what the median of the last small fsyncs says: one
+in twenty takes ten times as long on a disk that others use too, which would drag a mean along for a long time. Writes
+that arrive during an fsync in a thread share the next one.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from tailrace.errors import NotDurable, TailraceError
 from tailrace_server.host.clock import Clock
 from tailrace_server.partition import Partition
 
-# On the loop: while an fsync usually takes less than this, and this much waits for it at most.
+# On the loop: while an fsync of so little usually takes less than this.
 INLINE_SECONDS_MAX = 0.001
 INLINE_BYTES_MAX = 64 * 1024
 # What only level `memory` waits for is made durable within this, together with whatever else comes.
 LAZY_SECONDS = 0.005
 # A writer who has been the only one for this long need not wait for others.
 ALONE_SECONDS = 0.002
-# Weight of the newest fsync in the running mean of their durations.
-_NEWEST_WEIGHT = 0.2
+# So many small fsyncs tell how fast the disk is: it has to be slow for eight before they move to a thread.
+_DURATIONS = 15
 
 
 class Syncable(Protocol):
@@ -61,7 +62,9 @@ class Committer:
         self._syncing = False
         self._last_asker: object = None
         self._asked_at = 0.0
-        self._mean_seconds = 0.0
+        self._durations: collections.deque[float] = collections.deque(maxlen=_DURATIONS)
+        self._small = False  # the fsync that is under way has little to write
+        self.usual_sync_seconds = 0.0  # the median of the last small fsyncs
         self.failure: NotDurable | None = None
         self.syncs = 0
         self.on_committed: Callable[[], None] | None = None
@@ -104,11 +107,6 @@ class Committer:
         else:
             self._wanted.set()
 
-    @property
-    def mean_sync_seconds(self) -> float:
-        """Running mean of an fsync's duration."""
-        return self._mean_seconds
-
     async def run(self) -> None:
         """Commits for ever; ends after a failed fsync, from when on nothing more is acknowledged at `disk`."""
         while self.failure is None:
@@ -126,35 +124,42 @@ class Committer:
         if self._is_cheap():
             self._commit_here()
             return
-        started = self._begin()
+        self._begin()
         try:
             # Not abandoned at a cancellation: the file must not be closed while a thread syncs it.
-            await trio.to_thread.run_sync(self._journal.sync, abandon_on_cancel=False)
+            seconds = await trio.to_thread.run_sync(self._timed_sync, abandon_on_cancel=False)
         except NotDurable as error:
             self._fail(error)
         else:
-            self._end(started)
+            self._end(seconds)
 
     def _is_cheap(self) -> bool:
         waiting_bytes = self._journal.written - self._journal.synced
-        return waiting_bytes <= INLINE_BYTES_MAX and self._mean_seconds <= INLINE_SECONDS_MAX
+        return waiting_bytes <= INLINE_BYTES_MAX and self.usual_sync_seconds <= INLINE_SECONDS_MAX
 
     def _commit_here(self) -> None:
-        started = self._begin()
+        self._begin()
         try:
-            self._journal.sync()
+            seconds = self._timed_sync()
         except NotDurable as error:
             self._fail(error)
         else:
-            self._end(started)
+            self._end(seconds)
 
-    def _begin(self) -> float:
+    def _timed_sync(self) -> float:
+        """The seconds of the fsync alone, without what a thread waits for before and after it."""
+        started = self._clock.monotonic()
+        self._journal.sync()
+        return self._clock.monotonic() - started
+
+    def _begin(self) -> None:
         self._urgent, self._syncing = False, True
-        return self._clock.monotonic()
+        self._small = self._journal.written - self._journal.synced <= INLINE_BYTES_MAX
 
-    def _end(self, started: float) -> None:
-        seconds = self._clock.monotonic() - started
-        self._mean_seconds += _NEWEST_WEIGHT * (seconds - self._mean_seconds)
+    def _end(self, seconds: float) -> None:
+        if self._small:
+            self._durations.append(seconds)
+            self.usual_sync_seconds = sorted(self._durations)[len(self._durations) // 2]
         self._syncing = False
         self.syncs += 1
         self._tell()

@@ -163,7 +163,41 @@ async def test_a_slow_disk_is_synced_in_a_thread(run):
         await settled(run)
     here = threading.current_thread()
     assert [thread is here for thread in run.journal.threads] == [True, False, False]
-    assert run.committer.mean_sync_seconds > module.INLINE_SECONDS_MAX
+    assert run.committer.usual_sync_seconds == 1.0
+
+
+async def test_a_disk_that_is_slow_now_and_then_is_still_synced_on_the_loops_thread(run):
+    for number in range(60):
+        run.journal.seconds = 0.1 if number % 5 == 4 else 0.0001
+        run.write(answer="a")
+        run.committer.turn_ended("asker")
+        await settled(run)
+    here = threading.current_thread()
+    assert all(thread is here for thread in run.journal.threads)
+
+
+async def test_a_disk_that_is_fast_again_is_synced_on_the_loops_thread_again(run):
+    run.journal.seconds = 1.0
+    for number in range(40):
+        if number == 20:
+            run.journal.seconds = 0.0001
+        run.write(answer="a")
+        run.committer.turn_ended("asker")
+        await settled(run)
+    here = threading.current_thread()
+    assert run.journal.threads[20] is not here
+    assert run.journal.threads[-1] is here
+
+
+async def test_a_large_fsync_says_nothing_of_small_ones(run):
+    run.journal.seconds = 1.0
+    run.write(size=module.INLINE_BYTES_MAX + 1, answer="a")
+    run.committer.turn_ended("asker")
+    await settled(run)
+    run.write(answer="b")
+    run.committer.turn_ended("asker")
+    await settled(run)
+    assert run.journal.threads[-1] is threading.current_thread()
 
 
 @pytest.mark.parametrize("size", [10, module.INLINE_BYTES_MAX + 1])
