@@ -17,7 +17,7 @@ from tailrace.lifetime import Lifetime
 from tailrace.link import Connect, RequestLink, connect_tcp
 from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
 from tailrace.replies import feed_info, node_status, resolved
-from tailrace.requests.lane import Done, Lane, random_producer_id
+from tailrace.requests.lane import Done, Lane, Lanes
 from tailrace.requests.session import RequestSession
 from tailrace.stream import Stream
 from tailrace.wire.messages import Hello
@@ -27,16 +27,33 @@ _T = TypeVar("_T")
 
 
 class _Waiter(Generic[_T]):
-    """A task's side of a request."""
+    """A task's side of a request. One task waits at most, so it needs less than a trio.Event, and is woken in less."""
+
+    __slots__ = ("_task", "error", "finished", "result")
 
     def __init__(self) -> None:
-        self.finished = trio.Event()
+        self.finished = False
         self.result: _T | None = None
         self.error: TailraceError | None = None
+        self._task: trio.lowlevel.Task | None = None
 
     def done(self, result: _T | None, error: TailraceError | None) -> None:
-        self.result, self.error = result, error
-        self.finished.set()
+        self.finished, self.result, self.error = True, result, error
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+            self._task = None
+
+    async def wait(self) -> None:
+        """Until it is done. Always a checkpoint."""
+        if self.finished:
+            await trio.lowlevel.checkpoint()
+        else:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+
+    def _abort(self, _: Any) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 class Client:
@@ -60,7 +77,7 @@ class Client:
         self._session = RequestSession(self._hello, trio.current_time)
         self._link = RequestLink(self._session, self._addresses, connect=connect, connect_timeout_s=connect_timeout)
         self._lifetime = Lifetime()
-        self._lanes: dict[tuple[bytes, int], Lane] = {}
+        self.lanes = Lanes()
 
     async def __aenter__(self) -> Client:
         """Connects. Raises Unreachable where no node has answered within ``connect_timeout`` seconds, or Forbidden."""
@@ -149,24 +166,13 @@ class Client:
         """A level by name; ValueError where there is none, NotDurable where this node cannot give it."""
         return self._session.level(text)
 
-    def lane(self, feed_id: bytes, partition: int) -> Lane:
-        """The order of this client's single writes to a partition."""
-        lane = self._lanes.get((feed_id, partition))
-        if lane is None:
-            # Losses are not reported: put, delete and write give their own version, as it was.
-            lane = self._lanes[feed_id, partition] = Lane(feed_id, partition, random_producer_id)
-        return lane
-
     def kick(self) -> None:
         """Sends what is queued. Never waits."""
         self._link.kick()
 
-    def queue_write(
-        self, lane: Lane, block: Block, level: Level, done: Done, flags: int = 0, if_version: Version | None = None
-    ) -> None:
+    def queue_write(self, lane: Lane, block: Block, level: Level, done: Done) -> None:
         """Queues a block; ``kick`` sends it, and ``done`` is called with the answer."""
-        deadline = trio.current_time() + self._retry_for_s
-        self._session.write(lane, block, level, done, deadline, flags=flags, if_version=if_version)
+        self._session.write(lane, block, level, done, trio.current_time() + self._retry_for_s)
 
     async def call(self, opcode: Opcode, value: dict[str, Any]) -> dict[str, Any]:
         """A metadata request and its answer."""
@@ -185,8 +191,14 @@ class Client:
     ) -> VersionRange:
         """A block and its answer."""
         waiter: _Waiter[VersionRange] = _Waiter()
-        self.queue_write(lane, block, level, waiter.done, flags, if_version)
-        return await self._wait(waiter)
+        now = trio.current_time()
+        self._session.write(lane, block, level, waiter.done, now + self._retry_for_s, flags, if_version)
+        self._link.kick(now)
+        await waiter.wait()
+        if waiter.error is not None:
+            raise waiter.error
+        assert waiter.result is not None
+        return waiter.result
 
     async def write_all(self, blocks: list[tuple[Lane, Block]], level: Level) -> dict[int, VersionRange]:
         """Several blocks and their answers; the first error, with notes on who took his share."""
@@ -195,7 +207,7 @@ class Client:
             self.queue_write(lane, block, level, waiter.done)
         self.kick()
         for waiter in waiters:
-            await waiter.finished.wait()
+            await waiter.wait()
         written = [waiter.result for waiter in waiters if waiter.result is not None]
         for waiter in waiters:
             if waiter.error is not None:
@@ -206,7 +218,7 @@ class Client:
 
     async def _wait(self, waiter: _Waiter[_T]) -> _T:
         self.kick()
-        await waiter.finished.wait()
+        await waiter.wait()
         if waiter.error is not None:
             raise waiter.error
         assert waiter.result is not None

@@ -32,12 +32,13 @@ class Mutations:
     def __init__(self, block: Block, first_row: int = 0, *, branch: bytes = b"", refetched: bool = False) -> None:
         """ValueError where ``first_row`` is not a row of ``block``. BadBlock where the block's columns are broken."""
         columns = block.columns()
-        if not 0 <= first_row < columns.rows:
-            raise ValueError(f"row {first_row} is not one of the block's {columns.rows}")
+        header = block.header
+        if not 0 <= first_row < header.rows:
+            raise ValueError(f"row {first_row} is not one of the block's {header.rows}")
         self.block = block
-        self.partition = block.header.partition
-        self.first_seq = columns.seqs()[first_row]
-        self.last_seq = block.header.last_seq
+        self.partition = header.partition
+        self.first_seq = columns.seqs()[first_row] if first_row else header.first_seq
+        self.last_seq = header.last_seq
         self.branch = branch
         self.refetched = refetched
         self._first_row = first_row
@@ -137,3 +138,6 @@ class Rollback(NamedTuple):
     partition: int
     seq: int
     keys: tuple[bytes, ...] | None
+
+
+Event = Mutations | SnapshotStart | SnapshotEnd | RoundComplete | Rollback

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tailrace.batch import Batches, check_key, check_value
-from tailrace.block import Block, encode_block
+from tailrace.batch import check_key
+from tailrace.block import Block
+from tailrace.changes import (
+    batch_blocks,
+    check_batching,
+    checked_keys,
+    delete_flags,
+    look_ups,
+    partition_of,
+    put_flags,
+    row_block,
+)
 from tailrace.consuming.session import Wanted
-from tailrace.errors import TooLarge, UnknownFeed, VersionLost
-from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.errors import UnknownFeed, VersionLost
+from tailrace.hashing import key_hash
 from tailrace.items import Items
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.position import Positions
 from tailrace.replies import failover_log, partition_info, resolved
 from tailrace.requests.lane import Done, Lane
 from tailrace.stream import Stream
-from tailrace.wire.messages import GET_KEYS_MAX, WriteFlag
+from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
 from tailrace.writer import Writer
 
@@ -24,11 +34,6 @@ if TYPE_CHECKING:
     from tailrace.client import Client
     from tailrace.follower import Follower
     from tailrace.indexes import Index
-
-# A writer's batch and one more value stay below a block's bound.
-BATCH_BYTES_MAX = 8 * 1024 * 1024
-# A batch of write() is not cut by size: what does not fit into one block is refused.
-_WHOLE_BATCH = 1 << 62
 
 
 class Feed:
@@ -58,17 +63,13 @@ class Feed:
         ``if_version``: only where the key still has this version; ``if_absent``: only where it has none; else
         VersionConflict. Raises TypeError, ValueError, TooLarge, UnknownFeed, and Retryable after ``retry_for`` seconds.
         """
-        check_value(value)
-        if if_version is not None and if_absent:
-            raise ValueError("if_version and if_absent contradict each other")
-        flags = (WriteFlag.IF_VERSION if if_version is not None else 0) | (WriteFlag.IF_ABSENT if if_absent else 0)
+        flags = put_flags(value, if_version, if_absent)
         versions = await self._write_one(key, value, level, flags, if_version)
         return Version(versions.partition, versions.branch, versions.last_seq)
 
     async def delete(self, key: bytes, *, level: str = "disk", if_version: Version | None = None) -> Version:
         """Deletes ``key``, whether it is there or not; as ``put``."""
-        flags = WriteFlag.IF_VERSION if if_version is not None else 0
-        versions = await self._write_one(key, None, level, flags, if_version)
+        versions = await self._write_one(key, None, level, delete_flags(if_version), if_version)
         return Version(versions.partition, versions.branch, versions.last_seq)
 
     async def delete_if_present(self, key: bytes, *, level: str = "disk") -> Version | None:
@@ -83,15 +84,13 @@ class Feed:
     ) -> VersionRange:
         check_key(key)
         wanted = self._client.level(level)
-        feed = await self.resolve()
-        hash_ = key_hash(key)
-        partition = partition_of_hash(hash_, feed.partitions)
-        if if_version is not None and if_version.partition != partition:
-            raise ValueError(f"key {key!r} is in partition {partition}, the version is of {if_version.partition}")
-        block = encode_block([key], [value], partition=partition, hashes=[hash_])
-        lane = self._client.lane(feed.feed_id, partition)
-        with self._forgetting():
+        feed = self._resolved or await self.resolve()
+        lane, block = row_block(key, value, feed, if_version, self._client.lanes)
+        try:
             return await self._client.write(lane, block, wanted, flags, if_version)
+        except UnknownFeed:
+            self._forget()
+            raise
 
     async def write(self, changes: Sequence[Put | Delete], *, level: str = "disk") -> dict[int, VersionRange]:
         """Writes a batch: atomic in each partition, which is one block. Gives the versions by partition.
@@ -102,17 +101,12 @@ class Feed:
         """
         wanted = self._client.level(level)
         feed = await self.resolve()
-        batches = Batches(feed.partitions, _WHOLE_BATCH, _WHOLE_BATCH)
-        batches.add_all(changes)
+        blocks = batch_blocks(changes, feed, self._client.lanes)
         try:
-            blocks = [ready.encode() for ready in batches.take_all()]
-        except TooLarge as error:
-            raise TooLarge(
-                f"the batch does not fit into a block of its partition: {error}; write less at once"
-            ) from None
-        lanes = [self._client.lane(feed.feed_id, block.header.partition) for block in blocks]
-        with self._forgetting():
-            return await self._client.write_all(list(zip(lanes, blocks, strict=True)), wanted)
+            return await self._client.write_all(blocks, wanted)
+        except UnknownFeed:
+            self._forget()
+            raise
 
     def writer(
         self,
@@ -128,12 +122,7 @@ class Feed:
         A partition's rows are sent when they are ``batch_bytes`` of keys and values or ``batch_rows`` rows, or have
         waited ``linger_s`` seconds; ``put`` waits while more than ``in_flight_bytes`` have no answer.
         """
-        if not 1 <= batch_bytes <= BATCH_BYTES_MAX:
-            raise ValueError(f"batch_bytes is {batch_bytes}; 1 to {BATCH_BYTES_MAX} are permitted")
-        if not 1 <= batch_rows <= 65_536:
-            raise ValueError(f"batch_rows is {batch_rows}; 1 to 65,536 are permitted")
-        if linger_s < 0 or in_flight_bytes < 1:
-            raise ValueError("linger_s is not negative, and in_flight_bytes is positive")
+        check_batching(batch_bytes, batch_rows, in_flight_bytes, linger_s)
         return Writer(
             self,
             level=self._client.level(level),
@@ -159,23 +148,22 @@ class Feed:
     async def _check_not_lost(self, key: bytes, version: Version) -> None:
         check_key(key)
         value = await self._client.call(Opcode.PARTITIONS, {"name": self.name})
-        partition = partition_of_hash(key_hash(key), resolved(value).partitions)
-        if version.partition != partition:
-            raise ValueError(f"key {key!r} is in partition {partition}, the version is of {version.partition}")
+        partition = partition_of(key, key_hash(key), resolved(value).partitions, version)
         if failover_log(value, partition).has_ended_below(version.branch, version.seq):
             raise VersionLost(f"{version} is of a branch that has ended below it")
 
     async def get_many(self, keys: Iterable[bytes], *, level: str = "disk") -> list[Item | None]:
         """As ``get``, for many keys, in their order."""
-        asked = list(keys)
-        for key in asked:
-            check_key(key)
+        asked = checked_keys(keys)
         wanted = self._client.level(level)
         feed = await self.resolve()
         items: list[Item | None] = []
-        with self._forgetting():
-            for start in range(0, len(asked), GET_KEYS_MAX):
-                items += await self._client.get(feed.feed_id, wanted, asked[start : start + GET_KEYS_MAX])
+        try:
+            for part in look_ups(asked):
+                items += await self._client.get(feed.feed_id, wanted, part)
+        except UnknownFeed:
+            self._forget()
+            raise
         return items
 
     def items(self, *, key_prefix: bytes = b"") -> Items:
@@ -250,19 +238,6 @@ class Feed:
         """Sends what is queued."""
         self._client.kick()
 
-    def _forgetting(self) -> _Forgetting:
-        return _Forgetting(self)
-
-
-class _Forgetting:
-    """Forgets a feed's id when the node does not know it: it may have been dropped and made again."""
-
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, UnknownFeed):
-            self._feed._resolved = None
+    def _forget(self) -> None:
+        """The node does not know the feed's id: it may have been dropped and made again."""
+        self._resolved = None

@@ -19,6 +19,21 @@ TICK_SECONDS = 0.05
 # A node that says nothing for three of its own noop intervals is taken for dead.
 SILENT_INTERVALS_MAX = 3
 
+
+class Silence:
+    """For how long nothing was heard, by looks at a counter of what was heard: so hearing costs no look at a clock."""
+
+    def __init__(self, now: float) -> None:
+        self._count = 0
+        self._since = now
+
+    def seconds(self, count: int, now: float) -> float:
+        """Seconds since the look at which ``count`` had last changed; 0 where it has changed since the last look."""
+        if count != self._count:
+            self._count, self._since = count, now
+        return now - self._since
+
+
 Connect = Callable[[Address], Awaitable[Transport]]
 
 
@@ -66,19 +81,21 @@ class RequestLink:
         # Where the first address is dead, there has to be time for the others.
         self._try_seconds = connect_timeout_s / len(addresses)
         self._transport: Transport | None = None
-        self._busy = trio.Event()
-        self._received_at = 0.0
+        self._idle: trio.Event | None = None  # while ``tick`` waits for something to do
+        self._reads = 0
         self._greeted = trio.Event()
         self.opened = trio.Event()
 
-    def kick(self) -> None:
-        """Sends what the session has to send. Never waits."""
-        self._busy.set()
-        self._send()
+    def kick(self, now: float | None = None) -> None:
+        """Sends what the session has to send. Never waits. ``now`` is the session's time, where the caller has it."""
+        if self._idle is not None:
+            self._idle.set()
+            self._idle = None
+        self._send(now)
 
-    def _send(self) -> None:
+    def _send(self, now: float | None = None) -> None:
         if self._transport is not None:
-            buffers = self._session.data_to_send()
+            buffers = self._session.data_to_send(now)
             if buffers:
                 self._transport.send(*buffers)
 
@@ -106,22 +123,25 @@ class RequestLink:
 
     async def _use(self, transport: Transport) -> None:
         self._transport = transport
-        self._received_at = trio.current_time()
+        self._reads += 1
         self._session.connection_made()
         self._send()
+        greeted = False
         while True:
             data = await transport.receive()
             if not data:
                 return
-            self._received_at = trio.current_time()
+            self._reads += 1
             self._session.receive_data(data)
-            if self._session.is_open and not self._greeted.is_set():
+            if not greeted and self._session.is_open:
+                greeted = True
                 self._greeted.set()
                 self.opened.set()
             self._send()
 
     async def keep(self) -> None:
         """Lets the node know that this side lives, and drops a connection on which the node is silent; for ever."""
+        silence = Silence(trio.current_time())
         while True:
             peer = self._session.peer if self._session.is_open else None
             interval = self._try_seconds / SILENT_INTERVALS_MAX if peer is None else peer.noop_interval_s
@@ -130,9 +150,10 @@ class RequestLink:
                     await self._greeted.wait()
             else:
                 await trio.sleep(interval / 2)
+            silent_s = silence.seconds(self._reads, trio.current_time())
             if self._transport is None:
                 continue
-            if trio.current_time() - self._received_at > SILENT_INTERVALS_MAX * interval:
+            if silent_s > SILENT_INTERVALS_MAX * interval:
                 self._transport.close()
             else:
                 self._session.noop()
@@ -142,8 +163,8 @@ class RequestLink:
         """Gives up what is past its deadline, and sends again what was held; for ever."""
         while True:
             if self._session.idle:
-                self._busy = trio.Event()
-                await self._busy.wait()
+                idle = self._idle = trio.Event()
+                await idle.wait()
             await trio.sleep(TICK_SECONDS)
             self._session.expire()
             self._send()

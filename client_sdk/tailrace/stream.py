@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
 
 import trio
 
@@ -15,13 +13,11 @@ from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.session import ConsumerSession, Event, Wanted
 from tailrace.errors import Forbidden, StreamEnded, TailraceError, Unreachable
 from tailrace.lifetime import Lifetime
-from tailrace.link import SILENT_INTERVALS_MAX, Connect
+from tailrace.link import SILENT_INTERVALS_MAX, Connect, Silence
 from tailrace.model import EndReason
 from tailrace.position import Positions
 from tailrace.transport import Transport
 from tailrace.wire.messages import Hello
-
-T = TypeVar("T")
 
 
 class Stream:
@@ -51,8 +47,7 @@ class Stream:
         self._transport: Transport | None = None
         self._run_scope = trio.CancelScope()
         self._tries = 0
-        self._received_at = 0.0
-        self._reading = False
+        self._reads = 0  # odd while somebody reads
         self._ended: TailraceError | None = None
         self._cookies = itertools.count(1)
         self._waiters: dict[trio.Event, None] = {}
@@ -67,7 +62,10 @@ class Stream:
             with trio.move_on_at(deadline):
                 while not self._session.answered:
                     await self._read_more(deadline)
-                    self._guarded(self._session.handle_all, deadline)
+                    try:
+                        self._session.handle_all()
+                    except TailraceError as error:
+                        self._lost(error, deadline)
                     self._send()
             if not self._session.answered:
                 raise Unreachable(f"no stream within {self._retry_for_s:g} s: {self._session.why_not_answered}")
@@ -97,7 +95,11 @@ class Stream:
     async def __anext__(self) -> Event:
         """The next event; the one before it counts as handled. Raises what has ended the stream for good."""
         while True:
-            event = self._guarded(self._session.next_event, None)
+            try:
+                event = self._session.next_event()
+            except TailraceError as error:
+                self._lost(error, None)
+                continue
             if event is not None:
                 return event
             if self._session.finished:
@@ -163,24 +165,19 @@ class Stream:
 
     # The connection
 
-    def _guarded(self, function: Callable[[], T], deadline: float | None) -> T | None:
-        """What ``function`` of the session gives; None where it has found something that ends the connection."""
-        try:
-            return function()
-        except TailraceError as error:
-            self._lost(error, deadline)
-            return None
-
     async def _read_more(self, deadline: float | None) -> None:
         """Reads once; connects first where there is no connection. Raises what is final."""
         try:
             if self._transport is None:
                 await self._reconnect()
             assert self._transport is not None
-            data = await self._receive(self._transport)
+            self._reads += 1
+            try:
+                data = await self._transport.receive()
+            finally:
+                self._reads += 1
             if not data:
                 raise Unreachable("the node has closed the connection")
-            self._received_at = trio.current_time()
             self._session.receive_data(data)
         except (TailraceError, OSError) as error:
             self._lost(error, deadline)
@@ -199,14 +196,6 @@ class Stream:
         if deadline is not None and trio.current_time() >= deadline:
             raise Unreachable(f"no stream within {self._retry_for_s:g} s: {error}") from None
 
-    async def _receive(self, transport: Transport) -> bytes:
-        self._reading = True
-        self._received_at = trio.current_time()  # nothing was heard before because nobody listened
-        try:
-            return await transport.receive()
-        finally:
-            self._reading = False
-
     async def _reconnect(self) -> None:
         if self._tries:
             await trio.sleep(backoff_seconds(self._tries))
@@ -216,7 +205,6 @@ class Stream:
         if scope.cancelled_caught:
             raise Unreachable(f"cannot connect to {address}: no answer within {self._connect_timeout_s:g} s")
         assert self._transport is not None
-        self._received_at = trio.current_time()
         self._lifetime.start(self._transport.run)
         self._session.connection_made()
         self._send()
@@ -227,12 +215,15 @@ class Stream:
             transport.close()
 
     def _send(self) -> None:
-        self._send_quietly()
+        buffers = self._session.data_to_send()
+        if buffers and self._transport is not None:
+            self._transport.send(b"".join(buffers))
         if self._session.next_retry is not None:
             self._wake.set()
 
     async def _keep(self) -> None:
         """Lets the node know that this side lives, notices when it does not, and asks again for what was refused."""
+        silence = Silence(trio.current_time())
         while True:
             peer = self._session.peer
             interval = peer.noop_interval_s if peer is not None else 1.0
@@ -243,15 +234,11 @@ class Stream:
                 await self._wake.wait()
             if retry is None:
                 self._session.noop()
-            self._send_quietly()
-            silent_s = trio.current_time() - self._received_at
-            if self._reading and silent_s > SILENT_INTERVALS_MAX * interval and self._transport is not None:
+            self._send()
+            # Nothing is heard while nobody listens.
+            silent_s = silence.seconds(self._reads, trio.current_time())
+            if self._reads % 2 and silent_s > SILENT_INTERVALS_MAX * interval and self._transport is not None:
                 self._transport.close()
-
-    def _send_quietly(self) -> None:
-        buffers = self._session.data_to_send()
-        if buffers and self._transport is not None:
-            self._transport.send(b"".join(buffers))
 
 
 def _reason(error: TailraceError) -> EndReason:

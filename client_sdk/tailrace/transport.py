@@ -70,6 +70,7 @@ class TcpTransport:
         self._queued = trio.Event()
         self._closed = False
         self._receive_bytes = RECEIVE_BYTES_MIN
+        self._emptied = False  # the last read took less than it could
         self.backlog_bytes = 0
         self.on_drained: Callable[[], None] | None = None
 
@@ -82,16 +83,20 @@ class TcpTransport:
             return
         if not self._queue:
             buffers = self._send_now(buffers)
-        if buffers:
-            for buffer in buffers:
-                view = memoryview(buffer)
-                self._queue.append(view)
-                self.backlog_bytes += view.nbytes
-            self._queued.set()
+            if not buffers:
+                return
+        for buffer in buffers:
+            view = memoryview(buffer)
+            self._queue.append(view)
+            self.backlog_bytes += view.nbytes
+        self._queued.set()
 
     def _send_now(self, buffers: tuple[bytes | memoryview, ...]) -> tuple[bytes | memoryview, ...]:
         try:
-            sent = self._sock.send(buffers[0]) if len(buffers) == 1 else self._sock.sendmsg(buffers[:_BUFFERS_MAX])
+            if len(buffers) == 1:
+                sent = self._sock.send(buffers[0])
+                return () if sent == len(buffers[0]) else (memoryview(buffers[0])[sent:],)
+            sent = self._sock.sendmsg(buffers[:_BUFFERS_MAX])
         except (BlockingIOError, InterruptedError):
             return buffers
         except OSError:
@@ -105,21 +110,29 @@ class TcpTransport:
         return ()
 
     async def receive(self) -> bytes:
-        await trio.lowlevel.checkpoint_if_cancelled()
+        # Where the last read has emptied the socket, another one would most likely find nothing: wait at once.
+        waiting = self._emptied
+        if not waiting:
+            await trio.lowlevel.checkpoint_if_cancelled()
         waited = False
         while not self._closed:
-            try:
-                data = self._sock.recv(self._receive_bytes)
-            except (BlockingIOError, InterruptedError):
+            if waiting:
                 try:
                     await trio.lowlevel.wait_readable(self._sock)
                 except trio.ClosedResourceError:
                     return b""
-                waited = True
+                waiting, waited = False, True
                 continue
-            if len(data) == self._receive_bytes:
+            try:
+                data = self._sock.recv(self._receive_bytes)
+            except (BlockingIOError, InterruptedError):
+                waiting = True
+                continue
+            count = len(data)
+            self._emptied = count < self._receive_bytes
+            if not self._emptied:
                 self._receive_bytes = min(2 * self._receive_bytes, RECEIVE_BYTES_MAX)
-            elif len(data) < self._receive_bytes // 8:
+            elif count < self._receive_bytes // 8 and self._receive_bytes > RECEIVE_BYTES_MIN:
                 self._receive_bytes = max(self._receive_bytes // 2, RECEIVE_BYTES_MIN)
             if not waited:
                 # Having waited was the checkpoint; another one is a pass of the scheduler, 15 µs for every message.

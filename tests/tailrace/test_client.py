@@ -111,7 +111,7 @@ async def test_what_was_sent_has_an_unknown_outcome(running):
         feed = await client.create_feed("a")
         await feed.resolve()
         for connection in running.node.connections:
-            connection.answer = lambda data: None
+            connection.transport.send = lambda *buffers: None
         with pytest.raises(tailrace.Unreachable) as caught:
             await feed.put(b"k", b"v")
         assert caught.value.outcome == "unknown"

@@ -9,7 +9,7 @@ import trio
 import tailrace
 from tailrace.client import Client
 from tailrace.errors import ProtocolError
-from tailrace.link import connect_tcp
+from tailrace.link import Silence, connect_tcp
 from tailrace.model import Level
 from tailrace.wire.messages import Get
 from tailrace_server import connection as connection_module
@@ -22,6 +22,14 @@ def node_config(node_config):
     """Noops so often that a few intervals pass during a test."""
     limits = dataclasses.replace(node_config.limits, noop_interval_s=NOOP_SECONDS, hello_timeout_s=2 * NOOP_SECONDS)
     return dataclasses.replace(node_config, limits=limits)
+
+
+def test_silence_begins_at_the_last_look_that_found_something_new():
+    silence = Silence(10.0)
+    assert silence.seconds(0, 12.0) == 2.0
+    assert silence.seconds(3, 13.0) == 0.0
+    assert silence.seconds(3, 14.5) == 1.5
+    assert silence.seconds(4, 15.0) == 0.0
 
 
 async def several_intervals():

@@ -140,6 +140,35 @@ async def test_receiving_is_a_checkpoint(pair):
     assert await read(right, 13) == b"there already"
 
 
+async def test_a_read_that_waits_at_once_can_be_cancelled(pair):
+    """The last read has emptied the socket, so the next one waits before it tries; it is a checkpoint likewise."""
+    left, right = pair
+    left.send(b"first")
+    assert await read(right, 5) == b"first"
+    left.send(b"second")
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await right.receive()
+    assert scope.cancelled_caught
+    assert await read(right, 6) == b"second"
+
+
+async def test_a_read_that_waits_at_once_sees_that_it_is_closed(pair, nursery):
+    left, right = pair
+    left.send(b"word")
+    assert await read(right, 4) == b"word"
+    received = []
+
+    async def receive():
+        received.append(await right.receive())
+
+    nursery.start_soon(receive)
+    await trio.testing.wait_all_tasks_blocked()
+    right.close()
+    await trio.testing.wait_all_tasks_blocked()
+    assert received == [b""]
+
+
 @pytest.fixture
 async def listener():
     made = await listen_tcp("127.0.0.1", 0)

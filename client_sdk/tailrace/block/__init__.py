@@ -6,6 +6,7 @@
     columns.py   a body opened: columns as buffers, lists, Arrow arrays
     block.py     header and body together
     encode.py    a block from lists of keys and values
+    row.py, row_layout.py        a block of one row, encoded and opened in fewer steps
     to_arrow.py, from_arrow.py   columns as Arrow arrays, a block from Arrow arrays
 
 Everything here is pure: bytes in, objects out. Numpy and pyarrow are used where they are installed, and imported at
@@ -31,6 +32,7 @@ from tailrace.block.header import (
     VALUE_BYTES_MAX,
     BlockHeader,
 )
+from tailrace.block.row import encode_row
 
 __all__ = [
     "BODY_BYTES_MAX",
@@ -49,4 +51,5 @@ __all__ = [
     "Stamps",
     "block_from_arrow",
     "encode_block",
+    "encode_row",
 ]

@@ -8,6 +8,7 @@ from tailrace.block.check import check_columns
 from tailrace.block.columns import Columns
 from tailrace.block.header import FLAG_COMPRESSED, FLAG_SEQS, FLAG_TIMESTAMPS, HEADER_BYTES, BlockHeader, sum_of
 from tailrace.block.layout import read_layout
+from tailrace.block.row_layout import usual_row_layout
 from tailrace.errors import BadBlock
 
 
@@ -34,9 +35,10 @@ class Block:
 
         The columns inside are checked by ``columns``.
         """
-        block = cls.parse_at(data, 0)
-        if block.nbytes != memoryview(data).nbytes:
-            raise BadBlock(f"a block of {block.nbytes} bytes was expected, here are {memoryview(data).nbytes}")
+        view = memoryview(data)
+        block = cls.parse_at(view, 0)
+        if HEADER_BYTES + block.header.stored_bytes != view.nbytes:
+            raise BadBlock(f"a block of {block.nbytes} bytes was expected, here are {view.nbytes}")
         return block
 
     @classmethod
@@ -97,18 +99,19 @@ class Block:
         """The columns as ``columns`` gives them, without keeping them. They are checked at the first call only."""
         if self._columns is not None:
             return self._columns
-        raw = memoryview(self._raw_body())
-        layout = read_layout(self.header, raw)
-        if not self._checked:
-            check_columns(self.header, layout, raw)
-            self._checked = True
-        return Columns(self.header, layout, raw)
-
-    def _raw_body(self) -> bytes | memoryview:
-        """The body, decompressed where it is compressed. BadBlock where it is no lz4, or not of its length."""
         header = self.header
-        if not header.flags & FLAG_COMPRESSED:
-            return self.body
+        raw = memoryview(self._raw_body() if header.flags & FLAG_COMPRESSED else self.body)
+        layout = usual_row_layout(header, raw) if header.rows == 1 else None
+        if layout is None:
+            layout = read_layout(header, raw)
+            if not self._checked:
+                check_columns(header, layout, raw)
+        self._checked = True
+        return Columns(header, layout, raw)
+
+    def _raw_body(self) -> bytes:
+        """A compressed body, decompressed. BadBlock where it is no lz4, or not of its length."""
+        header = self.header
         try:
             raw: bytes = lz4.block.decompress(self.body, uncompressed_size=header.raw_bytes)
         except lz4.block.LZ4BlockError as error:

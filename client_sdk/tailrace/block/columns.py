@@ -96,10 +96,15 @@ class Columns:
 
     def keys(self) -> list[bytes]:
         """The key of each row."""
+        if self.header.rows == 1:
+            return [self._raw[self._layout.key_data].tobytes()]
         return self._strings(self.key_offsets, self.key_data, None)
 
     def values(self) -> list[bytes | None]:
         """The value of each row, None for a tombstone."""
+        layout = self._layout
+        if self.header.rows == 1 and layout.validity is None:
+            return [self._raw[layout.value_data].tobytes()]
         return self._strings(self.value_offsets, self.value_data, self.validity)
 
     def row_above(self, seq: int) -> int:

@@ -144,13 +144,19 @@ def assemble(header: BlockHeader, columns: RawColumns, *, compress: bool, stamps
     if len(body) > BODY_BYTES_MAX:
         raise TooLarge(f"the body has {len(body)} bytes, at most {BODY_BYTES_MAX} are permitted: make several blocks")
     flags = header.flags if columns.validity is None else header.flags | FLAG_TOMBSTONES
-    stored = body
-    if compress and len(body) >= COMPRESS_BYTES_MIN:
-        packed = lz4.block.compress(body, store_size=False)
-        if len(packed) <= len(body) * _COMPRESSED_SHARE_MAX:
-            stored, flags = packed, flags | FLAG_COMPRESSED
+    stored, flag = stored_form(body) if compress else (body, 0)
+    flags |= flag
     header = header._replace(flags=flags, stored_bytes=len(stored), raw_bytes=len(body), body_sum=sum_of(stored))
     return Block(header, header.pack(), stored)
+
+
+def stored_form(raw: bytes) -> tuple[bytes, int]:
+    """The body as it is stored, and FLAG_COMPRESSED or 0: lz4 where that saves enough."""
+    if len(raw) >= COMPRESS_BYTES_MIN:
+        packed = lz4.block.compress(raw, store_size=False)
+        if len(packed) <= len(raw) * _COMPRESSED_SHARE_MAX:
+            return packed, FLAG_COMPRESSED
+    return raw, 0
 
 
 def _stamp(header: BlockHeader, stamps: Stamps) -> tuple[BlockHeader, bytes | None, bytes | None]:

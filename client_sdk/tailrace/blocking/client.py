@@ -15,7 +15,7 @@ from tailrace.blocking.link import BlockingLink
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
 from tailrace.replies import feed_info, node_status, resolved
-from tailrace.requests.lane import Done, Lane, random_producer_id
+from tailrace.requests.lane import Done, Lane, Lanes
 from tailrace.requests.session import RequestSession
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
@@ -48,7 +48,7 @@ class Client:
         self._where = ", ".join(map(str, addresses))
         self._session = RequestSession(Hello(name=name or "", token=token), time.monotonic)
         self._link = BlockingLink(self._session, addresses, connect_timeout)
-        self._lanes: dict[tuple[bytes, int], Lane] = {}
+        self.lanes = Lanes()
         self._closed = False
 
     def __enter__(self) -> Client:
@@ -129,13 +129,6 @@ class Client:
     def level(self, text: str) -> Level:
         """A level by name; ValueError where there is none, NotDurable where this node cannot give it."""
         return self._session.level(text)
-
-    def lane(self, feed_id: bytes, partition: int) -> Lane:
-        """The order of this client's single writes to a partition."""
-        lane = self._lanes.get((feed_id, partition))
-        if lane is None:
-            lane = self._lanes[feed_id, partition] = Lane(feed_id, partition, random_producer_id)
-        return lane
 
     def deadline(self, timeout: float | None) -> float:
         """When a request of now is given up (monotonic seconds): after ``timeout``, or ``retry_for`` seconds."""

@@ -6,21 +6,25 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tailrace.batch import Batches, check_key, check_value
-from tailrace.block import ROWS_MAX, encode_block
+from tailrace.batch import check_key
 from tailrace.blocking.writer import Writer
-from tailrace.errors import TooLarge, UnknownFeed
-from tailrace.feed import BATCH_BYTES_MAX
-from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.changes import (
+    batch_blocks,
+    check_batching,
+    checked_keys,
+    delete_flags,
+    look_ups,
+    put_flags,
+    row_block,
+)
+from tailrace.errors import UnknownFeed
 from tailrace.model import Delete, Item, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.replies import partition_info, resolved
-from tailrace.wire.messages import GET_KEYS_MAX, WriteFlag
+from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
 
 if TYPE_CHECKING:
     from tailrace.blocking.client import Client
-
-_WHOLE_BATCH = 1 << 62
 
 
 class Feed:
@@ -48,10 +52,7 @@ class Feed:
         timeout: float | None = None,
     ) -> Version:
         """Sets ``key`` to ``value``; gives the version. Raises VersionConflict, Unreachable, ..."""
-        check_value(value)
-        if if_version is not None and if_absent:
-            raise ValueError("if_version and if_absent contradict each other")
-        flags = (WriteFlag.IF_VERSION if if_version is not None else 0) | (WriteFlag.IF_ABSENT if if_absent else 0)
+        flags = put_flags(value, if_version, if_absent)
         versions = self._write_one(key, value, level, flags, if_version, timeout)
         return Version(versions.partition, versions.branch, versions.last_seq)
 
@@ -59,8 +60,7 @@ class Feed:
         self, key: bytes, *, level: str = "disk", if_version: Version | None = None, timeout: float | None = None
     ) -> Version:
         """Deletes ``key``, whether it is there or not."""
-        flags = WriteFlag.IF_VERSION if if_version is not None else 0
-        versions = self._write_one(key, None, level, flags, if_version, timeout)
+        versions = self._write_one(key, None, level, delete_flags(if_version), if_version, timeout)
         return Version(versions.partition, versions.branch, versions.last_seq)
 
     def delete_if_present(self, key: bytes, *, level: str = "disk", timeout: float | None = None) -> Version | None:
@@ -83,12 +83,7 @@ class Feed:
         wanted = self._client.level(level)
         deadline = self._client.deadline(timeout)
         feed = self._resolve(deadline)
-        hash_ = key_hash(key)
-        partition = partition_of_hash(hash_, feed.partitions)
-        if if_version is not None and if_version.partition != partition:
-            raise ValueError(f"key {key!r} is in partition {partition}, the version is of {if_version.partition}")
-        block = encode_block([key], [value], partition=partition, hashes=[hash_])
-        lane = self._client.lane(feed.feed_id, partition)
+        lane, block = row_block(key, value, feed, if_version, self._client.lanes)
         with self._forgetting():
             return self._client.write(lane, block, wanted, deadline, flags=flags, if_version=if_version)
 
@@ -99,17 +94,9 @@ class Feed:
         wanted = self._client.level(level)
         deadline = self._client.deadline(timeout)
         feed = self._resolve(deadline)
-        batches = Batches(feed.partitions, _WHOLE_BATCH, _WHOLE_BATCH)
-        batches.add_all(changes)
-        try:
-            blocks = [ready.encode() for ready in batches.take_all()]
-        except TooLarge as error:
-            raise TooLarge(
-                f"the batch does not fit into a block of its partition: {error}; write less at once"
-            ) from None
-        lanes = [self._client.lane(feed.feed_id, block.header.partition) for block in blocks]
+        blocks = batch_blocks(changes, feed, self._client.lanes)
         with self._forgetting():
-            return self._client.write_all(list(zip(lanes, blocks, strict=True)), wanted, deadline)
+            return self._client.write_all(blocks, wanted, deadline)
 
     def writer(
         self,
@@ -124,12 +111,7 @@ class Feed:
 
         ``timeout``: seconds that a batch may stay without an answer, instead of the client's ``retry_for``.
         """
-        if not 1 <= batch_bytes <= BATCH_BYTES_MAX:
-            raise ValueError(f"batch_bytes is {batch_bytes}; 1 to {BATCH_BYTES_MAX} are permitted")
-        if not 1 <= batch_rows <= ROWS_MAX:
-            raise ValueError(f"batch_rows is {batch_rows}; 1 to {ROWS_MAX} are permitted")
-        if in_flight_bytes < 1:
-            raise ValueError(f"in_flight_bytes is {in_flight_bytes}, and has to be positive")
+        check_batching(batch_bytes, batch_rows, in_flight_bytes)
         return Writer(
             self._client,
             self,
@@ -151,16 +133,14 @@ class Feed:
         self, keys: Iterable[bytes], *, level: str = "disk", timeout: float | None = None
     ) -> list[Item | None]:
         """As ``get``, for many keys, in their order."""
-        asked = list(keys)
-        for key in asked:
-            check_key(key)
+        asked = checked_keys(keys)
         wanted = self._client.level(level)
         deadline = self._client.deadline(timeout)
         feed = self._resolve(deadline)
         items: list[Item | None] = []
         with self._forgetting():
-            for start in range(0, len(asked), GET_KEYS_MAX):
-                items += self._client.get(feed.feed_id, wanted, asked[start : start + GET_KEYS_MAX], deadline)
+            for part in look_ups(asked):
+                items += self._client.get(feed.feed_id, wanted, part, deadline)
         return items
 
     def partitions(self, *, timeout: float | None = None) -> list[PartitionInfo]:

@@ -29,6 +29,8 @@ class State(enum.Enum):
     IN_SNAPSHOT = "in snapshot"
     ENDED = "ended"
 
+    __hash__ = object.__hash__  # members are what they are; the enum's own hash is a call, one for each frame
+
 
 TRANSITIONS: dict[tuple[State, Opcode], State] = {
     (State.REQUESTED, Opcode.STREAM_OK): State.OPEN,
@@ -43,6 +45,9 @@ TRANSITIONS: dict[tuple[State, Opcode], State] = {
     (State.IN_SNAPSHOT, Opcode.SNAPSHOT_END): State.OPEN,
     (State.IN_SNAPSHOT, Opcode.STREAM_END): State.WAITING,
 }
+
+
+_NOT_AGREED = "nothing is delivered before the stream was agreed to"
 
 
 class PartitionStatus(NamedTuple):
@@ -75,12 +80,11 @@ class ConsumedPartition:
         self.high_seq = 0
         self.snapshot_after = 0
         self.in_complete_snapshot = False
-        self._log = position.log if position is not None else FailoverLog()
+        self._set_log(position.log if position is not None else FailoverLog())
 
-    @property
-    def log(self) -> FailoverLog:
-        """The log that the node gave with its answer."""
-        return self._log
+    def _set_log(self, log: FailoverLog) -> None:
+        self.log = log  # that the node gave with its answer
+        self.branch = log.branch
 
     def step(self, opcode: Opcode) -> None:
         """Moves on. Raises ProtocolError where ``opcode`` has no place now."""
@@ -96,7 +100,7 @@ class ConsumedPartition:
 
     def opened(self, answer: StreamOk, now: float) -> None:
         """The node has agreed. The log is stored from the next position on, before anything of it is applied."""
-        self._log = answer.log
+        self._set_log(answer.log)
         self.high_seq = max(self.high_seq, answer.high_seq)
         self.tries, self.reason, self.since = 0, "", now
         if self.position is None:
@@ -106,50 +110,48 @@ class ConsumedPartition:
 
     def snapshot_started(self, message: SnapshotStartMessage) -> Position:
         """The position with the snapshot's bounds."""
-        position = self._position()
-        seq, first = position.seq, position.snapshot_first
-        if message.after_seq > seq or message.last_seq < seq:
+        position = self.position
+        assert position is not None, _NOT_AGREED
+        seq, last_seq = position.seq, message.last_seq
+        if message.after_seq > seq or last_seq < seq:
             raise ProtocolError(
-                f"SNAPSHOT_START of partition {self.id} after seq {message.after_seq} to {message.last_seq}, the "
-                f"consumer is at {seq}"
+                f"SNAPSHOT_START of partition {self.id} after seq {message.after_seq} to {last_seq}, the consumer is "
+                f"at {seq}"
             )
         self.in_complete_snapshot = message.complete
         self.snapshot_after = message.after_seq
-        self.high_seq = max(self.high_seq, message.last_seq)
+        if last_seq > self.high_seq:
+            self.high_seq = last_seq
+        purge_seq = position.purge_seq if seq else message.purge_seq or None
         # Inside of a run already: its start stays where it was until the run has been read to its end.
-        between = first == seq
-        purge_seq = position.purge_seq
-        if seq == 0:
-            purge_seq = message.purge_seq or None
-        return self._move(seq, seq if between else first, message.last_seq, purge_seq)
+        return self._move(seq, position.snapshot_first, last_seq, purge_seq)
 
     def advanced(self, seq: int) -> Position:
         """The position after a block that ends at ``seq``."""
-        position = self._position()
-        if self.in_complete_snapshot:
-            return self._move(seq, seq, max(seq, position.snapshot_last), position.purge_seq)
-        return self._move(seq, position.snapshot_first, max(seq, position.snapshot_last), position.purge_seq)
+        position = self.position
+        assert position is not None, _NOT_AGREED
+        _, _, first, last, purge_seq, _ = position
+        return self._move(seq, seq if self.in_complete_snapshot else first, seq if seq > last else last, purge_seq)
 
     def at_end_of_run(self, seq: int) -> Position:
         """The position between snapshots, at ``seq``."""
-        if seq < self._position().seq:
-            raise ProtocolError(f"partition {self.id} is announced at seq {seq}, and was at {self._position().seq}")
-        return self._move(seq, seq, seq, self._position().purge_seq)
+        position = self.position
+        assert position is not None, _NOT_AGREED
+        if seq < position.seq:
+            raise ProtocolError(f"partition {self.id} is announced at seq {seq}, and was at {position.seq}")
+        return self._move(seq, seq, seq, position.purge_seq)
 
     def rolled_back(self, log: FailoverLog) -> Position:
         """The position at the very beginning of the history that ``log`` tells of."""
-        self._log = log
+        self._set_log(log)
         return self._move(0, 0, 0, None)
-
-    def _position(self) -> Position:
-        assert self.position is not None, "nothing is delivered before the stream was agreed to"
-        return self.position
 
     def _move(self, seq: int, first: int, last: int, purge_seq: int | None) -> Position:
         if purge_seq is not None and seq >= purge_seq:
             purge_seq = None
-        self.position = Position(self._log.branch, seq, first, last, purge_seq, self._log)
-        return self.position
+        # NamedTuple's own constructor takes twice as long.
+        self.position = position = tuple.__new__(Position, (self.branch, seq, first, last, purge_seq, self.log))
+        return position
 
     def status(self) -> PartitionStatus:
         """For people and for ``readyz``."""

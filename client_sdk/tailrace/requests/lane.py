@@ -67,7 +67,6 @@ class WriteRequest:
         block: Block,
         level: int,
         done: Done,
-        *,
         deadline: float,
         flags: int,
         if_version: Version | None,
@@ -109,7 +108,7 @@ class Lane:
         self._acknowledged: collections.deque[tuple[int, VersionRange]] = collections.deque(maxlen=2 * UNANSWERED_MAX)
         self._abandoned: set[int] = set()  # numbers of requests that were given up and may have been written
         self._anew = False  # a new producer id is taken as soon as nothing is in doubt
-        self._used_at: float | None = None
+        self._used_at = float("inf")  # when something was last sent
         self.held_until = 0.0
 
     def __len__(self) -> int:
@@ -122,7 +121,15 @@ class Lane:
     @property
     def is_held(self) -> bool:
         """Something waits to be sent again."""
-        return any(request.state is State.HELD for request in self._unanswered)
+        for request in self._unanswered:  # noqa: SIM110 - one write at a time is common, and any() is two calls more
+            if request.state is State.HELD:
+                return True
+        return False
+
+    @property
+    def next_number(self) -> tuple[int, int]:
+        """The producer's id and number that the next block will most likely get: then it is numbered already."""
+        return self._producer_id, self._next_number + len(self._queue)
 
     def submit(self, request: WriteRequest) -> None:
         """Adds a block at the end."""
@@ -130,40 +137,41 @@ class Lane:
 
     def take(self, now: float) -> list[WriteRequest]:
         """The blocks that are to be sent now, numbered; they count as sent."""
-        if any(request.state is State.SENT for request in self._unanswered):
-            held = self._anew or any(request.state is State.HELD for request in self._unanswered)
-            return [] if held else self._take_queued()
-        if self._unanswered and now < self.held_until:
-            return []
-        idle = not self._unanswered and self._used_at is not None and now - self._used_at > IDLE_SECONDS_MAX
+        if self._unanswered:
+            if any(request.state is State.SENT for request in self._unanswered):
+                if self._anew or self.is_held:
+                    return []
+                self._used_at = now
+                return self._take_queued()
+            if now < self.held_until:
+                return []
+        idle = not self._unanswered and now - self._used_at > IDLE_SECONDS_MAX
         # What may have been written goes again under its old number: it could be written twice under a new one.
         if idle or (self._anew and not any(request.resend for request in self._unanswered)):
             self._begin_anew()
         self._used_at = now
-        again = list(self._unanswered)
+        again = self._unanswered.copy() if self._unanswered else []
         for request in again:
             self._send(request)
         return again if self._anew else again + self._take_queued()
 
     def _take_queued(self) -> list[WriteRequest]:
         taken: list[WriteRequest] = []
-        while self._queue and self._has_room():
+        unanswered = self._unanswered
+        # The oldest number without an answer stays among the last 16, though later ones were answered or given up.
+        while self._queue and not (unanswered and self._next_number - unanswered[0].number >= UNANSWERED_MAX):
             request = self._queue.popleft()
             request.number = self._next_number
             self._next_number += 1
-            self._unanswered.append(request)
+            unanswered.append(request)
             self._send(request)
             taken.append(request)
         return taken
 
-    def _has_room(self) -> bool:
-        """The oldest number without an answer stays among the last 16, though later ones were answered or given up."""
-        return not self._unanswered or self._next_number - self._unanswered[0].number < UNANSWERED_MAX
-
     def _send(self, request: WriteRequest) -> None:
         request.state = State.SENT
         header = request.block.header
-        if (header.producer_id, header.producer_seq) != (self._producer_id, request.number):
+        if header.producer_seq != request.number or header.producer_id != self._producer_id:
             request.block = request.block.numbered(self._producer_id, request.number)
 
     def link_lost(self) -> None:
@@ -173,10 +181,9 @@ class Lane:
             request.state = State.HELD
         self.held_until = 0.0
 
-    def answered(self, request: WriteRequest, versions: VersionRange, now: float) -> None:
+    def answered(self, request: WriteRequest, versions: VersionRange) -> None:
         """The node has written ``request``, or had it already."""
         self._unanswered.remove(request)
-        self._used_at = now
         if versions.first_seq:
             self._acknowledged.append((request.number, versions))
         else:
@@ -246,6 +253,17 @@ class Lane:
         for number, request in enumerate(self._unanswered, 1):
             request.number = number
         self._next_number = len(self._unanswered) + 1
+
+
+class Lanes(dict[tuple[bytes, int], Lane]):
+    """The orders of a client's single writes, by feed id and partition; one that is not there is made.
+
+    Losses are not reported: put, delete and write give their own version, as it was.
+    """
+
+    def __missing__(self, key: tuple[bytes, int]) -> Lane:
+        lane = self[key] = Lane(*key, random_producer_id)
+        return lane
 
 
 def random_producer_id() -> int:

@@ -36,6 +36,7 @@ from tailrace.wire.messages import (
 from tailrace.wire.opcodes import Opcode
 
 ID_MAX = 0xFFFFFFFF
+_COPIED_BYTES_MAX = 4_096  # a body up to here is joined to its frame's header: one buffer is sent faster than two
 
 
 class Link(enum.Enum):
@@ -82,6 +83,7 @@ class RequestSession:
         self._lanes: dict[Lane, None] = {}  # with requests
         self._ready_lanes: dict[Lane, None] = {}  # those that may have something to send
         self._by_id: dict[int, Request | WriteRequest] = {}
+        self._levels: dict[str, Level] = {}  # that the node offers
         self.peer: HelloOk | None = None
         self.last_error: TailraceError | None = None
         self._closed: TailraceError | None = None
@@ -117,10 +119,10 @@ class RequestSession:
         for frame in self._decoder.receive_data(data):
             self._receive(frame)
 
-    def data_to_send(self) -> list[bytes | memoryview]:
-        """What has to be sent now."""
-        if self._link is Link.OPEN:
-            self._collect()
+    def data_to_send(self, now: float | None = None) -> list[bytes | memoryview]:
+        """What has to be sent now; the caller says how late it is where it knows."""
+        if self._link is Link.OPEN and (self._ready_lanes or self._unsent):
+            self._collect(self._clock() if now is None else now)
         out, self._out = self._out, []
         return out
 
@@ -131,6 +133,9 @@ class RequestSession:
 
     def level(self, text: str) -> Level:
         """A level by name; ValueError where there is none, NotDurable where this node cannot give it."""
+        found = self._levels.get(text)
+        if found is not None:
+            return found
         level = Level.parse(text)
         if self.peer is not None and text not in self.peer.levels:
             offered = ", ".join(self.peer.levels)
@@ -193,7 +198,6 @@ class RequestSession:
         level: Level,
         done: Done,
         deadline: float,
-        *,
         flags: int = 0,
         if_version: Version | None = None,
     ) -> None:
@@ -201,7 +205,7 @@ class RequestSession:
         if self._closed is not None:
             done(None, self._closed)
             return
-        lane.submit(WriteRequest(lane, block, level, done, deadline=deadline, flags=flags, if_version=if_version))
+        lane.submit(WriteRequest(lane, block, level, done, deadline, flags, if_version))
         self._lanes[lane] = None
         self._ready_lanes[lane] = None
 
@@ -239,12 +243,12 @@ class RequestSession:
 
     # Frames
 
-    def _collect(self) -> None:
-        now = self._clock()
-        for request in [r for r in self._unsent if now >= r.hold_until]:
-            del self._unsent[request]
-            request.sent = True
-            self._out.append(request.encode(self._id_for(request)))
+    def _collect(self, now: float) -> None:
+        if self._unsent:
+            for request in [r for r in self._unsent if now >= r.hold_until]:
+                del self._unsent[request]
+                request.sent = True
+                self._out.append(request.encode(self._id_for(request)))
         for lane in list(self._ready_lanes):
             for write in lane.take(now):
                 self._send_write(write)
@@ -253,10 +257,13 @@ class RequestSession:
 
     def _send_write(self, write: WriteRequest) -> None:
         flags = write.flags | (WriteFlag.RESEND if write.resend else 0)
-        block = write.block
-        fixed = Write.encode_fixed(write.lane.feed_id, write.level, flags, write.if_version)
-        header = frame_header(Opcode.WRITE, len(fixed) + block.nbytes, self._id_for(write))
-        self._out += [header + fixed + block.head, block.body]
+        head, body = write.block.head, write.block.body
+        start = Write.encode_fixed(write.lane.feed_id, write.level, flags, write.if_version) + head
+        start = frame_header(Opcode.WRITE, len(start) + len(body), self._id_for(write)) + start
+        if len(body) <= _COPIED_BYTES_MAX:
+            self._out.append(start + body)
+        else:
+            self._out += (start, body)
 
     def _id_for(self, request: Request | WriteRequest) -> int:
         while self._next_id in self._by_id:
@@ -267,24 +274,24 @@ class RequestSession:
         return id
 
     def _receive(self, frame: Frame) -> None:
-        match frame.opcode:
-            case Opcode.NOOP:
-                return
-            case Opcode.HELLO_OK:
-                self._greeted(HelloOk.decode(frame.body))
-                return
-            case Opcode.ERROR if frame.id == 0:
-                raise decode_error(frame.body)
-        request = self._by_id.pop(frame.id, None)
+        opcode, _, id, body = frame
+        if opcode is Opcode.NOOP:
+            return
+        if opcode is Opcode.HELLO_OK:
+            self._greeted(HelloOk.decode(body))
+            return
+        if opcode is Opcode.ERROR and id == 0:
+            raise decode_error(body)
+        request = self._by_id.pop(id, None)
         if request is None:
             return  # given up meanwhile
-        if frame.opcode is Opcode.ERROR:
-            self._refused(request, decode_error(frame.body))
+        if opcode is Opcode.ERROR:
+            self._refused(request, decode_error(body))
         elif isinstance(request, WriteRequest):
-            if frame.opcode is not Opcode.WRITTEN:
-                raise ProtocolError(f"the answer to a WRITE is {frame.opcode.name}")
+            if opcode is not Opcode.WRITTEN:
+                raise ProtocolError(f"the answer to a WRITE is {opcode.name}")
             if request.state is not State.DONE:
-                request.lane.answered(request, Written.decode(frame.body), self._clock())
+                request.lane.answered(request, Written.decode(body))
                 self._look_again(request.lane)
         elif request in self._requests:
             result = request.decode(frame)
@@ -297,6 +304,7 @@ class RequestSession:
         if peer.version != PROTOCOL_VERSION:
             raise ProtocolError(f"the node speaks version {peer.version} of the protocol, this is {PROTOCOL_VERSION}")
         self.peer = peer
+        self._levels = {level.name.lower(): level for level in Level if level.name.lower() in peer.levels}
         self._link = Link.OPEN
         self.last_error = None
 
@@ -320,7 +328,7 @@ class RequestSession:
 
     def _look_again(self, lane: Lane) -> None:
         """Something about ``lane`` has changed: it may have something to send, or nothing left to do."""
-        if len(lane):
+        if lane:
             self._ready_lanes[lane] = None
         else:
             self._lanes.pop(lane, None)

@@ -100,9 +100,10 @@ def _log(value: dict[str, Any], what: str) -> FailoverLog:
 
 
 def _unpack(layout: struct.Struct, body: bytes | memoryview, what: str) -> tuple[Any, ...]:
-    if len(body) < layout.size:
-        raise ProtocolError(f"{what}: {len(body)} bytes, too short for its fixed part of {layout.size}")
-    return layout.unpack_from(body)
+    try:
+        return layout.unpack_from(body)
+    except struct.error:
+        raise ProtocolError(f"{what}: {len(body)} bytes, too short for its fixed part of {layout.size}") from None
 
 
 def encode_error(error: TailraceError, id: int = 0) -> bytes:
@@ -225,7 +226,7 @@ class Written(NamedTuple):
 
     @classmethod
     def decode(cls, body: memoryview) -> VersionRange:
-        return VersionRange(*_unpack(_WRITTEN, body, "WRITTEN"))
+        return tuple.__new__(VersionRange, _unpack(_WRITTEN, body, "WRITTEN"))
 
 
 _GET = struct.Struct("<16sB3xI")
@@ -454,7 +455,7 @@ class SnapshotStartMessage(NamedTuple):
     @classmethod
     def decode(cls, body: memoryview) -> SnapshotStartMessage:
         partition, flags, *rest = _unpack(_SNAPSHOT_START, body, "SNAPSHOT_START")
-        return cls(partition, bool(flags & 1), *rest)
+        return tuple.__new__(cls, (partition, flags & 1 == 1, *rest))
 
 
 def encode_seq(opcode: Opcode, partition: int, seq: int, id: int) -> bytes:

@@ -5,7 +5,7 @@ import pytest
 import tailrace
 from tailrace import Delete, Put, blocking
 from tailrace.block import BODY_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX
-from tailrace.feed import BATCH_BYTES_MAX
+from tailrace.changes import BATCH_BYTES_MAX
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.wire.messages import GET_KEYS_MAX
 

@@ -7,7 +7,7 @@ import pytest
 from tailrace.block import encode_block
 from tailrace.errors import NoSpace, NotDurable, OutcomeUnknown, Overloaded, Unreachable, VersionConflict
 from tailrace.model import Level, VersionRange
-from tailrace.requests.lane import IDLE_SECONDS_MAX, UNANSWERED_MAX, Lane, State, WriteRequest
+from tailrace.requests.lane import IDLE_SECONDS_MAX, UNANSWERED_MAX, Lane, Lanes, State, WriteRequest
 from tailrace.wire.failures import OutOfOrder
 
 BLOCK = encode_block([b"k"], [b"v"], partition=0)
@@ -45,7 +45,7 @@ class LaneInTest:
         ]
 
     def answer(self, request, seq):
-        self.lane.answered(request, versions(seq), self.now)
+        self.lane.answered(request, versions(seq))
 
     def refuse(self, request, error, hold_until=0.0):
         self.lane.refused(request, error, hold_until)
@@ -147,7 +147,7 @@ def test_what_is_refused_for_good_frees_its_number(made):
 def test_what_was_not_there_to_be_deleted_frees_its_number(made):
     first, second = made.submit(2)
     made.take()
-    made.lane.answered(first, NOTHING_THERE, 0.0)
+    made.lane.answered(first, NOTHING_THERE)
     assert made.results == {first: NOTHING_THERE}
     made.bounce(second, 1)
     assert made.take() == numbers(1, 1)
@@ -278,3 +278,42 @@ def test_what_is_unanswered_keeps_its_id_however_long_it_takes(made):
     made.lane.link_lost()
     made.submit()
     assert made.take(3 * IDLE_SECONDS_MAX) == [(1, 1, True), (1, 2, False)]
+
+
+def test_a_block_with_the_next_number_is_sent_as_it_is(made):
+    """Also behind others that wait. One that was numbered for nothing gets another number."""
+    submitted = []
+    for _ in range(3):
+        producer_id, producer_seq = made.lane.next_number
+        (request,) = made.submit()
+        request.block = BLOCK.numbered(producer_id, producer_seq)
+        submitted.append(request.block)
+    taken = made.lane.take(0.0)
+    assert all(request.block is block for request, block in zip(taken, submitted, strict=True))
+    assert made.lane.next_number == (1, 4)
+    (late,) = made.submit()
+    late.block = BLOCK.numbered(1, 9)
+    assert made.take() == numbers(4, 4)
+
+
+def test_a_client_has_a_lane_for_each_partition_of_each_feed():
+    lanes = Lanes()
+    lane = lanes[b"f" * 16, 3]
+    assert (lane.feed_id, lane.partition) == (b"f" * 16, 3)
+    assert lanes[b"f" * 16, 3] is lane
+    assert lanes[b"f" * 16, 4] is not lane
+    assert lanes[b"g" * 16, 3].next_number != lane.next_number, "each has a producer id of its own"
+
+
+def test_a_lane_in_steady_use_is_not_idle(made):
+    """Something is always under way, so the moment at which all is answered never comes; then it does."""
+    (before,) = made.submit()
+    made.take(0.0)
+    for step in range(1, 5):
+        (request,) = made.submit()
+        assert made.take(step * IDLE_SECONDS_MAX) == numbers(step + 1, step + 1)
+        made.answer(before, step)
+        before = request
+    made.answer(before, 5)
+    made.submit()
+    assert made.take(4.5 * IDLE_SECONDS_MAX) == numbers(6, 6)

@@ -201,7 +201,7 @@ class World:
             if isinstance(answer, TailraceError):
                 self.lane.refused(sent.request, answer, self.now + 1.0)
             else:
-                self.lane.answered(sent.request, answer, self.now)
+                self.lane.answered(sent.request, answer)
 
     def lose_link(self, fates):
         """Of what is on its way, that with a verdict arrives all the same; the client has a prefix of the answers."""

@@ -1,0 +1,41 @@
+"""A block of one row, which is what a single put or delete is: the general way's bytes and verdicts in fewer steps.
+
+     0  hash of the key u64
+     8  offsets of the key: 0 and its length, u32 each
+    16  the key, then zeros up to a multiple of 8
+        a deletion: 8 zeros, a validity bitmap that says no, and its padding
+        offsets of the value: 0 and its length, u32 each
+        the value
+
+A process that sleeps between writes finds its caches cold, and then every call counts. What is unusual is left to the
+general way: layout.py, check.py, encode.py.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from tailrace.block.block import Block
+from tailrace.block.encode import stored_form
+from tailrace.block.header import FLAG_TOMBSTONES, BlockHeader, sum_of
+
+_START = struct.Struct("<QII")
+_OFFSETS = struct.Struct("<II")
+_ZEROS = tuple(bytes(count) for count in range(8))
+_DELETED = bytes(16)  # bitmap, padding, and the offsets of no bytes
+
+
+def encode_row(
+    key: bytes, value: bytes | None, *, hash_: int, partition: int, producer_id: int, producer_seq: int
+) -> Block:
+    """What ``encode_block([key], [value], ...)`` gives. ``key`` and ``value`` (None deletes) are checked already."""
+    key_bytes = len(key)
+    start = _START.pack(hash_, 0, key_bytes) + key + _ZEROS[-key_bytes % 8]
+    if value is None:
+        raw, flags = start + _DELETED, FLAG_TOMBSTONES
+    else:
+        raw, flags = start + _OFFSETS.pack(0, len(value)) + value, 0
+    stored, flag = stored_form(raw)
+    numbers = (flags | flag, 1, partition, 0, 0, 0, producer_id, producer_seq, len(stored), len(raw), hash_, hash_)
+    header = tuple.__new__(BlockHeader, (*numbers, sum_of(stored)))
+    return Block(header, header.pack(), stored)

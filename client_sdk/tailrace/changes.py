@@ -1,0 +1,93 @@
+"""What is asked of a feed, checked and made into blocks; the same for both clients. Pure.
+
+put, delete ──> conditions ──> row_block ──> one block and its lane
+write       ──────────────> batch_blocks ──> a block and a lane for each partition
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from tailrace.batch import Batches, check_key, check_value
+from tailrace.block import ROWS_MAX, Block, encode_row
+from tailrace.errors import TooLarge
+from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.model import Delete, Put, Resolved, Version
+from tailrace.requests.lane import Lane, Lanes
+from tailrace.wire.messages import GET_KEYS_MAX, WriteFlag
+
+# A writer's batch and one more value stay below a block's bound.
+BATCH_BYTES_MAX = 8 * 1024 * 1024
+# A batch of write() is not cut by size: what does not fit into one block is refused.
+_WHOLE_BATCH = 1 << 62
+
+
+def put_flags(value: bytes, if_version: Version | None, if_absent: bool) -> int:
+    """The flags of a put with these conditions. TypeError, TooLarge for the value; ValueError for a contradiction."""
+    check_value(value)
+    if if_version is None:
+        return WriteFlag.IF_ABSENT if if_absent else 0
+    if if_absent:
+        raise ValueError("if_version and if_absent contradict each other")
+    return WriteFlag.IF_VERSION
+
+
+def delete_flags(if_version: Version | None) -> int:
+    """The flags of a deletion with this condition."""
+    return 0 if if_version is None else WriteFlag.IF_VERSION
+
+
+def partition_of(key: bytes, hash_: int, partitions: int, version: Version | None) -> int:
+    """The partition that ``key`` is in. ValueError where a version that is given with it is of another one."""
+    partition = partition_of_hash(hash_, partitions)
+    if version is not None and version.partition != partition:
+        raise ValueError(f"key {key!r} is in partition {partition}, the version is of {version.partition}")
+    return partition
+
+
+def row_block(
+    key: bytes, value: bytes | None, feed: Resolved, if_version: Version | None, lanes: Lanes
+) -> tuple[Lane, Block]:
+    """The block of one change, with key and value that were checked, and its lane. ValueError as ``partition_of``."""
+    hash_ = key_hash(key)
+    partition = partition_of(key, hash_, feed.partitions, if_version)
+    lane = lanes[feed.feed_id, partition]
+    producer_id, producer_seq = lane.next_number
+    block = encode_row(key, value, hash_=hash_, partition=partition, producer_id=producer_id, producer_seq=producer_seq)
+    return lane, block
+
+
+def batch_blocks(changes: Sequence[Put | Delete], feed: Resolved, lanes: Lanes) -> list[tuple[Lane, Block]]:
+    """A block of each partition's share of ``changes``, and its lane. TypeError, ValueError, TooLarge."""
+    batches = Batches(feed.partitions, _WHOLE_BATCH, _WHOLE_BATCH)
+    batches.add_all(changes)
+    try:
+        blocks = [ready.encode() for ready in batches.take_all()]
+    except TooLarge as error:
+        raise TooLarge(f"the batch does not fit into a block of its partition: {error}; write less at once") from None
+    return [(lanes[feed.feed_id, block.header.partition], block) for block in blocks]
+
+
+def check_batching(batch_bytes: int, batch_rows: int, in_flight_bytes: int, linger_s: float = 0.0) -> None:
+    """ValueError for bounds that a writer cannot have."""
+    if not 1 <= batch_bytes <= BATCH_BYTES_MAX:
+        raise ValueError(f"batch_bytes is {batch_bytes}; 1 to {BATCH_BYTES_MAX} are permitted")
+    if not 1 <= batch_rows <= ROWS_MAX:
+        raise ValueError(f"batch_rows is {batch_rows}; 1 to {ROWS_MAX} are permitted")
+    if linger_s < 0:
+        raise ValueError(f"linger_s is {linger_s}, and must not be negative")
+    if in_flight_bytes < 1:
+        raise ValueError(f"in_flight_bytes is {in_flight_bytes}, and has to be positive")
+
+
+def checked_keys(keys: Iterable[bytes]) -> list[bytes]:
+    """The keys of a look-up. TypeError, ValueError, TooLarge."""
+    asked = list(keys)
+    for key in asked:
+        check_key(key)
+    return asked
+
+
+def look_ups(keys: list[bytes]) -> Iterator[list[bytes]]:
+    """``keys``, as many at a time as one look-up takes."""
+    return (keys[start : start + GET_KEYS_MAX] for start in range(0, len(keys), GET_KEYS_MAX))

@@ -1,0 +1,318 @@
+"""The streams of a consumer's partitions on one connection: requests out, frames in, events out. Sans-IO.
+
+    a STREAM_REQUEST for each partition
+    then: STREAM_OK, or ROLLBACK and a request from the beginning, or an end, and a request again after a while
+    then: SNAPSHOT_START, BLOCK ..., SNAPSHOT_END as events
+
+Every end of a stream leads to another request but those in ``FINAL``. Source: docs/streams.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, NoReturn
+
+from tailrace.backoff import backoff_seconds
+from tailrace.block import Block
+from tailrace.consuming.partition import ConsumedPartition, State
+from tailrace.errors import (
+    DataGone,
+    Forbidden,
+    ProtocolError,
+    Retryable,
+    StreamEnded,
+    TailraceError,
+    UnknownFeed,
+)
+from tailrace.events import Event, Mutations, Rollback, SnapshotEnd, SnapshotStart
+from tailrace.failover import FailoverLog, request_bounds
+from tailrace.model import EndReason, Level
+from tailrace.position import Position, Positions
+from tailrace.wire.frames import Frame, encode_frame
+from tailrace.wire.messages import (
+    RollBack,
+    SnapshotStartMessage,
+    StreamEnd,
+    StreamOk,
+    StreamRequest,
+    decode_seq,
+)
+from tailrace.wire.opcodes import Opcode
+
+# An event that waits to be asked for (bytes: the cookie of a barrier that has come back), its partition, the position
+# that it leads to, and the bytes that it frees. A plain tuple, since there is one for each event.
+Queued = tuple[Event | bytes, int, Position | None, int]
+
+FINAL: dict[EndReason, Callable[[str], TailraceError]] = {
+    EndReason.TRIMMED: DataGone,
+    EndReason.FORBIDDEN: Forbidden,
+    EndReason.FEED_DROPPED: UnknownFeed,
+}
+
+_new = tuple.__new__  # a NamedTuple's own constructor takes twice as long
+
+
+class Wanted(NamedTuple):
+    """What a consumer asks for. ``since``: "beginning", "now" or positions; ``until``: None, "now" or the
+
+    last seq of each partition."""
+
+    feed: str
+    since: str | Positions = "beginning"
+    until: str | Mapping[int, int] | None = None
+    partitions: frozenset[int] | None = None
+    visibility: Level = Level.DISK
+    on_rollback: str = "follow"
+    stored: tuple[Positions, ...] = ()  # what was given as positions: has to be of this feed
+
+
+class PartitionStreams:
+    """See the module.
+
+    ``handled`` has the position of each partition up to which the program has handled events. ``on_stopped`` is called
+    where a stream stops, to be asked for again. ``dropped_bytes`` counts blocks that nobody gets.
+    """
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        clock: Callable[[], float],
+        handled: dict[int, Position],
+        on_stopped: Callable[[], None],
+    ) -> None:
+        self._wanted = wanted
+        self._clock = clock
+        self._handled = handled
+        self._on_stopped = on_stopped
+        self._partitions: dict[int, ConsumedPartition] = {}
+        self._by_stream: dict[int, ConsumedPartition] = {}
+        self._waiting: dict[int, ConsumedPartition] = {}  # those to be asked for, by id
+        self._ids = itertools.count(1)
+        self._ended = 0  # how many have reached their end
+        self._closing: list[bytes] = []  # the frames that close streams
+        self.dropped_bytes = 0
+        self.failure: TailraceError | None = None
+
+    def begin(self, high_seqs: Mapping[int, int]) -> None:
+        """The partitions are known. Raises UnknownFeed where one that is wanted is not there."""
+        wanted, now = self._wanted, self._clock()
+        missing = (wanted.partitions or frozenset()) - high_seqs.keys()
+        if missing:
+            self.fail(UnknownFeed(f"feed {wanted.feed!r} has no partition {min(missing)}: it has {len(high_seqs)}"))
+        for id in sorted(high_seqs if wanted.partitions is None else wanted.partitions):
+            end_seq = None
+            if wanted.until == "now":
+                end_seq = high_seqs[id]
+            elif wanted.until is not None:
+                assert not isinstance(wanted.until, str)
+                end_seq = wanted.until.get(id, 0)
+            partition = ConsumedPartition(id, self._start(id), end_seq, now)
+            self._partitions[id] = self._waiting[id] = partition
+
+    def _start(self, id: int) -> Position | None:
+        since = self._wanted.since
+        if isinstance(since, Positions):
+            return since.get(id, Position.at(FailoverLog(), 0))
+        return None if since == "now" else Position.at(FailoverLog(), 0)
+
+    def connection_made(self) -> None:
+        """A new connection: its streams have ids of its own."""
+        self._ids = itertools.count(1)
+
+    def connection_lost(self, reason: str) -> None:
+        """The connection is gone: all streams are to be asked for again."""
+        self._closing.clear()
+        self._by_stream.clear()
+        self.dropped_bytes = 0
+        now = self._clock()
+        for partition in self._partitions.values():
+            if partition.state is not State.ENDED:
+                self._wait(partition, reason, now)
+
+    def fail(self, error: TailraceError) -> NoReturn:
+        """Ends everything for good."""
+        if self.failure is None:
+            self.failure = error
+        raise error
+
+    # How they are
+
+    @property
+    def partitions(self) -> list[ConsumedPartition]:
+        """All partitions, by id."""
+        return [partition for _, partition in sorted(self._partitions.items())]
+
+    @property
+    def answered(self) -> bool:
+        """Every partition has been agreed to, or has reached its end."""
+        return bool(self._partitions) and all(
+            p.state in (State.OPEN, State.IN_SNAPSHOT, State.ENDED) for p in self._partitions.values()
+        )
+
+    @property
+    def why_not_answered(self) -> str:
+        """What keeps the first partition that has not been agreed to."""
+        waiting = (p for p in self._partitions.values() if p.state in (State.WAITING, State.REQUESTED))
+        return next((f"partition {p.id}: {p.reason}" for p in waiting), "the node has not answered")
+
+    @property
+    def ended(self) -> bool:
+        """Every partition has reached its end."""
+        return bool(self._partitions) and self._ended == len(self._partitions)
+
+    @property
+    def next_retry(self) -> float | None:
+        """When ``data_to_send`` will next have a request; None: not by the clock alone."""
+        return min(p.retry_at for p in self._waiting.values()) if self._waiting else None
+
+    # Frames out
+
+    def data_to_send(self, feed_id: bytes) -> list[bytes]:
+        """The requests whose time has come, and the ends of streams."""
+        out, self._closing = self._closing, []
+        if self._waiting:
+            now = self._clock()
+            out += [self._request(p, feed_id) for p in list(self._waiting.values()) if now >= p.retry_at]
+        return out
+
+    def _request(self, partition: ConsumedPartition, feed_id: bytes) -> bytes:
+        del self._waiting[partition.id]
+        partition.stream_id = stream_id = next(self._ids)
+        self._by_stream[stream_id] = partition
+        partition.state = State.REQUESTED
+        position = partition.position
+        if position is None:
+            position = Position.at(FailoverLog(), 0)
+        seq, first, last = request_bounds(position.seq, position.snapshot_first, position.snapshot_last)
+        request = StreamRequest(
+            feed_id,
+            partition.id,
+            position.log,
+            seq if partition.position is not None else None,
+            first,
+            last,
+            position.purge_seq,
+            partition.end_seq,
+            self._wanted.visibility,
+        )
+        return request.encode(stream_id)
+
+    # Frames in
+
+    def receive(self, frame: Frame) -> Queued | None:
+        """Handles a frame of a stream; the event that it makes. Raises what ends the connection."""
+        opcode, _, stream_id, body = frame
+        partition = self._by_stream.get(stream_id)
+        if partition is None:  # of a stream that was closed meanwhile
+            if opcode is Opcode.BLOCK:
+                self.dropped_bytes += len(body)
+            return None
+        handler = _HANDLERS.get(opcode)
+        if handler is None:
+            raise ProtocolError(f"{opcode.name} is not for a consumer")
+        partition.step(opcode)
+        return handler(self, partition, body)
+
+    def refused(self, stream_id: int, error: TailraceError) -> bool:
+        """An ERROR that may be of a stream; False where it is not one that is mended by asking again."""
+        partition = self._by_stream.get(stream_id)
+        if partition is None or not isinstance(error, Retryable):
+            return False
+        partition.step(Opcode.ERROR)
+        self._try_again(partition, str(error))
+        return True
+
+    def _on_block(self, partition: ConsumedPartition, body: memoryview) -> Queued | None:
+        block = Block.parse(body)
+        header, position = block.header, partition.position
+        assert position is not None
+        first_seq, last_seq, before_seq = header.first_seq, header.last_seq, position.seq
+        if header.partition != partition.id or (first_seq > before_seq + 1 and partition.in_complete_snapshot):
+            raise ProtocolError(
+                f"a block of partition {header.partition} from seq {first_seq} on, in a complete snapshot of "
+                f"partition {partition.id} that has come to {before_seq}"
+            )
+        # The log's newest branch is that of the newest rows only. (A block is of one branch.)
+        mutations = Mutations.above(block, before_seq, branch=partition.log.branch_at(last_seq))
+        if mutations is None:
+            self.dropped_bytes += len(body)
+            return None
+        return mutations, partition.id, partition.advanced(last_seq), len(body)
+
+    def _on_stream_ok(self, partition: ConsumedPartition, body: memoryview) -> None:
+        answer = StreamOk.decode(body)
+        if partition.position is not None and answer.seq != partition.position.seq:
+            raise ProtocolError(f"STREAM_OK at seq {answer.seq}, asked for {partition.position.seq}")
+        partition.opened(answer, self._clock())
+        if self._wanted.since == "now" and partition.id not in self._handled:
+            assert partition.position is not None
+            self._handled[partition.id] = partition.position
+
+    def _on_rollback(self, partition: ConsumedPartition, body: memoryview) -> Queued:
+        answer = RollBack.decode(body)
+        if self._wanted.on_rollback == "stop":
+            message = f"partition {partition.id} would have to be rolled back to seq {answer.seq} ({answer.why})"
+            self.fail(StreamEnded(message, reason=EndReason.ROLLED_BACK))
+        position = partition.rolled_back(answer.log)
+        self._wait(partition, f"rolled back: {answer.why}", self._clock())
+        return Rollback(partition.id, 0, None), partition.id, position, 0
+
+    def _on_snapshot_start(self, partition: ConsumedPartition, body: memoryview) -> Queued | None:
+        message = SnapshotStartMessage.decode(body)
+        if message.branch != partition.branch:
+            # The node's history has changed under the stream: nothing of it may be applied under the old log.
+            self._closing.append(encode_frame(Opcode.STREAM_CLOSE, id=partition.stream_id))
+            self._try_again(partition, "the partition's history has changed")
+            return None
+        position = partition.snapshot_started(message)
+        event = _new(SnapshotStart, (partition.id, message.after_seq + 1, message.last_seq, position))
+        return event, partition.id, position, 0
+
+    def _on_snapshot_end(self, partition: ConsumedPartition, body: memoryview) -> Queued:
+        _, seq = decode_seq(body, "SNAPSHOT_END")
+        if partition.in_complete_snapshot and partition.position is not None and partition.position.seq < seq:
+            raise ProtocolError(
+                f"a complete snapshot of partition {partition.id} ends at seq {seq}, and has come to "
+                f"{partition.position.seq}"
+            )
+        position = partition.at_end_of_run(seq)
+        event = _new(SnapshotEnd, (partition.id, partition.snapshot_after + 1, seq, position))
+        return event, partition.id, position, 0
+
+    def _on_seq_advanced(self, partition: ConsumedPartition, body: memoryview) -> Queued:
+        _, seq = decode_seq(body, "SEQ_ADVANCED")
+        position = partition.at_end_of_run(seq)
+        return SnapshotEnd(partition.id, seq, seq, position), partition.id, position, 0
+
+    def _on_stream_end(self, partition: ConsumedPartition, body: memoryview) -> None:
+        end = StreamEnd.decode(body)
+        if end.reason is EndReason.END_REACHED:
+            self._by_stream.pop(partition.stream_id, None)
+            partition.state, partition.reason = State.ENDED, end.message
+            self._ended += 1
+        elif end.reason in FINAL:
+            self.fail(FINAL[end.reason](end.message))
+        else:
+            self._try_again(partition, f"{end.reason.value}: {end.message}")
+
+    def _try_again(self, partition: ConsumedPartition, reason: str) -> None:
+        partition.tries += 1
+        self._wait(partition, reason, self._clock() + backoff_seconds(partition.tries))
+
+    def _wait(self, partition: ConsumedPartition, reason: str, retry_at: float) -> None:
+        self._by_stream.pop(partition.stream_id, None)
+        self._on_stopped()
+        partition.wait(reason, self._clock(), retry_at)
+        self._waiting[partition.id] = partition
+
+
+_HANDLERS: dict[Opcode, Callable[[PartitionStreams, ConsumedPartition, memoryview], Queued | None]] = {
+    Opcode.BLOCK: PartitionStreams._on_block,
+    Opcode.STREAM_OK: PartitionStreams._on_stream_ok,
+    Opcode.ROLLBACK: PartitionStreams._on_rollback,
+    Opcode.SNAPSHOT_START: PartitionStreams._on_snapshot_start,
+    Opcode.SNAPSHOT_END: PartitionStreams._on_snapshot_end,
+    Opcode.SEQ_ADVANCED: PartitionStreams._on_seq_advanced,
+    Opcode.STREAM_END: PartitionStreams._on_stream_end,
+}
