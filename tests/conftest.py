@@ -9,6 +9,7 @@ import os
 import shutil
 from contextlib import asynccontextmanager
 
+import hypothesis
 import pytest
 import trio
 
@@ -19,6 +20,10 @@ from tailrace.wire.messages import Hello, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Config
 from tailrace_server.node import open_node
+
+# No test is about time: where others use the machine, an example of a millisecond may take a second.
+hypothesis.settings.register_profile("tailrace", deadline=None)
+hypothesis.settings.load_profile("tailrace")
 
 # No test of a few milliseconds takes so long: one that does hangs, and fails instead.
 TEST_SECONDS_MAX = 60.0

@@ -93,11 +93,23 @@ class Disk(Protocol):
     def rename(self, source: str, target: str) -> None:
         """Give a file another name, atomically; what had that name is gone."""
 
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name; FileExistsError where there is something of that name.
+
+        PermissionError or another OSError where the file system has no links, or the two are not on the same one.
+        """
+
     def remove(self, path: str) -> None:
-        """Remove a file; FileNotFoundError where there is none."""
+        """Remove a file's name; FileNotFoundError where there is none. Its space is free once nobody has it open."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory; OSError (ENOTEMPTY) where it is not, FileNotFoundError where there is none."""
 
     def sync_directory(self, path: str) -> None:
         """Make durable which names the directory holds."""
+
+    def free_bytes(self, path: str) -> int:
+        """How much this process may still write to the file system that ``path`` is on."""
 
     def lock(self, path: str) -> Lock:
         """Lock a file, made where it is missing, against all other processes and calls; BlockingIOError if it is.
@@ -122,6 +134,10 @@ def write_atomically(disk: Disk, path: str, data: Buffer) -> None:
     try:
         file.write_at(0, (data,), len(data))
         file.sync()
+    except OSError:
+        with contextlib.suppress(OSError):  # a disk that is full should not be so because of this
+            disk.remove(temporary)
+        raise
     finally:
         file.close()
     disk.rename(temporary, path)
@@ -252,8 +268,14 @@ class RealDisk:
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)
 
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
     def remove(self, path: str) -> None:
         os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
 
     def sync_directory(self, path: str) -> None:
         fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
@@ -261,6 +283,10 @@ class RealDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def free_bytes(self, path: str) -> int:
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
 
     def lock(self, path: str) -> RealLock:
         return RealLock(path)

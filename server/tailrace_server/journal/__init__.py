@@ -7,6 +7,7 @@ recovery.py   a journal opened after any kind of stop: the cases of a file, and 
 replay.py     the cases of a block record, pure
 clean.py      CLEAN, the mark of a clean stop
 lock.py       LOCK, one process per data directory
+reserve.py    RESERVE, space to empty a full disk with
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tailrace_server.journal.lock import lock_directory
 from tailrace_server.journal.reader import Record, Records
 from tailrace_server.journal.recovery import Recovered, open_journal
 from tailrace_server.journal.replay import BlockCase, Rollback, decide_block
+from tailrace_server.journal.reserve import Reserve
 from tailrace_server.journal.writer import Journal, JournalStatistics
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "RecordKind",
     "Records",
     "Recovered",
+    "Reserve",
     "Rollback",
     "TakenMark",
     "decide_block",

@@ -4,19 +4,17 @@ It is written last at a clean stop, and read and removed first at the next start
 agrees with what is found then: a mark of the stop before last, or one in a copied or restored directory, does not. A
 copy of a whole volume, which has the same inodes, can't be told apart this way.
 
-The file is JSON in one line, and in a second line XXH3-64 of the first one in hexadecimal.
+The file is one line of JSON with its checksum (sealed.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import xxhash
-
 from tailrace_server.host.disk import read_file
+from tailrace_server.sealed import seal, unseal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
 
 CLEAN_NAME = "CLEAN"
+FORMAT = "tailrace clean"
 VERSION = 1
 _TEMPORARY = CLEAN_NAME + ".new"
 
@@ -124,22 +123,17 @@ def _differs(field: str, marked: Any, is_now: Any) -> str:
 def encode_mark(mark: CleanMark) -> bytes:
     """The content of the file."""
     fields = mark._asdict() | {
-        "format": "tailrace clean",
-        "version": VERSION,
         "partitions": [[p.feed_id.hex(), p.partition, p.branch.hex(), p.high_seq] for p in mark.partitions],
     }
-    text = json.dumps(fields, sort_keys=True).encode()
-    return b"%s\n%016x\n" % (text, xxhash.xxh3_64_intdigest(text))
+    return seal(FORMAT, VERSION, fields)
 
 
 def decode_mark(data: bytes) -> CleanMark:
     """What ``encode_mark`` made. ValueError, which says what is wrong, for anything else."""
-    text, _, checksum = data.partition(b"\n")
-    if checksum != b"%016x\n" % xxhash.xxh3_64_intdigest(text):
-        raise ValueError("the mark of a clean stop is damaged: its checksum is wrong")
-    fields = json.loads(text)
-    if fields.get("version") != VERSION:
-        raise ValueError(f"the mark of a clean stop has version {fields.get('version')}, known is {VERSION}")
+    try:
+        fields = unseal(data, FORMAT, VERSION)
+    except ValueError as error:
+        raise ValueError(f"the mark of a clean stop can't be used: {error}") from None
     return CleanMark(
         journal_end=(fields["journal_end"][0], fields["journal_end"][1]),
         partitions=tuple(

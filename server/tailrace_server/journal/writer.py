@@ -9,6 +9,7 @@ while the loop's thread goes on appending; everything else belongs to that one t
 3. After a failed fsync, and after a failed write that could not be taken back, nothing is appended or synced any more:
    Linux marks the pages of a failed fsync clean, so that a second one would succeed without having written anything.
 4. A file is durable as a whole before its successor is created; the successor and its name are before it is used.
+5. A file is removed only once the removal of all older ones is durable, so that no crash leaves a gap.
 
 Space is allocated ahead: fdatasync then has no new size to commit. Measured on ext4 (a small append and its fdatasync,
 medians): 235 µs without, 160 µs with; for records of 116 KB no difference. What is allocated and not used are zeros,
@@ -17,6 +18,7 @@ which no record begins with, and it is cut off when the file is finished.
 
 from __future__ import annotations
 
+import collections
 import os
 import threading
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,10 +38,11 @@ from tailrace_server.journal.format import (
     lsn,
     pack_record,
     padded,
+    split_lsn,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tailrace.block import Block
     from tailrace_server.host.disk import Buffer, Disk, File
@@ -86,13 +89,15 @@ class Journal:
         header: FileHeader,
         offset: int,
         *,
-        older_files: int,
-        older_bytes: int,
+        older: Iterable[tuple[int, int]],
         file_bytes_max: int,
         token: Callable[[int], bytes],
         clock: Callable[[], float],
     ) -> None:
-        """For ``open_journal``: ``file``, durable up to ``offset``, is the newest one."""
+        """For ``open_journal``: ``file``, durable up to ``offset``, is the newest one.
+
+        ``older`` are number and bytes of the others, oldest first.
+        """
         assert FILE_HEADER_BYTES < file_bytes_max <= FILE_BYTES_MAX - 2 * PAYLOAD_BYTES_MAX
         self._disk = disk
         self._directory = directory
@@ -100,8 +105,10 @@ class Journal:
         self._token = token
         self._clock = clock
         self._lock = threading.Lock()  # held by whoever fsyncs, and by whoever puts another file in this one's place
-        self._older_files = older_files
-        self._older_bytes = older_bytes
+        self._older = collections.deque(older)
+        self._files_lock = threading.Lock()  # held for no system call: the older files are counted, or change
+        self._trim_lock = threading.Lock()
+        self._removal_is_durable = True
         self._stopped = ""
         self.failed: JournalFailed | None = None
         self._syncs = 0
@@ -121,12 +128,30 @@ class Journal:
         """Number of the newest file and where the next record will begin in it."""
         return self._number, self._offset
 
+    @property
+    def file_numbers(self) -> range:
+        """The numbers of all files; there is no gap."""
+        with self._files_lock:
+            return range(self._number - len(self._older), self._number + 1)
+
+    @property
+    def oldest_number(self) -> int:
+        """The number of the oldest file."""
+        return self.file_numbers[0]
+
+    @staticmethod
+    def file_of(place: int) -> int:
+        """The number of the file that holds the record whose end is the lsn ``place``."""
+        return split_lsn(place)[0]
+
     def statistics(self) -> JournalStatistics:
         """Sizes and times for status."""
+        with self._files_lock:
+            files, nbytes = len(self._older) + 1, sum(older_bytes for _, older_bytes in self._older)
         return JournalStatistics(
             self._number,
-            self._older_files + 1,
-            self._older_bytes + self._offset,
+            files,
+            nbytes + self._offset,
             self.written - self.synced,
             self._syncs,
             self._last_sync_seconds,
@@ -253,9 +278,9 @@ class Journal:
                 file.close()
                 raise self._fail("the next file could not be made durable", error) from error
             self._file.close()
-            self._older_files += 1
-            self._older_bytes += self._offset
-            self._use(file, header, FILE_HEADER_BYTES)
+            with self._files_lock:
+                self._older.append((self._number, self._offset))
+                self._use(file, header, FILE_HEADER_BYTES)
 
     def _finish(self) -> None:
         """Cut off what was allocated and not used, and make the file durable as a whole."""
@@ -267,6 +292,36 @@ class Journal:
             self._allocated = self._offset
         self._sync_file()
         self.synced = self.written
+
+    def trim(self, before_number: int) -> int:
+        """Remove all files with smaller numbers, oldest first, but never the newest one; how many were removed.
+
+        All that their records say has its home elsewhere, durably. Blocks for as long as the disk takes, and may run in
+        any thread. The directory is fsynced after each removal: where several were under way, a crash could undo that
+        of a file and keep that of its successor, and recovery takes a gap for damage.
+
+        OSError: some may have been removed, and are counted no more; the next call goes on from there. JournalFailed
+        after a failure of the journal, which is left for the next start as it is.
+        """
+        removed = 0
+        with self._trim_lock:
+            self._sync_removal()
+            while (oldest := self.oldest_number) < min(before_number, self._number):
+                if self._stopped:
+                    raise JournalFailed(self._stopped)
+                self._disk.remove(os.path.join(self._directory, file_name(oldest)))
+                self._removal_is_durable = False
+                with self._files_lock:
+                    self._older.popleft()
+                removed += 1
+                self._sync_removal()
+        return removed
+
+    def _sync_removal(self) -> None:
+        """Make the last removal durable, where it may not be."""
+        if not self._removal_is_durable:
+            self._disk.sync_directory(self._directory)
+            self._removal_is_durable = True
 
     def close(self) -> None:
         """Make everything durable and close the file; after a failure only close it. May be called again."""

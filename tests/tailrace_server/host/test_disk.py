@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -93,6 +94,77 @@ def test_replaces_a_file_whole(disk_and_directory):
     write_atomically(disk, directory + "/a", b"2nd")
     assert read_file(disk, directory + "/a") == b"2nd"
     assert disk.names(directory) == ["a"]
+
+
+def test_directories_are_among_the_names(disk_and_directory):
+    disk, directory = disk_and_directory
+    disk.make_directory(directory + "/x/y")
+    disk.create(directory + "/x/a").close()
+    assert disk.names(directory) == ["x"]
+    assert disk.names(directory + "/x") == ["a", "y"]
+    with pytest.raises(NotADirectoryError):
+        disk.names(directory + "/x/a")
+    with pytest.raises(FileNotFoundError):
+        disk.create(directory + "/z/a")
+    with pytest.raises(IsADirectoryError):
+        disk.create(directory + "/x")
+
+
+def test_a_link_is_a_second_name_of_one_file(disk_and_directory):
+    disk, directory = disk_and_directory
+    a, b = directory + "/a", directory + "/b"
+    write_atomically(disk, a, b"first")
+    disk.link(a, b)
+    with contextlib.closing(disk.open(a)) as one, contextlib.closing(disk.open(b)) as two:
+        assert one.identity() == two.identity()
+    with pytest.raises(FileExistsError):
+        disk.link(a, b)
+    with pytest.raises(FileNotFoundError):
+        disk.link(directory + "/missing", directory + "/c")
+    disk.rename(a, b)  # the system leaves both names of one file alone
+    assert disk.names(directory) == ["a", "b"]
+    write_atomically(disk, a, b"second")
+    assert read_file(disk, b) == b"first"
+    disk.remove(a)
+    assert read_file(disk, b) == b"first"
+
+
+def test_only_an_empty_directory_is_removed(disk_and_directory):
+    disk, directory = disk_and_directory
+    disk.make_directory(directory + "/x/y")
+    with pytest.raises(OSError, match="not empty") as caught:
+        disk.remove_directory(directory + "/x")
+    assert caught.value.errno == errno.ENOTEMPTY
+    disk.remove_directory(directory + "/x/y")
+    disk.remove_directory(directory + "/x")
+    assert disk.names(directory) == []
+    with pytest.raises(FileNotFoundError):
+        disk.remove_directory(directory + "/x")
+    disk.create(directory + "/a").close()
+    with pytest.raises(NotADirectoryError):
+        disk.remove_directory(directory + "/a")
+
+
+def test_free_space_is_told(disk_and_directory):
+    disk, directory = disk_and_directory
+    assert disk.free_bytes(directory) > 0
+
+
+def test_what_is_not_there_cannot_be_renamed_or_synced(disk_and_directory):
+    disk, directory = disk_and_directory
+    with pytest.raises(FileNotFoundError):
+        disk.rename(directory + "/missing", directory + "/a")
+    with pytest.raises(FileNotFoundError):
+        disk.sync_directory(directory + "/missing")
+
+
+def test_a_file_that_could_not_be_replaced_leaves_no_temporary(memory_disk):
+    disk = memory_disk(size_bytes=150)
+    write_atomically(disk, "/a", bytes(100))
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(disk, "/a", bytes(101))
+    assert disk.names("/") == ["a"]
+    assert read_file(disk, "/a") == bytes(100)
 
 
 def test_a_lock_is_exclusive_until_it_is_closed(disk_and_directory):

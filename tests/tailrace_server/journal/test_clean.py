@@ -83,7 +83,7 @@ def test_the_mark_is_durable_when_written_and_gone_when_taken(disk):
     assert calls == ["create", "write_at", "sync", "rename", "sync_directory"]
     calls.clear()
     take_clean(disk, "/data")
-    assert calls == ["read_at", "remove", "sync_directory"]
+    assert calls == ["open", "open", "read_at", "remove", "sync_directory"]
 
 
 @given(

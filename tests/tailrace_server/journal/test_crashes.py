@@ -21,7 +21,7 @@ FEED = b"F" * 16
 BRANCH = b"B" * 16
 FILE_BYTES_MAX = 1_000
 
-WRITES = ["small", "block", "long", "long", "sync", "sync"]
+WRITES = ["small", "block", "long", "long", "sync", "sync", "trim"]
 FAULTS = ["fill", "bad sync", "kill", "cut", "cut in recovery", "crash while writing"]
 STEPS = st.lists(st.sampled_from(WRITES * 2 + FAULTS), max_size=40)
 
@@ -37,36 +37,58 @@ def small_bounds():
 
 
 class Life:
-    """A journal through crashes, beside the list of what it has to hold."""
+    """A journal through crashes, beside the list of what it has to hold.
+
+    Of that, the first ``trimmable`` may be gone: files that held nothing else were to be removed.
+    """
 
     def __init__(self, disk, rnd):
         self.disk = disk
         self.rnd = rnd
         self.written = []  # payloads and blocks in order
+        self.lsns = []  # what append gave for them
         self.durable = 0  # how many of them a sync has covered
+        self.trimmable = 0
         self.counter = 0
         self.open()
 
     def open(self):
         self.journal, recovered = open_journal(self.disk, "/journal", file_bytes_max=FILE_BYTES_MAX)
-        found = [record.block or record.payload for record in recovered.records]
-        assert found == self.written[: len(found)]
-        assert len(found) >= self.durable
+        found, trimmed = self.found(recovered)
+        assert len(found) >= self.durable - trimmed
         self.written, self.durable = found, len(found)
+        self.trimmable -= trimmed
+        self.lsns = [record.lsn for record in recovered.records]
         assert self.journal.synced == self.journal.written
+
+    def found(self, recovered):
+        """The records that are there, and how many of ``written`` are gone that stood in front of them."""
+        found = [record.block or record.payload for record in recovered.records]
+        trimmed = self.written.index(found[0]) if found else min(self.trimmable, len(self.written))
+        assert trimmed <= self.trimmable
+        assert found == self.written[trimmed : trimmed + len(found)]
+        return found, trimmed
+
+    def trim(self):
+        """All files below some file."""
+        before = self.rnd.randint(self.journal.oldest_number, self.journal.end[0])
+        self.trimmable = max(self.trimmable, sum(self.journal.file_of(lsn) < before for lsn in self.lsns))
+        with contextlib.suppress(OSError, JournalFailed):
+            self.journal.trim(before)
 
     def append(self, what):
         self.counter += 1
         try:
             if what == "block":
                 made = encode_block([b"%d" % self.counter], [b"v" * 50], partition=1).stamped(self.counter, 1)
-                self.journal.append_block(FEED, 1, BRANCH, made)
+                lsn = self.journal.append_block(FEED, 1, BRANCH, made)
             else:
                 made = b"%d " % self.counter * (1 if what == "small" else 100)
-                self.journal.append(RecordKind.FLUSHED, FEED, 1, made)
+                lsn = self.journal.append(RecordKind.FLUSHED, FEED, 1, made)
         except (NoSpace, JournalFailed):
             return
         self.written.append(made)
+        self.lsns.append(lsn)
 
     def sync(self):
         count = len(self.written)
@@ -81,6 +103,8 @@ class Life:
             self.append(what)
         elif what == "sync":
             self.sync()
+        elif what == "trim":
+            self.trim()
         elif what == "fill":
             self.fill()
         elif what == "bad sync":
@@ -91,7 +115,7 @@ class Life:
     def fill(self):
         """The disk is full for some writes, one of which is cut somewhere."""
         size = self.disk.size_bytes
-        self.disk.size_bytes -= self.disk.free_bytes - self.rnd.randint(0, 300)
+        self.disk.size_bytes -= self.disk.free - self.rnd.randint(0, 300)
         for _ in range(3):
             self.append("long")
         self.disk.size_bytes = size
@@ -215,9 +239,9 @@ def test_damage_below_synced_stops_with_file_and_offset(memory_disk, steps, rnd)
         assert f"{damage.file} at offset {damage.offset}" in str(damage)
         return
     assert place >= known
-    found = [record.block or record.payload for record in recovered.records]
-    assert found == written[: len(found)]
-    assert len(found) >= durable
+    life.written = written
+    found, trimmed = life.found(recovered)
+    assert len(found) >= durable - trimmed
 
 
 def live(disk, seed):

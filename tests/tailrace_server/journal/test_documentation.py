@@ -10,6 +10,7 @@ from tailrace.block import encode_block
 from tailrace_server.journal import CleanPartition, RecordKind, open_journal, write_clean
 from tailrace_server.journal.format import FILE_HEADER_BYTES, PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES
 from tailrace_server.journal.recovery import REPLACE_BYTES_MAX, STOPS, FileCase
+from tailrace_server.journal.reserve import RESERVE_BYTES_DEFAULT
 from tailrace_server.journal.writer import ALLOCATE_BYTES, FILE_BYTES_DEFAULT
 
 PAGE = (Path(__file__).parents[3] / "docs" / "formats" / "journal.md").read_text()
@@ -59,7 +60,7 @@ def test_the_fields_lie_back_to_back():
 
 
 def test_the_bounds_are_those_of_the_code():
-    for bound in (PAYLOAD_BYTES_MAX, REPLACE_BYTES_MAX):
+    for bound in (PAYLOAD_BYTES_MAX, REPLACE_BYTES_MAX, RESERVE_BYTES_DEFAULT):
         assert f"{bound:,}" in PAGE
     assert FILE_BYTES_DEFAULT == 256 << 20
     assert ALLOCATE_BYTES == 4 << 20

@@ -377,7 +377,7 @@ def test_lsns_go_on(disk):
 
 def test_a_full_disk_stops_the_start_and_changes_nothing(disk):
     write(disk, 1, 2, synced=[1])
-    disk.size_bytes -= disk.free_bytes
+    disk.size_bytes -= disk.free
     with pytest.raises(NoSpace, match="to recover the journal in /journal"):
         recover(disk)
     disk.kill()

@@ -223,7 +223,7 @@ def test_syncs_in_a_thread_and_rotations_get_along(disk):
 def test_hazard_6d_a_full_disk_leaves_no_part_of_a_record(disk, journal):
     append(journal, b"first")
     journal.sync()
-    disk.size_bytes -= disk.free_bytes
+    disk.size_bytes -= disk.free
     written, end = journal.written, journal.end
     with pytest.raises(NoSpace, match="no space is left for the journal in /journal"):
         append(journal, bytes(ALLOCATE_BYTES))
@@ -296,7 +296,7 @@ def test_a_bad_disk_ends_the_journal(disk, journal):
 
 def test_a_write_that_cannot_be_taken_back_ends_the_journal(disk, journal):
     append(journal, b"kept")
-    disk.size_bytes -= disk.free_bytes
+    disk.size_bytes -= disk.free
     fail(disk, "truncate")
     with pytest.raises(JournalFailed, match="could not be taken back"):
         append(journal, bytes(ALLOCATE_BYTES))

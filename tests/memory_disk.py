@@ -1,0 +1,488 @@
+"""A disk in memory that loses what was not synced, tears writes, fills up, rots, and fails when it is told to.
+
+What a power cut leaves (``cut_power``) is chosen from everything that a journaling file system may leave:
+
+1. **Content.** Every change of a file since its last sync is there or not, each on its own: a write by sectors of 64
+   bytes (far below a real one, so that small records are torn at every place), the last write up to any byte, a
+   truncation or allocation as a whole. A file's new size may be there without the data, which reads as zeros then.
+2. **Names.** Every creation, link, rename and removal of a name since the last sync of its directory is there or not,
+   each on its own, with one rule: none is there without the earlier ones of the same names, and a directory is not
+   removed without what was removed or moved out of it. A rename is there for both of its names, or for neither.
+3. Content and names know nothing of each other: a name may be durable and its file empty, and the other way round.
+
+So ext4's and XFS's behaviour (the journal is replayed in order, hence a beginning of all changes of names) is one of
+many, and so is that of file systems which commit one directory or one file before the others. ``survivals`` lists all
+choices of the second kind, for tests that try every one. What no file system with a journal does is left out: half a
+rename, a name of a file that never was, two files in one.
+
+A process that is killed (``kill``) loses nothing, but the rest of a write that it was in (``torn_bytes``).
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import itertools
+import os
+import random
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+SECTOR_BYTES = 64
+
+# Calls that change nothing; of these a crash test need not try each.
+READING = frozenset({"read_at", "names", "open", "free_bytes"})
+
+
+class Crashed(BaseException):
+    """The machine stops here: no handler of the code under test may go on."""
+
+
+class Fate(random.Random):
+    """Chance that always decides alike: of what was not synced everything is there, or nothing."""
+
+    def __init__(self, *, keeps: bool) -> None:
+        super().__init__(0)
+        self._keeps = keeps
+
+    def random(self) -> float:
+        return 0.0 if self._keeps else 1.0
+
+    def randint(self, a: int, b: int) -> int:
+        return b if self._keeps else a
+
+
+KEEP = Fate(keeps=True)
+LOSE = Fate(keeps=False)
+
+
+class Inode:
+    """A file: what is on the platter, what the page cache shows, and the changes between the two."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.opened = 0
+        self.durable = bytearray()
+        self.content = bytearray()
+        self.pending: list[tuple[int, bytes | None]] = []  # (offset, data) of a write, (size, None) of a truncation
+
+    def change(self, offset: int, data: bytes | None) -> None:
+        apply_change(self.content, offset, data)
+        self.pending.append((offset, data))
+
+    def sync(self) -> None:
+        for offset, data in self.pending:
+            apply_change(self.durable, offset, data)
+        self.pending.clear()
+
+    def survive(self, rnd: random.Random) -> None:
+        """Power fails: rule 1 of the module."""
+        length = len(self.content)
+        if self.pending and self.pending[-1][1]:
+            offset, data = self.pending.pop()
+            self.pending.append((offset, data[: rnd.randint(0, len(data))]))
+        for offset, data in self.pending:
+            if data is None:
+                if rnd.random() < 0.5:
+                    apply_change(self.durable, offset, None)
+                continue
+            for begin in range(0, len(data), SECTOR_BYTES):
+                if rnd.random() < 0.7:
+                    apply_change(self.durable, offset + begin, data[begin : begin + SECTOR_BYTES])
+        if len(self.durable) < length and rnd.random() < 0.5:  # the size was written, and the data was not
+            apply_change(self.durable, length, None)
+        self.pending.clear()
+        self.content = bytearray(self.durable)
+
+
+def apply_change(target: bytearray, offset: int, data: bytes | None) -> None:
+    if data is None:
+        del target[offset:]
+        target.extend(bytes(offset - len(target)))
+        return
+    target.extend(bytes(max(0, offset - len(target))))
+    target[offset : offset + len(data)] = data
+
+
+class NameChange(NamedTuple):
+    """A change of names that is not durable yet: the name that goes, the one that comes, and the file that it is of.
+
+    ``inode`` is None where a name only goes; ``is_directory`` where it is that of a directory.
+    """
+
+    gone: str | None
+    come: str | None
+    inode: Inode | None
+    is_directory: bool = False
+
+    @property
+    def names(self) -> set[str]:
+        return {name for name in (self.gone, self.come) if name is not None}
+
+    def needs(self, earlier: NameChange) -> bool:
+        """Rule 2 of the module: this one is there only where ``earlier``, which came before it, is."""
+        if self.names & earlier.names:
+            return True
+        return self.is_directory and any(os.path.dirname(name) == self.gone for name in earlier.names)
+
+    def touches(self, directory: str) -> bool:
+        return any(os.path.dirname(name) == directory for name in self.names)
+
+
+def failure(code: int, path: str) -> OSError:
+    """What the system would raise."""
+    return OSError(code, os.strerror(code), path)
+
+
+class MemoryFile:
+    """A ``tailrace_server.host.disk.File``; dead as soon as the machine or the process is."""
+
+    def __init__(self, disk: MemoryDisk, path: str, inode: Inode) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self._life = disk.life
+        self._open = True
+        inode.opened += 1
+
+    def _call(self, name: str) -> None:
+        assert self._open
+        assert self._life == self._disk.life
+        self._disk.call(name, self._path)
+
+    def read_at(self, offset: int, nbytes: int) -> bytes:
+        self._call("read_at")
+        return bytes(self._inode.content[offset : offset + nbytes])
+
+    def write_at(self, offset: int, buffers, nbytes: int) -> None:
+        data = b"".join(buffers)
+        assert len(data) == nbytes
+        try:
+            self._call("write_at")
+        except BaseException:
+            self._write_part(offset, data[: self._disk.torn_bytes])
+            raise
+        missing = self._growth(offset + nbytes) - self._disk.free
+        if missing > 0:
+            self._write_part(offset, data[: max(0, nbytes - missing)])
+            raise failure(errno.ENOSPC, self._path)
+        self._inode.change(offset, data)
+
+    def _write_part(self, offset: int, data: bytes) -> None:
+        if data:
+            self._inode.change(offset, data)
+
+    def _growth(self, end: int) -> int:
+        return max(0, end - len(self._inode.content))
+
+    def allocate(self, offset: int, nbytes: int) -> bool:
+        try:
+            self._call("allocate")
+        except OSError:
+            return False
+        growth = self._growth(offset + nbytes)
+        if growth > self._disk.free:
+            return False
+        if growth > 0:
+            self._inode.change(offset + nbytes, None)
+        return True
+
+    def truncate(self, size: int) -> None:
+        self._call("truncate")
+        self._inode.change(size, None)
+
+    def sync(self) -> None:
+        try:
+            self._call("sync")
+        except OSError:  # as Linux does: the pages count as clean, a second fsync has nothing to write
+            self._inode.pending.clear()
+            raise
+        self._inode.sync()
+
+    def size(self) -> int:
+        return len(self._inode.content)
+
+    def identity(self) -> tuple[int, int]:
+        return self._disk.device, self._inode.number
+
+    def close(self) -> None:
+        if self._open and self._life == self._disk.life:
+            self._inode.opened -= 1
+            self._disk.forget_unnamed()
+        self._open = False
+
+
+class MemoryLock:
+    def __init__(self, disk: MemoryDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+
+    def close(self) -> None:
+        self._disk.locks.discard(self._path)
+
+
+class MemoryDisk:
+    """A ``tailrace_server.host.disk.Disk``.
+
+    ``before`` is called with the name and path of each call that can fail, before it has an effect: it may raise
+    OSError to make the call fail, or ``Crashed``. ``calls`` counts them all, ``changes`` those that change something.
+    Of a write that is stopped so, the first ``torn_bytes`` are written. ``size_bytes`` is the size of the disk, and
+    ``free`` what is left of it: files count while they have a name or are open, once however many names they have.
+    """
+
+    Crashed = Crashed
+
+    def __init__(self, *, size_bytes: int = 1 << 40) -> None:
+        self.size_bytes = size_bytes
+        self.device = 7
+        self.machine = "a machine"
+        self.life = 0
+        self.calls = 0
+        self.changes = 0
+        self.torn_bytes = 0
+        self.before: Callable[[str, str], None] | None = None
+        self.locks: set[str] = set()
+        self.names_now: dict[str, Inode] = {}
+        self.names_durable: dict[str, Inode] = {}
+        self.directories = {"/"}
+        self.directories_durable = {"/"}
+        self.pending: list[NameChange] = []
+        self._unnamed: list[Inode] = []  # removed, and still open
+        self._inodes = 100
+
+    # What goes wrong.
+
+    def call(self, name: str, path: str) -> None:
+        if self.before is not None:
+            self.before(name, path)
+        self.calls += 1
+        self.changes += name not in READING
+
+    def fail_at(self, number: int, code: int) -> None:
+        """Let one call fail with this errno: that before which ``number`` others succeed, whatever it is."""
+        self._stop_at("calls", number, lambda path: failure(code, path))
+
+    def crash_at(self, number: int) -> None:
+        """Stop at a call: that before which ``number`` others have changed something. All later ones stop as well."""
+        self._stop_at("changes", number, lambda path: Crashed())
+
+    def _stop_at(self, counter: str, number: int, error: Callable[[str], BaseException]) -> None:
+        place = getattr(self, counter) + number
+
+        def before(name: str, path: str) -> None:
+            if getattr(self, counter) < place or (counter == "changes" and name in READING):
+                return
+            if counter == "calls":
+                self.before = None
+            raise error(path)
+
+        self.before = before
+
+    def kill(self) -> None:
+        """The process dies; all that it wrote is there."""
+        self.life += 1
+        self.locks.clear()
+        self.before = None
+        for inode in (*self.names_now.values(), *self._unnamed):
+            inode.opened = 0
+        self._unnamed.clear()
+
+    def cut_power(self, rnd: random.Random, names: Iterable[int] | None = None) -> None:
+        """The machine dies; of what was not synced any part is there, as the module says and ``rnd`` decides.
+
+        ``names``, one of ``survivals``, are the changes of names that are there.
+        """
+        self.kill()
+        kept = set(self._choose(rnd) if names is None else names)
+        for index, change in enumerate(self.pending):
+            if index in kept:
+                self._apply(self.names_durable, self.directories_durable, change)
+        self.pending.clear()
+        self.names_now = dict(self.names_durable)
+        self.directories = set(self.directories_durable)
+        for inode in self._inodes_now():
+            inode.survive(rnd)
+
+    def survivals(self) -> Iterator[frozenset[int]]:
+        """Every set of changes of names that a power cut may leave, as places in ``pending``."""
+        for count in range(len(self.pending) + 1):
+            for chosen in itertools.combinations(range(len(self.pending)), count):
+                if self._closure(chosen) == frozenset(chosen):
+                    yield frozenset(chosen)
+
+    def _choose(self, rnd: random.Random) -> frozenset[int]:
+        """Half of the time a beginning, as ext4 leaves it, and otherwise any set that may be left."""
+        count = len(self.pending)
+        if rnd.random() < 0.5:
+            return frozenset(range(rnd.randint(0, count)))
+        dropped = {index for index in range(count) if rnd.random() >= 0.5}
+        return frozenset(index for index in range(count) if not self._closure((index,)) & dropped)
+
+    def _closure(self, chosen: Iterable[int]) -> frozenset[int]:
+        """These changes, and all that they need."""
+        closed = set(chosen)
+        for index in range(len(self.pending) - 1, -1, -1):
+            if index in closed:
+                closed.update(i for i in range(index) if self.pending[index].needs(self.pending[i]))
+        return frozenset(closed)
+
+    def fork(self) -> MemoryDisk:
+        """A disk in the same state, that goes its own way from here on; nothing is planned to go wrong on it."""
+        before, self.before = self.before, None
+        try:
+            return copy.deepcopy(self)
+        finally:
+            self.before = before
+
+    def content(self, path: str) -> bytearray:
+        """A file's bytes, to look at, and to damage on the platter and in the cache (they are made the same)."""
+        inode = self.names_now[path]
+        inode.sync()
+        inode.durable = inode.content
+        return inode.content
+
+    def flip(self, path: str, bit: int) -> None:
+        """Change a bit of a file, counted from its first byte's least one."""
+        self.content(path)[bit >> 3] ^= 1 << (bit & 7)
+
+    @property
+    def free(self) -> int:
+        """Bytes that are left; negative where ``size_bytes`` was made smaller than what is there."""
+        return self.size_bytes - sum(len(inode.content) for inode in self._inodes_now())
+
+    def _inodes_now(self) -> list[Inode]:
+        """Every file that has a name or is open, once."""
+        return list({inode.number: inode for inode in (*self.names_now.values(), *self._unnamed)}.values())
+
+    def forget_unnamed(self) -> None:
+        """A file that has no name ends when nobody has it open."""
+        self._unnamed = [inode for inode in self._unnamed if inode.opened]
+
+    # Names.
+
+    @staticmethod
+    def _apply(names: dict[str, Inode], directories: set[str], change: NameChange) -> None:
+        if change.is_directory:
+            directories.discard(change.gone or "")
+            return
+        if change.gone is not None:
+            names.pop(change.gone, None)
+        if change.come is not None and change.inode is not None:
+            names[change.come] = change.inode
+
+    def _change_name(self, change: NameChange) -> None:
+        before = self._inodes_now()
+        self._apply(self.names_now, self.directories, change)
+        self.pending.append(change)
+        self._unnamed = [inode for inode in before if inode.opened and inode not in self.names_now.values()]
+
+    def _make_durable(self, chosen: Iterable[int]) -> None:
+        closed = self._closure(chosen)
+        for index, change in enumerate(self.pending):
+            if index in closed:
+                self._apply(self.names_durable, self.directories_durable, change)
+        self.pending = [change for index, change in enumerate(self.pending) if index not in closed]
+
+    def _inode(self, path: str) -> Inode:
+        if path in self.directories:
+            raise failure(errno.EISDIR, path)
+        if path not in self.names_now:
+            raise failure(errno.ENOENT, path)
+        return self.names_now[path]
+
+    def _check_place(self, path: str) -> None:
+        """A name can be made only in a directory that is there."""
+        if path in self.directories:
+            raise failure(errno.EISDIR, path)
+        if os.path.dirname(path) not in self.directories:
+            raise failure(errno.ENOENT, path)
+
+    def make_directory(self, path: str) -> None:
+        missing = []
+        while path not in self.directories:
+            missing.append(path)
+            path = os.path.dirname(path)
+        for directory in reversed(missing):
+            self.call("make_directory", directory)
+            self._make_durable(index for index, change in enumerate(self.pending) if directory in change.names)
+            self.directories.add(directory)
+            self.directories_durable.add(directory)
+
+    def names(self, path: str) -> list[str]:
+        self.call("names", path)
+        if path not in self.directories:
+            raise failure(errno.ENOTDIR if path in self.names_now else errno.ENOENT, path)
+        there = (*self.names_now, *(self.directories - {"/"}))
+        return sorted(os.path.basename(name) for name in there if os.path.dirname(name) == path)
+
+    def exists(self, path: str) -> bool:
+        return path in self.names_now or path in self.directories
+
+    def create(self, path: str) -> MemoryFile:
+        self._check_place(path)
+        self.call("create", path)
+        if path in self.names_now:
+            self.names_now[path].change(0, None)
+        else:
+            self._inodes += 1
+            self._change_name(NameChange(None, path, Inode(self._inodes)))
+        return MemoryFile(self, path, self.names_now[path])
+
+    def open(self, path: str, *, writable: bool = False) -> MemoryFile:
+        self.call("open", path)
+        return MemoryFile(self, path, self._inode(path))
+
+    def rename(self, source: str, target: str) -> None:
+        inode = self._inode(source)
+        self._check_place(target)
+        self.call("rename", source)
+        if self.names_now.get(target) is not inode:  # two names of one file: the system does nothing then
+            self._change_name(NameChange(source, target, inode))
+
+    def link(self, source: str, target: str) -> None:
+        inode = self._inode(source)
+        if self.exists(target):
+            raise failure(errno.EEXIST, target)
+        self._check_place(target)
+        self.call("link", target)
+        self._change_name(NameChange(None, target, inode))
+
+    def remove(self, path: str) -> None:
+        self._inode(path)
+        self.call("remove", path)
+        self._change_name(NameChange(path, None, None))
+
+    def remove_directory(self, path: str) -> None:
+        if path not in self.directories:
+            raise failure(errno.ENOTDIR if path in self.names_now else errno.ENOENT, path)
+        self.call("remove_directory", path)
+        if any(os.path.dirname(name) == path for name in (*self.names_now, *self.directories)):
+            raise failure(errno.ENOTEMPTY, path)
+        self._change_name(NameChange(path, None, None, is_directory=True))
+
+    def sync_directory(self, path: str) -> None:
+        if path not in self.directories:
+            raise failure(errno.ENOENT, path)
+        self.call("sync_directory", path)
+        self._make_durable(index for index, change in enumerate(self.pending) if change.touches(path))
+
+    def free_bytes(self, path: str) -> int:
+        self.call("free_bytes", path)
+        return max(0, self.free)
+
+    def lock(self, path: str) -> MemoryLock:
+        if path in self.locks:
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)
+        file = self.create(path)
+        file.write_at(0, (b"4711\n",), 5)
+        file.close()
+        self.locks.add(path)
+        return MemoryLock(self, path)
+
+    def machine_id(self) -> str:
+        return self.machine
+
+    def real_path(self, path: str) -> str:
+        return os.path.normpath(path)
