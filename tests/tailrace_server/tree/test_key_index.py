@@ -1,10 +1,14 @@
+from contextlib import contextmanager
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.block import encode_block
+from tailrace.block import Stamps, encode_block
 from tailrace.hashing import key_hash
+from tailrace_server.tree import aging, runs
 from tailrace_server.tree import key_index as module
+from tailrace_server.tree import tree as tree_module
 from tailrace_server.tree.key_index import SLICE_ROWS, KeyIndex, OpenBlocks
 from tailrace_server.tree.tree import Tree
 
@@ -65,6 +69,111 @@ def test_keys_of_equal_hash_are_told_apart(made, hash_of):
         module.key_hash = before
 
 
+@contextmanager
+def small_bounds():
+    """Runs, slices, chunks and merged blocks of a few rows."""
+    values = {
+        (module, "SLICE_ROWS"): 8,
+        (module, "RUN_ROWS_MIN"): 5,
+        (runs, "RUN_ENTRIES_MAX"): 20,
+        (tree_module, "CHUNK_BLOCKS_MAX"): 3,
+        (aging, "WAITING_CHUNKS_MAX"): 3,
+    }
+    before = {key: getattr(*key) for key in values}
+    for (place, name), value in values.items():
+        setattr(place, name, value)
+    try:
+        yield
+    finally:
+        for (place, name), value in before.items():
+            setattr(place, name, value)
+
+
+MANY_KEYS = [b"key %d" % number for number in range(40)]
+rows = st.tuples(st.sampled_from(MANY_KEYS), st.none() | st.binary(max_size=3))
+lives = st.lists(
+    st.tuples(st.just("append"), st.lists(rows, min_size=1, max_size=3) | st.lists(rows, min_size=5, max_size=30))
+    | st.tuples(st.just("step"), st.integers(1, 9))
+    | st.tuples(st.just("find"), st.none())
+    | st.tuples(st.just("merge"), st.none())
+    | st.tuples(st.just("drop"), st.integers(1, 40)),
+    max_size=60,
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(lives, st.sampled_from([key_hash, lambda key: len(key), lambda key: key_hash(key) % 11]), st.booleans())
+def test_an_index_is_a_dict_through_merges_and_flushes(life, hash_of, compress):
+    before, module.key_hash = module.key_hash, hash_of
+    try:
+        with small_bounds():
+            live(life, hash_of, compress)
+    finally:
+        module.key_hash = before
+
+
+def block_after(tree, batch, hash_of, compress):
+    """A block of ``batch``, with gaps between its seqs where its first value is a long one; and its newest rows."""
+    step = 2 if len(batch[0][1] or b"") == 3 else 1
+    keys, values = zip(*batch, strict=True)
+    seqs = range(tree.last_seq + 1, tree.last_seq + 1 + step * len(batch), step)
+    stamps = Stamps(seqs, [1000 + seq // 4 for seq in seqs])
+    hashes = [hash_of(key) for key in keys]
+    block = encode_block(keys, values, partition=0, hashes=hashes, compress=compress, stamps=stamps)
+    return block, dict(zip(keys, zip(*stamps, values, strict=True), strict=True))
+
+
+def live(life, hash_of, compress):
+    tree, index, model, flushed_seq = Tree(), KeyIndex(), {}, 0
+    for kind, what in [*life, ("find", None)]:
+        match kind:
+            case "append":
+                block, newest = block_after(tree, what, hash_of, compress)
+                model |= newest
+                tree = tree.append(block)
+            case "step":
+                left = iter(range(what))
+                index.catch_up(tree, lambda left=left: next(left, None) is None)
+            case "merge":
+                tree = tree.merge_aged(tree.last_seq)
+            case "drop":
+                flushed_seq = min(flushed_seq + what, tree.last_seq)
+                tree = tree.drop_through(flushed_seq)
+                index.drop_through(flushed_seq)
+            case "find":
+                level_with(tree, index)
+                for key in MANY_KEYS:
+                    known = model.get(key)
+                    expected = known if known is not None and known[0] > flushed_seq else None
+                    assert index.find(tree, key) == expected, key
+        index.check()
+
+
+def test_a_tree_that_begins_above_0_is_caught_up_with():
+    tree = Tree(base_seq=100)
+    index = level_with(tree)
+    assert index.find(tree, b"a") is None
+    tree = tree.append(encode_block([b"a"], [b"1"], partition=0).stamped(101, 7))
+    assert level_with(tree, index).find(tree, b"a") == (101, 7, b"1")
+
+
+def test_a_merged_block_that_reaches_below_the_flush_gives_only_what_is_above():
+    tree = tree_of([[(b"%d" % number, b"v")] for number in range(64)]).merge_aged(64)
+    index = level_with(tree)
+    flushed = tree.drop_through(10)
+    assert flushed.first_seq == 1
+    index.drop_through(10)
+    for again in (index, level_with(flushed, fresh_above(10))):
+        assert again.find(flushed, b"9") is None
+        assert again.find(flushed, b"10") == (11, 1110, b"v")
+
+
+def fresh_above(seq):
+    index = KeyIndex()
+    index.drop_through(seq)
+    return index
+
+
 def test_a_wrong_hash_of_a_producer_hides_no_other_key(monkeypatch):
     """Hashes are the producer's word: another key under the hash of b"a" comes after it, and b"a" is found still."""
     tree = tree_of([[(b"a", b"1")]])
@@ -83,15 +192,36 @@ def test_catching_up_goes_in_slices_and_goes_on_where_it_stopped():
     rows = 3 * SLICE_ROWS + 17
     keys = [b"%d" % (number % 5000) for number in range(rows)]
     tree = tree_of([list(zip(keys, keys, strict=True)), [(b"7", None)]])
-    index, seen = KeyIndex(), []
+    index, seen = KeyIndex(), [0]
     while not index.catch_up(tree, lambda: True):
+        index.check()
         assert index.indexed_seq < tree.last_seq
+        assert index.indexed_seq - seen[-1] <= SLICE_ROWS
         seen.append(index.indexed_seq)
-    assert seen == [SLICE_ROWS, 2 * SLICE_ROWS, 3 * SLICE_ROWS, rows]
+    assert sorted(set(seen)) == [0, SLICE_ROWS, 2 * SLICE_ROWS, 3 * SLICE_ROWS, rows]
     newest = {key: seq for seq, key in enumerate(keys, 1)} | {b"7": rows + 1}
     for key, seq in newest.items():
         assert index.find(tree, key).seq == seq
     assert index.find(tree, b"7").value is None
+
+
+def test_single_rows_are_sealed_before_the_dict_is_too_large(monkeypatch):
+    monkeypatch.setattr(module, "SLICE_ROWS", 10)
+    tree = tree_of([[(b"%d" % number, b"v")] for number in range(75)])
+    index = KeyIndex()
+    while not index.catch_up(tree, lambda: True):
+        index.check()
+    index.check()
+    assert len(index._fresh) == 5
+    for number in range(75):
+        assert index.find(tree, b"%d" % number).seq == number + 1
+
+
+def test_memory_is_16_bytes_a_row():
+    rows = 20 * SLICE_ROWS
+    tree = tree_of([[(b"%d" % number, b"") for number in range(rows)[at : at + 50_000]] for at in (0, 50_000)])
+    index = level_with(tree)
+    assert index.memory_bytes < 16.5 * rows
 
 
 def test_it_is_not_behind_the_tree_when_it_is_asked():

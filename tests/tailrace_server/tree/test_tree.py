@@ -2,8 +2,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.block import encode_block
+from tailrace.block import Block, encode_block
 from tailrace_server.tree import tree as module
+from tailrace_server.tree.aging import chunk_of
+from tailrace_server.tree.memory import memory_of_all
 from tailrace_server.tree.tree import CHUNK_BLOCKS_MAX, Tree
 
 
@@ -34,7 +36,7 @@ def small_chunks(monkeypatch):
 
 @settings(max_examples=200)
 @given(
-    st.lists(st.integers(1, 4), min_size=1, max_size=40),
+    st.lists(st.integers(1, 4), max_size=40),
     st.lists(st.integers(0, 120), max_size=3),
     st.sampled_from([1, 3, CHUNK_BLOCKS_MAX]),
 )
@@ -47,33 +49,56 @@ def test_a_tree_is_a_list_of_blocks(row_counts, drops, chunk_blocks_max):
 
 
 def check_against_a_list(made, drops):
-    tree = grown(Tree(), made)
+    tree, rest = grown(Tree(), made), made
     for drop in drops:
-        smaller = tree.drop_through(drop)
-        rest = held(smaller)
-        assert rest == held(tree)[len(held(tree)) - len(rest) :], "only the head may go"
-        assert rest, "the last chunk stays"
-        dropped = held(tree)[: len(held(tree)) - len(rest)]
-        assert all(block.header.last_seq <= drop for block in dropped)
-        tree = smaller
+        tree = tree.drop_through(drop)
+        rest = [block for block in rest if block.header.last_seq > drop]
+        assert held(tree) == rest, "exactly what ends at or below it goes"
+        tree.check()
+    last_seq = made[-1].header.last_seq if made else 0
     tree.check()
-    rest = held(tree)
-    assert (tree.first_seq, tree.last_seq) == (rest[0].header.first_seq, rest[-1].header.last_seq)
+    assert tree.last_seq == last_seq, "dropping does not change where it ends"
+    assert tree.base_seq == (rest[0].header.first_seq - 1 if rest else last_seq)
+    assert tree.first_seq == (rest[0].header.first_seq if rest else 0)
     assert (tree.block_count, tree.nbytes) == (len(rest), sum(block.nbytes for block in rest))
     assert list(tree.newest_first()) == rest[::-1]
-    for seq in range(tree.last_seq + 3):
+    for seq in range(-1, tree.last_seq + 3):
         assert list(tree.blocks_after(seq)) == [block for block in rest if block.header.last_seq > seq]
         holding = [block for block in rest if block.header.first_seq <= seq <= block.header.last_seq]
         assert tree.find(seq) is (holding[0] if holding else None)
+    more = blocks([2] * 7, last_seq + 1)
+    grown(tree, more).check()
+    assert held(grown(tree, more)) == [*rest, *more]
 
 
 def test_an_empty_tree():
     tree = Tree()
     tree.check()
-    assert (tree.first_seq, tree.last_seq, tree.block_count, tree.nbytes) == (0, 0, 0, 0)
+    assert (tree.first_seq, tree.last_seq, tree.block_count, tree.nbytes, tree.memory_bytes) == (0, 0, 0, 0, 0)
     assert tree.find(0) is tree.find(1) is None
     assert held(tree) == list(tree.newest_first()) == []
     assert held(tree.drop_through(10)) == []
+    assert tree.drop_through(10).last_seq == 0
+
+
+def test_an_empty_tree_knows_where_it_ends():
+    flushed = grown(Tree(), blocks([3, 2])).drop_through(5)
+    for tree in (flushed, Tree(5), Tree(base_seq=5)):
+        tree.check()
+        assert (tree.base_seq, tree.last_seq, tree.first_seq, tree.block_count) == (5, 5, 0, 0)
+        assert tree.find(5) is None
+        with pytest.raises(AssertionError, match="contiguous"):
+            tree.append(blocks([1])[0])
+        (block,) = blocks([2], 6)
+        assert tree.append(block).first_seq == 6
+        assert tree.append(block).base_seq == 5
+
+
+def test_a_block_that_ends_above_what_is_dropped_stays_whole():
+    tree = grown(Tree(), blocks([3, 4, 2])).drop_through(5)
+    tree.check()
+    assert (tree.base_seq, tree.first_seq) == (3, 4)
+    assert tree.find(4) is tree.find(7)
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -88,7 +113,7 @@ def test_a_root_never_changes():
         root.check()
     for tree in dropped:
         tree.check()
-    assert held(dropped[-1])[0] is made[6]
+    assert held(dropped[-1])[0] is made[7]
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -99,6 +124,7 @@ def test_a_walk_goes_on_over_the_root_that_it_began_with():
     seen = [next(walk)]
     tree = grown(tree, made[7:]).drop_through(6)
     assert seen + list(walk) == made[2:7]
+    assert held(tree) == made[6:]
 
 
 def test_blocks_have_to_be_contiguous():
@@ -107,24 +133,58 @@ def test_blocks_have_to_be_contiguous():
         Tree().append(first).append(third)
 
 
-def test_a_tree_may_begin_anywhere():
-    tree = grown(Tree(), blocks([3, 2], first_seq=101))
-    tree.check()
-    assert (tree.first_seq, tree.last_seq) == (101, 105)
-    assert tree.find(100) is None
+@pytest.mark.usefixtures("small_chunks")
+def test_memory_follows_every_change():
+    """Bodies of their own, views of buffers of their own, and neighbours in one buffer."""
+    made = blocks([3] * 20)
+    shared = memoryview(b"".join(block.tobytes() for block in made[10:]))
+    offset = 0
+    for index in range(10, 20):
+        made[index] = Block.parse_at(shared, offset)
+        offset += made[index].nbytes
+    made[3:5] = [Block.parse(memoryview(block.tobytes())) for block in made[3:5]]
+    tree = Tree()
+    for count, block in enumerate(made):
+        tree = tree.append(block)
+        tree.check()
+        if count < 10:
+            assert tree.memory_bytes == memory_of_all(made[: count + 1])
+    for seq in range(62):
+        tree.drop_through(seq).check()
+    assert tree.drop_through(60).memory_bytes == 0
 
 
 def test_check_notices_what_does_not_hold():
     first, second, third = blocks([2, 2, 2])
-    tree = Tree().append(first).append(second)
-    with pytest.raises(AssertionError, match="2 blocks, 3 counted"):
-        Tree(tree._chunks, 3, tree.nbytes).check()
-    with pytest.raises(AssertionError, match="bytes"):
-        Tree(tree._chunks, 2, tree.nbytes + 1).check()
-    for chunks, problem in (
-        ([module.Chunk(1, (first, third))], "a gap before seq 5"),
-        ([module.Chunk(2, (first,))], "misstates its first seq"),
-        ([module.Chunk(1, ())], "has 0 blocks"),
+
+    def broken(**parts):
+        tree = Tree().append(first).append(second)
+        for name, value in parts.items():
+            setattr(tree, name, value)
+        return tree
+
+    def chunks(*made):
+        return {
+            "_chunks": module.pvector(made),
+            "_tail": (),
+            "last_seq": 6,
+            "_sums": module._Sums().changed((), made),
+        }
+
+    good = chunk_of([first, second, third])
+    for parts, problem in (
+        ({"_tail_nbytes": 1}, "in the tail"),
+        ({"_tail_memory_bytes": 1}, "in the tail"),
+        ({"last_seq": 5}, "noted is 5"),
+        ({"base_seq": 1}, "a gap before seq 1"),
+        ({"_tail": (first,) * CHUNK_BLOCKS_MAX}, "the tail has 64 blocks"),
+        ({"_aging": module.Aging(0, 1)}, "of 0 chunks"),
+        (chunks(chunk_of([first, third])), "a gap before seq 5"),
+        (chunks(good._replace(first_seq=2)), "misstates its first seq"),
+        (chunks(good._replace(nbytes=2)), "misstates"),
+        (chunks(good._replace(blocks=())), "has 0 blocks"),
+        (chunks(good) | {"_sums": module._Sums()}, "blocks=3"),
+        (chunks(good) | {"_tail_nbytes": 0, "_tail_memory_bytes": 0, "_aging": module.Aging(0, 1)}, "waiting_bytes=0"),
     ):
         with pytest.raises(AssertionError, match=problem):
-            Tree(module.pvector(chunks), 0, 0).check()
+            broken(**parts).check()

@@ -1,0 +1,244 @@
+"""The columns of blocks as numpy arrays.
+
+    blocks ── join_blocks ──> ColumnArrays ── take ──> ColumnArrays ── encode_arrays ──> block
+                                   └───────── join_arrays ─────────┘
+
+Here every row has its seq and its timestamp as numbers of its own, which in a block may be in the header alone; and
+``valid`` is a bool a row, which in a block is a bitmap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tailrace.block import FLAG_SEQS, FLAG_TIMESTAMPS, Block, Columns
+from tailrace.block.encode import RawColumns, assemble, check_rows, header_of
+
+U64 = npt.NDArray[np.uint64]
+U32 = npt.NDArray[np.uint32]
+U8 = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
+
+_Buffer = bytes | memoryview
+
+
+class ColumnArrays(NamedTuple):
+    """Rows in seq order. Arrays of one length, but for the offsets, which have one more and begin at 0.
+
+    They may be views of blocks, keep these alive then, and are not to be changed. ``valid`` is None where no row is a
+    tombstone.
+    """
+
+    hashes: U64
+    seqs: U64
+    timestamps: U64
+    key_offsets: U32
+    key_data: U8
+    valid: Bools | None
+    value_offsets: U32
+    value_data: U8
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are; there may be none."""
+        return len(self.hashes)
+
+
+def arrays_of(block: Block) -> ColumnArrays:
+    """The columns of ``block``, which has its seqs. BadBlock where they break the format."""
+    return join_blocks((block,))
+
+
+def join_blocks(blocks: Sequence[Block]) -> ColumnArrays:
+    """The columns of one or more blocks, one after the other. BadBlock where they break the format.
+
+    Blocks of one row are as welcome as large ones: a block costs a few slices, numpy is called for all of them at once.
+    """
+    opened = [block.open_columns() for block in blocks]
+    rows = np.array([columns.rows for columns in opened])
+    return ColumnArrays(
+        np.frombuffer(_joined([columns.hash_buffer for columns in opened]), "<u8"),
+        _seqs(opened, rows),
+        _timestamps(opened, rows),
+        _offsets([columns.key_offsets for columns in opened], rows),
+        np.frombuffer(_joined([columns.key_data for columns in opened]), "u1"),
+        _valid(opened, rows),
+        _offsets([columns.value_offsets for columns in opened], rows),
+        np.frombuffer(_joined([columns.value_data for columns in opened]), "u1"),
+    )
+
+
+def join_arrays(pieces: Sequence[ColumnArrays]) -> ColumnArrays:
+    """The rows of one or more pieces, none of them empty, one after the other; their data is below 4 GiB."""
+    if len(pieces) == 1:
+        return pieces[0]
+    rows = np.array([piece.rows for piece in pieces])
+    return ColumnArrays(
+        np.concatenate([piece.hashes for piece in pieces]),
+        np.concatenate([piece.seqs for piece in pieces]),
+        np.concatenate([piece.timestamps for piece in pieces]),
+        _joined_offsets([piece.key_offsets for piece in pieces], rows),
+        np.concatenate([piece.key_data for piece in pieces]),
+        None if all(piece.valid is None for piece in pieces) else np.concatenate([_bools(piece) for piece in pieces]),
+        _joined_offsets([piece.value_offsets for piece in pieces], rows),
+        np.concatenate([piece.value_data for piece in pieces]),
+    )
+
+
+def take(arrays: ColumnArrays, indices: npt.NDArray[np.intp] | slice) -> ColumnArrays:
+    """The rows at ``indices``, which rise; a slice of step 1 copies nothing but the offsets."""
+    if isinstance(indices, slice):
+        rows = range(*indices.indices(arrays.rows))
+        key_offsets, key_data = _slice_strings(arrays.key_offsets, arrays.key_data, rows.start, rows.stop)
+        value_offsets, value_data = _slice_strings(arrays.value_offsets, arrays.value_data, rows.start, rows.stop)
+    else:
+        key_offsets, key_data = _take_strings(arrays.key_offsets, arrays.key_data, indices)
+        value_offsets, value_data = _take_strings(arrays.value_offsets, arrays.value_data, indices)
+    return ColumnArrays(
+        arrays.hashes[indices],
+        arrays.seqs[indices],
+        arrays.timestamps[indices],
+        key_offsets,
+        key_data,
+        None if arrays.valid is None else arrays.valid[indices],
+        value_offsets,
+        value_data,
+    )
+
+
+def encode_arrays(arrays: ColumnArrays, partition: int, *, compress: bool) -> Block:
+    """The block of all rows, without a producer. Columns of seqs and timestamps are there only where the header cannot
+    say it: where seqs have gaps, where timestamps differ.
+
+    ValueError for no rows, seqs that do not rise from 1 or more, and timestamps that fall; TooLarge for more than a
+    block holds. The block is checked whole before it is given: BadBlock where the arrays break its format otherwise.
+    """
+    rows = check_rows(arrays.rows, arrays.rows)
+    seqs, timestamps = arrays.seqs, arrays.timestamps
+    first_seq, last_seq, timestamp = int(seqs[0]), int(seqs[-1]), int(timestamps[-1])
+    if first_seq < 1 or bool((seqs[1:] <= seqs[:-1]).any()) or bool((timestamps[1:] < timestamps[:-1]).any()):
+        raise ValueError("seqs must be above 0 and rise from each row to the next, and timestamps never fall")
+    flags, numbers = 0, [arrays.hashes.tobytes()]
+    if last_seq - first_seq + 1 != rows:
+        flags |= FLAG_SEQS
+        numbers.append(seqs.tobytes())
+    if timestamp != timestamps[0]:
+        flags |= FLAG_TIMESTAMPS
+        numbers.append(timestamps.tobytes())
+    least, greatest = int(arrays.hashes.min()), int(arrays.hashes.max())
+    header = header_of(rows, partition, 0, 0, least, greatest)._replace(
+        flags=flags, first_seq=first_seq, last_seq=last_seq, timestamp=timestamp
+    )
+    columns = RawColumns(
+        b"".join(numbers),  # the three follow each other without padding: a row has 8 bytes in each
+        arrays.key_offsets.tobytes(),
+        arrays.key_data.data,
+        _bitmap(arrays.valid),
+        arrays.value_offsets.tobytes(),
+        arrays.value_data.data,
+    )
+    block = assemble(header, columns, compress=compress)
+    block.open_columns()
+    return block
+
+
+def _joined(buffers: Sequence[_Buffer]) -> _Buffer:
+    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
+
+
+def _seqs(opened: Sequence[Columns], rows: npt.NDArray[np.intp]) -> U64:
+    """The seq of each row: counted from each block's first, then the columns of the blocks that have one."""
+    begins = np.cumsum(rows) - rows
+    firsts = np.array([columns.header.first_seq for columns in opened], "<u8")
+    total = int(rows.sum())
+    seqs: U64 = np.repeat(firsts - begins.astype("<u8"), rows) + np.arange(total, dtype="<u8")
+    for columns, begin in zip(opened, begins.tolist(), strict=True):
+        if columns.header.flags & FLAG_SEQS:
+            seqs[begin : begin + columns.rows] = np.frombuffer(columns.seq_buffer() or b"", "<u8")
+    return seqs
+
+
+def _timestamps(opened: Sequence[Columns], rows: npt.NDArray[np.intp]) -> U64:
+    """The timestamp of each row, likewise."""
+    timestamps: U64 = np.repeat(np.array([columns.header.timestamp for columns in opened], "<u8"), rows)
+    begin = 0
+    for columns in opened:
+        if columns.header.flags & FLAG_TIMESTAMPS:
+            timestamps[begin : begin + columns.rows] = np.frombuffer(columns.timestamp_buffer() or b"", "<u8")
+        begin += columns.rows
+    return timestamps
+
+
+def _valid(opened: Sequence[Columns], rows: npt.NDArray[np.intp]) -> Bools | None:
+    """Which rows are no tombstones; None where all are none."""
+    valid: Bools | None = None
+    begin = 0
+    for columns in opened:
+        bitmap = columns.validity
+        if bitmap is not None:
+            if valid is None:
+                valid = np.ones(int(rows.sum()), np.bool_)
+            bits = np.unpackbits(np.frombuffer(bitmap, "u1"), count=columns.rows, bitorder="little")
+            valid[begin : begin + columns.rows] = bits
+        begin += columns.rows
+    return valid
+
+
+def _bools(piece: ColumnArrays) -> Bools:
+    return np.ones(piece.rows, np.bool_) if piece.valid is None else piece.valid
+
+
+def _bitmap(valid: Bools | None) -> bytes | None:
+    """Arrow's bitmap; None where every row has a value."""
+    return None if valid is None or valid.all() else np.packbits(valid, bitorder="little").tobytes()
+
+
+def _offsets(columns: Sequence[memoryview], rows: npt.NDArray[np.intp]) -> U32:
+    """The offsets of strings whose data is joined, of blocks."""
+    if len(columns) == 1:
+        return np.frombuffer(columns[0], "<u4")
+    return _moved(np.frombuffer(b"".join([column[4:] for column in columns]), "<u4"), rows)
+
+
+def _joined_offsets(columns: Sequence[U32], rows: npt.NDArray[np.intp]) -> U32:
+    """The offsets of strings whose data is joined of arrays."""
+    return _moved(np.concatenate([column[1:] for column in columns]), rows)
+
+
+def _moved(ends: U32, rows: npt.NDArray[np.intp]) -> U32:
+    """Offsets from where strings end in their parts, which have ``rows`` each: moved by the data of the parts before.
+
+    The last end of a part is the length of its data.
+    """
+    lengths = ends[np.cumsum(rows) - 1]
+    offsets = np.zeros(len(ends) + 1, "<u4")
+    np.add(ends, np.repeat(np.cumsum(lengths, dtype="<u4") - lengths, rows), out=offsets[1:])
+    return offsets
+
+
+def _slice_strings(offsets: U32, data: U8, start: int, stop: int) -> tuple[U32, U8]:
+    """Offsets from 0 and data of the rows ``start`` to ``stop``, the latter excluded."""
+    part = offsets[start : max(start, stop) + 1]
+    return (part if part[0] == 0 else part - part[0]), data[part[0] : part[-1]]
+
+
+def _take_strings(offsets: U32, data: U8, indices: npt.NDArray[np.intp]) -> tuple[U32, U8]:
+    """Offsets and data of the rows at ``indices``, joined: whole stretches of neighbours, or a matrix of equal rows."""
+    if len(indices) == 0:
+        return np.zeros(1, "<u4"), data[:0]
+    begins, ends = offsets[indices], offsets[indices + 1]
+    lengths = ends - begins
+    taken = np.zeros(len(indices) + 1, "<u4")
+    np.cumsum(lengths, out=taken[1:])
+    width = int(offsets[1])
+    if width and len(data) == width * (len(offsets) - 1) and bool((offsets[1:] - offsets[:-1] == width).all()):
+        return taken, data.reshape(-1, width)[indices].reshape(-1)
+    starts = np.flatnonzero(begins[1:] != ends[:-1]) + 1
+    firsts = begins[np.concatenate(([0], starts))].tolist()
+    lasts = ends[np.concatenate((starts - 1, [-1]))].tolist()
+    whole = data.data
+    return taken, np.frombuffer(b"".join([whole[a:b] for a, b in zip(firsts, lasts, strict=True)]), "u1")

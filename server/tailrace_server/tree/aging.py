@@ -1,0 +1,169 @@
+"""Merging blocks as they age, so that a million single writes end as a few hundred objects. Pure.
+
+    settled            waiting            not looked at yet         tail
+    [4096 rows] ...    [64] [64] [64]     [1 1 1 ... 1] [1 1 ...]   1 1 1
+             <── merged once more ──┘ <── merged, once stable ──┘
+
+Each pair of brackets is a chunk of the tree. A chunk that is full and stable is merged and waits; when enough wait they
+are merged once more, together, and are settled. So a row is copied twice at most, and less than MERGED_BYTES_MAX of a
+partition wait in small blocks. Only small blocks are merged: another object costs less than copying a large one.
+
+Merging is planned here and done by the caller, a group at a time, wherever it has the time for it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tailrace.block import FLAG_COMPRESSED, ROWS_MAX, Block
+from tailrace_server.blocks import merge_blocks
+from tailrace_server.tree.memory import memory_of_all
+
+# Up to so many raw bytes a block is small: its objects, about 900 bytes, are worth copying it twice.
+SMALL_BYTES_MAX = 64 * 1024
+# The raw bytes of a merged block: what a reader has to decompress for one row, and about 1 ms of merging.
+MERGED_BYTES_MAX = 1024 * 1024
+# So many chunks that were merged once are merged again. It bounds the plan as well.
+WAITING_CHUNKS_MAX = 64
+
+Group = tuple[Block, ...]
+
+
+class Chunk(NamedTuple):
+    """Neighbouring blocks; ``first_seq`` is the first one's, and the bytes are their sums (tree.py, memory.py)."""
+
+    first_seq: int
+    blocks: tuple[Block, ...]
+    nbytes: int
+    memory_bytes: int
+
+    @property
+    def last_seq(self) -> int:
+        """The last block's last seq."""
+        return self.blocks[-1].header.last_seq
+
+
+def chunk_of(blocks: Sequence[Block]) -> Chunk:
+    """The chunk of one or more ``blocks``."""
+    nbytes = sum(block.nbytes for block in blocks)
+    return Chunk(blocks[0].header.first_seq, tuple(blocks), nbytes, memory_of_all(blocks))
+
+
+class Aging(NamedTuple):
+    """How far merging has come in a tree, in chunks from the left: ``settled`` are done, and of the ``passed`` ones,
+    which have ``passed_blocks``, the rest waits, which has ``waiting_bytes`` raw."""
+
+    settled: int = 0
+    passed: int = 0
+    passed_blocks: int = 0
+    waiting_bytes: int = 0
+
+    @property
+    def is_run_due(self) -> bool:
+        """Enough waits to be merged together."""
+        return self.passed - self.settled >= WAITING_CHUNKS_MAX or self.waiting_bytes >= MERGED_BYTES_MAX
+
+    def merged(self, plan: MergePlan, made: Sequence[Chunk]) -> Aging:
+        """After the chunks of ``plan`` have become those ``made``."""
+        settled, passed, passed_blocks, waiting_bytes = self
+        passed, passed_blocks = passed + len(made), passed_blocks + _blocks(made)
+        if not plan.settles:
+            return Aging(settled, passed, passed_blocks, waiting_bytes + _waiting_bytes(made))
+        before = plan.chunks
+        settled, passed, passed_blocks = settled + len(made), passed - len(before), passed_blocks - _blocks(before)
+        return Aging(settled, passed, passed_blocks, waiting_bytes - _waiting_bytes(before))
+
+    def dropped(self, count: int, rest: Sequence[Chunk]) -> Aging:
+        """After the ``count`` first chunks have gone; ``rest`` are left, the first of them perhaps shorter."""
+        return Aging.of(rest, max(self.settled - count, 0), max(self.passed - count, 0))
+
+    @classmethod
+    def of(cls, chunks: Sequence[Chunk], settled: int, passed: int) -> Aging:
+        """With the sums taken anew."""
+        return cls(settled, passed, _blocks(chunks[:passed]), _waiting_bytes(chunks[settled:passed]))
+
+
+class MergePlan(NamedTuple):
+    """Neighbouring ``chunks`` of a tree, and their blocks in ``groups``; each is to become one block.
+
+    A group of one block stays as it is. ``settles`` says that these have waited, and are merged for the last time.
+    """
+
+    chunks: tuple[Chunk, ...]
+    groups: tuple[Group, ...]
+    settles: bool
+
+    @property
+    def raw_bytes(self) -> int:
+        """How much is to be copied."""
+        return sum(_raw_bytes(group) for group in self.groups if len(group) > 1)
+
+    @property
+    def is_compressed(self) -> bool:
+        """lz4 is to be run over something: too long for the loop where it is much."""
+        return any(_is_compressed(group) for group in self.groups if len(group) > 1)
+
+    def crosses(self, cuts: Sequence[int]) -> bool:
+        """A group has blocks on both sides of one of ``cuts``."""
+        borders = sorted(cuts)
+        return any(not _on_one_side(group[0], group[-1], borders) for group in self.groups)
+
+    def merge(self) -> Iterator[Block]:
+        """Each group as one block, one at a step of about 1 ms; of compressed blocks 10 ms, that is for a thread.
+
+        A merged block is compressed where any of its group was. BadBlock where a block was damaged in memory.
+        """
+        for group in self.groups:
+            yield group[0] if len(group) == 1 else merge_blocks(group, compress=_is_compressed(group))
+
+
+def plan_merge(chunks: Sequence[Chunk], cuts: Sequence[int], *, settles: bool) -> MergePlan:
+    """What is to be merged of ``chunks``. No group crosses any of ``cuts``, which are the last seqs before a border."""
+    borders = sorted(cuts)
+    blocks = [block for chunk in chunks for block in chunk.blocks]
+    return MergePlan(tuple(chunks), tuple(_groups(blocks, borders)), settles)
+
+
+def _groups(blocks: Sequence[Block], borders: Sequence[int]) -> Iterator[Group]:
+    """Neighbouring small blocks in groups within the bounds; a large block alone."""
+    group: list[Block] = []
+    rows = raw_bytes = 0
+    for block in blocks:
+        header = block.header
+        rows += header.rows
+        raw_bytes += header.raw_bytes
+        if group and (rows > ROWS_MAX or raw_bytes > MERGED_BYTES_MAX or not _may_join(group[-1], block, borders)):
+            yield tuple(group)
+            group, rows, raw_bytes = [], header.rows, header.raw_bytes
+        group.append(block)
+    if group:
+        yield tuple(group)
+
+
+def _may_join(before: Block, after: Block, borders: Sequence[int]) -> bool:
+    """Two neighbours are small, and on one side of every border."""
+    is_small = max(before.header.raw_bytes, after.header.raw_bytes) <= SMALL_BYTES_MAX
+    return is_small and _on_one_side(before, after, borders)
+
+
+def _on_one_side(before: Block, after: Block, borders: Sequence[int]) -> bool:
+    """No border lies between the ends of two blocks. One inside of a block is none: it came too late."""
+    return bisect_left(borders, before.header.last_seq) == bisect_left(borders, after.header.last_seq)
+
+
+def _blocks(chunks: Sequence[Chunk]) -> int:
+    return sum(len(chunk.blocks) for chunk in chunks)
+
+
+def _waiting_bytes(chunks: Sequence[Chunk]) -> int:
+    return sum(_raw_bytes(chunk.blocks) for chunk in chunks)
+
+
+def _raw_bytes(group: Group) -> int:
+    return sum(block.header.raw_bytes for block in group)
+
+
+def _is_compressed(group: Group) -> bool:
+    return any(block.header.flags & FLAG_COMPRESSED for block in group)
