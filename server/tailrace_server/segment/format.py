@@ -1,0 +1,157 @@
+"""The header and the trailer of a segment's file. Pure: bytes in, values out. docs/formats/segment.md has the whole.
+
+    header       64 bytes
+    blocks       back to back, each as on the wire
+    zeros        up to a multiple of a page
+    key table    pages (page.py)
+    block index  32 bytes a block (block_index.py)
+    identity     JSON (identity.py)
+    trailer      96 bytes
+
+The trailer's first checksum covers block index, identity and trailer, which is all that opening reads; blocks and pages
+have their own. The second one covers the file.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import xxhash
+
+from tailrace_server.segment.block_index import ENTRY_BYTES
+from tailrace_server.segment.errors import FormatError
+from tailrace_server.segment.identity import IDENTITY_BYTES_MAX
+from tailrace_server.segment.page import table_begin, table_bytes
+
+MAGIC = b"TRSG"
+VERSION = 1
+HEADER_BYTES = 64
+TRAILER_BYTES = 96
+
+_HEADER = struct.Struct("<4sHHI4x16s16s8x")
+_SUM = struct.Struct("<Q")
+_FIELDS = struct.Struct("<QQQQIIIIQQ")
+_END = struct.Struct("<HH4s")
+_DIGEST_BYTES = 16
+
+# Where the trailer's parts begin: the sum of footer and fields, the sum of the file, and what identifies the trailer.
+FOOTER_SUM_OFFSET = _FIELDS.size
+FILE_SUM_OFFSET = FOOTER_SUM_OFFSET + _SUM.size
+_END_OFFSET = FILE_SUM_OFFSET + _DIGEST_BYTES
+
+assert _HEADER.size + _SUM.size == HEADER_BYTES
+assert _END_OFFSET + _END.size == TRAILER_BYTES
+
+
+class FileHeader(NamedTuple):
+    """The first 64 bytes: whose file this is, ids of 16 bytes."""
+
+    feed_id: bytes
+    partition: int
+    segment_id: bytes
+
+    def pack(self) -> bytes:
+        """The 64 bytes, with their checksum."""
+        fields = _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, self.partition, self.feed_id, self.segment_id)
+        return fields + _SUM.pack(xxhash.xxh3_64_intdigest(fields))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> FileHeader:
+        """What ``pack`` gave. FormatError otherwise, and for another version, which it names."""
+        magic, version, _, partition, feed_id, segment_id = _HEADER.unpack_from(data)
+        if magic != MAGIC:
+            raise FormatError(f"the file begins with {magic!r}, a segment with {MAGIC!r}")
+        _check_version(version)
+        header = cls(feed_id, partition, segment_id)
+        if header.pack() != data:
+            raise FormatError("the file's header has a wrong checksum, or something in a reserved field")
+        return header
+
+
+class Trailer(NamedTuple):
+    """The last 96 bytes, without the checksums: where the parts lie (offsets and lengths in bytes), counts, bounds.
+
+    ``least_hash`` and ``greatest_hash`` are those of all keys, 0 and 0 where there is none.
+    """
+
+    file_bytes: int
+    table_offset: int
+    index_offset: int
+    identity_offset: int
+    pages: int
+    blocks: int
+    identity_bytes: int
+    least_hash: int
+    greatest_hash: int
+
+    @property
+    def trailer_offset(self) -> int:
+        """Where the trailer begins."""
+        return self.file_bytes - TRAILER_BYTES
+
+    def seal(self, index: bytes, identity: bytes) -> bytes:
+        """The fields, and behind them the checksum of block index, identity and fields. ``end_of`` follows."""
+        fields = _FIELDS.pack(*self[:7], 0, *self[7:])
+        return fields + _SUM.pack(xxhash.xxh3_64_intdigest(b"".join((index, identity, fields))))
+
+    @classmethod
+    def unpack(cls, data: bytes | memoryview, file_bytes: int) -> Trailer:
+        """The trailer of a file of ``file_bytes`` bytes, its parts back to back. FormatError; sums are not checked."""
+        version, trailer_bytes, magic = _END.unpack_from(data, _END_OFFSET)
+        if magic != MAGIC:
+            raise FormatError(f"the file ends with {magic!r}, a segment with {MAGIC!r}: it was cut, or never finished")
+        _check_version(version)
+        if trailer_bytes != TRAILER_BYTES:
+            raise FormatError(
+                f"the trailer says that it has {trailer_bytes} bytes, version {version} has {TRAILER_BYTES}"
+            )
+        numbers = _FIELDS.unpack_from(data)
+        trailer = cls(*numbers[:7], *numbers[8:])
+        if trailer.file_bytes != file_bytes:
+            raise FormatError(f"the trailer says that the file has {trailer.file_bytes} bytes, it has {file_bytes}")
+        if numbers[7]:
+            raise FormatError(f"the trailer's reserved field is {numbers[7]}, it must be zero")
+        trailer._check_places()
+        return trailer
+
+    def _check_places(self) -> None:
+        """FormatError unless the parts lie back to back, in their order and within their bounds."""
+        parts = (
+            ("key table", self.table_offset, table_bytes(self.pages), self.index_offset),
+            ("block index", self.index_offset, self.blocks * ENTRY_BYTES, self.identity_offset),
+            ("identity", self.identity_offset, self.identity_bytes, self.trailer_offset),
+        )
+        for what, offset, nbytes, end in parts:
+            if offset + nbytes != end:
+                raise FormatError(f"the {what} has {nbytes} bytes from {offset} on, what follows it begins at {end}")
+        if self.table_offset < HEADER_BYTES or self.table_offset != table_begin(self.table_offset):
+            raise FormatError(f"the key table can't begin at {self.table_offset}")
+        if self.identity_bytes > IDENTITY_BYTES_MAX:
+            raise FormatError(
+                f"the identity has {self.identity_bytes} bytes, at most {IDENTITY_BYTES_MAX} are permitted"
+            )
+
+
+def check_footer_sum(footer: bytes | memoryview) -> None:
+    """FormatError unless block index, identity and trailer, which ``footer`` is, have the first checksum."""
+    place = len(footer) - TRAILER_BYTES + FOOTER_SUM_OFFSET
+    (told,) = _SUM.unpack_from(footer, place)
+    found = xxhash.xxh3_64_intdigest(footer[:place])
+    if told != found:
+        raise FormatError(f"the checksum of index, identity and trailer is {told:016x}, they have {found:016x}")
+
+
+def end_of(file_sum: int) -> bytes:
+    """The end of the trailer: the checksum of everything before it, XXH3-128, version and magic."""
+    return file_sum.to_bytes(_DIGEST_BYTES, "little") + _END.pack(VERSION, TRAILER_BYTES, MAGIC)
+
+
+def file_sum_in(end: bytes) -> int:
+    """The checksum that ``end_of`` was given."""
+    return int.from_bytes(end[:_DIGEST_BYTES], "little")
+
+
+def _check_version(version: int) -> None:
+    if version != VERSION:
+        raise FormatError(f"the file has version {version} of the segment; this Tailrace knows version {VERSION}")

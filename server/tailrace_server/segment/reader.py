@@ -1,0 +1,161 @@
+"""A segment opened for reading: blocks by seq, rows by key.
+
+Opening reads and verifies the header, and block index, identity and trailer. Blocks and pages are verified when they
+are read, each time, so that no damage gives a wrong answer, whenever it came. In memory are 48 bytes a block, and
+nothing a row.
+
+Everything is read by pread, never through a memory map: a mapped page that the disk can't give kills the process.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tailrace.block import FLAG_COMPRESSED, Block, Columns
+from tailrace.block.layout import read_layout
+from tailrace.errors import BadBlock
+from tailrace_server.segment.errors import FormatError
+from tailrace_server.segment.file import SegmentFile
+from tailrace_server.segment.footer import Footer
+from tailrace_server.segment.format import HEADER_BYTES
+from tailrace_server.segment.identity import SegmentIdentity
+from tailrace_server.segment.key_table import KeyTable
+from tailrace_server.segment.page import U64
+from tailrace_server.segment.verify import Problem, verify_segment
+from tailrace_server.tree.key_index import Found
+
+if TYPE_CHECKING:
+    from tailrace_server.host.disk import Disk
+
+_U64 = struct.Struct("<Q")
+_EXTENT = struct.Struct("<II")
+
+
+class Segment:
+    """An immutable segment. Its methods may be called by several threads at once.
+
+    ``path``, ``nbytes`` and ``identity`` say what it is; ``blocks`` how many blocks it has; ``first_seqs`` and
+    ``last_seqs`` (arrays of u64) where each of them begins and ends. A removed file can be read until ``close``.
+    """
+
+    @classmethod
+    def open(cls, disk: Disk, path: str) -> Segment:
+        """The segment at ``path``, to be closed by the caller. SegmentDamaged; OSError where it can't be opened."""
+        file = SegmentFile(disk, path)
+        try:
+            return cls(file, Footer.read(file))
+        except BaseException:
+            file.close()
+            raise
+
+    def __init__(self, file: SegmentFile, footer: Footer) -> None:
+        """For ``open``."""
+        self.path = file.path
+        self.nbytes = file.nbytes
+        self.identity: SegmentIdentity = footer.identity
+        self.blocks = footer.trailer.blocks
+        self.first_seqs: U64 = footer.blocks.first_seqs
+        self.last_seqs: U64 = footer.blocks.last_seqs
+        self._file = file
+        self._index = footer.blocks
+        self._places = footer.blocks.places(HEADER_BYTES)
+        self._row_begins = footer.blocks.row_begins
+        trailer = footer.trailer
+        self._keys = KeyTable(
+            file, trailer.table_offset, footer.identity.rows, trailer.least_hash, trailer.greatest_hash
+        )
+
+    def block_after(self, seq: int) -> int:
+        """The number of the first block that has a seq above ``seq``; ``blocks`` where there is none."""
+        return int(self.last_seqs.searchsorted(np.uint64(seq), "right"))
+
+    def read_blocks(self, index: int, bytes_max: int) -> tuple[list[Block], int]:
+        """Blocks from number ``index`` on, at least one and as many as ``bytes_max`` bytes hold; and the next number.
+
+        They are read at once and keep one buffer alive together. No block for ``index == blocks``. SegmentDamaged.
+        """
+        assert 0 <= index <= self.blocks
+        if index == self.blocks:
+            return [], index
+        limit = int(self._places[index]) + min(bytes_max, self.nbytes)
+        stop = max(index + 1, int(self._places.searchsorted(np.uint64(limit), "right")) - 1)
+        return self._read(index, stop), stop
+
+    def find(self, key: bytes, hash_: int) -> Found | None:
+        """The newest row of ``key``, whose hash is ``hash_``; None where it has none here. SegmentDamaged."""
+        opened = -1
+        for row in self._keys.rows_of(hash_):
+            number = int(self._row_begins.searchsorted(row, "right")) - 1
+            if number >= self.blocks:
+                raise self._file.damaged(0, f"the key table names row {row}, there are {self.identity.rows}")
+            if number != opened:
+                [block] = self._read(number, number + 1)
+                columns, opened = self._open(number, block), number
+            row -= int(self._row_begins[number])
+            if _U64.unpack_from(columns.hash_buffer, 8 * row)[0] != hash_:
+                raise self._damaged(number, f"row {row} of the block has not the hash that the key table says")
+            found = _row(columns, row, key)
+            if found is not None:
+                return found
+        return None
+
+    def verify(self, progress: Callable[[int], None] | None = None) -> list[Problem]:
+        """Read everything, and compare it with itself; the problems found, none where all is well.
+
+        ``progress`` is called with the count of bytes after each read, of a block or less. Reads the whole file, so not
+        on the loop. Takes 9 bytes of memory a row.
+        """
+        return verify_segment(self._file, progress)
+
+    def close(self) -> None:
+        """Close the file. May be called again."""
+        self._file.close()
+
+    def _read(self, start: int, stop: int) -> list[Block]:
+        """Blocks ``start`` to ``stop`` - 1, read at once."""
+        *places, end = self._places[start : stop + 1].tolist()
+        begin = places[0]
+        data = self._file.read(begin, end - begin)
+        return [self._parse(number, data, place - begin) for number, place in enumerate(places, start)]
+
+    def _parse(self, number: int, data: bytes, offset: int) -> Block:
+        """Block ``number`` at ``offset`` of ``data``, verified and compared with the index."""
+        try:
+            block = Block.parse_at(data, offset)
+            self._index.check_block(number, block, self.identity.partition)
+        except (BadBlock, FormatError) as error:
+            raise self._damaged(number, error) from None
+        return block
+
+    def _open(self, number: int, block: Block) -> Columns:
+        """The columns of a block. For one row they are not checked again: the writer did, and their sum still holds."""
+        try:
+            if block.header.flags & FLAG_COMPRESSED:
+                return block.open_columns()
+            raw = memoryview(block.body)
+            return Columns(block.header, read_layout(block.header, raw), raw)
+        except BadBlock as error:
+            raise self._damaged(number, error) from None
+
+    def _damaged(self, number: int, why: object) -> Exception:
+        return self._file.damaged(int(self._places[number]), why)
+
+
+def _row(columns: Columns, row: int, key: bytes) -> Found | None:
+    """Row ``row`` where its key is ``key``."""
+    start, stop = _EXTENT.unpack_from(columns.key_offsets, 4 * row)
+    if columns.key_data[start:stop] != key:
+        return None
+    seqs, stamps, validity = columns.seq_buffer(), columns.timestamp_buffer(), columns.validity
+    header = columns.header
+    seq = header.first_seq + row if seqs is None else _U64.unpack_from(seqs, 8 * row)[0]
+    timestamp = header.timestamp if stamps is None else _U64.unpack_from(stamps, 8 * row)[0]
+    value = None
+    if validity is None or validity[row >> 3] >> (row & 7) & 1:
+        start, stop = _EXTENT.unpack_from(columns.value_offsets, 4 * row)
+        value = bytes(columns.value_data[start:stop])
+    return Found(seq, timestamp, value)

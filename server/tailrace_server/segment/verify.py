@@ -1,0 +1,164 @@
+"""A segment read whole, front to back, and every part compared with the others.
+
+The file's checksum finds any change since it was written; the other checks say where it is, and find what was written
+wrong: a row that the key table does not lead to, a count that is not that of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import xxhash
+
+from tailrace.block import Block
+from tailrace.errors import BadBlock
+from tailrace_server.segment import page as pages
+from tailrace_server.segment.errors import FormatError, SegmentDamaged
+from tailrace_server.segment.file import SegmentFile
+from tailrace_server.segment.footer import Footer
+from tailrace_server.segment.format import FILE_SUM_OFFSET, HEADER_BYTES, file_sum_in
+from tailrace_server.segment.page import Page
+from tailrace_server.segment.totals import RowTotals
+
+# A file that was overwritten has a problem in each block; nobody reads more than these.
+PROBLEMS_MAX = 100
+
+# What is neither a block nor a page is read in pieces of this size.
+READ_BYTES = 1 << 20
+
+
+class Problem(NamedTuple):
+    """What is wrong at ``offset`` (bytes) of the file."""
+
+    offset: int
+    why: str
+
+
+def verify_segment(file: SegmentFile, progress: Callable[[int], None] | None) -> list[Problem]:
+    """The problems of the segment in ``file``, at most PROBLEMS_MAX."""
+    try:
+        footer = Footer.read(file)
+    except SegmentDamaged as error:
+        return [Problem(error.offset, error.why)]
+    return _Verification(file, footer, progress).run()
+
+
+class _Verification:
+    """One pass over a file, front to back."""
+
+    def __init__(self, file: SegmentFile, footer: Footer, progress: Callable[[int], None] | None) -> None:
+        self._file = file
+        self._footer = footer
+        self._progress = progress
+        self._problems: list[Problem] = []
+        self._sum = xxhash.xxh3_128()
+        self._offset = 0
+        self._is_unread = False  # a part could not be read, so that the file's checksum can't be told
+        self._totals = RowTotals()
+        self._hashes = np.zeros(footer.identity.rows, np.uint64)
+        self._is_known = np.zeros(footer.identity.rows, np.bool_)  # whether ``_hashes`` has the row
+
+    def run(self) -> list[Problem]:
+        """All checks; what was found."""
+        trailer = self._footer.trailer
+        self._take(HEADER_BYTES)
+        self._check_blocks()
+        end = self._offset
+        if any(self._take(trailer.table_offset - end)):
+            self._add(end, "between the blocks and the key table not all is zero")
+        self._check_pages()
+        self._check_totals()
+        self._check_sum()
+        return self._problems
+
+    def _add(self, offset: int, why: object) -> None:
+        if len(self._problems) < PROBLEMS_MAX:
+            self._problems.append(Problem(offset, str(why)))
+
+    def _take(self, nbytes: int) -> bytes:
+        """The next bytes; none where the disk can't read them, which is a problem noted."""
+        offset, self._offset = self._offset, self._offset + nbytes
+        try:
+            data = self._file.read(offset, nbytes)
+        except SegmentDamaged as error:
+            self._add(error.offset, error.why)
+            self._is_unread = True
+            data = b""
+        self._sum.update(data)
+        if self._progress is not None:
+            self._progress(nbytes)
+        return data
+
+    def _check_blocks(self) -> None:
+        index, partition = self._footer.blocks, self._footer.identity.partition
+        row = 0
+        for number, (nbytes, rows) in enumerate(zip(index.nbytes.tolist(), index.rows.tolist(), strict=True)):
+            offset = self._offset
+            data = self._take(nbytes)
+            try:
+                block = Block.parse(data)
+                index.check_block(number, block, partition)
+                columns = block.open_columns()
+            except (BadBlock, FormatError) as error:
+                if data:
+                    self._add(offset, f"block {number}: {error}")
+            else:
+                self._totals.add(columns)
+                self._hashes[row : row + rows] = np.frombuffer(columns.hash_buffer, "<u8")
+                self._is_known[row : row + rows] = True
+            row += rows
+
+    def _check_pages(self) -> None:
+        """The key table leads to every row: its entries rise strictly, there are as many as rows, and each is right."""
+        rows = self._footer.identity.rows
+        before: tuple[int, int] = (-1, -1)
+        for number in range(self._footer.trailer.pages):
+            offset = self._offset
+            data = self._take(pages.PAGE_BYTES)
+            if not data:
+                continue
+            try:
+                page = Page(data, number, pages.entries_in(number, rows))
+                self._check_entries(page, before)
+            except FormatError as error:
+                self._add(offset, error)
+            else:
+                before = int(page.hashes[-1]), int(page.rows[-1])
+
+    def _check_entries(self, page: Page, before: tuple[int, int]) -> None:
+        """FormatError where the entries of a page don't rise, from the one ``before`` on, or name other rows."""
+        hashes, rows = page.hashes, page.rows
+        falls = (hashes[1:] < hashes[:-1]) | ((hashes[1:] == hashes[:-1]) & (rows[1:] <= rows[:-1]))
+        if falls.any() or (int(hashes[0]), int(rows[0])) <= before:
+            raise FormatError(f"the entries of page {page.number} of the key table do not rise")
+        if int(rows.max()) >= len(self._hashes):
+            raise FormatError(f"page {page.number} of the key table names row {rows.max()} of {len(self._hashes)}")
+        wrong = (self._hashes[rows] != hashes) & self._is_known[rows]
+        if wrong.any():
+            row = int(rows[np.argmax(wrong)])
+            raise FormatError(f"page {page.number} of the key table gives row {row} a hash that it has not")
+
+    def _check_totals(self) -> None:
+        """What identity and trailer say of the rows, where all rows are known."""
+        footer, totals = self._footer, self._totals
+        if not self._is_known.all():
+            return
+        counted = totals.fill(footer.identity)
+        for name, told, found in zip(counted._fields, footer.identity, counted, strict=True):
+            if told != found:
+                self._add(footer.trailer.identity_offset, f"the identity's {name} is {told}, the rows have {found}")
+        bounds = footer.trailer.least_hash, footer.trailer.greatest_hash
+        if bounds != (totals.least_hash, totals.greatest_hash):
+            self._add(footer.trailer.trailer_offset, "the trailer's least and greatest hash are not those of the rows")
+
+    def _check_sum(self) -> None:
+        """The checksum of everything before it."""
+        place = self._footer.trailer.trailer_offset + FILE_SUM_OFFSET
+        while self._offset < place:
+            self._take(min(READ_BYTES, place - self._offset))
+        found = self._sum.intdigest()
+        told = self._take(self._file.nbytes - place)
+        if not self._is_unread and file_sum_in(told) != found:
+            self._add(0, f"the file's checksum is {file_sum_in(told):032x}, its bytes have {found:032x}")

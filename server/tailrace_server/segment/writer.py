@@ -1,0 +1,197 @@
+"""A segment as it is written: blocks as they come, then what finds them again.
+
+1. The file has its name only when it is whole and durable: it is written as ``path + ".new"``, fsynced, renamed, and
+   its directory fsynced. After a crash there is nothing under the name, or all of it.
+2. What fails leaves nothing behind but, where the disk refuses even that, a file that ends in ``.new``.
+3. A block is verified before it is taken: who writes a segment then drops the blocks elsewhere, so a bit that flipped
+   in memory must not be sealed under a new checksum.
+
+No row is looked at; hashes are kept, 8 bytes a row, until the key table is made of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xxhash
+
+from tailrace.block import Block, BlockHeader, Columns
+from tailrace.block.header import sum_of
+from tailrace.errors import BadBlock, NoSpace
+from tailrace_server.host.disk import Buffer, Disk, File, is_no_space
+from tailrace_server.segment import key_table
+from tailrace_server.segment.block_index import BlockIndex
+from tailrace_server.segment.format import TRAILER_BYTES, FileHeader, Trailer, end_of
+from tailrace_server.segment.identity import ROWS_MAX, SegmentIdentity
+from tailrace_server.segment.page import U64, pages_of, table_begin
+from tailrace_server.segment.totals import RowTotals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+TEMPORARY = ".new"
+
+# What is gathered for one write: the system call is nothing then, and a slow disk is not given much at once.
+WRITE_BYTES = 1 << 20
+
+# Linux takes 1,024 buffers in one call.
+_BUFFERS_MAX = 1_000
+
+
+class SegmentWriter:
+    """Writes one segment. Any thread may use it, one at a time.
+
+    ``identity`` says everything but what the rows are (``rows`` and what follows stay 0). ``on_bytes`` is called with
+    the count of bytes after each write of about WRITE_BYTES; an exception that it raises passes through ``add`` or
+    ``finish``, and the caller then calls ``abandon``.
+    """
+
+    def __init__(
+        self, disk: Disk, path: str, identity: SegmentIdentity, *, on_bytes: Callable[[int], None] | None = None
+    ) -> None:
+        """Begins the file. ValueError for a bad identity, FileExistsError where ``path`` is taken; NoSpace, OSError."""
+        identity.check()
+        if identity != RowTotals().fill(identity):
+            raise ValueError("the counts of an identity are the writer's to fill in, they must be 0")
+        if disk.exists(path):
+            raise FileExistsError(f"there is a segment {path} already; a segment id is used once")
+        self._disk = disk
+        self._path = path
+        self._identity = identity
+        self._on_bytes = on_bytes
+        self._totals = RowTotals()
+        self._last_seq = identity.after_seq
+        self._hashes: list[U64] = []
+        self._entries: list[tuple[int, int, int, int, int]] = []
+        self._sum = xxhash.xxh3_128()
+        self._buffers: list[Buffer] = []
+        self._buffered = 0
+        self._offset = 0  # of the file's end, when the buffers are written
+        self._file: File | None = None
+        with self._leaving_nothing():
+            self._file = disk.create(path + TEMPORARY)
+        self._put(FileHeader(identity.feed_id, identity.partition, identity.segment_id).pack())
+
+    def add(self, block: Block) -> None:
+        """Write a block behind the others.
+
+        BadBlock where it is damaged, ValueError where it is of another partition or not within what is left of the run:
+        nothing was written then. NoSpace, OSError: the segment has been abandoned.
+        """
+        assert self._file is not None, "the segment is finished"
+        header = block.header
+        if header.partition != self._identity.partition:
+            raise ValueError(f"a block of partition {header.partition} for a segment of {self._identity.partition}")
+        if not self._last_seq < header.first_seq <= header.last_seq <= self._identity.last_seq:
+            raise ValueError(
+                f"a block of seqs {header.first_seq} to {header.last_seq} does not lie in what is left of the run, "
+                f"({self._last_seq}, {self._identity.last_seq}]"
+            )
+        if self._totals.rows + header.rows > ROWS_MAX:
+            raise ValueError(f"a segment has at most {ROWS_MAX} rows; begin another one")
+        columns = _verified(block)
+        self._hashes.append(np.array(np.frombuffer(columns.hash_buffer, "<u8")))
+        self._entries.append((self._offset, header.first_seq, header.last_seq, block.nbytes, header.rows))
+        self._last_seq = header.last_seq
+        self._totals.add(columns)
+        self._put(block.head, block.body)
+
+    def finish(self) -> SegmentIdentity:
+        """Write what finds the blocks, make the file durable and name it. Returns the identity with its counts.
+
+        NoSpace, OSError: the segment has been abandoned.
+        """
+        assert self._file is not None, "the segment is finished"
+        self._put_the_rest()
+        with self._leaving_nothing():
+            self._write()
+            self._file.sync()
+            self._file.close()
+            self._disk.rename(self._path + TEMPORARY, self._path)
+            try:
+                self._disk.sync_directory(os.path.dirname(self._path))
+            except OSError:
+                with contextlib.suppress(OSError):  # whole, but nobody will ever name it
+                    self._disk.remove(self._path)
+                raise
+        self._file = None
+        return self._totals.fill(self._identity)
+
+    def abandon(self) -> None:
+        """Remove what was written; nothing after ``finish``. May be called again."""
+        file, self._file = self._file, None
+        self._buffers.clear()
+        self._hashes.clear()
+        if file is not None:
+            file.close()
+            with contextlib.suppress(
+                OSError
+            ):  # gone already, or the disk is failing: whoever sweeps the directory gets it
+                self._disk.remove(self._path + TEMPORARY)
+
+    def _put_the_rest(self) -> None:
+        """Everything that comes behind the blocks."""
+        table_offset = table_begin(self._offset)
+        self._put(bytes(table_offset - self._offset))
+        for pages in key_table.build(self._hashes):
+            self._put(pages)
+        index = BlockIndex.of(self._entries).pack()
+        identity = self._totals.fill(self._identity).encode()
+        index_offset = self._offset
+        identity_offset = index_offset + len(index)
+        trailer = Trailer(
+            file_bytes=identity_offset + len(identity) + TRAILER_BYTES,
+            table_offset=table_offset,
+            index_offset=index_offset,
+            identity_offset=identity_offset,
+            pages=pages_of(self._totals.rows),
+            blocks=len(self._entries),
+            identity_bytes=len(identity),
+            least_hash=self._totals.least_hash,
+            greatest_hash=self._totals.greatest_hash,
+        )
+        self._put(index, identity, trailer.seal(index, identity))
+        self._put(end_of(self._sum.intdigest()))
+        assert self._offset == trailer.file_bytes
+
+    def _put(self, *buffers: Buffer) -> None:
+        for buffer in buffers:
+            self._sum.update(buffer)
+            self._buffers.append(buffer)
+            self._buffered += len(buffer)
+            self._offset += len(buffer)
+        if self._buffered >= WRITE_BYTES or len(self._buffers) >= _BUFFERS_MAX:
+            with self._leaving_nothing():
+                self._write()
+
+    def _write(self) -> None:
+        """Write what was gathered."""
+        assert self._file is not None
+        if not self._buffers:
+            return
+        nbytes = self._buffered
+        self._file.write_at(self._offset - nbytes, self._buffers, nbytes)
+        self._buffers, self._buffered = [], 0
+        if self._on_bytes is not None:
+            self._on_bytes(nbytes)
+
+    @contextlib.contextmanager
+    def _leaving_nothing(self) -> Iterator[None]:
+        """Abandons the segment on an OSError, and says what is the matter where the disk is full."""
+        try:
+            yield
+        except OSError as error:
+            self.abandon()
+            if is_no_space(error):
+                raise NoSpace(f"no space is left for the segment {self._path} ({error.strerror}); free some") from error
+            raise
+
+
+def _verified(block: Block) -> Columns:
+    """The columns of a block whose checksums hold. BadBlock."""
+    if BlockHeader.unpack(block.head) != block.header or sum_of(block.body) != block.header.body_sum:
+        raise BadBlock(f"{block!r} changed in memory: its checksums don't hold any more")
+    return block.open_columns()

@@ -1,0 +1,108 @@
+"""Segments in memory: an identity, blocks of rows, a written segment; and pages so small that few rows need several."""
+
+from __future__ import annotations
+
+import errno
+import os
+from unittest import mock
+
+import pytest
+
+from tailrace.block import Stamps, encode_block
+from tailrace.hashing import hash_keys
+from tailrace_server.segment import NO_BASE, SegmentIdentity, SegmentWriter
+
+PATH = "/feed/3/made.seg"
+
+
+class OneFile:
+    """A disk with one file, ``data``, that may be changed at any time; ``bad`` are offsets that can't be read."""
+
+    def __init__(self, data):
+        self.data = bytearray(data)
+        self.bad = set()
+        self.reads = 0
+
+    def open(self, path, *, writable=False):
+        return self
+
+    def size(self):
+        return len(self.data)
+
+    def read_at(self, offset, nbytes):
+        self.reads += 1
+        if any(offset <= place < offset + nbytes for place in self.bad):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return bytes(self.data[offset : offset + nbytes])
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(scope="session")
+def one_file():
+    return OneFile
+
+
+@pytest.fixture(scope="class")
+def small_pages():
+    """Pages of 4 entries, 64 bytes."""
+    with (
+        mock.patch("tailrace_server.segment.page.PAGE_ENTRIES", 4),
+        mock.patch("tailrace_server.segment.page.PAGE_BYTES", 64),
+    ):
+        yield
+
+
+@pytest.fixture(scope="session")
+def identity_of():
+    """Makes the identity of a minor segment of partition 3."""
+
+    def make(last_seq, **members):
+        usual = SegmentIdentity(
+            feed_id=bytes(range(0xF0, 0x100)),
+            partition=3,
+            branch=bytes(range(0xB0, 0xC0)),
+            segment_id=bytes(range(0x10, 0x20)),
+            base_id=NO_BASE,
+            included_ids=(),
+            is_major=False,
+            deduplicated=False,
+            after_seq=0,
+            last_seq=last_seq,
+            purge_seq=0,
+        )
+        return usual._replace(**members)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def block_of():
+    """Makes a block of partition 3 of rows (key, value or None, seq, timestamp)."""
+
+    def make(rows, *, hash_of=None, compress=True):
+        keys, values, seqs, timestamps = zip(*rows, strict=True)
+        hashes = hash_keys(keys) if hash_of is None else [hash_of(key) for key in keys]
+        stamps = Stamps(seqs, timestamps)
+        return encode_block(keys, values, partition=3, hashes=hashes, compress=compress, stamps=stamps)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def written(memory_disk, identity_of):
+    """Writes blocks into a segment of a new disk; the bytes of its file."""
+
+    def write(blocks, **members):
+        disk = memory_disk()
+        disk.make_directory(os.path.dirname(PATH))
+        last_seq = blocks[-1].header.last_seq if blocks else 9
+        writer = SegmentWriter(disk, PATH, identity_of(**({"last_seq": last_seq} | members)))
+        for block in blocks:
+            writer.add(block)
+        writer.finish()
+        assert disk.names(os.path.dirname(PATH)) == [os.path.basename(PATH)]
+        return bytes(disk.content(PATH))
+
+    return write

@@ -1,0 +1,176 @@
+"""What was written is found, by seq and by key, beside a model that is a list of rows."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.hashing import key_hash
+from tailrace_server.segment import Segment, SegmentDamaged
+from tailrace_server.tree.key_index import Found
+
+KEYS = [b"a", b"b", b"ab", b"c" * 100, b"never written"]
+HASHES = {"real": key_hash, "one": lambda key: 7, "two": lambda key: 2**63 + len(key) % 2}
+
+row = st.tuples(st.sampled_from(KEYS[:-1]), st.none() | st.binary(max_size=40), st.integers(1, 3), st.integers(0, 5))
+batches = st.lists(st.lists(row, min_size=1, max_size=20), max_size=6)
+
+
+def stamped(made):
+    """Rows (key, value, seq, timestamp) of batches in which seqs and timestamps are steps from the row before."""
+    seq, timestamp, done = 0, 1000, []
+    for batch in made:
+        rows = []
+        for key, value, seq_step, time_step in batch:
+            seq, timestamp = seq + seq_step, timestamp + time_step
+            rows.append((key, value, seq, timestamp))
+        done.append(rows)
+    return done
+
+
+@pytest.fixture
+def opened(one_file, written):
+    """Opens a segment of blocks; closes it at the end of the test."""
+    with contextlib.ExitStack() as stack:
+
+        def open_(blocks, **members):
+            segment = Segment.open(one_file(written(blocks, **members)), "a.seg")
+            return stack.enter_context(contextlib.closing(segment))
+
+        yield open_
+
+
+def check_reading(segment, blocks):
+    for bytes_max in (0, 1, 500, 10**30):
+        read, number = [], 0
+        while number < segment.blocks:
+            got, after = segment.read_blocks(number, bytes_max)
+            nbytes = sum(block.nbytes for block in got)
+            assert len(got) == after - number >= 1
+            assert len(got) == 1 or nbytes <= bytes_max
+            assert after == segment.blocks or nbytes + blocks[after].nbytes > bytes_max
+            read += got
+            number = after
+        assert read == blocks
+    assert segment.read_blocks(segment.blocks, 100) == ([], segment.blocks)
+
+
+def check_seqs(segment, blocks, last_seq):
+    assert segment.first_seqs.tolist() == [block.header.first_seq for block in blocks]
+    assert segment.last_seqs.tolist() == [block.header.last_seq for block in blocks]
+    for seq in range(last_seq + 2):
+        above = [number for number, block in enumerate(blocks) if block.header.last_seq > seq]
+        assert segment.block_after(seq) == min(above, default=len(blocks))
+
+
+def check_identity(segment, batches_):
+    identity, rows = segment.identity, [row for batch in batches_ for row in batch]
+    assert identity.rows == len(rows)
+    assert identity.tombstones == sum(row[1] is None for row in rows)
+    assert identity.oldest_timestamp == min((row[3] for row in rows), default=0)
+    assert identity.newest_timestamp == max((row[3] for row in rows), default=0)
+    assert identity.key_value_bytes == sum(len(row[0]) + len(row[1] or b"") for row in rows)
+
+
+@pytest.mark.usefixtures("small_pages")
+class TestSmallPages:
+    @given(batches, st.sampled_from(sorted(HASHES)), st.booleans(), st.integers(0, 5))
+    def test_what_was_written_is_found(self, one_file, written, block_of, made, name, compress, beyond):
+        hash_of, rows = HASHES[name], stamped(made)
+        blocks = [block_of(batch, hash_of=hash_of, compress=compress) for batch in rows]
+        last_seq = (rows[-1][-1][2] if rows else 1) + beyond
+        data = written(blocks, last_seq=last_seq)
+        with contextlib.closing(Segment.open(one_file(data), "a.seg")) as segment:
+            assert (segment.path, segment.nbytes, segment.blocks) == ("a.seg", len(data), len(blocks))
+            newest = {key: Found(seq, stamp, value) for batch in rows for key, value, seq, stamp in batch}
+            for key in KEYS:
+                assert segment.find(key, hash_of(key)) == newest.get(key)
+            check_reading(segment, blocks)
+            check_seqs(segment, blocks, last_seq)
+            check_identity(segment, rows)
+            assert segment.verify() == []
+
+
+def test_a_large_segment(opened, block_of, identity_of):
+    """Many blocks of many rows: the footer is longer than one read, the key table has many pages."""
+    blocks = [
+        block_of([(b"%d %d" % (number, row), b"v" * (row % 7), number * 4 + row + 1, number) for row in range(4)])
+        for number in range(3_000)
+    ]
+    segment = opened(blocks, after_seq=0)
+    assert segment.blocks == 3_000
+    for number in (0, 1, 1_499, 2_999):
+        key = b"%d 3" % number
+        assert segment.find(key, key_hash(key)) == Found(number * 4 + 4, number, b"vvv")
+    assert segment.find(b"missing", key_hash(b"missing")) is None
+    assert segment.identity == identity_of(
+        12_000,
+        rows=12_000,
+        newest_timestamp=2_999,
+        key_value_bytes=sum(len(block.columns().key_data) + len(block.columns().value_data) for block in blocks),
+    )
+    assert segment.verify() == []
+
+
+def test_a_segment_of_no_rows(opened):
+    segment = opened([], last_seq=9, is_major=True, purge_seq=9)
+    assert (segment.blocks, segment.identity.rows) == (0, 0)
+    assert segment.read_blocks(0, 100) == ([], 0)
+    assert segment.block_after(0) == 0
+    assert segment.find(b"a", key_hash(b"a")) is None
+    assert segment.find(b"a", 0) is None
+    assert segment.verify() == []
+
+
+def test_a_block_is_read_once_for_all_its_rows_of_a_hash(one_file, written, block_of):
+    rows = [(b"%d" % number, b"", number + 1, 0) for number in range(200)]
+    disk = one_file(written([block_of(rows, hash_of=lambda key: 7)]))
+    segment = Segment.open(disk, "a.seg")
+    before = disk.reads
+    assert segment.find(b"0", 7) == Found(1, 0, b"")
+    assert disk.reads - before == 2
+    segment.close()
+    segment.close()
+
+
+def test_progress_tells_every_byte(opened, block_of):
+    segment = opened([block_of([(b"a", b"1", 1, 1)]), block_of([(b"b", b"2", 2, 1)])])
+    told = []
+    assert segment.verify(told.append) == []
+    assert sum(told) == segment.nbytes
+
+
+def test_what_is_no_segment_is_refused(one_file, written, block_of):
+    data = written([block_of([(b"a", b"1", 1, 1)])])
+    for nbytes in (0, 1, 63, 159):
+        with pytest.raises(SegmentDamaged, match=f"the file has {nbytes} bytes, a segment at least 160"):
+            Segment.open(one_file(data[:nbytes]), "a.seg")
+    for nbytes in range(160, len(data), 41):
+        with pytest.raises(SegmentDamaged, match="it was cut, or never finished"):
+            Segment.open(one_file(data[:nbytes]), "a.seg")
+    with pytest.raises(SegmentDamaged, match="the file begins with"):
+        Segment.open(one_file(b"!" + data), "a.seg")
+
+
+def test_a_file_that_is_missing_is_not_damage(memory_disk):
+    with pytest.raises(FileNotFoundError):
+        Segment.open(memory_disk(), "/a.seg")
+
+
+def test_parts_of_different_segments_do_not_make_one(one_file, written, block_of):
+    """Each part has its checksums right, and is not the one that belongs there."""
+    rows = [(b"a", b"1", 1, 1)]
+    one = written([block_of(rows)])
+    other = written([block_of(rows)], segment_id=b"O" * 16)
+    with pytest.raises(SegmentDamaged, match="the header and the identity name different segments"):
+        Segment.open(one_file(other[:64] + one[64:]), "a.seg")
+    stranger = block_of([(b"a", b"1", 2, 1)]).tobytes()
+    segment = Segment.open(one_file(one[:64] + stranger + one[64 + len(stranger) :]), "a.seg")
+    with pytest.raises(SegmentDamaged, match="damaged at offset 64: seqs, bytes, rows and partition of this block"):
+        segment.read_blocks(0, 100)
+    with pytest.raises(SegmentDamaged, match="damaged at offset 64"):
+        segment.find(b"a", key_hash(b"a"))
+    assert [problem.offset for problem in segment.verify()] == [64, 0]
