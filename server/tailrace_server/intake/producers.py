@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import collections
 import enum
+import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tailrace.model import VersionRange
@@ -43,6 +45,19 @@ class Decision(NamedTuple):
     expected: int = 0
 
 
+_ACCEPT = Decision(Verdict.ACCEPT)
+_UNKNOWN = Decision(Verdict.UNKNOWN)
+
+
+class ProducerEntry(NamedTuple):
+    """What is remembered of a producer: its last block's number, its last results, and how long ago it was used."""
+
+    producer_id: int
+    last_number: int
+    results: tuple[tuple[int, VersionRange], ...]
+    age_s: float
+
+
 class _Entry:
     __slots__ = ("last_number", "results", "used_at")
 
@@ -68,10 +83,10 @@ class ProducerTable:
         if entry is None:
             evicted = self._evicted_at is not None and now - self._evicted_at < ENTRY_AGE_S_MAX
             if resend and evicted:
-                return Decision(Verdict.UNKNOWN)
-            return Decision(Verdict.ACCEPT) if number == 1 else Decision(Verdict.OUT_OF_ORDER, expected=1)
+                return _UNKNOWN
+            return _ACCEPT if number == 1 else Decision(Verdict.OUT_OF_ORDER, expected=1)
         if number == entry.last_number + 1:
-            return Decision(Verdict.ACCEPT)
+            return _ACCEPT
         for known, result in entry.results:
             if known == number:
                 return Decision(Verdict.DUPLICATE, result)
@@ -110,3 +125,26 @@ class ProducerTable:
                 entry.last_number = kept[-1][0]
             else:
                 del self._entries[producer_id]
+
+    def snapshot(self, now: float) -> tuple[list[ProducerEntry], float | None]:
+        """All entries, least recently used first, and how long ago one was evicted; what is over its age is left out.
+
+        The age of the last eviction is None where that does not matter any more.
+        """
+        entries = [
+            ProducerEntry(producer_id, entry.last_number, tuple(entry.results), now - entry.used_at)
+            for producer_id, entry in self._entries.items()
+            if now - entry.used_at < ENTRY_AGE_S_MAX
+        ]
+        evicted_age_s = math.inf if self._evicted_at is None else now - self._evicted_at
+        return entries, evicted_age_s if evicted_age_s < ENTRY_AGE_S_MAX else None
+
+    def restore(self, entries: Iterable[ProducerEntry], evicted_age_s: float | None, now: float) -> None:
+        """Remembers what ``snapshot`` gave, with the ages that it had then, in place of what is remembered now."""
+        self._entries.clear()
+        for producer_id, last_number, results, age_s in entries:
+            entry = self._entries[producer_id] = _Entry()
+            entry.last_number = last_number
+            entry.results.extend(results)
+            entry.used_at = now - age_s
+        self._evicted_at = None if evicted_age_s is None else now - evicted_age_s

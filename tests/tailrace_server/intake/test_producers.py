@@ -137,3 +137,35 @@ def test_a_rollback_forgets_what_is_above_it(count, seq):
 def test_bounds():
     assert RESULTS_MAX == 16
     assert PRODUCERS_MAX == 10_000
+
+
+def test_a_snapshot_is_remembered_with_its_ages():
+    table = table_with(range(1, 21), producer_id=7, now=100.0)
+    table.record(8, 1, result(1), 130.0)
+    entries, evicted_age_s = table.snapshot(140.0)
+    assert [(entry.producer_id, entry.last_number, entry.age_s) for entry in entries] == [(7, 20, 40.0), (8, 1, 10.0)]
+    assert entries[0].results == tuple((number, result(number)) for number in range(5, 21))
+    assert evicted_age_s is None
+    other = table_with([1], producer_id=9)
+    other.restore(entries, evicted_age_s, 1_000.0)
+    assert other.snapshot(1_000.0) == (entries, None)
+    assert other.decide(7, 20, resend=True, now=1_000.0) == duplicate(20)
+    assert other.decide(7, 21, resend=False, now=1_000.0) == ACCEPT
+    assert other.decide(9, 2, resend=False, now=1_000.0) == out_of_order(1)
+
+
+def test_a_snapshot_leaves_out_what_is_over_its_age():
+    table = table_with([1], producer_id=7, now=0.0)
+    table.record(8, 1, result(1), 1.0)
+    entries, _ = table.snapshot(ENTRY_AGE_S_MAX)
+    assert [entry.producer_id for entry in entries] == [8]
+
+
+def test_a_snapshot_knows_of_an_eviction_for_its_hour(full_table):
+    entries, evicted_age_s = full_table.snapshot(EVICTED_AT + 60)
+    assert evicted_age_s == 60
+    table = ProducerTable()
+    table.restore(entries, evicted_age_s, 5.0)
+    assert table.decide(1, 4, resend=True, now=5.0) == UNKNOWN
+    assert table.decide(1, 4, resend=True, now=5.0 + ENTRY_AGE_S_MAX - 60) == out_of_order(1)
+    assert full_table.snapshot(EVICTED_AT + ENTRY_AGE_S_MAX)[1] is None

@@ -1,0 +1,14 @@
+"""What goes wrong with the files of this package."""
+
+from __future__ import annotations
+
+from tailrace.errors import TailraceError
+
+
+class ManifestDamaged(TailraceError):
+    """A MANIFEST or a FEED can't be used; nothing has been changed. ``path`` is the file, ``why`` what is wrong."""
+
+    def __init__(self, path: str, why: str, what_to_do: str = "restore the directory from a backup") -> None:
+        super().__init__(f"{path} can't be used: {why}; {what_to_do}")
+        self.path = path
+        self.why = why

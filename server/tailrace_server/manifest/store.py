@@ -1,0 +1,243 @@
+"""The directories of feeds and partitions: what is written there, in which order, and what is removed.
+
+    feeds/<feed id>/                made first
+    feeds/<feed id>/<partition>/    made with its MANIFEST, before its first segment
+    feeds/<feed id>/FEED            when all that its creation says has its home here
+
+1. A file has its name only once its content is durable, and ``write`` returns when the name is durable as well.
+2. A segment without a MANIFEST beside it is damage: a partition gets its first manifest before its first segment.
+3. A segment that the manifest does not name was never part of the partition, or is no more: ``sweep`` removes it.
+4. What is found may have its name in the system's cache only, left by a process that was killed. ``read`` and ``feeds``
+   make it durable, since journal files and segments will be removed because of what it says.
+5. A feed is dropped by giving FEED the name FEED.dropped. From then on it is none, whatever is still there, and the
+   removal is finished at the next start if it has to be.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from tailrace.errors import NoSpace
+from tailrace_server.host.disk import is_no_space, read_file, write_atomically
+from tailrace_server.manifest.errors import ManifestDamaged
+from tailrace_server.manifest.feed_file import FeedFile
+from tailrace_server.manifest.manifest import Manifest, SegmentEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from tailrace_server.host.disk import Disk
+
+FEEDS_NAME = "feeds"
+FEED_NAME = "FEED"
+DROPPED_NAME = "FEED.dropped"
+MANIFEST_NAME = "MANIFEST"
+TEMPORARY = ".new"
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_SEGMENT = re.compile(r"[0-9a-f]{32}\.seg")
+
+
+def segment_name(segment_id: bytes) -> str:
+    """The name of a segment's file in its partition's directory."""
+    return f"{segment_id.hex()}.seg"
+
+
+class ManifestStore:
+    """The feeds' part of a data directory.
+
+    All calls block. Calls about different partitions may run at the same time in different threads.
+    """
+
+    def __init__(self, disk: Disk, data: str) -> None:
+        self._disk = disk
+        self._root = os.path.join(data, FEEDS_NAME)
+
+    def feed_directory(self, feed_id: bytes) -> str:
+        """Where a feed's files are."""
+        return os.path.join(self._root, feed_id.hex())
+
+    def partition_directory(self, feed_id: bytes, partition: int) -> str:
+        """Where a partition's manifest and segments are."""
+        return os.path.join(self._root, feed_id.hex(), str(partition))
+
+    def segment_path(self, feed_id: bytes, partition: int, segment_id: bytes) -> str:
+        """A segment's file."""
+        return os.path.join(self.partition_directory(feed_id, partition), segment_name(segment_id))
+
+    # Feeds.
+
+    def write_feed(self, feed: FeedFile) -> None:
+        """Make a directory a feed, or replace what FEED says; durable when this returns.
+
+        The journal's record of the creation may go then, as far as the partitions have manifests. Raises NoSpace,
+        OSError: it is what it was, or (if the directory's fsync failed) either.
+        """
+        directory = self.feed_directory(feed.info.feed_id)
+        try:
+            self._disk.make_directory(directory)
+            write_atomically(self._disk, os.path.join(directory, FEED_NAME), feed.encode())
+        except OSError as error:
+            raise _no_space_or(error, directory) from error
+
+    def feeds(self) -> list[FeedFile]:
+        """Every feed that has its FEED, in the order of their ids, durable when this returns; for the start.
+
+        Raises ManifestDamaged, OSError. No removal is finished.
+        """
+        feeds = []
+        for name in self._feed_names():
+            path = os.path.join(self._root, name, FEED_NAME)
+            if self._disk.exists(path):
+                feed = FeedFile.decode(self._read(path), path)
+                if feed.info.feed_id.hex() != name:
+                    raise ManifestDamaged(path, f"it is the file of feed {feed.info.feed_id.hex()}")
+                self._disk.sync_directory(os.path.join(self._root, name))
+                feeds.append(feed)
+        return feeds
+
+    def drop_feed(self, feed_id: bytes) -> None:
+        """Remove a feed's directory with all that is in it, durably; nothing where there is none.
+
+        The journal's record of the drop may go then. OSError: what is left is removed by the next call, or by
+        ``finish_drops`` after the next start.
+        """
+        directory = self.feed_directory(feed_id)
+        if not self._disk.exists(directory):
+            return
+        path, dropped = os.path.join(directory, FEED_NAME), os.path.join(directory, DROPPED_NAME)
+        if self._disk.exists(path):
+            self._disk.rename(path, dropped)
+        elif not self._disk.exists(dropped):
+            write_atomically(self._disk, dropped, b"")
+        self._remove_rest(directory)
+
+    def finish_drops(self, known: Collection[bytes]) -> list[bytes]:
+        """Remove what interrupted drops and creations left, at a start; the ids of those feeds.
+
+        ``known`` are the feeds that the node has after reading the journal; without a FEED these are left alone. (For
+        one that has its FEED, and of which the journal says that it was dropped, call ``drop_feed``.) A directory of no
+        feed that holds segments is damage: ManifestDamaged. OSError.
+        """
+        removed = []
+        for name in self._feed_names():
+            directory = os.path.join(self._root, name)
+            if self._disk.exists(os.path.join(directory, FEED_NAME)):
+                continue
+            feed_id = bytes.fromhex(name)
+            if not self._disk.exists(os.path.join(directory, DROPPED_NAME)):
+                if feed_id in known:
+                    continue
+                if any(self._segments(os.path.join(directory, partition)) for partition in self._partitions(directory)):
+                    raise ManifestDamaged(os.path.join(directory, FEED_NAME), "it is missing, and there are segments")
+            self._remove_rest(directory)
+            removed.append(feed_id)
+        return removed
+
+    def _remove_rest(self, directory: str) -> None:
+        """The mark that this has to be done is made durable first, and goes when the rest has gone durably."""
+        disk = self._disk
+        disk.sync_directory(directory)
+        for name in self._partitions(directory):
+            partition = os.path.join(directory, name)
+            for file in disk.names(partition):
+                disk.remove(os.path.join(partition, file))
+            disk.remove_directory(partition)
+        disk.sync_directory(directory)
+        for name in disk.names(directory):
+            disk.remove(os.path.join(directory, name))
+        disk.remove_directory(directory)
+        disk.sync_directory(self._root)
+
+    def _feed_names(self) -> list[str]:
+        if not self._disk.exists(self._root):
+            return []
+        return [name for name in self._disk.names(self._root) if _ID.fullmatch(name)]
+
+    def _partitions(self, directory: str) -> list[str]:
+        return [name for name in self._disk.names(directory) if name.isdecimal()]
+
+    # Partitions.
+
+    def write(self, manifest: Manifest) -> None:
+        """Make this the partition's manifest, and its directory where that is missing; durable when this returns.
+
+        Every segment that it names has its name durably. Raises NoSpace, and OSError: the old one is still there, or
+        (if the directory's fsync failed) either is, so that no segment may be removed that one of them names.
+        """
+        data = manifest.encode()
+        directory = self.partition_directory(manifest.feed_id, manifest.partition)
+        try:
+            self._disk.make_directory(directory)
+            write_atomically(self._disk, os.path.join(directory, MANIFEST_NAME), data)
+        except OSError as error:
+            raise _no_space_or(error, directory) from error
+
+    def read(self, feed_id: bytes, partition: int) -> Manifest | None:
+        """A partition's manifest, durable when this returns; None where there is nothing of the partition yet.
+
+        Raises ManifestDamaged, OSError.
+        """
+        directory = self.partition_directory(feed_id, partition)
+        path = os.path.join(directory, MANIFEST_NAME)
+        if not self._disk.exists(path):
+            if self._segments(directory):
+                raise ManifestDamaged(path, "it is missing, and there are segments")
+            return None
+        manifest = Manifest.decode(self._read(path), path)
+        if (manifest.feed_id, manifest.partition) != (feed_id, partition):
+            raise ManifestDamaged(path, f"it is of partition {manifest.feed_id.hex()}/{manifest.partition}")
+        self._disk.sync_directory(directory)
+        return manifest
+
+    def missing(self, manifest: Manifest) -> list[SegmentEntry]:
+        """The segments of which there is no file of their size; empty where all is well."""
+        return [entry for entry in manifest.segments if not self._is_there(manifest, entry)]
+
+    def sweep(self, manifest: Manifest, kept: Collection[bytes] = ()) -> list[str]:
+        """Remove temporaries and segments that ``manifest``, the one on disk, does not name; the names of the files.
+
+        For the start, or with the ids of all segments that are being read or written as ``kept``. Files of other names
+        are left alone. A removal that a crash undoes is done again by the next sweep, so it is not waited for.
+        """
+        directory = self.partition_directory(manifest.feed_id, manifest.partition)
+        named = {segment_name(id_) for id_ in (*kept, *(entry.id for entry in manifest.segments))}
+        named |= {name + TEMPORARY for name in named}
+        removed = [
+            name
+            for name in self._disk.names(directory)
+            if name not in named and (name.endswith(TEMPORARY) or _SEGMENT.fullmatch(name))
+        ]
+        for name in removed:
+            self._disk.remove(os.path.join(directory, name))
+        return removed
+
+    def _segments(self, directory: str) -> list[str]:
+        if not self._disk.exists(directory):
+            return []
+        return [name for name in self._disk.names(directory) if _SEGMENT.fullmatch(name)]
+
+    def _is_there(self, manifest: Manifest, entry: SegmentEntry) -> bool:
+        path = self.segment_path(manifest.feed_id, manifest.partition, entry.id)
+        if not self._disk.exists(path):
+            return False
+        file = self._disk.open(path)
+        try:
+            return file.size() == entry.nbytes
+        finally:
+            file.close()
+
+    def _read(self, path: str) -> bytes:
+        try:
+            return read_file(self._disk, path)
+        except OSError as error:  # EIO: the disk itself says that it lost something
+            raise ManifestDamaged(path, f"the disk can't read it: {error.strerror}") from error
+
+
+def _no_space_or(error: OSError, directory: str) -> Exception:
+    """The error to raise for a file that could not be written."""
+    if is_no_space(error):
+        return NoSpace(f"no space is left in {directory} ({error.strerror}); free some")
+    return error
