@@ -1,0 +1,221 @@
+"""A compaction in another process, seen from the node.
+
+A process and not a thread: it works for seconds on end, much of it in Python, and these seconds would be the loop's. It
+also has a memory of its own, which is given back, and may be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from tailrace.errors import NoSpace
+from tailrace_server.compaction import errors
+from tailrace_server.compaction.errors import CompactionFailed
+from tailrace_server.compaction.task import LINE_BYTES_MAX, CompactionResult
+from tailrace_server.compaction.worker import discard
+from tailrace_server.host.disk import RealDisk
+from tailrace_server.segment import SegmentDamaged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tailrace_server.compaction.task import CompactionTask
+
+# -P: a folder that happens to be where the node was started must not be imported from.
+COMMAND = (sys.executable, "-P", "-m", "tailrace_server.compaction")
+# Of what a crashed process said: the end, where Python names the error.
+STDERR_BYTES_MAX = 8_192
+
+
+class Rate:
+    """How fast compactions may go, in bytes a second, 0: no bound. One object for as many as shall heed it."""
+
+    def __init__(self, value: int = 0) -> None:
+        self._value = value
+        self._changed = trio.Event()
+
+    @property
+    def value(self) -> int:
+        """As it is now."""
+        return self._value
+
+    def set(self, value: int) -> None:
+        """From now on this; compactions that run hear of it at once."""
+        if value == self._value:
+            return
+        self._value = value
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def changed(self) -> None:
+        """Waits for the next change."""
+        await self._changed.wait()
+
+
+async def run_compaction(
+    task: CompactionTask,
+    rate: Rate,
+    *,
+    on_progress: Callable[[int], None] = lambda _: None,
+    command: Sequence[str] = COMMAND,
+) -> CompactionResult:
+    """Do ``task`` in a process of its own, no faster than ``rate`` says at each moment.
+
+    ``on_progress`` is called with the count of bytes read and written so far, when there are any, and then now and
+    then. Cancelled, or failed, the process is dead and what it left is removed when this returns, so nothing else may
+    use the task's output path.
+    Errors as those of ``worker.compact``; CompactionFailed, with what it said, where the process ended otherwise.
+    """
+    line = task.encode()
+    process = await trio.lowlevel.open_process(
+        command,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # Ctrl-C is for the node, which then ends the compaction in its turn.
+        start_new_session=True,
+    )
+    talk = _Talk(process, rate, on_progress)
+    try:
+        await talk.until_the_end(line)
+        return talk.result()
+    finally:
+        with trio.CancelScope(shield=True):
+            await _end(process)
+            if not talk.succeeded:
+                # A large file takes its time to go, which is not the loop's.
+                await trio.to_thread.run_sync(discard, task, RealDisk())
+
+
+def environment() -> dict[str, str]:
+    """A copy, since another thread may change this process's meanwhile, and an exec that reads it then fails.
+
+    The library of linear algebra in numpy would start a thread a processor, for nothing.
+    """
+    return {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+
+
+def error_of(description: dict[str, Any]) -> Exception:
+    """The exception that the process described."""
+    kind, why = description.get("kind"), str(description.get("why"))
+    if kind == "SegmentDamaged":
+        return SegmentDamaged(str(description["path"]), int(description["offset"]), why)
+    if kind == "NoSpace":
+        return NoSpace(why)
+    if kind == "OSError":
+        return OSError(description["errno"], why, description["path"])
+    if kind == "BadTask":
+        return errors.BadTask(why)
+    return CompactionFailed(f"the compaction failed, {kind}: {why}")
+
+
+class _Talk:
+    """What is said between the node and the process."""
+
+    def __init__(self, process: trio.Process, rate: Rate, on_progress: Callable[[int], None]) -> None:
+        self._process = process
+        self._rate = rate
+        self._on_progress = on_progress
+        self._answer: dict[str, Any] = {}
+        self._complaints = b""
+        self.succeeded = False
+
+    async def until_the_end(self, task: bytes) -> None:
+        """Tells the task and each rate, and listens until the process has ended."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tell, task)
+            async with trio.open_nursery() as listening:
+                listening.start_soon(self._listen)
+                listening.start_soon(self._gather_complaints)
+            nursery.cancel_scope.cancel()
+        await self._process.wait()
+
+    def result(self) -> CompactionResult:
+        """What came of it. Raises what it failed by."""
+        if "result" in self._answer:
+            result = CompactionResult.decode(json.dumps(self._answer["result"]))
+            self.succeeded = True
+            return result
+        if "error" in self._answer:
+            raise error_of(self._answer["error"])
+        said = self._complaints.decode(errors="replace").strip() or "nothing"
+        raise CompactionFailed(f"the process of a compaction {how_it_ended(self._process.returncode)}; it said: {said}")
+
+    async def _tell(self, task: bytes) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        try:
+            await stdin.send_all(task + b"\n")
+            told = 0
+            while True:
+                if self._rate.value != told:
+                    told = self._rate.value
+                    await stdin.send_all(b"rate %d\n" % told)
+                else:
+                    await self._rate.changed()
+        except trio.BrokenResourceError:
+            return  # it has ended; how, the others hear
+
+    async def _listen(self) -> None:
+        stdout = self._process.stdout
+        assert stdout is not None
+        buffer = b""
+        async for data in stdout:
+            *lines, buffer = (buffer + bytes(data)).split(b"\n")
+            strange = next(itertools.filterfalse(self._understand, lines), None)
+            if strange is None and len(buffer) > LINE_BYTES_MAX:
+                strange = buffer
+            if strange is not None:
+                why = f"it said {strange[:200]!r}, which is not how a compaction talks"
+                self._answer = {"error": {"kind": "ProtocolError", "why": why}}
+                self._process.kill()
+                return
+
+    def _understand(self, line: bytes) -> bool:
+        """Takes a line; False where it is none of those that there are."""
+        try:
+            message = json.loads(line)
+        except ValueError:
+            return False
+        if not isinstance(message, dict) or len(message) != 1:
+            return False
+        [(kind, value)] = message.items()
+        if kind == "progress" and isinstance(value, int):
+            self._on_progress(value)
+        elif kind in ("result", "error") and isinstance(value, dict):
+            self._answer = message
+        else:
+            return False
+        return True
+
+    async def _gather_complaints(self) -> None:
+        stderr = self._process.stderr
+        assert stderr is not None
+        async for data in stderr:
+            self._complaints = (self._complaints + bytes(data))[-STDERR_BYTES_MAX:]
+
+
+async def _end(process: trio.Process) -> None:
+    """The process is dead and its pipes are closed."""
+    if process.poll() is None:
+        process.kill()
+    await process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            await pipe.aclose()
+
+
+def how_it_ended(code: int | None) -> str:
+    """In words."""
+    if code is not None and code < 0:
+        return f"was ended by signal {-code} ({signal.strsignal(-code)})"
+    return f"ended with exit code {code}"

@@ -1,0 +1,145 @@
+"""The rows of several segments, numbered through, in batches of neighbouring blocks.
+
+    segment      A: block block block block      B: block block
+    batch        0            1                  2
+    row          0            5,000              9,000
+
+A batch is about a MiB that is read at once, verified, and opened together: small blocks cost little so. The same batch
+can be read again for the keys of a few of its rows.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise, repeat
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import xxhash
+
+from tailrace.block.check import uniform_width
+from tailrace.block.columns import slice_differing, slice_uniform
+from tailrace.errors import BadBlock
+from tailrace.hashing import HASH_SEED
+from tailrace_server.blocks import ColumnArrays, arrays_of, take
+from tailrace_server.blocks.arrays import U8, U32, join_blocks
+from tailrace_server.compaction.dedup import Hashes, Keys, RowNumbers
+from tailrace_server.segment import SegmentDamaged
+from tailrace_server.segment.format import HEADER_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tailrace.block import Block
+    from tailrace_server.segment import Segment
+
+READ_BYTES = 1 << 20
+# A block that compresses well is up to 255 times as large: what is opened together has no more bytes, or is one block.
+RAW_BYTES = 8 << 20
+
+
+class Batch(NamedTuple):
+    """``blocks`` of ``segment``, neighbours; the first has number ``number`` and lies at ``offset`` of the file.
+
+    ``row`` is the number of its first row over all segments.
+    """
+
+    segment: Segment
+    number: int
+    offset: int
+    row: int
+    blocks: Sequence[Block]
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return sum(block.rows for block in self.blocks)
+
+    def arrays(self) -> ColumnArrays:
+        """The columns of all its rows. SegmentDamaged, which names the place of the block, where they are broken."""
+        try:
+            return join_blocks(self.blocks)
+        except BadBlock:
+            self._find_bad_block()
+            raise
+
+    def producers(self) -> Hashes:
+        """The producer id of each row; 0 where blocks were merged."""
+        ids = np.array([block.header.producer_id for block in self.blocks], np.uint64)
+        return np.repeat(ids, [block.rows for block in self.blocks])
+
+    def _find_bad_block(self) -> None:
+        offset = self.offset
+        for block in self.blocks:
+            try:
+                arrays_of(block)
+            except BadBlock as error:
+                raise SegmentDamaged(self.segment.path, offset, str(error)) from None
+            offset += block.nbytes
+
+
+class Rows:
+    """The rows of ``segments``, which follow each other. ``on_bytes`` is called with the bytes of each read."""
+
+    def __init__(self, segments: Sequence[Segment], on_bytes: Callable[[int], None]) -> None:
+        self._segments = segments
+        self._on_bytes = on_bytes
+        self._places: list[tuple[Segment, int, int]] = []  # of each batch, once all have been read
+        self._row_begins: list[int] = []
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return sum(segment.identity.rows for segment in self._segments)
+
+    def batches(self) -> Iterator[Batch]:
+        """All of them, in order. SegmentDamaged."""
+        self._places.clear()
+        self._row_begins.clear()
+        row = 0
+        for segment in self._segments:
+            number, offset = 0, HEADER_BYTES
+            while number < segment.blocks:
+                self._places.append((segment, number, offset))
+                self._row_begins.append(row)
+                batch = self._read(len(self._places) - 1)
+                yield batch
+                row += batch.rows
+                number += len(batch.blocks)
+                offset += sum(block.nbytes for block in batch.blocks)
+
+    def keys_of(self, rows: RowNumbers) -> Keys:
+        """The keys of these rows, which rise. Batches that have none of them are not read. SegmentDamaged."""
+        begins = np.array(self._row_begins, np.int64)
+        cuts = [*np.searchsorted(rows, begins).tolist(), len(rows)]
+        pieces = [
+            _keys_in(self._read(index), rows[start:stop])
+            for index, (start, stop) in enumerate(pairwise(cuts))
+            if start < stop
+        ]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(np.concatenate([lengths for lengths, _ in pieces]), out=offsets[1:])
+        return Keys(offsets, np.concatenate([data for _, data in pieces]))
+
+    def _read(self, index: int) -> Batch:
+        segment, number, offset = self._places[index]
+        blocks, _ = segment.read_blocks(number, READ_BYTES)
+        self._on_bytes(sum(block.nbytes for block in blocks))
+        sizes = accumulate(block.header.raw_bytes for block in blocks)
+        count = sum(size <= RAW_BYTES for size in sizes)
+        return Batch(segment, number, offset, self._row_begins[index], blocks[: max(1, count)])
+
+
+def hashes_of_keys(arrays: ColumnArrays) -> Hashes:
+    """The hash of each key, from its bytes."""
+    offsets, data, rows = arrays.key_offsets.data.cast("B"), arrays.key_data.data, arrays.rows
+    width = uniform_width(offsets, rows)
+    keys = slice_differing(offsets, data, rows) if width is None else slice_uniform(data, rows, width)
+    return np.fromiter(map(xxhash.xxh64_intdigest, keys, repeat(HASH_SEED)), np.uint64, rows)
+
+
+def _keys_in(batch: Batch, rows: RowNumbers) -> tuple[U32, U8]:
+    """The lengths and the bytes of the keys of ``rows``, which are of this batch."""
+    arrays = batch.arrays()
+    no_values = arrays._replace(value_offsets=np.zeros(arrays.rows + 1, np.uint32), value_data=np.zeros(0, np.uint8))
+    taken = take(no_values, rows.astype(np.intp) - batch.row)
+    return np.diff(taken.key_offsets), taken.key_data

@@ -1,0 +1,181 @@
+"""What a compaction is told and what it answers, as JSON in one line each. Pure. docs/compaction.md has the members."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple, TypeVar
+
+from tailrace.hashing import HASH_MAX
+from tailrace_server.blocks.builder import TARGET_BYTES_MAX
+from tailrace_server.compaction.errors import BadTask
+from tailrace_server.segment import SegmentIdentity
+from tailrace_server.segment.errors import FormatError
+from tailrace_server.segment.identity import INCLUDED_IDS_MAX, SEGMENT_ID_BYTES
+
+VERSION = 1
+
+# Open files, and ids in the identity of the result (worker.identity_of): these, and as many of what they were made of.
+INPUTS_MAX = INCLUDED_IDS_MAX // 2
+# A look-up opens a whole block: about 170 µs with 128 KiB, 670 with a MiB, 80 with 32 KiB, whose file is 6 % larger.
+BLOCK_BYTES = 128 * 1024
+# Producers named in a result; a feed with more of them that hash wrongly has one bug in all of them.
+FOREIGN_MAX = 16
+# A task of as many paths of 4,096 characters, each escaped as six, fits.
+LINE_BYTES_MAX = 1024 * 1024
+
+assert (INPUTS_MAX + 1) * 4_096 * 6 < LINE_BYTES_MAX
+
+T = TypeVar("T")
+
+
+class CompactionTask(NamedTuple):
+    """Fold the segments ``inputs`` (paths, in the order of the chain) into one at the path ``output``.
+
+    They are of the partition that owns the hashes ``hash_first`` to ``hash_last``, both included. ``segment_id`` (16
+    bytes) is that of the result. ``is_major``: the chain's oldest segment is the first of them. ``history``: every row
+    survives. ``purge_before_us`` (microseconds since 1970 UTC): tombstones stamped then or earlier go, where they are
+    at or below ``stable_seq``; None: none goes, as always where it is not ``is_major``. ``block_bytes``: about how many
+    raw bytes a block of the result has.
+    """
+
+    inputs: tuple[str, ...]
+    output: str
+    segment_id: bytes
+    hash_first: int
+    hash_last: int
+    is_major: bool
+    history: bool
+    purge_before_us: int | None
+    stable_seq: int
+    block_bytes: int = BLOCK_BYTES
+    compress: bool = True
+
+    def encode(self) -> bytes:
+        """One line of JSON, without its end."""
+        return _encode({**self._asdict(), "segment_id": self.segment_id.hex()})
+
+    @classmethod
+    def decode(cls, line: bytes | str) -> CompactionTask:
+        """What ``encode`` made. BadTask, which says what is wrong, for anything else."""
+        members = _decode(line, "task", cls)
+        inputs, text = members["inputs"], members["segment_id"]
+        if not isinstance(inputs, list):
+            raise BadTask("the task's inputs must be a list of paths")
+        try:
+            segment_id = bytes.fromhex(text)
+        except (TypeError, ValueError):
+            raise BadTask(f"the task's segment_id is {text!r}, it must be hexadecimal digits") from None
+        task = cls(**{**members, "inputs": tuple(inputs), "segment_id": segment_id})
+        task.check()
+        return task
+
+    def check(self) -> None:
+        """BadTask where a member is of another type, out of bounds, or contradicts another."""
+        if not 1 <= len(self.inputs) <= INPUTS_MAX:
+            raise BadTask(f"{len(self.inputs)} segments to fold; a task has 1 to {INPUTS_MAX}")
+        if not all(isinstance(path, str) and path for path in (*self.inputs, self.output)):
+            raise BadTask("inputs and output must be paths")
+        if len({*self.inputs, self.output}) != len(self.inputs) + 1:
+            raise BadTask("a path is named twice")
+        if len(self.segment_id) != SEGMENT_ID_BYTES:
+            raise BadTask(f"a segment id has {SEGMENT_ID_BYTES} bytes, this one {len(self.segment_id)}")
+        for name in ("is_major", "history", "compress"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadTask(f"the task's {name} must be true or false")
+        for name in ("hash_first", "hash_last", "stable_seq", "block_bytes"):
+            if not _is_number(getattr(self, name)):
+                raise BadTask(f"the task's {name} is {getattr(self, name)!r}, it must be a number of 64 bits")
+        if not 1 <= self.block_bytes <= TARGET_BYTES_MAX:
+            raise BadTask(f"blocks have 1 to {TARGET_BYTES_MAX} raw bytes, not {self.block_bytes}")
+        if self.hash_first > self.hash_last:
+            raise BadTask(f"no hash lies between {self.hash_first} and {self.hash_last}")
+        if self.purge_before_us is not None:
+            self._check_purge()
+
+    def _check_purge(self) -> None:
+        if not _is_number(self.purge_before_us):
+            raise BadTask(f"the task's purge_before_us is {self.purge_before_us!r}, it must be microseconds or null")
+        if self.history:
+            raise BadTask("a feed that keeps its history keeps its tombstones: purge_before_us must be null")
+        if not self.is_major:
+            raise BadTask(
+                "only a compaction that includes the oldest segment may drop tombstones, or what they delete rises "
+                "again: purge_before_us must be null"
+            )
+
+
+class Foreign(NamedTuple):
+    """Rows of a producer whose hash is not that of their key. ``producer_id`` is 0 where blocks have been merged since.
+
+    Of ``rows``, ``corrected`` have the right hash now; the others belong to another partition and are as they were.
+    The example is the first one: the segment it was found in, its seq, and up to 64 bytes of its key.
+    """
+
+    producer_id: int
+    rows: int
+    corrected: int
+    segment: str
+    seq: int
+    key: bytes
+
+
+class CompactionResult(NamedTuple):
+    """A segment was written and has its name.
+
+    ``identity`` and ``nbytes`` are the segment's. Of ``rows`` rows read, ``superseded`` had a newer row of their key,
+    ``purged`` were tombstones that have gone. ``foreign`` names up to FOREIGN_MAX producers with wrong hashes, and
+    ``foreign_rows`` counts all such rows, ``foreign_kept`` those that could not be corrected.
+    """
+
+    identity: SegmentIdentity
+    nbytes: int
+    rows: int
+    superseded: int
+    purged: int
+    foreign_rows: int
+    foreign_kept: int
+    foreign: tuple[Foreign, ...]
+
+    def encode(self) -> bytes:
+        """One line of JSON, without its end."""
+        foreign = [{**one._asdict(), "key": one.key.hex()} for one in self.foreign]
+        return _encode({**self._asdict(), "identity": json.loads(self.identity.encode()), "foreign": foreign})
+
+    @classmethod
+    def decode(cls, line: bytes | str) -> CompactionResult:
+        """What ``encode`` made. BadTask for anything else: a process of another version."""
+        members = _decode(line, "result", cls)
+        try:
+            identity = SegmentIdentity.decode(json.dumps(members["identity"]).encode())
+            foreign = tuple(Foreign(**{**one, "key": bytes.fromhex(one["key"])}) for one in members["foreign"])
+        except (FormatError, TypeError, ValueError, KeyError) as error:
+            raise BadTask(f"the result of a compaction can't be read: {error}") from None
+        return cls(**{**members, "identity": identity, "foreign": foreign})
+
+
+def _encode(members: dict[str, Any]) -> bytes:
+    return json.dumps({"version": VERSION, **members}, separators=(",", ":")).encode()
+
+
+def _decode(line: bytes | str, what: str, of: type) -> dict[str, Any]:
+    """The members, exactly those of the class ``of``. BadTask."""
+    try:
+        members = json.loads(line)
+    except ValueError as error:
+        raise BadTask(f"the {what} of a compaction is no JSON: {error}") from None
+    if not isinstance(members, dict):
+        raise BadTask(f"the {what} of a compaction must be an object")
+    version = members.pop("version", None)
+    if version != VERSION:
+        raise BadTask(
+            f"this is the {what} of a compaction of version {version!r}, this program knows version {VERSION}: both "
+            f"sides must be of one installation"
+        )
+    fields = of._fields  # type: ignore[attr-defined]
+    if members.keys() != set(fields):
+        raise BadTask(f"the {what} of a compaction must have exactly the members {', '.join(fields)}")
+    return members
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= HASH_MAX

@@ -1,0 +1,192 @@
+"""A compaction: neighbouring segments are read and one is written.
+
+    1. scan    every batch once: each row's hash, from its key; the length of its key; tombstones that are old enough
+    2. decide  which rows go: superseded ones, then tombstones (dedup.py); reads the keys of repeated hashes again
+    3. write   every batch once more: the rows that stay, in blocks of an even size
+
+A feed that keeps its history needs the last step only. Nothing but the task decides what comes out, so that the same
+task gives the same bytes. All that is read is verified, in each step, and what is read is never changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tailrace_server.blocks import BlockBuilder
+from tailrace_server.compaction import dedup
+from tailrace_server.compaction.errors import BadTask
+from tailrace_server.compaction.foreign import ForeignRows
+from tailrace_server.compaction.reading import Rows, hashes_of_keys
+from tailrace_server.compaction.task import INPUTS_MAX, CompactionResult, CompactionTask
+from tailrace_server.segment import TEMPORARY, Segment, SegmentIdentity, SegmentWriter
+from tailrace_server.segment.identity import INCLUDED_IDS_MAX, ROWS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tailrace_server.host.disk import Disk
+
+
+class _Decision(NamedTuple):
+    """``gone`` says of each row whether it goes; None: none does. ``purge_seq`` is 0 where no tombstone goes."""
+
+    gone: dedup.Mask | None
+    superseded: int
+    purged: int
+    purge_seq: int
+
+
+_ALL_STAY = _Decision(None, 0, 0, 0)
+
+
+def compact(task: CompactionTask, disk: Disk, on_bytes: Callable[[int], None] = lambda _: None) -> CompactionResult:
+    """Do what ``task`` says. ``on_bytes`` is called with the count of bytes after each read and each write.
+
+    The inputs are as they were, whatever happens, and what fails leaves at most a file that ends in ``.new``.
+    SegmentDamaged names the file and the place of what could not be read; BadTask where the segments are not what the
+    task takes them for; NoSpace, OSError where the result could not be written.
+    """
+    task.check()
+    with contextlib.ExitStack() as stack:
+        segments = [stack.enter_context(contextlib.closing(Segment.open(disk, path))) for path in task.inputs]
+        check_inputs(task, [segment.identity for segment in segments])
+        rows = Rows(segments, on_bytes)
+        foreign = ForeignRows(task.hash_first, task.hash_last)
+        decision = _ALL_STAY if task.history else _decide(task, rows, foreign)
+        identity = identity_of(task, [segment.identity for segment in segments], decision)
+        identity, nbytes = _write(task, disk, rows, identity, decision.gone, foreign, on_bytes)
+        return CompactionResult(
+            identity=identity,
+            nbytes=nbytes,
+            rows=rows.count,
+            superseded=decision.superseded,
+            purged=decision.purged,
+            foreign_rows=foreign.rows,
+            foreign_kept=foreign.kept,
+            foreign=foreign.found,
+        )
+
+
+def discard(task: CompactionTask, disk: Disk) -> None:
+    """Remove what a compaction without a result may have left: a part of the output, or all of it.
+
+    Only for a task whose process has ended, and whose output no manifest names. OSError where the disk refuses.
+    """
+    for path in (task.output + TEMPORARY, task.output):
+        with contextlib.suppress(FileNotFoundError):
+            disk.remove(path)
+
+
+def check_inputs(task: CompactionTask, identities: Sequence[SegmentIdentity]) -> None:
+    """BadTask unless the segments are a stretch of one partition's chain, and ``task`` may purge what it says."""
+    for older, newer in pairwise(identities):
+        if (older.feed_id, older.partition) != (newer.feed_id, newer.partition):
+            raise BadTask(f"{_name(older)} and {_name(newer)} are of different partitions")
+        if older.last_seq != newer.after_seq:
+            raise BadTask(
+                f"{_name(newer)} begins after seq {newer.after_seq}, and {_name(older)} ends at {older.last_seq}: only "
+                f"neighbours are folded"
+            )
+    if task.purge_before_us is not None and identities[0].after_seq:
+        raise BadTask(
+            f"{_name(identities[0])} begins after seq {identities[0].after_seq}, so it is not the oldest: its "
+            f"tombstones must stay"
+        )
+    rows = sum(identity.rows for identity in identities)
+    if rows > ROWS_MAX:
+        raise BadTask(f"the segments have {rows} rows together, one has at most {ROWS_MAX}: fold fewer at once")
+
+
+def identity_of(
+    task: CompactionTask, identities: Sequence[SegmentIdentity], decision: _Decision = _ALL_STAY
+) -> SegmentIdentity:
+    """The identity of the result, without its counts.
+
+    It takes the place of its inputs, so its base is that of the oldest. The segment behind it, which is not rewritten,
+    has the newest input for a base, or, after several compactions, one that was folded into that: these ids come first,
+    so that they are never among those that are left out.
+    """
+    oldest, newest = identities[0], identities[-1]
+    others = identities[-2::-1]
+    included = [newest.segment_id, *newest.included_ids[: INCLUDED_IDS_MAX - INPUTS_MAX]]
+    included += [identity.segment_id for identity in others]
+    included += [id_ for identity in others for id_ in identity.included_ids]
+    return SegmentIdentity(
+        feed_id=newest.feed_id,
+        partition=newest.partition,
+        branch=newest.branch,
+        segment_id=task.segment_id,
+        base_id=oldest.base_id,
+        included_ids=tuple(included[:INCLUDED_IDS_MAX]),
+        is_major=task.is_major,
+        deduplicated=decision.gone is not None or any(identity.deduplicated for identity in identities),
+        after_seq=oldest.after_seq,
+        last_seq=newest.last_seq,
+        purge_seq=max(decision.purge_seq, *(identity.purge_seq for identity in identities)),
+    )
+
+
+def _decide(task: CompactionTask, rows: Rows, foreign: ForeignRows) -> _Decision:
+    """Steps 1 and 2."""
+    hashes = np.empty(rows.count, np.uint64)
+    key_lengths = np.empty(rows.count, np.uint16)
+    expired_rows, expired_seqs = [np.zeros(0, np.uint32)], [np.zeros(0, np.uint64)]
+    for batch in rows.batches():
+        arrays = batch.arrays()
+        found = hashes_of_keys(arrays)
+        foreign.note(batch, arrays, found)
+        hashes[batch.row : batch.row + arrays.rows] = found
+        key_lengths[batch.row : batch.row + arrays.rows] = np.diff(arrays.key_offsets)
+        if task.purge_before_us is not None:
+            old = dedup.expired(arrays.valid, arrays.seqs, arrays.timestamps, task.purge_before_us, task.stable_seq)
+            expired_rows.append((old + batch.row).astype(np.uint32))
+            expired_seqs.append(arrays.seqs[old])
+    gone = dedup.superseded(hashes, key_lengths, rows.keys_of)
+    superseded = int(np.count_nonzero(gone))
+    purge_seq = dedup.purged(np.concatenate(expired_rows), np.concatenate(expired_seqs), gone)
+    missing = int(np.count_nonzero(gone))
+    return _Decision(gone if missing else None, superseded, missing - superseded, purge_seq)
+
+
+def _write(
+    task: CompactionTask,
+    disk: Disk,
+    rows: Rows,
+    identity: SegmentIdentity,
+    gone: dedup.Mask | None,
+    foreign: ForeignRows,
+    on_bytes: Callable[[int], None],
+) -> tuple[SegmentIdentity, int]:
+    """Step 3; the identity with its counts, and the bytes of the file."""
+    nbytes = 0
+
+    def count(written: int) -> None:
+        nonlocal nbytes
+        nbytes += written
+        on_bytes(written)
+
+    writer = SegmentWriter(disk, task.output, identity, on_bytes=count)
+    try:
+        builder = BlockBuilder(identity.partition, task.block_bytes, compress=task.compress, on_block=writer.add)
+        for batch in rows.batches():
+            arrays = batch.arrays()
+            if task.history:
+                hashes = hashes_of_keys(arrays)
+                foreign.note(batch, arrays, hashes)
+                arrays = foreign.corrected(arrays, hashes)
+            elif foreign.rows > foreign.kept:
+                arrays = foreign.corrected(arrays, hashes_of_keys(arrays))
+            builder.add(arrays, None if gone is None else ~gone[batch.row : batch.row + arrays.rows])
+        builder.finish()
+        return writer.finish(), nbytes
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def _name(identity: SegmentIdentity) -> str:
+    return f"segment {identity.segment_id.hex()}"
