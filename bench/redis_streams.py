@@ -2,6 +2,9 @@
 
     python bench/redis_streams.py [--rows 200000] [--repeats 5] [--writes 200]
 
+The latency of a relay on trio that only appends, syncs and sends (_relay.py) is the floor: no feed in three Python
+processes can be below it.
+
 Redis runs with `appendonly yes`, `appendfsync always`; redis-py with hiredis. Both servers are processes of their own
 on loopback, with fresh data in the same temporary folder. 1,000 rows a batch, 16-byte keys, 100-byte values, one
 producer, one consumer, one stream (a feed of one partition). Figures are medians; a ratio above 1 is in Tailrace's
@@ -34,6 +37,9 @@ import tailrace
 
 BATCH_ROWS = 1000
 KEY_BYTES, VALUE_BYTES = 16, 100
+RELAY = str(Path(__file__).with_name("_relay.py"))
+# What Tailrace's frame and block put around a row of this size.
+RELAY_OVERHEAD_BYTES = 200
 
 
 def sample(rows: int) -> list[list[tuple[bytes, bytes]]]:
@@ -174,9 +180,9 @@ async def consume_tailrace(port: int, feed: str, writes: int) -> None:
 
 
 @contextlib.contextmanager
-def consumer(which: str, port: int, stream: str, writes: int) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, __file__, f"--consume-{which}", str(port), stream, str(writes)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+def consumer(*command: str) -> Iterator[subprocess.Popen[str]]:
+    """A consumer in a process of its own, ready for the next message."""
+    with subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         time.sleep(0.2)
@@ -186,29 +192,45 @@ def consumer(which: str, port: int, stream: str, writes: int) -> Iterator[subpro
             process.terminate()
 
 
-def delays(process: subprocess.Popen[str], count: int) -> list[float]:
+def delay(process: subprocess.Popen[str]) -> float:
     """Microseconds from a write's start to its delivery."""
     assert process.stdout is not None
-    return [int(process.stdout.readline()) / 1000 for _ in range(count)]
+    return int(process.stdout.readline()) / 1000
 
 
-def redis_latency(client: redis.Redis, port: int, stream: str, writes: int) -> list[float]:
-    found = []
-    with consumer("redis", port, stream, writes) as process:
+async def latencies(
+    theirs: redis.Redis, redis_port: int, ours: tailrace.Client, port: int, name: str, writes: int, folder: Path
+) -> dict[str, float]:
+    """Medians over ``writes`` writes to each, taken in turns: what the disk and other users do meets all of them."""
+    handle = ours.feed(name)
+    found: dict[str, list[float]] = {"redis latency": [], "latency": [], "relay latency": []}
+    with contextlib.ExitStack() as stack:
+        relay_port = free_port()
+        stack.enter_context(relay_server(relay_port, folder / f"relay-{name}"))
+        at_relay = stack.enter_context(consumer(RELAY, "consume", str(relay_port), str(writes)))
+        relay = (await trio.open_tcp_stream("127.0.0.1", relay_port)).socket
+        stack.callback(relay.close)
+        at_redis = stack.enter_context(consumer(__file__, "--consume-redis", str(redis_port), name, str(writes)))
+        at_ours = stack.enter_context(consumer(__file__, "--consume-tailrace", str(port), name, str(writes)))
         for _ in range(writes):
-            client.xadd(stream, {b"k": b"k" * KEY_BYTES, b"v": stamp()})
-            found += delays(process, 1)
-    return found
-
-
-async def tailrace_latency(client: tailrace.Client, port: int, feed: str, writes: int) -> list[float]:
-    found = []
-    handle = client.feed(feed)
-    with consumer("tailrace", port, feed, writes) as process:
-        for _ in range(writes):
+            theirs.xadd(name, {b"k": b"k" * KEY_BYTES, b"v": stamp()})
+            found["redis latency"].append(delay(at_redis))
             await handle.put(b"k" * KEY_BYTES, stamp())
-            found += delays(process, 1)
-    return found
+            found["latency"].append(delay(at_ours))
+            await relay.send(b"h" * RELAY_OVERHEAD_BYTES + stamp())
+            found["relay latency"].append(delay(at_relay))
+            await relay.recv(RELAY_OVERHEAD_BYTES)
+    return {what: median(delays) for what, delays in found.items()}
+
+
+@contextlib.contextmanager
+def relay_server(port: int, path: Path) -> Iterator[None]:
+    with subprocess.Popen([sys.executable, RELAY, "serve", str(port), str(path)]) as process:
+        time.sleep(1)  # it takes two connections and no more, so nobody may look whether it listens
+        try:
+            yield
+        finally:
+            process.terminate()
 
 
 def stamp() -> bytes:
@@ -242,8 +264,8 @@ async def run(args: argparse.Namespace, folder: Path) -> bool:
                     begin = time.perf_counter()
                     await tailrace_catch_up(ours, name, args.rows, by)
                     note(f"catch-up by {by}", args.rows / (time.perf_counter() - begin))
-                note("redis latency", median(redis_latency(theirs, redis_port, name, args.writes)))
-                note("latency", median(await tailrace_latency(ours, port, name, args.writes)))
+                for what, value in (await latencies(theirs, redis_port, ours, port, name, args.writes, folder)).items():
+                    note(what, value)
                 await ours.drop_feed(name)
                 theirs.delete(name)
     return report({name: median(values) for name, values in figures.items()}, args)
@@ -259,6 +281,7 @@ def report(figure: dict[str, float], args: argparse.Namespace) -> bool:
         ("catch-up by columns, rows/s", "redis catch-up", "catch-up by columns", args.columns_target),
         ("catch-up by row objects, rows/s", "redis catch-up", "catch-up by rows", args.rows_target),
         ("latency p50, µs", "redis latency", "latency", -1.1),
+        ("latency p50 of a bare relay on trio, µs", "redis latency", "relay latency", 0.0),
     ):
         ratio = figure[ours] / figure[theirs]
         met = ratio <= -target if target < 0 else ratio >= target

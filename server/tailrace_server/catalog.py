@@ -1,24 +1,52 @@
-"""The feeds of a node, by name and by id, and how they come back from the journal."""
+"""The feeds of a node, by name and by id, and how they come back: from manifests first, then from the journal."""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tailrace.block import Block
 from tailrace.errors import FeedExists, Overloaded, UnknownFeed
 from tailrace.failover import FailoverLog
 from tailrace.model import FeedInfo
+from tailrace_server.chain import Chain, LostSegment
 from tailrace_server.feed import Feed, creation_to_bytes, feed_of_creation
+from tailrace_server.host.disk import Disk
 from tailrace_server.identity import BadDirectory
 from tailrace_server.journal import BlockCase, Journal, Record, RecordKind, decide_block
+from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, producers_from_json
+from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
+from tailrace_server.segment import Segment, SegmentDamaged, SegmentIdentity
+
+# So many blocks of a partition are merged while the journal is read: they take several times their bytes until then.
+UNMERGED_BLOCKS_MAX = 4_096
+
+log = logging.getLogger("tailrace.server")
+
+_IDENTITY_FIELDS = frozenset(SegmentIdentity._fields) & frozenset(SegmentEntry._fields)
+
+
+class Drop(NamedTuple):
+    """A feed that was dropped, whose files are still there: where the journal says so, and its partitions."""
+
+    place: int
+    partitions: tuple[Partition, ...]
 
 
 class Catalog:
-    """The feeds of a node."""
+    """The feeds of a node.
 
-    def __init__(self) -> None:
+    ``creations`` are feeds whose FEED is not written yet, with the place of the journal's record (lsn); ``drops`` are
+    feeds whose files are not removed yet.
+    """
+
+    def __init__(self, account: MemoryAccount) -> None:
+        self.creations: dict[bytes, int] = {}
+        self.drops: dict[bytes, Drop] = {}
+        self._account = account
         self._by_name: dict[str, Feed] = {}
         self._by_id: dict[bytes, Feed] = {}
 
@@ -59,8 +87,12 @@ class Catalog:
         self._by_id[feed.info.feed_id] = feed
 
     def _remove(self, feed: Feed) -> None:
-        del self._by_name[feed.info.name]
         del self._by_id[feed.info.feed_id]
+        del self._by_name[feed.info.name]
+        # In a recovery the next one of this name may be there already, from its FEED.
+        self._by_name.update(
+            {other.info.name: other for other in self._by_id.values() if other.info.name == feed.info.name}
+        )
 
     def existing(self, info: FeedInfo, *, exist_ok: bool) -> Feed | None:
         """The feed that a creation would find, None where there is none. Raises FeedExists."""
@@ -90,8 +122,8 @@ class Catalog:
         if len(self) >= feeds_max:
             raise Overloaded(f"this node holds {len(self)} feeds, and at most {feeds_max}")
         payload = creation_to_bytes(info, branch)
-        journal.append(RecordKind.FEED_CREATED, info.feed_id, 0, payload)
-        feed = feed_of_creation(payload)
+        self.creations[info.feed_id] = journal.append(RecordKind.FEED_CREATED, info.feed_id, 0, payload)
+        feed = feed_of_creation(payload, self._account)
         self._add(feed)
         return feed
 
@@ -101,28 +133,53 @@ class Catalog:
     def drop(self, feed_id: bytes, journal: Journal) -> Feed:
         """Drops a feed. Raises UnknownFeed."""
         feed = self.of_id(feed_id)
-        journal.append(RecordKind.FEED_DROPPED, feed.info.feed_id, 0, b"")
-        self._remove(feed)
+        self._drop(feed, journal.append(RecordKind.FEED_DROPPED, feed.info.feed_id, 0, b""))
         return feed
 
-    def recover(self, record: Record, now: float) -> None:
+    def _drop(self, feed: Feed, place: int) -> None:
+        self._remove(feed)
+        self.creations.pop(feed.info.feed_id, None)
+        self.drops[feed.info.feed_id] = Drop(place, tuple(feed.partitions))
+        for partition in feed.partitions:
+            partition.drop()
+
+    # Recovery
+
+    def restore(self, disk: Disk, store: ManifestStore, now: float) -> None:
+        """Takes over what the manifests say: comes before the journal's records. Raises ManifestDamaged, OSError."""
+        for feed_file in store.feeds():
+            feed = Feed.of(feed_file.info, feed_file.branch, self._account)
+            self._add(feed)
+            for partition in feed.partitions:
+                manifest = store.read(partition.feed_id, partition.id)
+                if manifest is not None:
+                    _restore_partition(partition, manifest, disk, store, now)
+                    store.sweep(manifest)
+
+    def recover(self, record: Record, journal: Journal, now: float) -> None:
         """Applies a record that the journal held, in the order of the file."""
+        file = journal.file_of(record.lsn)
         match record.kind:
             case RecordKind.FEED_CREATED:
-                self._add(feed_of_creation(record.payload))
+                if record.feed_id not in self._by_id:  # else it has its FEED
+                    self._add(feed_of_creation(record.payload, self._account))
+                    self.creations[record.feed_id] = record.lsn
             case RecordKind.FEED_DROPPED:
                 feed = self._by_id.get(record.feed_id)
                 if feed is not None:
-                    self._remove(feed)
+                    self._drop(feed, record.lsn)
             case RecordKind.FAILOVER_ENTRY:
                 if record.feed_id in self._by_id:
-                    self.partition(record.feed_id, record.partition).log = FailoverLog.from_json(
-                        json.loads(record.payload)
-                    )
+                    partition = self.partition(record.feed_id, record.partition)
+                    found = FailoverLog.from_json(json.loads(record.payload))
+                    if found.term > partition.log.term:  # else the manifest has it, or a later one
+                        partition.log = found
+                    partition.homes.control(file)
             case RecordKind.BLOCK:
                 if record.feed_id in self._by_id:  # else it was dropped with its feed
                     assert record.block is not None
-                    _recover_block(self.partition(record.feed_id, record.partition), record.block, record.lsn, now)
+                    partition = self.partition(record.feed_id, record.partition)
+                    _recover_block(partition, record.block, record.lsn, file, now)
             case _:
                 raise BadDirectory(
                     f"the journal has a record of kind {record.kind.name}, which this version does not know: start the "
@@ -130,7 +187,49 @@ class Catalog:
                 )
 
 
-def _recover_block(partition: Partition, block: Block, lsn: int, now: float) -> None:
+def _restore_partition(partition: Partition, manifest: Manifest, disk: Disk, store: ManifestStore, now: float) -> None:
+    """Opens the segments. A damaged one is told by ``partition.damage``: other partitions are not concerned."""
+    segments: list[Segment] = []
+    for entry in manifest.segments:
+        path = store.segment_path(manifest.feed_id, manifest.partition, entry.id)
+        try:
+            segments.append(_open_segment(disk, path, entry))
+        except SegmentDamaged as error:
+            log.error("partition %s of feed %s cannot be served: %s", partition.id, partition.feed_id.hex(), error)
+            partition.damage = partition.damage or error
+            segments.append(LostSegment(_identity_of(manifest, entry), entry.nbytes, error))
+    producers = producers_from_json(manifest.producers, partition.id, now)
+    partition.restore(manifest.flushed_seq, Chain(segments), manifest.log, producers, manifest.last_timestamp)
+    partition.purge_seq, partition.trim_seq = manifest.purge_seq, manifest.trim_seq
+
+
+def _open_segment(disk: Disk, path: str, entry: SegmentEntry) -> Segment:
+    try:
+        segment = Segment.open(disk, path)
+    except OSError as error:
+        raise SegmentDamaged(path, 0, f"it cannot be opened: {error.strerror}") from error
+    found = entry_of(segment.identity, segment.nbytes, entry.placements)
+    if found != entry:
+        segment.close()
+        name, said, there = next(
+            (name, *both) for name, *both in zip(entry._fields, entry, found, strict=True) if both[0] != both[1]
+        )
+        raise SegmentDamaged(path, 0, f"its {name} is {there!r}, the manifest says {said!r}")
+    return segment
+
+
+def _identity_of(manifest: Manifest, entry: SegmentEntry) -> SegmentIdentity:
+    """As much of a segment's identity as the manifest knows: all that it will have to say of it again."""
+    return SegmentIdentity(
+        feed_id=manifest.feed_id,
+        partition=manifest.partition,
+        segment_id=entry.id,
+        purge_seq=0,
+        **{name: value for name, value in entry._asdict().items() if name in _IDENTITY_FIELDS},
+    )
+
+
+def _recover_block(partition: Partition, block: Block, lsn: int, file: int, now: float) -> None:
     header = block.header
     held = partition.tree.find(header.first_seq)
     case = decide_block(
@@ -138,12 +237,15 @@ def _recover_block(partition: Partition, block: Block, lsn: int, now: float) -> 
         first_seq=header.first_seq,
         last_seq=header.last_seq,
         rollbacks=(),
-        flushed_seq=0,
+        flushed_seq=partition.flushed_seq,
         held_seq=partition.high_seq,
         known=held is not None and held.header.body_sum == header.body_sum,
     )
     if case is BlockCase.NEXT:
-        partition.recover_block(block, now)
+        partition.recover_block(block, file, now)
+        if partition.tree.unmerged_blocks >= UNMERGED_BLOCKS_MAX:
+            cuts = [entry.base for entry in partition.log]
+            partition.put_tree(partition.tree.merge_aged(partition.high_seq, cuts))
     elif case is BlockCase.GAP:
         raise BadDirectory(
             f"the journal has seqs {header.first_seq} to {header.last_seq} of partition {partition.id} after seq "
@@ -151,8 +253,13 @@ def _recover_block(partition: Partition, block: Block, lsn: int, now: float) -> 
         )
 
 
-def begin_branch(partition: Partition, branch: bytes, journal: Journal) -> None:
-    """Begins a new branch where the partition ends; the entry stands in the journal after the blocks up to its base."""
-    log = partition.new_branch(branch)
-    journal.append(RecordKind.FAILOVER_ENTRY, partition.feed_id, partition.id, json.dumps(log.to_json()).encode())
+def begin_branch(partition: Partition, branch: bytes, journal: Journal, *, terms: int = 1) -> None:
+    """Begins a new branch where the partition ends, so many ``terms`` on.
+
+    The entry stands in the journal after the blocks up to its base.
+    """
+    log = partition.new_branch(branch, terms)
+    payload = json.dumps(log.to_json()).encode()
+    place = journal.append(RecordKind.FAILOVER_ENTRY, partition.feed_id, partition.id, payload)
+    partition.homes.control(journal.file_of(place))
     partition.log = log

@@ -23,10 +23,8 @@ import typer
 
 from tailrace.cli.errors import CommandFailed, WrongUsage, alone
 from tailrace_server.config import Config
-from tailrace_server.console import http_door
 from tailrace_server.doors import parse_door, show_door
 from tailrace_server.node import Node, open_node
-from tailrace_server.tailing import ws_door
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
@@ -75,13 +73,20 @@ def serve(
             "Pages of the node's own address always may.",
         ),
     ] = None,
+    restored: Annotated[
+        bool,
+        typer.Option(
+            "--restored", help="DIR is a copy of another node's directory or volume; say so at the first start."
+        ),
+    ] = False,
     log_level: Annotated[LogLevel, typer.Option("--log-level", help="What is logged to stderr.")] = LogLevel.INFO,
 ) -> None:
     """Serve a node over a data directory until SIGTERM or Ctrl-C.
 
     Once everything answers, one line on stdout says where: "tailrace: ready, frames on ..., http on ..., ws on ...".
     """
-    config = Config(data, _frames(listen), _door("--http", http, 4780), _door("--ws", ws, 4790))
+    doors = _frames(listen), _door("--http", http, 4780), _door("--ws", ws, 4790)
+    config = Config(data, *doors, restored=restored)
     _set_up_logging(log_level)
     _raise_descriptor_limit()
     try:
@@ -123,7 +128,17 @@ async def _serve(config: Config, origins: frozenset[str]) -> None:
     with contextlib.ExitStack() as until_stopped:
         async with open_node(config) as node:
             signals = until_stopped.enter_context(trio.open_signal_receiver(*SIGNALS))
-            async with http_door(node, config.http) as http, ws_door(node.handle, config.ws, origins) as ws:
+            async with contextlib.AsyncExitStack() as open_doors:
+                http = ws = None
+                # A door that stays shut is not imported: that would be a good part of the start.
+                if config.http is not None:
+                    from tailrace_server.console import http_door
+
+                    http = await open_doors.enter_async_context(http_door(node, config.http))
+                if config.ws is not None:
+                    from tailrace_server.tailing import ws_door
+
+                    ws = await open_doors.enter_async_context(ws_door(node.handle, config.ws, origins))
                 _announce(Doors(_listening(node), http, ws))
                 async for number in signals:
                     logging.getLogger("tailrace.server").info("stopping: %s", signal.Signals(number).name)

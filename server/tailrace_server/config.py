@@ -34,6 +34,28 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Storage:
+    """How much is held in memory and in the journal, and when it goes to segments. Sizes are bytes."""
+
+    # All write queues together; at half of it the largest are flushed, at all of it writers wait.
+    memory_bytes_max: int = 256 * 1024 * 1024
+    # A write queue of this size is flushed: large enough that folding has few files to do with.
+    segment_bytes: int = 16 * 1024 * 1024
+    # What is older is flushed, however little it is, so that the journal can be trimmed.
+    flush_age_s: float = 600.0
+    # A file of the journal: small enough that trimming frees space soon.
+    journal_file_bytes_max: int = 64 * 1024 * 1024
+    # Where the journal is longer, what its oldest file waits for is flushed: bounds the start after a crash to seconds.
+    journal_bytes_max: int = 512 * 1024 * 1024
+    # Kept allocated, to flush with on a full disk; 0: nothing is.
+    reserve_bytes: int = 64 * 1024 * 1024
+    # With less space than this no write is taken: a flush, a compaction and the manifests still find room.
+    free_bytes_min: int = 128 * 1024 * 1024
+    # Given to compactions while writes come, in bytes a second; 0: no limit. Without writes there is none.
+    compaction_rate: int = 20 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Where a node keeps its data and where it listens; None: that door stays shut. Port 0: any free one."""
 
@@ -42,4 +64,6 @@ class Config:
     http: tuple[str, int] | None = ("127.0.0.1", 4780)
     ws: tuple[str, int] | None = ("127.0.0.1", 4790)
     limits: Limits = field(default_factory=Limits)
-    journal_file_bytes_max: int = 256 * 1024 * 1024
+    storage: Storage = field(default_factory=Storage)
+    # The directory is a copy of another node's: it starts as one that ``tailrace restore`` has made.
+    restored: bool = False

@@ -10,6 +10,7 @@ from typing import Any
 from tailrace.errors import ProtocolError, TailraceError
 from tailrace.hashing import partition_range
 from tailrace.model import FeedInfo
+from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
 
 FEED_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
@@ -18,15 +19,19 @@ FEED_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 class Feed:
     """A feed and its partitions, in the order of their ids."""
 
-    def __init__(self, info: FeedInfo, partitions: list[Partition]) -> None:
+    def __init__(self, info: FeedInfo, first_branch: bytes, partitions: list[Partition]) -> None:
         self.info = info
+        self.first_branch = first_branch
         self.partitions = partitions
 
     @classmethod
-    def of(cls, info: FeedInfo) -> Feed:
-        """A feed with empty partitions."""
+    def of(cls, info: FeedInfo, first_branch: bytes, account: MemoryAccount) -> Feed:
+        """A feed with empty partitions, all of them on ``first_branch`` (16 bytes)."""
         ranges = (partition_range(number, info.partitions) for number in range(info.partitions))
-        return cls(info, [Partition(info.feed_id, number, *range_) for number, range_ in enumerate(ranges)])
+        partitions = [Partition(info.feed_id, number, *range_, account) for number, range_ in enumerate(ranges)]
+        for partition in partitions:
+            partition.log = partition.new_branch(first_branch)
+        return cls(info, first_branch, partitions)
 
 
 def info_to_json(info: FeedInfo) -> dict[str, Any]:
@@ -44,13 +49,10 @@ def creation_to_bytes(info: FeedInfo, branch: bytes) -> bytes:
     return json.dumps({"feed": info_to_json(info), "branch": branch.hex()}).encode()
 
 
-def feed_of_creation(payload: bytes) -> Feed:
+def feed_of_creation(payload: bytes, account: MemoryAccount) -> Feed:
     """The feed, still empty, that such a record made."""
     value = json.loads(payload)
-    feed = Feed.of(info_from_json(value["feed"]))
-    for partition in feed.partitions:
-        partition.log = partition.new_branch(bytes.fromhex(value["branch"]))
-    return feed
+    return Feed.of(info_from_json(value["feed"]), bytes.fromhex(value["branch"]), account)
 
 
 def info_of_request(value: dict[str, Any], partitions_max: int) -> FeedInfo:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
+import xxhash
+
 from tailrace.errors import TailraceError
 from tailrace_server.host.disk import Disk, read_file, write_atomically
 from tailrace_server.host.randomness import Randomness
@@ -27,13 +29,35 @@ class BadDirectory(TailraceError):
 
 def load_or_create(disk: Disk, directory: str, randomness: Randomness) -> Identity:
     """The directory's identity; a new one, on disk before this returns, where it has none."""
-    path = f"{directory}/{FILE_NAME}"
-    if disk.exists(path):
-        return _parse(read_file(disk, path), path)
+    if disk.exists(f"{directory}/{FILE_NAME}"):
+        return load(disk, directory)
     identity = Identity(randomness.token(16), randomness.token(16), randomness.token(16))
-    value = {"version": FORMAT_VERSION, **{name: id.hex() for name, id in identity._asdict().items()}}
-    write_atomically(disk, path, json.dumps(value, indent=1).encode() + b"\n")
+    _store(disk, directory, identity)
     return identity
+
+
+def load(disk: Disk, directory: str) -> Identity:
+    """The directory's identity. Raises BadDirectory, and FileNotFoundError where it has none."""
+    path = f"{directory}/{FILE_NAME}"
+    return _parse(read_file(disk, path), path)
+
+
+def renew(disk: Disk, directory: str, randomness: Randomness) -> Identity:
+    """Makes the directory another node's, of the same cluster; on disk before this returns. Raises as ``load``."""
+    identity = Identity(load(disk, directory).cluster_id, randomness.token(16), randomness.token(16))
+    _store(disk, directory, identity)
+    return identity
+
+
+def _store(disk: Disk, directory: str, identity: Identity) -> None:
+    ids = {name: id.hex() for name, id in identity._asdict().items()}
+    value = {"version": FORMAT_VERSION, **ids, "checksum": _checksum(identity)}
+    write_atomically(disk, f"{directory}/{FILE_NAME}", json.dumps(value, indent=1).encode() + b"\n")
+
+
+def _checksum(identity: Identity) -> str:
+    """XXH3-64 of the three ids in their order: a digit that has changed is still a digit."""
+    return f"{xxhash.xxh3_64_intdigest(b''.join(identity)):016x}"
 
 
 def _parse(data: bytes, path: str) -> Identity:
@@ -42,8 +66,12 @@ def _parse(data: bytes, path: str) -> Identity:
         if value["version"] != FORMAT_VERSION:
             raise BadDirectory(f"{path} has version {value['version']}; this program reads version {FORMAT_VERSION}")
         identity = Identity(*(bytes.fromhex(value[name]) for name in Identity._fields))
-    except (ValueError, KeyError, TypeError) as error:
+        if value.keys() - {"version", "checksum", *Identity._fields}:
+            raise ValueError("it has members that are not known")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadDirectory(f"{path} is damaged ({error!r}): restore it, or the directory, from a backup") from None
     if any(len(id) != 16 for id in identity):
         raise BadDirectory(f"{path} is damaged (an id is not 16 bytes): restore it, or the directory, from a backup")
+    if value.get("checksum", _checksum(identity)) != _checksum(identity):
+        raise BadDirectory(f"{path} is damaged (its checksum is wrong): restore it, or the directory, from a backup")
     return identity

@@ -16,11 +16,12 @@ from typing import Any
 import trio
 
 from tailrace import _version
-from tailrace.errors import Overloaded, TailraceError
+from tailrace.errors import NoSpace, Overloaded, TailraceError
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.transport import Transport
 from tailrace.wire.messages import encode_error
 from tailrace_server.catalog import Catalog, begin_branch
+from tailrace_server.chain import Pins
 from tailrace_server.config import Config
 from tailrace_server.connection import Connection
 from tailrace_server.feed import Feed, info_of_request, info_to_json
@@ -28,17 +29,33 @@ from tailrace_server.host.clock import Clock, SystemClock
 from tailrace_server.host.disk import Disk, Lock, RealDisk
 from tailrace_server.host.network import Listener, Network, TcpNetwork
 from tailrace_server.host.randomness import Randomness, SystemRandomness
+from tailrace_server.host.workers import ThreadWorkers, Workers
 from tailrace_server.identity import Identity, load_or_create
 from tailrace_server.intake.committer import Committer
 from tailrace_server.journal import (
     CleanPartition,
     Journal,
+    Reserve,
+    TakenMark,
     lock_directory,
     open_journal,
     take_clean,
     why_unclean,
     write_clean,
 )
+from tailrace_server.manifest import ManifestStore
+from tailrace_server.memory import MemoryAccount
+from tailrace_server.offline import marks
+from tailrace_server.partition import Partition
+from tailrace_server.segment import SegmentDamaged
+from tailrace_server.upkeep.compactor import Compactor
+from tailrace_server.upkeep.flusher import Flusher
+from tailrace_server.upkeep.installer import Installer
+from tailrace_server.upkeep.policy import FlushLimits
+from tailrace_server.upkeep.space import Space
+from tailrace_server.upkeep.trimmer import Trimmer
+from tailrace_server.upkeep.uptime import Uptime
+from tailrace_server.upkeep.uptime_file import load_uptime, store_uptime, tick_uptime
 
 log = logging.getLogger("tailrace.server")
 
@@ -56,23 +73,73 @@ class Host:
     randomness: Randomness = field(default_factory=SystemRandomness)
     disk: Disk = field(default_factory=RealDisk)
     network: Network = field(default_factory=TcpNetwork)
+    workers: Workers = field(default_factory=ThreadWorkers)
 
 
 class Node:
     """A node over an open data directory. ``serve`` runs it; ``stop`` closes the directory."""
 
-    def __init__(self, config: Config, host: Host, identity: Identity, journal: Journal, catalog: Catalog) -> None:
+    def __init__(
+        self,
+        config: Config,
+        host: Host,
+        identity: Identity,
+        journal: Journal,
+        catalog: Catalog,
+        memory: MemoryAccount,
+        uptime: Uptime,
+    ) -> None:
         self.config = config
         self.host = host
         self.clock = host.clock
         self.identity = identity
         self.journal = journal
         self.feeds = catalog
+        self.memory = memory
+        self.pins = Pins()
+        storage = config.storage
+        self.store = ManifestStore(host.disk, config.data)
+        self.installer = Installer(host.disk, self.store, identity.placement_id, self.pins, host.workers, host.clock)
+        trimmer = Trimmer(host.disk, host.workers, journal, self.store, self.installer, catalog, self.pins)
+        reserve = Reserve(host.disk, config.data, storage.reserve_bytes)
+        self.space = Space(host.disk, host.workers, config.data, reserve, storage.free_bytes_min)
+        self.space.on_low = self._let_go_of_files
+        self.flusher = Flusher(
+            host.disk,
+            host.randomness,
+            host.workers,
+            host.clock,
+            journal,
+            self.store,
+            self.installer,
+            trimmer,
+            self.space,
+            memory,
+            FlushLimits(
+                storage.segment_bytes, storage.flush_age_s, storage.memory_bytes_max, storage.journal_bytes_max
+            ),
+        )
+        self.compactor = Compactor(
+            host.disk,
+            host.randomness,
+            host.workers,
+            host.clock,
+            config.data,
+            self.store,
+            self.installer,
+            catalog,
+            uptime,
+            storage.compaction_rate,
+        )
+        self.compactor.on_damage = self.found_damage
+        self.flusher.on_flushed = self.compactor.consider
+        self.damages: dict[str, str] = {}  # segments that were found damaged, and what was said of them
         self.committer = Committer(journal, host.clock)
         self.committer.on_committed = self.flush
         self.connections: dict[Connection, None] = {}
         self.to_flush: dict[Connection, None] = {}
-        self.started_at = host.clock.monotonic()
+        # Monotonic, as of this turn of the loop, at most a tick old: for what is measured in seconds.
+        self.now = self.started_at = host.clock.monotonic()
         self.listening: tuple[str, int] | None = None
         self.unclean_start: str | None = None
 
@@ -91,15 +158,29 @@ class Node:
         if feed_id not in self.feeds:
             return
         feed = self.feeds.drop(feed_id, self.journal)
+        for partition in feed.partitions:
+            self.flusher.forget(partition)
         for connection in self.connections:
             connection.feed_dropped(feed)
+
+    def found_damage(self, partition: Partition, error: SegmentDamaged) -> None:
+        """A segment could not be read: status says so until the node is restarted."""
+        if error.path not in self.damages:
+            log.error("partition %s of feed %s: %s", partition.id, partition.feed_id.hex(), error)
+        self.damages[error.path] = str(error)
+
+    def _let_go_of_files(self) -> None:
+        for connection in list(self.connections):
+            connection.let_go_of_files()
+        self.flush()
 
     # What goes out
 
     def turn_ended(self, asker: object = None) -> None:
         """``asker`` has been handled: commits what it wrote, now or soon, and sends what that brought about."""
         self.committer.turn_ended(asker)
-        self.flush()
+        if self.to_flush:
+            self.flush()
 
     def flush(self) -> None:
         """Sends what the last events have brought about, to every connection that it concerns."""
@@ -114,6 +195,8 @@ class Node:
         """Serves connections and commits writes until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.committer.run)
+            nursery.start_soon(self.flusher.run)
+            nursery.start_soon(self.compactor.run)
             nursery.start_soon(self._tick)
             nursery.start_soon(listener.serve, self.handle)
 
@@ -143,9 +226,9 @@ class Node:
     async def _tick(self) -> None:
         while True:
             await trio.sleep(self.config.limits.noop_interval_s / _TICKS_PER_NOOP)
-            now = self.clock.monotonic()
+            self.now = self.clock.monotonic()
             for connection in list(self.connections):
-                connection.tick(now)
+                connection.tick(self.now)
 
     async def drain(self) -> None:
         """Ends every stream with DRAINING, and waits a moment until that has left."""
@@ -157,7 +240,13 @@ class Node:
 
     def stop(self) -> None:
         """Makes everything durable and marks the directory as stopped cleanly; nothing may be served any more."""
+        tick_uptime(self.compactor.uptime, self.clock)
+        with contextlib.suppress(OSError):  # what is lost is that this run is vouched for
+            store_uptime(self.compactor.uptime, self.host.disk, self.config.data)
         self.journal.close()
+        for partition in self.feeds.partitions():
+            for segment in partition.chain.segments:
+                segment.close()
         if self.journal.failed is None:
             write_clean(self.host.disk, self.config.data, self.journal.end, clean_partitions(self.feeds))
 
@@ -196,17 +285,31 @@ class Node:
         now = self.clock.monotonic()
         journal = self.journal.statistics()
         failure = self.committer.failure or self.journal.failed
+        problems = [str(failure)] if failure is not None else []
+        problems += [f"flushing fails: {self.flusher.failure}"] if self.flusher.failure else []
+        problems += [f"compacting fails: {self.compactor.failure}"] if self.compactor.failure else []
+        problems += [text for text in (self.space.low, self.compactor.uptime.suspended) if text]
+        problems += self.damages.values()
         return {
             "software": f"tailrace {_version.__version__}",
             "node_id": self.identity.node_id.hex(),
             "cluster_id": self.identity.cluster_id.hex(),
             "placement_id": self.identity.placement_id.hex(),
-            "healthy": failure is None,
-            "failure": None if failure is None else str(failure),
+            "healthy": not problems,
+            "failure": "; ".join(problems) or None,
             "data": self.config.data,
             "uptime_s": now - self.started_at,
             "unclean_start": self.unclean_start,
             "journal": {**journal._asdict(), "usual_sync_seconds": self.committer.usual_sync_seconds},
+            "storage": {
+                "memory_bytes": self.memory.used,
+                "memory_bytes_max": self.memory.bytes_max,
+                "retired_bytes": self.pins.retired_bytes,
+                "free_bytes": self.space.free_bytes,
+                "reserved_bytes": self.space.reserved_bytes,
+                **self.flusher.statistics()._asdict(),
+                **self.compactor.statistics()._asdict(),
+            },
             "feeds": [self._feed_status(feed) for feed in self.feeds],
             "connections": [connection.status(now) for connection in self.connections],
         }
@@ -220,8 +323,11 @@ class Node:
             "partitions": len(partitions),
             "mutations": sum(p.high_seq for p in partitions),
             "durable": sum(p.durable_seq for p in partitions),
-            "memory_bytes": sum(p.tree.nbytes for p in partitions),
+            "memory_bytes": sum(p.tree.memory_bytes for p in partitions),
             "blocks": sum(p.tree.block_count for p in partitions),
+            "segments": sum(len(p.chain.segments) for p in partitions),
+            "segment_bytes": sum(p.chain.nbytes for p in partitions),
+            "flushed": sum(p.flushed_seq for p in partitions),
             "high_seqs": [p.high_seq for p in partitions],
             "terms": [p.log.term for p in partitions],
         }
@@ -243,28 +349,70 @@ def recover(config: Config, host: Host) -> Node:
     After a stop that was not clean every partition begins a new branch, durable before this returns. Raises
     BadDirectory, JournalDamaged, NoSpace, JournalFailed, OSError; nothing that was durable is lost then.
     """
+    marks.check_may_start(host.disk, config.data)
+    if config.restored:
+        marks.mark_restored(host.disk, config.data, host.randomness)
+    is_restored = marks.is_restored(host.disk, config.data)
     identity = load_or_create(host.disk, config.data, host.randomness)
     taken = take_clean(host.disk, config.data)
+    try:
+        return _recover(config, host, identity, taken, is_restored=is_restored)
+    except NoSpace as error:
+        # A node that cannot start on a full disk could not empty it either.
+        if not _free_some(config, host):
+            raise
+        log.warning("%s: the start goes on with what was kept for that", error)
+        return _recover(config, host, identity, taken, is_restored=is_restored)
+
+
+def _free_some(config: Config, host: Host) -> bool:
+    """Gives up what is kept for a full disk, and what an interrupted flush or fold left; whether there was anything."""
+    had = Reserve(host.disk, config.data, config.storage.reserve_bytes).release()
+    store = ManifestStore(host.disk, config.data)
+    for feed in store.feeds():
+        for number in range(feed.info.partitions):
+            manifest = store.read(feed.info.feed_id, number)
+            had |= manifest is not None and bool(store.sweep(manifest))
+    return had
+
+
+def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *, is_restored: bool) -> Node:
+    """Journal and feeds; may be tried again after NoSpace."""
     journal, recovered = open_journal(
         host.disk,
         os.path.join(config.data, "journal"),
-        file_bytes_max=config.journal_file_bytes_max,
+        file_bytes_max=config.storage.journal_file_bytes_max,
         token=host.randomness.token,
         clock=host.clock.monotonic,
     )
     try:
-        catalog = Catalog()
+        memory = MemoryAccount(config.storage.memory_bytes_max)
+        catalog = Catalog(memory)
+        store = ManifestStore(host.disk, config.data)
         now = host.clock.monotonic()
+        catalog.restore(host.disk, store, now)
         for record in recovered.records:
-            catalog.recover(record, now)
-        node = Node(config, host, identity, journal, catalog)
+            catalog.recover(record, journal, now)
+        store.finish_drops({feed.info.feed_id for feed in catalog} | catalog.drops.keys())
+        uptime = load_uptime(host.disk, config.data, host.clock)
+        node = Node(config, host, identity, journal, catalog, memory, uptime)
+        for partition in catalog.partitions():
+            if partition.damage is not None:
+                node.found_damage(partition, partition.damage)
+            if partition.high_seq > partition.flushed_seq:
+                node.flusher.note(partition)
         if recovered.end != (0, 0):
             node.unclean_start = why_unclean(taken, recovered.end, clean_partitions(catalog))
+        if is_restored:
+            node.unclean_start = "the directory was restored or repaired"
         if node.unclean_start is not None:
             log.warning("the last stop was not clean: %s; every partition begins a new branch", node.unclean_start)
+            terms = marks.RESTORED_TERMS if is_restored else 1
             for partition in catalog.partitions():
-                begin_branch(partition, host.randomness.token(16), journal)
+                begin_branch(partition, host.randomness.token(16), journal, terms=terms)
         journal.sync()
+        if is_restored:
+            marks.unmark_restored(host.disk, config.data)
         for partition in catalog.partitions():
             partition.durable_through(partition.high_seq)
     except BaseException:

@@ -1,6 +1,10 @@
 """A partition: one leader's view of a range of keys. Everything here is synchronous and runs on the node's loop.
 
-A mutation's way: ``take`` (checks, seqs, journal, tree) -> ``durable_through`` (after the fsync) -> streams.
+A mutation's way: ``take`` (checks, seqs, journal, tree) -> ``durable_through`` (after the fsync) -> streams, and later
+``install`` (when a segment has it) -> out of the tree.
+
+    seqs   1 ............ flushed_seq ............ durable_seq ....... high_seq
+           [ chain: segments        ] [ tree: the write queue                 ]
 """
 
 from __future__ import annotations
@@ -9,16 +13,21 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tailrace.block import Block
-from tailrace.errors import OutcomeUnknown, VersionConflict, VersionLost
+from tailrace.errors import OutcomeUnknown, UnknownFeed, VersionConflict, VersionLost
 from tailrace.failover import FailoverEntry, FailoverLog
+from tailrace.hashing import key_hash
 from tailrace.model import Level, Version, VersionRange
 from tailrace.wire.failures import OutOfOrder
 from tailrace.wire.messages import WriteFlag
+from tailrace_server.chain import Chain
 from tailrace_server.intake.door import check_at_door
 from tailrace_server.intake.producers import ProducerTable, Verdict
 from tailrace_server.journal import Journal
+from tailrace_server.memory import MemoryAccount
+from tailrace_server.segment import SegmentDamaged
 from tailrace_server.tree.key_index import Found, KeyIndex, OpenBlocks
 from tailrace_server.tree.tree import Tree
+from tailrace_server.upkeep.homes import Homes
 
 CONDITIONS = WriteFlag.IF_ABSENT | WriteFlag.IF_VERSION | WriteFlag.IF_PRESENT
 
@@ -33,28 +42,41 @@ class Taken(NamedTuple):
 class Partition:
     """A contiguous range of a feed's key hashes, ``hash_first`` to ``hash_last``, both included."""
 
-    def __init__(self, feed_id: bytes, id: int, hash_first: int, hash_last: int) -> None:
+    def __init__(
+        self, feed_id: bytes, id: int, hash_first: int, hash_last: int, account: MemoryAccount | None = None
+    ) -> None:
+        """``account`` is the node's, for what all write queues hold."""
         self.feed_id = feed_id
         self.id = id
         self.hash_first = hash_first
         self.hash_last = hash_last
         self.log = FailoverLog()
+        self.account = MemoryAccount() if account is None else account
+        self.chain = Chain()
         self.tree = Tree()
+        self.homes = Homes()
+        self.has_manifest = False
+        self.is_dropped = False
+        self.damage: SegmentDamaged | None = None  # of a segment that could not be opened: nothing more is taken
+        self.newest_block: Block | None = None
+        self.high_seq = 0  # the last seq that was given, durable or not
         self.durable_seq = 0
         self.purge_seq = 0
+        self.trim_seq = 0
         self.last_timestamp = 0
         self.producers = ProducerTable()
         self.keys = KeyIndex()
         self._watchers: dict[Level, dict[Callable[[], None], None]] = {Level.MEMORY: {}, Level.DISK: {}}
+        self._readers: dict[Callable[[], None], None] = {}
 
     @property
-    def high_seq(self) -> int:
-        """The last seq that was given, durable or not."""
-        return self.tree.last_seq
+    def flushed_seq(self) -> int:
+        """Up to here segments have it all, but for what was trimmed."""
+        return self.tree.base_seq
 
     def visible_seq(self, level: Level) -> int:
         """The last seq that a stream or a read of ``level`` shows."""
-        return self.tree.last_seq if level == Level.MEMORY else self.durable_seq
+        return self.high_seq if level == Level.MEMORY else self.durable_seq
 
     def watch(self, level: Level, notify: Callable[[], None]) -> None:
         """Calls ``notify`` each time that more becomes visible at ``level``, until ``unwatch``."""
@@ -79,11 +101,17 @@ class Partition:
         With a condition in ``flags`` the by-key index has to be level with the tree; check and append are one step.
         Raises BadBlock, OutOfOrder, OutcomeUnknown, VersionConflict, NoSpace or NotDurable; nothing is kept then.
         """
+        if self.damage is not None:
+            raise self.damage.with_traceback(None)
+        if self.is_dropped:  # while a condition waited for the by-key index
+            raise UnknownFeed(f"feed {self.feed_id.hex()} was dropped")
         header = block.header
         decision = self.producers.decide(
-            header.producer_id, header.producer_seq, resend=bool(flags & WriteFlag.RESEND), now=now
+            header.producer_id, header.producer_seq, resend=flags & WriteFlag.RESEND != 0, now=now
         )
         match decision.verdict:
+            case Verdict.ACCEPT:
+                pass
             case Verdict.DUPLICATE:
                 assert decision.result is not None
                 return Taken(decision.result, fresh=False)
@@ -101,20 +129,23 @@ class Partition:
         check_at_door(block, self.hash_first, self.hash_last)
         if flags & CONDITIONS and not self._holds(block, flags, if_version):
             return Taken(VersionRange(self.id, self.log.branch, 0, 0), fresh=False)
-        return Taken(self._append(block, journal, now_us, now), fresh=True)
-
-    def _append(self, block: Block, journal: Journal, now_us: int, now: float) -> VersionRange:
         # A timestamp never goes back within a partition, whatever the wall clock does.
-        timestamp = max(now_us, self.last_timestamp)
-        stamped = block.stamped(self.tree.last_seq + 1, timestamp)
-        journal.append_block(self.feed_id, self.id, self.log.branch, stamped)
-        return self._hang(stamped, now)
+        timestamp = now_us if now_us > self.last_timestamp else self.last_timestamp
+        stamped = block.stamped(self.high_seq + 1, timestamp)
+        branch = self.log.branch
+        place = journal.append_block(self.feed_id, self.id, branch, stamped)
+        self.homes.block(journal.file_of(place), stamped.header.last_seq)
+        # NamedTuple's own constructor takes twice as long, here and below.
+        return tuple.__new__(Taken, (self._hang(stamped, branch, now), True))
 
-    def _hang(self, block: Block, now: float) -> VersionRange:
+    def _hang(self, block: Block, branch: bytes, now: float) -> VersionRange:
         header = block.header
-        self.tree = self.tree.append(block)
+        before = self.tree.memory_bytes
+        self.tree = tree = self.tree.append(block)
+        self.account.change(tree.memory_bytes - before)
+        self.newest_block, self.high_seq = block, header.last_seq
         self.last_timestamp = header.timestamp
-        versions = VersionRange(self.id, self.log.branch, header.first_seq, header.last_seq)
+        versions = tuple.__new__(VersionRange, (self.id, branch, header.first_seq, header.last_seq))
         if header.producer_id:
             self.producers.record(header.producer_id, header.producer_seq, versions, now)
         for notify in self._watchers[Level.MEMORY]:
@@ -123,8 +154,8 @@ class Partition:
 
     def _holds(self, block: Block, flags: int, if_version: Version | None) -> bool:
         """Whether a condition holds; False only for "delete if present" of what is not there."""
-        key = block.columns().keys()[0]
-        found = self.keys.find(self.tree, key)
+        key = block.open_columns().keys()[0]
+        found = self.find(key)
         present = found is not None and found.value is not None
         if flags & WriteFlag.IF_PRESENT:
             return present
@@ -142,8 +173,14 @@ class Partition:
         return Version(self.id, self.log.branch_at(seq), seq)
 
     def find(self, key: bytes, opened: OpenBlocks | None = None) -> Found | None:
-        """The newest row of ``key``, at any level; the by-key index has to be level with the tree."""
-        return self.keys.find(self.tree, key, opened)
+        """The newest row of ``key``, at any level; the by-key index has to be level with the tree.
+
+        Raises SegmentDamaged where a segment that would have to be looked at cannot be.
+        """
+        found = self.keys.find(self.tree, key, opened)
+        if found is not None or not self.chain.segments:
+            return found
+        return self.chain.find(key, key_hash(key))
 
     def durable_through(self, seq: int) -> None:
         """The journal holds everything up to ``seq``, fsynced."""
@@ -152,18 +189,66 @@ class Partition:
         for notify in self._watchers[Level.DISK]:
             notify()
 
-    def recover_block(self, block: Block, now: float) -> None:
-        """Hangs a block that the journal held."""
-        self._hang(block, now)
+    def recover_block(self, block: Block, file: int, now: float) -> None:
+        """Hangs a block that the journal held, in its file of this number."""
+        self.homes.block(file, block.header.last_seq)
+        self._hang(block, self.log.branch_at(block.header.last_seq), now)
 
-    def new_branch(self, branch: bytes) -> FailoverLog:
-        """The failover log as it will be when a branch begins here; ``log`` is set once it is durable."""
-        term = self.log.term + 1 if self.log else 1
+    # Storage
+
+    def restore(
+        self, flushed_seq: int, chain: Chain, log: FailoverLog, producers: ProducerTable, timestamp: int
+    ) -> None:
+        """Takes over what a manifest said, before anything else is done with the partition."""
+        self.chain, self.log, self.producers, self.last_timestamp = chain, log, producers, timestamp
+        self.tree = Tree(flushed_seq)
+        self.keys.drop_through(flushed_seq)
+        self.high_seq = self.durable_seq = flushed_seq
+        self.has_manifest = True
+
+    def install(self, chain: Chain, controls: int) -> None:
+        """``chain`` is what the manifest names now, durably; it is a home for so many ``controls`` (homes.py)."""
+        self.chain, self.has_manifest = chain, True
+        flushed_seq = max(chain.flushed_seq, self.flushed_seq)
+        self.homes.manifest_written(controls, flushed_seq)
+        if flushed_seq > self.flushed_seq:
+            self.put_tree(self.tree.drop_through(flushed_seq))
+            self.keys.drop_through(flushed_seq)
+            if self.newest_block is not None and self.newest_block.header.last_seq <= flushed_seq:
+                self.newest_block = None
+            for moved in list(self._readers):
+                moved()
+
+    def put_tree(self, tree: Tree) -> None:
+        """Puts a tree in place of the present one that says the same, or the same but for what was flushed."""
+        self.account.change(tree.memory_bytes - self.tree.memory_bytes)
+        self.tree = tree
+
+    def on_flush(self, moved: Callable[[], None]) -> None:
+        """Calls ``moved`` each time that something has gone from the tree to a segment, until ``off_flush``."""
+        self._readers[moved] = None
+
+    def off_flush(self, moved: Callable[[], None]) -> None:
+        """Ends ``on_flush``."""
+        self._readers.pop(moved, None)
+
+    def drop(self) -> None:
+        """The feed is no more: nothing of the partition is to be kept."""
+        self.is_dropped = True
+        self.account.change(-self.tree.memory_bytes)
+        self.tree = Tree(self.high_seq)
+
+    def new_branch(self, branch: bytes, terms: int = 1) -> FailoverLog:
+        """The failover log as it will be when a branch begins here, ``terms`` on; ``log`` is set once it is durable."""
+        term = self.log.term + terms
         return self.log.with_entry(FailoverEntry(branch, term, self.high_seq))
 
     def check(self) -> None:
         """Walks every invariant; AssertionError names the one that does not hold."""
         self.tree.check()
+        self.chain.check()
+        assert not self.chain.segments or self.chain.flushed_seq == self.flushed_seq, "the tree begins elsewhere"
+        assert self.high_seq == self.tree.last_seq, "the tree does not end where the partition does"
         assert self.durable_seq <= self.high_seq, "more is durable than was given"
         assert not self.log or self.log[0].base <= self.high_seq, "the newest branch begins above the last seq"
         assert self.keys.indexed_seq <= self.high_seq, "the by-key index is ahead of the tree"

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from tailrace import cli
 from tailrace.model import Level
 from tailrace_server import command, node
-from tailrace_server.config import Config
+from tailrace_server.config import Config, Storage
 from tailrace_server.host.disk import RealDisk, RealFile
 from tailrace_server.intake.committer import Committer
 from tailrace_server.intake.producers import Decision, ProducerTable, Verdict
@@ -287,7 +287,14 @@ def main(orders: Orders, arguments: list[str]) -> None:
 async def open_mortal(orders: Orders, config: Config):
     death = Death(orders)
     if orders.file_bytes_max:
-        config = dataclasses.replace(config, journal_file_bytes_max=orders.file_bytes_max)
+        # Small enough that write queues are flushed, and their segments folded, in the middle of everything.
+        storage = Storage(
+            segment_bytes=16 * 1024,
+            flush_age_s=1.0,
+            journal_file_bytes_max=orders.file_bytes_max,
+            reserve_bytes=256 * 1024,
+        )
+        config = dataclasses.replace(config, storage=storage)
     async with node.open_node(config, node.Host(disk=MortalDisk(death, forgets=orders.forgets))) as opened:
         yield opened
         if orders.dies_at_stop:

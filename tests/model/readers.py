@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from tailrace import Mutations, Positions, Rollback, SnapshotEnd
+from tailrace.errors import StreamEnded
 from tailrace.indexes import MemoryIndex, SQLiteIndex
 
 from .history import Row, Violation
@@ -191,7 +192,10 @@ class FollowedIndex:
     async def barrier(self, follower: tailrace.Follower) -> None:
         """A barrier, and whether the index has all that anybody was told of before."""
         floors = dict(self._history.floors)
-        await follower.barrier()
+        try:
+            await follower.barrier()
+        except StreamEnded as error:  # what has ended it may have been found by the index
+            raise Violation(f"{self.name}: {error}") from error
         self.barriers += 1
         for partition, seq in follower.positions.seqs().items():
             if seq < floors[partition]:

@@ -132,7 +132,8 @@ class Run:
                     ("reader", PATIENT_S),
                 )
             ]
-            feed = await patient.create_feed(FEED, partitions=PARTITIONS)
+            # Of a history every row stays, whatever is flushed and folded, so each of them can be compared.
+            feed = await patient.create_feed(FEED, partitions=PARTITIONS, retention="history")
             self.nodes.has_feed = True
             async with trio.open_nursery() as readers:
                 self._start_readers(readers, reader.feed(FEED))

@@ -8,6 +8,7 @@ from tailrace_server.catalog import Catalog
 from tailrace_server.feed import creation_to_bytes, info_of_request
 from tailrace_server.identity import BadDirectory
 from tailrace_server.journal import Record, RecordKind
+from tailrace_server.memory import MemoryAccount
 
 U = b"u" * 16
 
@@ -20,9 +21,16 @@ class FakeJournal:
 
     def append(self, kind, feed_id, partition, payload):
         self.records.append((kind, feed_id, partition, payload, None))
+        return len(self.records)
 
     def append_block(self, feed_id, partition, branch, block, snapshot=(0, 0)):
         self.records.append((RecordKind.BLOCK, feed_id, partition, b"", block))
+        return len(self.records)
+
+    @staticmethod
+    def file_of(place):
+        """Ten records a file."""
+        return place // 10 + 1
 
 
 def info_of(name, feed_id=b"f" * 16, partitions=2):
@@ -36,9 +44,9 @@ def record_of(kind, feed_id, partition, payload, block, lsn=1):
 
 
 def recovered(journal):
-    catalog = Catalog()
+    catalog = Catalog(MemoryAccount())
     for number, record in enumerate(journal.records, 1):
-        catalog.recover(record_of(*record, lsn=number), 0.0)
+        catalog.recover(record_of(*record, lsn=number), journal, 0.0)
     return catalog
 
 
@@ -49,7 +57,7 @@ def journal():
 
 @pytest.fixture
 def catalog(journal):
-    made = Catalog()
+    made = Catalog(MemoryAccount())
     made.create(info_of("orders"), journal, U, 10)
     return made
 
@@ -149,7 +157,7 @@ def test_a_creation_that_the_journal_does_not_take_leaves_nothing(journal):
         raise NoSpace("the disk is full")
 
     journal.append = append
-    catalog = Catalog()
+    catalog = Catalog(MemoryAccount())
     with pytest.raises(NoSpace):
         catalog.create(info_of("orders"), journal, U, 10)
     assert len(catalog) == 0

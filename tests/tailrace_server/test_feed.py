@@ -9,6 +9,7 @@ from tailrace_server.feed import (
     info_of_request,
     info_to_json,
 )
+from tailrace_server.memory import MemoryAccount
 
 REQUEST = {"name": "orders", "feed_id": "ab" * 16}
 
@@ -31,7 +32,7 @@ def test_what_is_left_out_has_a_default():
 def test_it_reads_back():
     info = info_of_request({**REQUEST, "partitions": 3, "retention": "history", "history_age_s": 1.5}, 100)
     assert info_from_json(info_to_json(info)) == info
-    made = feed_of_creation(creation_to_bytes(info, b"u" * 16))
+    made = feed_of_creation(creation_to_bytes(info, b"u" * 16), MemoryAccount())
     assert made.info == info
     assert {partition.log.branch for partition in made.partitions} == {b"u" * 16}
 
@@ -55,7 +56,10 @@ def test_requests_that_cannot_be_read(value):
 
 @pytest.mark.parametrize("partitions", [1, 2, 3, 100])
 def test_partitions_own_all_hashes(partitions):
-    feed = Feed.of(info_of_request({**REQUEST, "partitions": partitions}, 100))
+    account = MemoryAccount()
+    feed = Feed.of(info_of_request({**REQUEST, "partitions": partitions}, 100), b"u" * 16, account)
+    assert feed.first_branch == b"u" * 16
+    assert {p.account for p in feed.partitions} == {account}
     assert [p.id for p in feed.partitions] == list(range(partitions))
     assert feed.partitions[0].hash_first == 0
     assert feed.partitions[-1].hash_last == 2**64 - 1

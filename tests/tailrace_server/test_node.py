@@ -14,6 +14,7 @@ from tailrace.wire.failures import OutOfOrder
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import StreamEnd, StreamRequest, Write, WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.config import Storage
 from tailrace_server.host.disk import RealDisk
 from tailrace_server.host.randomness import SystemRandomness
 from tailrace_server.identity import BadDirectory, Identity, load_or_create
@@ -106,7 +107,8 @@ async def test_a_dropped_feed_stays_dropped(running, client, feed):
 
 
 async def test_files_of_the_journal_are_all_read(run_node, node_config):
-    config = dataclasses.replace(node_config, data=node_config.data + "-small", journal_file_bytes_max=10_000)
+    storage = Storage(journal_file_bytes_max=10_000)
+    config = dataclasses.replace(node_config, data=node_config.data + "-small", storage=storage)
     small = await run_node(config)
     async with tailrace.connect(small.url) as client:
         feed = await client.create_feed("orders", partitions=4)

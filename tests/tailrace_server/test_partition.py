@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tailrace_server.stored import FakeJournal
 
 from tailrace.block import encode_block
 from tailrace.errors import BadBlock, NoSpace, VersionConflict, VersionLost
@@ -13,17 +14,6 @@ from tailrace_server.partition import Partition
 
 FEED = b"f" * 16
 U, V = b"u" * 16, b"v" * 16
-
-
-class FakeJournal:
-    def __init__(self):
-        self.blocks = []
-        self.error = None
-
-    def append_block(self, feed_id, partition, branch, block, snapshot=(0, 0)):
-        if self.error is not None:
-            raise self.error
-        self.blocks.append((branch, block))
 
 
 class Made:

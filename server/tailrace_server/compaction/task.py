@@ -35,7 +35,8 @@ class CompactionTask(NamedTuple):
     bytes) is that of the result. ``is_major``: the chain's oldest segment is the first of them. ``history``: every row
     survives. ``purge_before_us`` (microseconds since 1970 UTC): tombstones stamped then or earlier go, where they are
     at or below ``stable_seq``; None: none goes, as always where it is not ``is_major``. ``block_bytes``: about how many
-    raw bytes a block of the result has.
+    raw bytes a block of the result has. ``cuts``, rising seqs, are the bases of branches: no block has rows on both
+    sides of one, since a block is of one branch for whoever reads it.
     """
 
     inputs: tuple[str, ...]
@@ -49,6 +50,7 @@ class CompactionTask(NamedTuple):
     stable_seq: int
     block_bytes: int = BLOCK_BYTES
     compress: bool = True
+    cuts: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
         """One line of JSON, without its end."""
@@ -58,14 +60,14 @@ class CompactionTask(NamedTuple):
     def decode(cls, line: bytes | str) -> CompactionTask:
         """What ``encode`` made. BadTask, which says what is wrong, for anything else."""
         members = _decode(line, "task", cls)
-        inputs, text = members["inputs"], members["segment_id"]
-        if not isinstance(inputs, list):
-            raise BadTask("the task's inputs must be a list of paths")
+        inputs, cuts, text = members["inputs"], members["cuts"], members["segment_id"]
+        if not isinstance(inputs, list) or not isinstance(cuts, list):
+            raise BadTask("the task's inputs must be a list of paths, and its cuts a list of seqs")
         try:
             segment_id = bytes.fromhex(text)
         except (TypeError, ValueError):
             raise BadTask(f"the task's segment_id is {text!r}, it must be hexadecimal digits") from None
-        task = cls(**{**members, "inputs": tuple(inputs), "segment_id": segment_id})
+        task = cls(**{**members, "inputs": tuple(inputs), "cuts": tuple(cuts), "segment_id": segment_id})
         task.check()
         return task
 
@@ -87,6 +89,8 @@ class CompactionTask(NamedTuple):
                 raise BadTask(f"the task's {name} is {getattr(self, name)!r}, it must be a number of 64 bits")
         if not 1 <= self.block_bytes <= TARGET_BYTES_MAX:
             raise BadTask(f"blocks have 1 to {TARGET_BYTES_MAX} raw bytes, not {self.block_bytes}")
+        if not all(map(_is_number, self.cuts)) or list(self.cuts) != sorted(set(self.cuts)):
+            raise BadTask(f"the task's cuts must be rising seqs, they are {self.cuts!r:.100}")
         if self.hash_first > self.hash_last:
             raise BadTask(f"no hash lies between {self.hash_first} and {self.hash_last}")
         if self.purge_before_us is not None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tailrace_server.blocks import BlockBuilder
+from tailrace_server.blocks import BlockBuilder, ColumnArrays, take
 from tailrace_server.compaction import dedup
 from tailrace_server.compaction.errors import BadTask
 from tailrace_server.compaction.foreign import ForeignRows
@@ -171,6 +171,7 @@ def _write(
 
     writer = SegmentWriter(disk, task.output, identity, on_bytes=count)
     try:
+        cuts = task.cuts
         builder = BlockBuilder(identity.partition, task.block_bytes, compress=task.compress, on_block=writer.add)
         for batch in rows.batches():
             arrays = batch.arrays()
@@ -180,12 +181,28 @@ def _write(
                 arrays = foreign.corrected(arrays, hashes)
             elif foreign.rows > foreign.kept:
                 arrays = foreign.corrected(arrays, hashes_of_keys(arrays))
-            builder.add(arrays, None if gone is None else ~gone[batch.row : batch.row + arrays.rows])
+            if gone is not None:
+                arrays = take(arrays, np.flatnonzero(~gone[batch.row : batch.row + arrays.rows]))
+            cuts = _add(builder, arrays, cuts)
         builder.finish()
         return writer.finish(), nbytes
     except BaseException:
         writer.abandon()
         raise
+
+
+def _add(builder: BlockBuilder, arrays: ColumnArrays, cuts: tuple[int, ...]) -> tuple[int, ...]:
+    """Gives rows to ``builder``, and ends its block at each cut; the cuts that are left."""
+    while cuts and arrays.rows:
+        stop = int(np.searchsorted(arrays.seqs, np.uint64(cuts[0]), side="right"))
+        if stop:
+            builder.add(take(arrays, slice(0, stop)))
+        if stop == arrays.rows:
+            return cuts
+        builder.finish()
+        cuts, arrays = cuts[1:], take(arrays, slice(stop, None))
+    builder.add(arrays)
+    return cuts
 
 
 def _name(identity: SegmentIdentity) -> str:

@@ -63,11 +63,10 @@ class Committer:
         self._last_asker: object = None
         self._asked_at = 0.0
         self._durations: collections.deque[float] = collections.deque(maxlen=_DURATIONS)
-        self._small = False  # the fsync that is under way has little to write
         self.usual_sync_seconds = 0.0  # the median of the last small fsyncs
         self.failure: NotDurable | None = None
         self.syncs = 0
-        self.on_committed: Callable[[], None] | None = None
+        self.on_committed: Callable[[], None] = _nothing
 
     def note(self, partition: Partition) -> None:
         """``partition`` has just been written to, up to its high seq."""
@@ -81,7 +80,7 @@ class Committer:
             callback(None)
         else:
             self._answers.append((self._journal.written, callback))
-            self.hurry()
+            self._urgent = True
 
     def hurry(self) -> None:
         """Someone waits for what has been written: begin an fsync as soon as the loop is free."""
@@ -103,7 +102,7 @@ class Committer:
         alone = asker is self._last_asker or now - self._asked_at > ALONE_SECONDS
         self._last_asker, self._asked_at = asker, now
         if alone and self._is_cheap():
-            self._commit_here()
+            self._commit_here(now)
         else:
             self._wanted.set()
 
@@ -122,29 +121,35 @@ class Committer:
     async def commit(self) -> None:
         """One fsync, and what follows from it; nothing where everything is durable."""
         if self._is_cheap():
-            self._commit_here()
+            self._commit_here(self._clock.monotonic())
             return
-        self._begin()
+        self._urgent, self._syncing = False, True
+        small = self._journal.written - self._journal.synced <= INLINE_BYTES_MAX
         try:
             # Not abandoned at a cancellation: the file must not be closed while a thread syncs it.
             seconds = await trio.to_thread.run_sync(self._timed_sync, abandon_on_cancel=False)
         except NotDurable as error:
             self._fail(error)
         else:
-            self._end(seconds)
+            self._tell()
+            if small:
+                self._note_duration(seconds)
 
     def _is_cheap(self) -> bool:
         waiting_bytes = self._journal.written - self._journal.synced
         return waiting_bytes <= INLINE_BYTES_MAX and self.usual_sync_seconds <= INLINE_SECONDS_MAX
 
-    def _commit_here(self) -> None:
-        self._begin()
+    def _commit_here(self, now: float) -> None:
+        """Commits on the loop's thread; what nobody waits for comes after what was waited for."""
+        self._urgent = False
         try:
-            seconds = self._timed_sync()
+            self._journal.sync()
         except NotDurable as error:
             self._fail(error)
-        else:
-            self._end(seconds)
+            return
+        seconds = self._clock.monotonic() - now
+        self._tell()
+        self._note_duration(seconds)
 
     def _timed_sync(self) -> float:
         """The seconds of the fsync alone, without what a thread waits for before and after it."""
@@ -152,35 +157,35 @@ class Committer:
         self._journal.sync()
         return self._clock.monotonic() - started
 
-    def _begin(self) -> None:
-        self._urgent, self._syncing = False, True
-        self._small = self._journal.written - self._journal.synced <= INLINE_BYTES_MAX
-
-    def _end(self, seconds: float) -> None:
-        if self._small:
-            self._durations.append(seconds)
-            self.usual_sync_seconds = sorted(self._durations)[len(self._durations) // 2]
-        self._syncing = False
-        self.syncs += 1
-        self._tell()
+    def _note_duration(self, seconds: float) -> None:
+        """A small fsync took so long."""
+        durations = self._durations
+        durations.append(seconds)
+        self.usual_sync_seconds = sorted(durations)[len(durations) // 2]
 
     def _tell(self) -> None:
-        synced = self._journal.synced
-        durable: dict[Partition, int] = {}
-        while self._waiting and self._waiting[0][0] <= synced:
-            _, partition, seq = self._waiting.popleft()
-            durable[partition] = seq
-        for partition, seq in durable.items():
+        """An fsync has succeeded."""
+        self._syncing = False
+        self.syncs += 1
+        synced, waiting, answers = self._journal.synced, self._waiting, self._answers
+        if len(waiting) == 1 and waiting[0][0] <= synced:
+            _, partition, seq = waiting.popleft()
             partition.durable_through(seq)
-        if self.on_committed is not None:
+        elif waiting:
+            durable: dict[Partition, int] = {}
+            while waiting and waiting[0][0] <= synced:
+                _, partition, seq = waiting.popleft()
+                durable[partition] = seq
+            for partition, seq in durable.items():
+                partition.durable_through(seq)
+        self.on_committed()
+        if answers and answers[0][0] <= synced:
+            while answers and answers[0][0] <= synced:
+                answers.popleft()[1](None)
             self.on_committed()
-        while self._answers and self._answers[0][0] <= synced:
-            self._answers.popleft()[1](None)
-        if self.on_committed is not None:
-            self.on_committed()
-        if self._answers:
+        if answers:
             self.hurry()
-        if self._waiting:
+        if waiting:
             self._wanted.set()
 
     def _fail(self, error: NotDurable) -> None:
@@ -188,5 +193,8 @@ class Committer:
         self.failure, self._syncing = error, False
         while self._answers:
             self._answers.popleft()[1](error)
-        if self.on_committed is not None:
-            self.on_committed()
+        self.on_committed()
+
+
+def _nothing() -> None:
+    """Until the node says what is to be done."""

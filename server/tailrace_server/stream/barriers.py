@@ -32,31 +32,31 @@ class Barriers:
     """The cookies that have not gone back yet."""
 
     def __init__(self) -> None:
-        self._queue: collections.deque[_Barrier] = collections.deque()
+        self.waiting: collections.deque[_Barrier] = collections.deque()
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self.waiting)
 
     def add(self, cookie: bytes, streams: Iterable[tuple[int, int, int]]) -> None:
         """A cookie arrived; ``streams`` are (stream id, accepted seq, delivered seq) of every stream."""
-        self._queue.append(
+        self.waiting.append(
             _Barrier(cookie, {id: accepted for id, accepted, delivered in streams if delivered < accepted})
         )
 
     def delivered(self, stream_id: int, seq: int) -> None:
         """A stream has been delivered up to ``seq``, where a consumer may stand."""
-        for barrier in self._queue:
+        for barrier in self.waiting:
             if barrier.pending.get(stream_id, seq + 1) <= seq:
                 del barrier.pending[stream_id]
 
     def finished(self, stream_id: int) -> None:
         """A stream reached its own end: it covers every cookie."""
-        for barrier in self._queue:
+        for barrier in self.waiting:
             barrier.pending.pop(stream_id, None)
 
     def lost(self, stream_id: int, partition: int) -> None:
         """A stream ended for another reason: the cookies that wait for it cannot be covered."""
-        for barrier in self._queue:
+        for barrier in self.waiting:
             if barrier.pending.pop(stream_id, None) is not None:
                 barrier.lost_partition = partition
                 barrier.pending.clear()
@@ -64,7 +64,7 @@ class Barriers:
     def returned(self) -> list[Returned]:
         """The cookies that may go back now, oldest first; they are forgotten."""
         returned = []
-        while self._queue and not self._queue[0].pending:
-            barrier = self._queue.popleft()
+        while self.waiting and not self.waiting[0].pending:
+            barrier = self.waiting.popleft()
             returned.append(Returned(barrier.cookie, barrier.lost_partition))
         return returned

@@ -1,25 +1,46 @@
-"""One partition's stream to one consumer: where it stands, and the snapshot that it is in."""
+"""One partition's stream to one consumer: where it stands, and the snapshot that it is in.
+
+    delivered_seq <  flushed_seq: the snapshot is of segments     [ DiskPart ][ DiskPart ] [ blocks of the tree, where
+    delivered_seq >= flushed_seq: the snapshot is of the tree                                it has to reach so far ]
+
+A snapshot of segments ends where a segment does, since rows that were superseded in it may be missing: there is no
+state in between. Source: docs/streams.md, runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import collections
 
 from tailrace.block import Block
 from tailrace.model import Level
+from tailrace_server.chain import Pins
 from tailrace_server.partition import Partition
+from tailrace_server.stream.disk_part import DiskPart
 
-# A snapshot ends at the next block after so much, and the rest follows in the next one: bounds what a consumer has to
-# repeat after a break, and what the walk to a snapshot's end costs.
+# A snapshot of the tree ends at the next block after so much, and the rest follows in the next one: bounds what a
+# consumer has to repeat after a break, and what the walk to a snapshot's end costs.
 SNAPSHOT_BYTES_MAX = 64 * 1024 * 1024
 SNAPSHOT_BLOCKS_MAX = 4_096
+# A stream that still holds more than this of blocks that have been flushed lets go of them, and reads the segment.
+HELD_BYTES_MAX = 1024 * 1024
 
 
 class PartitionStream:
     """The state of a stream. ``delivered_seq`` is the last seq sent at which a consumer may stand."""
 
     def __init__(
-        self, id: int, partition: Partition, level: Level, after_seq: int, end_seq: int | None, promised_seq: int
+        self,
+        id: int,
+        partition: Partition,
+        level: Level,
+        after_seq: int,
+        end_seq: int | None,
+        promised_seq: int,
+        *,
+        pins: Pins,
+        purge_seq: int | None = None,
     ) -> None:
+        """``purge_seq`` is what the consumer was told when it began at 0, where it has not come so far (P)."""
         self.id = id
         self.partition = partition
         self.level = level
@@ -29,58 +50,166 @@ class PartitionStream:
         self.promised_seq = promised_seq
         self.snapshot_after = after_seq
         self.snapshot_last = after_seq
-        self._blocks: Iterator[Block] | None = None
-
-    @property
-    def in_snapshot(self) -> bool:
-        """A snapshot has been announced and is not sent to its end."""
-        return self._blocks is not None
+        self.in_snapshot = False
+        self.is_complete = True
+        self._pins = pins
+        self._purge_seq = purge_seq
+        self._parts: collections.deque[DiskPart] = collections.deque()
+        self._blocks: collections.deque[Block] = collections.deque()
+        # Its place in a round, and whether it has one in the next: kept by ``Rounds``.
+        self.key = (partition.feed_id, partition.id, id)
+        self.has_turn = False
 
     @property
     def has_news(self) -> bool:
         """There is something to send, at this stream's level."""
         if self.in_snapshot:
-            return True
+            return not self._parts or not self._parts[0].needs_load
         visible_seq = self.partition.visible_seq(self.level)
-        return visible_seq > self.delivered_seq and visible_seq >= self.promised_seq and not self.at_end
+        if visible_seq <= self.delivered_seq or visible_seq < self.promised_seq:
+            return False
+        return self.end_seq is None or self.delivered_seq < self.end_seq
 
     @property
     def at_end(self) -> bool:
         """The stream has reached the end that was asked for."""
         return self.end_seq is not None and self.delivered_seq >= self.end_seq
 
+    @property
+    def is_purged(self) -> bool:
+        """Deletions that the consumer has not seen are gone: it has to begin at 0."""
+        purge_seq = self.partition.purge_seq
+        return 0 < self.delivered_seq < purge_seq and self._purge_seq != purge_seq
+
+    @property
+    def is_trimmed(self) -> bool:
+        """Rows that the consumer has not seen are gone, of a feed that keeps its history for a while only."""
+        return 0 < self.delivered_seq < self.partition.trim_seq
+
+    def only_block(self) -> Block | None:
+        """The block of a snapshot that begins now and has no other; None where it has several, or the stream an end."""
+        block = self.partition.newest_block
+        if block is None or self.in_snapshot or self.end_seq is not None:
+            return None
+        header = block.header
+        if header.first_seq > self.delivered_seq + 1 or header.last_seq > self.partition.visible_seq(self.level):
+            return None
+        return block
+
+    def sent_only_block(self, block: Block) -> None:
+        """The whole snapshot of ``only_block`` has been sent."""
+        self.snapshot_after = self.delivered_seq
+        self.snapshot_last = self.delivered_seq = block.header.last_seq
+
     def begin_snapshot(self) -> None:
-        """Takes a snapshot of what is visible: a reference to the tree, and the seq where it ends."""
-        tree = self.partition.tree
-        visible_seq = self.partition.visible_seq(self.level)
+        """Takes a snapshot of what is visible: references to segments, or to a part of the tree, and where it ends."""
+        partition = self.partition
+        if self.delivered_seq == 0:
+            self._purge_seq = partition.purge_seq
+        visible_seq = partition.visible_seq(self.level)
         if self.end_seq is not None:
             visible_seq = min(visible_seq, self.end_seq)
         self.snapshot_after = self.snapshot_last = self.delivered_seq
+        self.in_snapshot = True
+        self.is_complete = self.delivered_seq >= partition.trim_seq
+        if self.delivered_seq < partition.flushed_seq:
+            self._take_segments(self.promised_seq)
+            if not self._parts:  # all that was flushed has been trimmed since
+                self.snapshot_last = partition.flushed_seq
+            elif self.snapshot_last >= self.promised_seq:
+                return
         size = 0
-        blocks: list[Block] = []
-        for block in tree.blocks_after(self.delivered_seq):
-            bounded = size > SNAPSHOT_BYTES_MAX or len(blocks) >= SNAPSHOT_BLOCKS_MAX
+        for block in partition.tree.blocks_after(self.snapshot_last):
+            bounded = size > SNAPSHOT_BYTES_MAX or len(self._blocks) >= SNAPSHOT_BLOCKS_MAX
             if self.snapshot_last >= visible_seq or (bounded and self.snapshot_last >= self.promised_seq):
                 break
-            blocks.append(block)
+            self._blocks.append(block)
             self.snapshot_last = block.header.last_seq
             size += block.nbytes
-        self._blocks = iter(blocks)
+
+    def _take_segments(self, least_seq: int) -> None:
+        """Adds the next segment, and as many more as it takes to reach ``least_seq``."""
+        for segment in self.partition.chain.after(self.delivered_seq):
+            self._parts.append(DiskPart(segment, self.delivered_seq, self._pins))
+            self.snapshot_last = segment.identity.last_seq
+            self.is_complete &= not segment.identity.deduplicated
+            if self.snapshot_last >= least_seq:
+                return
+
+    @property
+    def holds_flushed(self) -> bool:
+        """Much of what it has to send is in segments too: it should let go of that, and read them."""
+        if not self._blocks or self._parts:
+            return False
+        flushed_seq = self.partition.flushed_seq
+        return sum(block.nbytes for block in self._blocks if block.header.last_seq <= flushed_seq) > HELD_BYTES_MAX
+
+    def let_go(self) -> None:
+        """Gives up the blocks that segments have now, which must not be purged or trimmed above ``delivered_seq``.
+
+        The snapshot has to be announced again, since it may end at a higher seq now.
+        """
+        flushed_seq = self.partition.flushed_seq
+        if self.delivered_seq == 0:
+            self._purge_seq = self.partition.purge_seq
+        self.is_complete &= self.delivered_seq >= self.partition.trim_seq
+        later = [block for block in self._blocks if block.header.first_seq > flushed_seq]
+        self._blocks.clear()
+        # Small blocks may have been merged before they were flushed, so the snapshot ends where the segment does.
+        last_seq = self.snapshot_last
+        self._take_segments(min(flushed_seq, last_seq))
+        if last_seq > flushed_seq:
+            self._blocks.extend(later)
+            self.snapshot_last = last_seq
+
+    @property
+    def part_to_load(self) -> DiskPart | None:
+        """What has to be loaded before anything more can be sent; None where nothing has."""
+        part = self._parts[0] if self._parts else None
+        return part if part is not None and part.needs_load else None
+
+    @property
+    def keeps_files(self) -> bool:
+        """Segments that nobody else needs are kept on disk for this stream."""
+        return any(self._pins.is_retired(part.segment) for part in self._parts)
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Nothing of a segment is left to be sent in this snapshot."""
+        return not self._parts
 
     @property
     def all_sent(self) -> bool:
         """The last block of the snapshot has been sent."""
-        return self.delivered_seq >= self.snapshot_last
+        return not self._parts and not self._blocks
 
     def next_block(self) -> Block | None:
-        """The next block of the snapshot; None where all were sent."""
-        if self._blocks is None or self.all_sent:
-            return None
-        block = next(self._blocks)
-        self.delivered_seq = block.header.last_seq
+        """The next block of the snapshot; None where all were sent, or the next one has to be loaded first."""
+        while self._parts:
+            part = self._parts[0]
+            block = part.next_block()
+            if block is None and not part.is_done:
+                return None
+            if part.is_done:
+                self._parts.popleft().close()
+            if block is not None:
+                return self._passed(block)
+        return self._passed(self._blocks.popleft()) if self._blocks else None
+
+    def _passed(self, block: Block) -> Block:
+        """``block``, which is sent now. Inside a run there is nowhere to stand: nothing is delivered before its end."""
+        if self.is_complete:
+            self.delivered_seq = block.header.last_seq
         return block
 
     def end_snapshot(self) -> None:
         """The stream is between snapshots again."""
         assert self.all_sent, "a snapshot ends where it was announced to end"
-        self._blocks = None
+        self.delivered_seq = self.snapshot_last  # whose row may have been purged
+        self.in_snapshot = False
+
+    def close(self) -> None:
+        """Nothing more is sent: gives back what it holds."""
+        self._blocks.clear()
+        while self._parts:
+            self._parts.popleft().close()

@@ -1,30 +1,37 @@
 """The streams of one connection: rounds over the partitions that have news. Pure: seqs and blocks in, bytes out.
 
-    news: (feed id, partition, stream id), kept sorted ── a pass in this order, a slice or a whole snapshot each
+    turns: (feed id, partition, stream id), kept sorted ── a pass in this order, a slice or a whole snapshot each
                                                              │
                      SNAPSHOT_START, BLOCK ..., SNAPSHOT_END │ ... after the pass: ROUND_COMPLETE, and again
 
 Partitions without news are not looked at and cost nothing. A partition with a large snapshot has a slice of it in each
-pass, so that it does not hold up the others and their barriers.
+pass, so that it does not hold up the others and their barriers. A round of one stream with one block, which a single
+write brings about, has a way of its own to the same bytes.
 Source: the UPR design, "How ep-engine sends snapshots to UPR clients".
 """
 
 from __future__ import annotations
 
+import collections
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
-
-from sortedcontainers import SortedSet
 
 from tailrace.block import Block
 from tailrace.model import EndReason
 from tailrace.wire.frames import encode_frame, frame_header
 from tailrace.wire.messages import SnapshotStartMessage, StreamEnd, encode_number, encode_seq
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.frames import SnapshotFrames
 from tailrace_server.stream.barriers import Barriers
+from tailrace_server.stream.disk_part import DiskPart
 from tailrace_server.stream.partition_stream import PartitionStream
 
 # What one partition may send in a pass before it is the next one's turn: a few blocks of the usual size.
 SLICE_BYTES = 1024 * 1024
+# So many streams may have a chunk of a segment in memory, or on its way there, that is not sent yet.
+LOADS_MAX = 8
+# A block with a smaller body goes into one buffer with the frames around it.
+JOIN_BYTES_MAX = 16 * 1024
 
 _Key = tuple[bytes, int, int]
 
@@ -38,11 +45,16 @@ class Rounds:
         self.round_number = 0
         self.streams: dict[int, PartitionStream] = {}
         self._notifiers: dict[int, Callable[[], None]] = {}
-        self._news: SortedSet = SortedSet()
+        self._frames: dict[int, SnapshotFrames] = {}
+        # Of streams with news. A list: where 16,384 of them move up, that takes 5 µs.
+        self._turns: list[_Key] = []
         self._turn: _Key | None = None  # the last one that had its turn in this pass
         self._interrupted: _Key | None = None  # whose turn a full window has interrupted
         self._in_pass = False
         self._out: list[bytes | memoryview] = []
+        self._moved: dict[int, Callable[[], None]] = {}
+        self._to_load: collections.deque[PartitionStream] = collections.deque()
+        self._loads: set[PartitionStream] = set()
         self.barriers = Barriers()
 
     @property
@@ -53,18 +65,32 @@ class Rounds:
     @property
     def has_news(self) -> bool:
         """There may be something to send."""
-        return bool(self._news) or self._in_pass or bool(self._out)
+        if self._turns or self._out:
+            return True
+        return self._in_pass
 
     def open(self, stream: PartitionStream, notify: Callable[[], None]) -> None:
         """Adds a stream; ``notify`` is called whenever it has news."""
-        key = (stream.partition.feed_id, stream.partition.id, stream.id)
 
         def news() -> None:
             if stream.has_news:
-                self._news.add(key)
+                if not stream.has_turn:
+                    stream.has_turn = True
+                    insort(self._turns, stream.key)
+                notify()
+
+        def moved() -> None:
+            if stream.holds_flushed:
+                if not self._end_where_gone(stream):
+                    stream.let_go()
+                    self._announce(stream)
+                    self._load_next(stream)
                 notify()
 
         self.streams[stream.id] = stream
+        self._moved[stream.id] = moved
+        stream.partition.on_flush(moved)
+        self._frames[stream.id] = SnapshotFrames(stream.id, stream.partition.id)
         self._notifiers[stream.id] = news
         stream.partition.watch(stream.level, news)
         news()
@@ -84,9 +110,17 @@ class Rounds:
             self._forget(stream)
 
     def _forget(self, stream: PartitionStream) -> None:
-        del self.streams[stream.id]
+        del self.streams[stream.id], self._frames[stream.id]
         stream.partition.unwatch(stream.level, self._notifiers.pop(stream.id))
-        self._news.discard((stream.partition.feed_id, stream.partition.id, stream.id))
+        stream.partition.off_flush(self._moved.pop(stream.id))
+        self._take_turn_from(stream)
+        self._loads.discard(stream)
+        stream.close()
+
+    def _take_turn_from(self, stream: PartitionStream) -> None:
+        if stream.has_turn:
+            stream.has_turn = False
+            del self._turns[bisect_left(self._turns, stream.key)]
 
     def _end(self, stream: PartitionStream, reason: EndReason, message: str) -> None:
         self._forget(stream)
@@ -110,6 +144,10 @@ class Rounds:
 
     def next_buffers(self, bytes_max: int) -> list[bytes | memoryview]:
         """What is to be sent next, about ``bytes_max`` bytes; empty where there is nothing, or no room."""
+        if len(self._turns) == 1:
+            buffers = self._only_block(self.streams[self._turns[0][2]], bytes_max)
+            if buffers:
+                return buffers
         budget = bytes_max
         while budget > 0 and not self.window_full:
             key = self._next_key()
@@ -119,50 +157,132 @@ class Rounds:
         buffers, self._out = self._out, []
         return buffers
 
+    def _only_block(self, stream: PartitionStream, bytes_max: int) -> list[bytes | memoryview]:
+        """A whole round of ``stream``, which alone has news; empty where it is about more than one block.
+
+        The same bytes, and the same state after them, as ``_next_key`` and ``_give_turn`` come to.
+        """
+        if self._in_pass or self._out or self.barriers.waiting:
+            return []
+        block = stream.only_block()
+        if block is None:
+            return []
+        header = block.header
+        size = block.nbytes
+        if size >= bytes_max or self.outstanding_bytes + size >= self.window_bytes:
+            return []
+        partition, frames = stream.partition, self._frames[stream.id]
+        self.round_number += 1
+        last_seq = header.last_seq
+        before = frames.before_block(partition.log.branch, stream.delivered_seq, last_seq, partition.purge_seq, size)
+        after = frames.after_block(last_seq, self.round_number)
+        stream.sent_only_block(block)
+        self.outstanding_bytes += size
+        self._turns.clear()
+        stream.has_turn = False
+        if size < JOIN_BYTES_MAX:
+            return [b"".join((before, block.head, block.body, after))]
+        return [before + block.head, block.body, after]
+
     def _next_key(self) -> _Key | None:
         """Whose turn it is; begins and completes passes."""
         if not self._in_pass:
-            if not self._news:
+            if not self._turns:
                 return None
             self._in_pass, self._turn = True, None
             self.round_number += 1
         interrupted, self._interrupted = self._interrupted, None
-        if interrupted in self._news:
-            return interrupted
-        index = 0 if self._turn is None else self._news.bisect_right(self._turn)
-        if index >= len(self._news):
+        if interrupted is not None:
+            stream = self.streams.get(interrupted[2])
+            if stream is not None and stream.has_turn and stream.key == interrupted:
+                return interrupted
+        index = 0 if self._turn is None else bisect_right(self._turns, self._turn)
+        if index >= len(self._turns):
             self._in_pass = False
             self._out.append(encode_number(Opcode.ROUND_COMPLETE, self.round_number))
             return self._next_key()
-        key: _Key = self._news[index]
-        return key
+        return self._turns[index]
 
     def _give_turn(self, key: _Key) -> int:
         """One slice of a stream's snapshot; the bytes that it took."""
         stream = self.streams[key[2]]
-        if not stream.in_snapshot:
-            self._start_snapshot(stream)
+        if not stream.in_snapshot and not self._start_snapshot(stream):
+            return 0
         taken = 0
         while taken < SLICE_BYTES and (block := stream.next_block()) is not None:
             taken += self._send_block(stream, block)
             if self.window_full and not stream.all_sent:
                 self._interrupted = key  # its turn goes on where the consumer grants more
+                self._load_next(stream)
                 return taken
+        self._turn = key
         if stream.all_sent:
             self._end_snapshot(stream)
-        self._turn = key
+        self._load_next(stream)
         if not stream.has_news:
-            self._news.discard(key)
+            self._take_turn_from(stream)
         if stream.at_end and not stream.in_snapshot:
             self._end(stream, EndReason.END_REACHED, "the end that was asked for is reached")
         return taken
 
-    def _start_snapshot(self, stream: PartitionStream) -> None:
+    # Segments
+
+    def _load_next(self, stream: PartitionStream) -> None:
+        """After a turn: a stream that cannot go on without its next chunk has no turn until that is here."""
+        if stream.part_to_load is not None:
+            self._loads.discard(stream)
+            self._take_turn_from(stream)
+            self._to_load.append(stream)
+        elif stream in self._loads and stream.is_in_memory:
+            self._loads.discard(stream)
+
+    def next_loads(self) -> list[tuple[PartitionStream, DiskPart]]:
+        """What is to be loaded now, each elsewhere: call ``loaded`` or ``load_failed`` then."""
+        loads = []
+        while self._to_load and len(self._loads) < LOADS_MAX:
+            stream = self._to_load.popleft()
+            part = stream.part_to_load
+            if part is not None and self.streams.get(stream.id) is stream:
+                self._loads.add(stream)
+                loads.append((stream, part))
+        return loads
+
+    def loaded(self, stream: PartitionStream, part: DiskPart, blocks: list[Block], index: int) -> None:
+        """What ``part.load()`` gave, of a stream that may be gone by now."""
+        if self.streams.get(stream.id) is stream:
+            part.loaded(blocks, index)
+            self._notifiers[stream.id]()
+
+    def load_failed(self, stream: PartitionStream, message: str) -> None:
+        """The segment cannot be read: the stream ends."""
+        if self.streams.get(stream.id) is stream:
+            self._end(stream, EndReason.ERROR, message)
+
+    # Snapshots
+
+    def _start_snapshot(self, stream: PartitionStream) -> bool:
+        """Announces a snapshot; False where the stream had to be ended instead."""
+        if self._end_where_gone(stream):
+            return False
         stream.begin_snapshot()
+        self._announce(stream)
+        return True
+
+    def _end_where_gone(self, stream: PartitionStream) -> bool:
+        """Ends a stream that can't go on from where it stands, since what its consumer needs is not there any more."""
+        if stream.is_purged:
+            self._end(stream, EndReason.PURGED, f"deletions up to seq {stream.partition.purge_seq} have been purged")
+        elif stream.is_trimmed:
+            self._end(stream, EndReason.TRIMMED, f"what is kept begins above seq {stream.partition.trim_seq}")
+        else:
+            return False
+        return True
+
+    def _announce(self, stream: PartitionStream) -> None:
         partition = stream.partition
         start = SnapshotStartMessage(
             partition.id,
-            True,
+            stream.is_complete,
             partition.log.branch,
             stream.snapshot_after,
             stream.snapshot_last,
@@ -175,14 +295,18 @@ class Rounds:
         self._out.append(frame_header(Opcode.BLOCK, size, stream.id) + block.head)
         self._out.append(block.body)
         self.outstanding_bytes += size
-        if self.barriers:
-            self.barriers.delivered(stream.id, stream.delivered_seq)
-            self._return_barriers()
+        self._note_delivered(stream)
         return size
 
     def _end_snapshot(self, stream: PartitionStream) -> None:
         stream.end_snapshot()
         self._out.append(encode_seq(Opcode.SNAPSHOT_END, stream.partition.id, stream.snapshot_last, stream.id))
+        self._note_delivered(stream)
+
+    def _note_delivered(self, stream: PartitionStream) -> None:
+        if self.barriers:
+            self.barriers.delivered(stream.id, stream.delivered_seq)
+            self._return_barriers()
 
     def _return_barriers(self) -> None:
         for returned in self.barriers.returned():

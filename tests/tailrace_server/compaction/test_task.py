@@ -46,7 +46,9 @@ def tasks(draw):
     numbers = (draw(U64), draw(st.integers(1, 2**25 - 200)))
     segment_id = draw(st.binary(min_size=16, max_size=16))
     flags = (is_major, history)
-    return CompactionTask(tuple(inputs), output, segment_id, first, last, *flags, purge, *numbers, draw(st.booleans()))
+    cuts = tuple(sorted(draw(st.sets(U64, max_size=5))))
+    task = CompactionTask(tuple(inputs), output, segment_id, first, last, *flags, purge, *numbers, draw(st.booleans()))
+    return task._replace(cuts=cuts)
 
 
 @settings(deadline=None)

@@ -162,6 +162,19 @@ class TestResult:
         compact(chain.task(), chain.disk)
         assert Segment.open(chain.disk, OUT).blocks == 1
 
+    @pytest.mark.parametrize("history", [False, True])
+    def test_no_block_has_rows_of_two_branches(self, chain, row, history):
+        chain.add([row(seq, b"%d" % (seq % 7), b"v") for seq in range(1, 31)])
+        chain.add([row(seq, b"%d" % (seq % 7), b"v") for seq in range(31, 61)])
+        compact(chain.task(cuts=(0, 12, 30, 47, 60, 99), history=history), chain.disk)
+        segment = Segment.open(chain.disk, OUT)
+        blocks, _ = segment.read_blocks(0, 1 << 20)
+        ends = [(block.header.first_seq, block.header.last_seq) for block in blocks]
+        assert not [cut for cut in (12, 30, 47) for first, last in ends if first <= cut < last]
+        assert len(blocks) <= 4
+        assert segment.verify() == []
+        segment.close()
+
     def test_nothing_is_left_of_it(self, chain, row, read_rows):
         chain.add([row(1, b"a", b"1"), row(2, b"a", None)])
         result = compact(chain.task(purge_before_us=1_000), chain.disk)

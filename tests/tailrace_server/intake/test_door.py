@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import struct
+
 import pytest
 import xxhash
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from tailrace.block import Block, encode_block
+from tailrace.block.check import check_columns
 from tailrace.block.encode import Stamps
+from tailrace.block.layout import read_layout
 from tailrace.errors import BadBlock
 from tailrace.hashing import hash_keys, partition_of_hash, partition_range
 from tailrace_server.intake.door import check_at_door
@@ -65,3 +71,48 @@ def test_nothing_decompressed_is_kept():
     block = encode_block(KEYS, VALUES, partition=2)
     check_at_door(block, *RANGE)
     assert block.open_columns() is not block.open_columns()
+
+
+offsets = st.sampled_from([0, 1, 3, 8, 12, 4_096, 4_097, 2**24, 2**24 + 1, 2**31, 2**32 - 1])
+
+
+@given(
+    key=st.binary(min_size=1, max_size=20),
+    value=st.none() | st.binary(max_size=20),
+    changes=st.lists(st.tuples(st.integers(0, 63), st.integers(0, 255)), max_size=3),
+    numbers=st.lists(st.tuples(st.integers(0, 15), offsets), max_size=2),
+    size=st.integers(-30, 30),
+)
+@example(b"key", b"value", [], [], 0)
+@example(b"k" * 8, b"value", [], [], 0)
+@example(b"key", None, [], [], 0)
+@example(b"key", b"value", [(19, 1)], [], 0)
+@example(b"key", b"", [], [(3, 0)], 0)
+@example(b"k" * 8, b"", [], [(3, 4_096)], 0)
+def test_one_row_is_judged_as_the_general_check_does(key, value, changes, numbers, size):
+    """Any bytes may stand where the columns were, under right checksums."""
+    good = encode_block([key], [value], partition=2, compress=False)
+    body = bytearray(bytes(good.body)[: len(good.body) + min(size, 0)] + bytes(max(size, 0)))
+    for at, byte in changes:
+        if at < len(body):
+            body[at] = byte
+    for at, number in numbers:
+        if 4 * at + 4 <= len(body):
+            struct.pack_into("<I", body, 4 * at, number)
+    fields = {"body_sum": xxhash.xxh3_64_intdigest(body), "stored_bytes": len(body), "raw_bytes": len(body)}
+    hostile = Block.parse(good.header._replace(**fields).pack() + body)
+    assert refusal(check_at_door, hostile, 0, 2**64 - 1) == refusal(check_generally, hostile)
+
+
+def check_generally(block):
+    raw = memoryview(block.body)
+    check_columns(block.header, read_layout(block.header, raw), raw)
+
+
+def refusal(check, *arguments):
+    """Why ``check`` refuses a block; None where it does not."""
+    try:
+        check(*arguments)
+    except BadBlock as error:
+        return str(error)
+    return None

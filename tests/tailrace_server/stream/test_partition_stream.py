@@ -18,7 +18,7 @@ def partition(make_partition):
 
 def open_stream(partition, after_seq=0, *, level=Level.DISK, end_seq=None, promised_seq=None):
     promised = after_seq if promised_seq is None else promised_seq
-    return PartitionStream(1, partition, level, after_seq, end_seq, promised)
+    return PartitionStream(1, partition, level, after_seq, end_seq, promised, pins=partition.pins)
 
 
 def snapshot(stream):

@@ -2,7 +2,7 @@
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -119,7 +119,7 @@ class RoundsModel(RuleBasedStateMachine):
         held = self.partitions[partition]
         after = data.draw(st.integers(0, held.visible_seq(level)))
         promised = data.draw(st.sampled_from([after, held.visible_seq(level)]))
-        stream = PartitionStream(self.next_id, held, level, after, end, promised)
+        stream = PartitionStream(self.next_id, held, level, after, end, promised, pins=held.pins)
         self.reader.seqs[stream.id] = after
         self.reader.promised[stream.id] = promised if end is None else 0
         self.open[stream.id] = stream
@@ -230,7 +230,9 @@ def connection(partitions):
     """Streams 1 to 4 of partitions 0 to 3, opened in another order; everything is visible at once."""
     made = Rounds(1 << 30)
     for id in (2, 0, 3, 1):
-        made.open(PartitionStream(id + 1, partitions[id], Level.MEMORY, 0, None, 0), lambda: None)
+        made.open(
+            PartitionStream(id + 1, partitions[id], Level.MEMORY, 0, None, 0, pins=partitions[id].pins), lambda: None
+        )
     return made
 
 
@@ -308,7 +310,87 @@ def test_streams_of_feeds_and_partitions_that_are_gone_are_not_watched(connectio
 def test_a_stream_that_asks_for_no_more_than_it_has_ends_at_once(partitions):
     connection, calls = Rounds(1 << 30), []
     partitions[0].write()
-    connection.open(PartitionStream(1, partitions[0], Level.MEMORY, 1, 1, 1), lambda: calls.append(1))
+    stream = PartitionStream(1, partitions[0], Level.MEMORY, 1, 1, 1, pins=partitions[0].pins)
+    connection.open(stream, lambda: calls.append(1))
     assert calls
     assert StreamEnd.decode(FrameDecoder().receive_data(b"".join(connection.next_buffers(1)))[0].body).partition == 0
     assert not connection.streams
+
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.integers(0, 1), st.integers(1, 2), st.sampled_from([1, 200])),
+        st.tuples(st.just("sync"), st.integers(0, 1)),
+        st.tuples(
+            st.just("open"),
+            st.integers(0, 1),
+            st.sampled_from([Level.MEMORY, Level.DISK]),
+            st.integers(0, 4),
+            st.none() | st.integers(0, 6),
+        ),
+        st.tuples(st.just("close"), st.integers(1, 3)),
+        st.tuples(st.just("barrier"), st.binary(min_size=1, max_size=2)),
+        st.tuples(st.just("credit"), st.sampled_from([100, 1 << 30])),
+        st.tuples(st.just("pump"), st.sampled_from([1, 300, 1 << 20])),
+    ),
+    max_size=40,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it is a class, and keeps nothing
+@given(operations, st.sampled_from([1, 500, 1 << 30]), st.sampled_from([1, rounds.JOIN_BYTES_MAX]))
+def test_the_way_of_one_block_gives_the_bytes_of_the_general_one(make_partition, steps, window, join_bytes_max):
+    """The same history twice, once without the short way: after each step both have sent the same and stand alike."""
+    short, general = (OneSide(make_partition, window) for _ in range(2))
+    general.rounds._only_block = lambda stream, bytes_max: []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounds, "JOIN_BYTES_MAX", join_bytes_max)
+        for step in [("open", 0, Level.DISK, 0, None), *steps, ("pump", 1 << 20)]:
+            assert short.do(*step) == general.do(*step)
+            assert short.state() == general.state()
+
+
+class OneSide:
+    """Two partitions and a connection's rounds over them."""
+
+    def __init__(self, make_partition, window):
+        self.partitions = [make_partition(id) for id in range(2)]
+        self.rounds = Rounds(window)
+        self.notified = self.opened = 0
+
+    def do(self, what, *arguments):
+        """The bytes that come of it."""
+        return getattr(self, what)(*arguments) or b""
+
+    def state(self):
+        made = self.rounds
+        streams = [(s.id, s.delivered_seq, s.snapshot_after, s.snapshot_last) for s in made.streams.values()]
+        return made.round_number, made.outstanding_bytes, made.has_news, self.notified, streams
+
+    def write(self, partition, rows, value_bytes):
+        self.partitions[partition].write(rows, value_bytes)
+
+    def sync(self, partition):
+        self.partitions[partition].sync()
+
+    def open(self, partition, level, after_seq, end_seq):
+        held = self.partitions[partition]
+        after_seq = min(after_seq, held.visible_seq(level))
+        self.opened += 1
+        stream = PartitionStream(self.opened, held, level, after_seq, end_seq, after_seq, pins=held.pins)
+        self.rounds.open(stream, self.notify)
+
+    def notify(self):
+        self.notified += 1
+
+    def close(self, stream_id):
+        self.rounds.close(stream_id, EndReason.CLOSED)
+
+    def barrier(self, cookie):
+        self.rounds.barrier(cookie)
+
+    def credit(self, consumed_bytes):
+        self.rounds.credit(consumed_bytes)
+
+    def pump(self, bytes_max):
+        return b"".join(self.rounds.next_buffers(bytes_max))

@@ -1,0 +1,45 @@
+"""Where the node does what takes long: threads, and processes of their own. A simulator does it on the spot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import trio
+
+from tailrace_server.compaction.process import Rate, run_compaction
+from tailrace_server.compaction.task import CompactionResult, CompactionTask
+
+T = TypeVar("T")
+
+# Reads of segments and flushes: enough that one slow disk read holds up no other, few enough for two cores.
+THREADS_MAX = 4
+
+
+class Workers(Protocol):
+    """Runs blocking functions beside the loop."""
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        """What ``function()`` gives, run elsewhere; a cancellation waits until it has ended."""
+        ...
+
+    async def compact(self, task: CompactionTask, rate: Rate) -> CompactionResult:
+        """Does ``task`` no faster than ``rate`` says; errors as those of ``compaction.process.run_compaction``."""
+        ...
+
+
+class ThreadWorkers:
+    """Threads of this process, a bounded number of them, and a process for each compaction."""
+
+    def __init__(self, threads_max: int = THREADS_MAX) -> None:
+        self._threads_max = threads_max
+        self._limiter: trio.CapacityLimiter | None = None
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        if self._limiter is None:  # a limiter belongs to the loop that it is made in
+            self._limiter = trio.CapacityLimiter(self._threads_max)
+        # Not abandoned at a cancellation: nobody may close a file while a thread reads it.
+        return await trio.to_thread.run_sync(function, abandon_on_cancel=False, limiter=self._limiter)
+
+    async def compact(self, task: CompactionTask, rate: Rate) -> CompactionResult:
+        return await run_compaction(task, rate)

@@ -1,0 +1,383 @@
+"""``tailrace backup``: a copy of a data directory, taken while a node writes to it, that is a state it was in.
+
+    1. journal    every file is opened, and so can be read to its end, whatever the node removes
+    2. feeds      FEED, MANIFEST and a second name for each segment that it names; where one is gone, MANIFEST again
+    3. journal    files that have come since are opened; the newest one is read up to its last whole record
+    4. copy       the journal's files, the newest up to there; segments where they could not be linked to the target
+
+The node is not asked, and need not know. Why that is enough: take a record of the journal that was durable when the
+backup began. The node removes a file of the journal only when all that it says has its home in a FEED or a MANIFEST,
+durably. If the record's file was gone at 1, its home was there before 2, and is in the backup. If it was there, it is
+held. A file that both came and went between 1 and 3 leaves a gap in the numbers, and the backup begins again, as it
+does where a restart of the node has replaced a file. So nothing that was acknowledged before the backup began is
+missing, and what is there is the journal's beginning up to one record: a prefix of what was written. The older files
+are read whole at 3, so that a replaced one is not taken for the one that replaced it, and damage is not copied.
+
+Linked segments cost no space and no time; they share the disk's blocks with the original. Where links do not reach the
+target, they are made in a directory beside the data first, so that 2 is short, and copied from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.errors import TailraceError
+from tailrace_server.host.disk import read_file, write_atomically
+from tailrace_server.identity import FILE_NAME, BadDirectory, load
+from tailrace_server.journal import DirectoryInUse, lock_directory
+from tailrace_server.journal.errors import JournalDamaged
+from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, FormatError, file_name, file_number
+from tailrace_server.journal.reader import RawRecord, Window
+from tailrace_server.manifest import FeedFile, Manifest, ManifestDamaged, segment_name
+from tailrace_server.manifest.store import FEED_NAME, FEEDS_NAME, MANIFEST_NAME
+from tailrace_server.offline import marks
+from tailrace_server.offline.copying import Shrunk, can_link, copy_bytes, copy_file, make_durable, remove_below
+from tailrace_server.offline.journal_walk import Bad, walk
+from tailrace_server.offline.listing import Unwatched, Watcher
+from tailrace_server.sealed import seal
+from tailrace_server.upkeep import uptime_file
+
+if TYPE_CHECKING:
+    from tailrace_server.host.disk import Disk, File, Lock
+
+JOURNAL_NAME = "journal"
+STAGING_NAME = "backup.new"
+STAGING_LOCK_NAME = "backup.lock"
+_FORMAT = "tailrace backup"
+_VERSION = 1
+
+# A try takes milliseconds where there are links: so many fail only where the node restarts again and again.
+TRIES_MAX = 20
+
+
+class BackupFailed(TailraceError):
+    """No backup could be taken; the data directory is as it was."""
+
+
+class _Moved(Exception):
+    """The node has changed something in a way that a new try sees whole."""
+
+
+class Backup(NamedTuple):
+    """What was taken: ``segments``, of them ``linked``; bytes of the segments, and of the journal."""
+
+    segments: int
+    linked: int
+    segment_bytes: int
+    journal_bytes: int
+    tries: int
+
+
+class _Held(NamedTuple):
+    """A file of the journal that is open, with its header."""
+
+    file: File
+    header: FileHeader
+
+
+def backup(
+    disk: Disk,
+    directory: str,
+    target: str,
+    wall_us: int,
+    *,
+    copies: bool = False,
+    watcher: Watcher | None = None,
+    between: Callable[[str], None] = lambda _: None,
+) -> Backup:
+    """Takes a backup of a directory, whether a node has it or not, into ``target``, which is empty or not there.
+
+    ``copies``: segments are copied even where they could be linked. ``between`` is called with the name of each stage
+    that begins: a test goes on writing there. BackupFailed, BadDirectory, OSError: ``target`` is incomplete and says
+    so by having no BACKUP, or is as it was.
+    """
+    if disk.exists(target) and disk.names(target):
+        raise BadDirectory(f"{target} is not empty: a backup needs a directory of its own")
+    for name in (marks.REPAIRING_NAME, marks.RESTORING_NAME, marks.BACKUP_NAME):
+        if marks.is_marked(disk, directory, name):
+            marks.check_may_start(disk, directory)
+    load(disk, directory)
+    lock: Lock | None = None
+    with contextlib.suppress(DirectoryInUse):  # then a node runs, and need not be stopped
+        lock = lock_directory(disk, directory)
+    try:
+        disk.make_directory(target)
+        return _Backup(disk, directory, target, watcher or Unwatched(), between, copies=copies).run(wall_us)
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+class _Backup:
+    def __init__(
+        self, disk: Disk, data: str, target: str, watcher: Watcher, between: Callable[[str], None], *, copies: bool
+    ) -> None:
+        self._disk = disk
+        self._data = data
+        self._target = target
+        self._watcher = watcher
+        self._between = between
+        self._held: dict[int, _Held] = {}
+        self._end = 0
+        self._suspects: set[tuple[int, int]] = set()  # files of the journal that were not whole, by their identity
+        self._files: dict[str, bytes] = {}  # small files, by their path below the directory
+        self._segments: dict[str, int] = {}  # paths below the directory, and sizes
+        self._staging, self._is_linked = target, not copies
+
+    def run(self, wall_us: int) -> Backup:
+        with self._staging_beside(), contextlib.ExitStack() as stack:
+            stack.callback(self._let_go)
+            tries = self._hold()
+            self._between("copy")
+            ends = self._ends()
+            self._copy(ends)
+        self._finish(wall_us, max(ends.items(), default=(0, 0)))
+        linked = len(self._segments) if self._is_linked else 0
+        return Backup(len(self._segments), linked, sum(self._segments.values()), sum(ends.values()), tries)
+
+    # What keeps the node's files
+
+    @contextlib.contextmanager
+    def _staging_beside(self) -> Iterator[None]:
+        """Where links do not reach the target, or are not wanted there, a directory beside the data holds them."""
+        probe = os.path.join(self._target, FILE_NAME)
+        if self._is_linked and can_link(self._disk, os.path.join(self._data, FILE_NAME), probe):
+            self._disk.remove(probe)
+            yield
+            return
+        self._is_linked = False
+        try:
+            lock = self._disk.lock(os.path.join(self._data, STAGING_LOCK_NAME))
+        except BlockingIOError:
+            raise BackupFailed(f"another backup of {self._data} is being taken: wait for its end") from None
+        self._staging = os.path.join(self._data, STAGING_NAME)
+        try:
+            remove_below(self._disk, self._staging)  # of a backup that was interrupted
+            self._disk.make_directory(self._staging)
+            yield
+        finally:
+            remove_below(self._disk, self._staging)
+            lock.close()
+
+    def _hold(self) -> int:
+        """Steps 1 to 3, until they succeed; how many tries that took."""
+        for number in range(1, TRIES_MAX + 1):
+            try:
+                self._let_go()
+                self._between("journal")
+                self._hold_journal()
+                self._between("feeds")
+                self._hold_feeds()
+                self._between("journal again")
+                self._hold_journal()
+                self._end = self._last_record()
+                self._check_older()
+                return number
+            except (_Moved, FileNotFoundError):
+                continue
+        raise BackupFailed(
+            f"the node changes {self._data} faster than it can be held: after {TRIES_MAX} tries; take the backup at a "
+            "quieter time, or stop the node"
+        )
+
+    def _let_go(self) -> None:
+        for held in self._held.values():
+            held.file.close()
+        self._held.clear()
+
+    # Journal
+
+    def _hold_journal(self) -> None:
+        """Opens every file that is not held yet. _Moved where one was replaced, or there is a gap."""
+        directory = os.path.join(self._data, JOURNAL_NAME)
+        names = self._disk.names(directory) if self._disk.exists(directory) else []
+        for number in sorted(number for name in names if (number := file_number(name)) is not None):
+            file = self._disk.open(os.path.join(directory, file_name(number)))
+            known = self._held.get(number)
+            if known is not None:
+                same = known.file.identity() == file.identity()
+                file.close()
+                if not same:
+                    raise _Moved
+                continue
+            try:
+                header = FileHeader.unpack(file.read_at(0, FILE_HEADER_BYTES))
+            except FormatError as error:
+                file.close()
+                raise JournalDamaged(os.path.join(directory, file_name(number)), 0, str(error)) from None
+            self._held[number] = _Held(file, header)
+        numbers = sorted(self._held)
+        if numbers and numbers != list(range(numbers[0], numbers[-1] + 1)):
+            raise _Moved
+        self._ends()
+
+    def _ends(self) -> dict[int, int]:
+        """How much of each held file counts: the next one says it, and ``_end`` of the newest. _Moved."""
+        ends = {number - 1: held.header.previous_end for number, held in self._held.items() if number - 1 in self._held}
+        for number, end in ends.items():
+            if self._held[number].file.size() < end:
+                raise _Moved
+        if self._held:
+            ends[max(self._held)] = self._end
+        return ends
+
+    def _last_record(self) -> int:
+        """Where the last whole record of the newest file ends.
+
+        The node is writing behind it. A record that is incomplete may be complete when those behind it are looked at:
+        so it is looked at again as long as that helps. What stays bad before good records is damage.
+        """
+        if not self._held:
+            return 0
+        number = max(self._held)
+        held = self._held[number]
+        path = os.path.join(self._data, JOURNAL_NAME, file_name(number))
+        end, looked_at = FILE_HEADER_BYTES, -1
+        while True:
+            bad: Bad | None = None
+            window = Window(held.file, path)
+            for item in walk(window, held.header, end, window.size):
+                if isinstance(item, Bad) and bad is None:
+                    bad = item
+                elif isinstance(item, RawRecord) and bad is None:
+                    end = item.header.end
+                elif bad is not None and _synced_in(item) > bad.offset:
+                    if bad.offset == looked_at:
+                        raise JournalDamaged(
+                            path, bad.offset, f"{bad.why}; verify the directory before it is backed up"
+                        )
+                    looked_at = bad.offset
+                    break
+            else:
+                if end < held.header.synced:
+                    raise JournalDamaged(path, end, "this was durable; verify the directory before it is backed up")
+                return end
+
+    def _check_older(self) -> None:
+        """Every older file has whole records up to its end. JournalDamaged, _Moved.
+
+        One that has not may be a file that a restart of the node has put another one in the place of, which has gone
+        since: then a new try does not meet it again.
+        """
+        for number, end in self._ends().items():
+            held = self._held[number]
+            path = os.path.join(self._data, JOURNAL_NAME, file_name(number))
+            if number == max(self._held):
+                continue
+            for item in walk(Window(held.file, path), held.header, FILE_HEADER_BYTES, end):
+                if isinstance(item, Bad):
+                    if held.file.identity() in self._suspects:
+                        raise JournalDamaged(
+                            path, item.offset, f"{item.why}; verify the directory before it is backed up"
+                        )
+                    self._suspects.add(held.file.identity())
+                    raise _Moved
+
+    # Feeds
+
+    def _hold_feeds(self) -> None:
+        self._files.clear()
+        self._segments.clear()
+        for name in (FILE_NAME, uptime_file.FILE_NAME):
+            if self._disk.exists(os.path.join(self._data, name)):
+                self._keep(name)
+        root = os.path.join(self._data, FEEDS_NAME)
+        for name in self._disk.names(root) if self._disk.exists(root) else []:
+            path = os.path.join(FEEDS_NAME, name, FEED_NAME)
+            if self._disk.exists(os.path.join(self._data, path)):
+                self._keep(path)
+                feed = FeedFile.decode(self._files[path], path)
+                for number in range(feed.info.partitions):
+                    self._hold_partition(os.path.join(FEEDS_NAME, name, str(number)))
+                if not self._disk.exists(os.path.join(self._data, path)):
+                    raise _Moved  # dropped, perhaps in the middle of it
+
+    def _keep(self, path: str) -> None:
+        self._files[path] = read_file(self._disk, os.path.join(self._data, path))
+
+    def _hold_partition(self, directory: str) -> None:
+        """A manifest and all its segments. Where one has gone meanwhile, there is a newer manifest."""
+        path = os.path.join(directory, MANIFEST_NAME)
+        before = b""
+        while self._disk.exists(os.path.join(self._data, path)):
+            self._keep(path)
+            manifest = Manifest.decode(self._files[path], path)
+            held: dict[str, int] = {}
+            try:
+                for entry in manifest.segments:
+                    segment = os.path.join(directory, segment_name(entry.id))
+                    self._hold_segment(segment)
+                    held[segment] = entry.nbytes
+            except FileNotFoundError as error:
+                if self._files[path] == before:
+                    raise ManifestDamaged(path, f"{error.filename} is missing", "verify the directory") from None
+                before = self._files[path]
+                continue
+            self._segments.update(held)
+            return
+
+    def _hold_segment(self, path: str) -> None:
+        source, target = os.path.join(self._data, path), os.path.join(self._staging, path)
+        if self._disk.exists(target):
+            return
+        self._disk.make_directory(os.path.dirname(target))
+        if not can_link(self._disk, source, target):
+            copy_file(self._disk, source, target, Unwatched())  # a file system without links: slow, and right
+
+    # Copying
+
+    def _copy(self, ends: dict[int, int]) -> None:
+        """Everything but the BACKUP mark. What an earlier try has linked, and the last one did not want, goes."""
+        disk, target = self._disk, self._target
+        sizes = 0 if self._is_linked else sum(self._segments.values())
+        self._watcher.expect(sizes + sum(ends.values()))
+        for path, data in self._files.items():
+            disk.make_directory(os.path.dirname(os.path.join(target, path)))
+            write_atomically(disk, os.path.join(target, path), data)
+        for path in self._segments:
+            self._watcher.begin(path)
+            if not self._is_linked:
+                disk.make_directory(os.path.dirname(os.path.join(target, path)))
+                copy_file(disk, os.path.join(self._staging, path), os.path.join(target, path), self._watcher)
+        self._remove_unwanted()
+        disk.make_directory(os.path.join(target, JOURNAL_NAME))
+        for number, end in sorted(ends.items()):
+            name = os.path.join(JOURNAL_NAME, file_name(number))
+            self._watcher.begin(name)
+            try:
+                copy_bytes(disk, self._held[number].file, end, os.path.join(target, name), self._watcher)
+            except Shrunk as error:
+                raise BackupFailed(
+                    f"{name} has changed under the backup ({error}): the node was restarted; try again"
+                ) from None
+
+    def _remove_unwanted(self) -> None:
+        root = os.path.join(self._target, FEEDS_NAME)
+        for feed in self._disk.names(root) if self._is_linked and self._disk.exists(root) else []:
+            for number in self._disk.names(os.path.join(root, feed)):
+                directory = os.path.join(FEEDS_NAME, feed, number)
+                if not number.isdecimal():
+                    continue
+                for name in self._disk.names(os.path.join(self._target, directory)):
+                    path = os.path.join(directory, name)
+                    if path not in self._segments and path not in self._files:
+                        self._disk.remove(os.path.join(self._target, path))
+
+    def _finish(self, wall_us: int, journal_end: tuple[int, int]) -> None:
+        make_durable(self._disk, self._target)
+        identity = load(self._disk, self._target)
+        members = {
+            "cluster_id": identity.cluster_id.hex(),
+            "node_id": identity.node_id.hex(),
+            "taken_us": wall_us,
+            "journal_end": journal_end,
+        }
+        write_atomically(self._disk, os.path.join(self._target, marks.BACKUP_NAME), seal(_FORMAT, _VERSION, members))
+
+
+def _synced_in(item: RawRecord | Bad) -> int:
+    head = item.header if isinstance(item, RawRecord) else item.head
+    return 0 if head is None else head.synced

@@ -1,0 +1,202 @@
+"""``tailrace verify``, ``repair``, ``backup`` and ``restore``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tailrace.cli.errors import CommandFailed
+from tailrace.cli.options import Json
+from tailrace.cli.output import make_console, make_table, print_json, printable
+from tailrace_server.host.clock import SystemClock
+from tailrace_server.host.disk import RealDisk
+from tailrace_server.host.randomness import SystemRandomness
+from tailrace_server.offline.backup import backup as take_backup
+from tailrace_server.offline.listing import Unwatched, Watcher
+from tailrace_server.offline.repair import Outcome
+from tailrace_server.offline.repair import repair as repair_directory
+from tailrace_server.offline.report import FileResult, Finding, Report
+from tailrace_server.offline.restore import restore as restore_backup
+from tailrace_server.offline.verify import verify as verify_directory
+
+# A table of more than this is for a program: --json has all of it.
+_FINDINGS_SHOWN_MAX = 200
+
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="A data directory.", show_default=False)]
+Copies = Annotated[bool, typer.Option("--copy", help="Copy segments even where links would do.")]
+
+
+def verify(
+    directory: Directory,
+    files: Annotated[bool, typer.Option("--files", help="Show the good files too.")] = False,
+    json: Json = False,
+) -> None:
+    """Read everything in the directory of a stopped node, check it, and change nothing; exit code 1 for any problem."""
+    with _watching("verify") as watcher:
+        report = verify_directory(RealDisk(), directory, watcher)
+    if json:
+        for file in report.files:
+            print_json(file.to_json())
+        print_json(report.summary())
+    else:
+        _show_report(report, files)
+    if report.problems:
+        raise CommandFailed("")
+
+
+def repair(
+    directory: Directory,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Make the damaged directory of a stopped node consistent, and list in lost/ what could not be saved."""
+    with _watching("repair") as watcher:
+        outcome = repair_directory(
+            RealDisk(),
+            directory,
+            SystemRandomness(),
+            SystemClock(),
+            time.strftime("%Y%m%d-%H%M%S", time.gmtime()),
+            is_dry=dry_run,
+            watcher=watcher,
+        )
+    if json:
+        print_json(_outcome_to_json(outcome))
+    else:
+        _show_outcome(outcome)
+
+
+def backup(
+    directory: Directory,
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="A directory that is empty or not there.", show_default=False)
+    ],
+    copy: Copies = False,
+    json: Json = False,
+) -> None:
+    """Take a backup of a directory, while a node serves it or while none does."""
+    with _watching("backup") as watcher:
+        taken = take_backup(RealDisk(), directory, target, SystemClock().wall_us(), copies=copy, watcher=watcher)
+    if json:
+        print_json(taken._asdict())
+    else:
+        print(
+            f"{printable(target)}: {taken.segments} segments, {taken.linked} of them linked, {taken.segment_bytes:,} "
+            f"bytes; {taken.journal_bytes:,} bytes of the journal"
+        )
+
+
+def restore(
+    source: Annotated[str, typer.Argument(metavar="BACKUP", help="What `tailrace backup` made.", show_default=False)],
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="A directory that is empty or not there.", show_default=False)
+    ],
+    copy: Copies = False,
+    json: Json = False,
+) -> None:
+    """Make a data directory of a backup: that of another node of the same cluster."""
+    with _watching("restore") as watcher:
+        restored = restore_backup(RealDisk(), source, directory, SystemRandomness(), copies=copy, watcher=watcher)
+    if json:
+        print_json(restored._asdict())
+    else:
+        print(
+            f"{printable(directory)}: {restored.files} files, {restored.linked} of them linked, {restored.nbytes:,} B"
+        )
+
+
+class _Bar:
+    """A watcher with a bar on a terminal."""
+
+    def __init__(self, progress: Progress, title: str) -> None:
+        self._progress = progress
+        self._task = progress.add_task(title, total=0, file="")
+        self._total = 0
+
+    def expect(self, nbytes: int) -> None:
+        """So much more is to be done."""
+        self._total += nbytes
+        self._progress.update(self._task, total=self._total)
+
+    def begin(self, path: str) -> None:
+        """The file is shown beside the bar."""
+        self._progress.update(self._task, file=printable(os.path.basename(path)))
+
+    def read(self, nbytes: int) -> None:
+        """So much more is done."""
+        self._progress.advance(self._task, nbytes)
+
+
+@contextlib.contextmanager
+def _watching(title: str) -> Iterator[Watcher]:
+    if not sys.stderr.isatty():
+        yield Unwatched()
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    console = Console(stderr=True)
+    with Progress(*columns, TextColumn("{task.fields[file]}", markup=False), console=console, transient=True) as bar:
+        yield _Bar(bar, title)
+
+
+def _show_report(report: Report, files: bool) -> None:
+    console = make_console()
+    kinds = [(kind, count, f"{nbytes:,}", bad or "") for kind, count, nbytes, bad in report.kinds()]
+    columns = [("what", "left"), ("files", "right"), ("bytes", "right"), ("with problems", "right")]
+    console.print(make_table("Files", columns, kinds))
+    if files:
+        rows = [(file.path, f"{file.nbytes:,}", file.state) for file in report.files]
+        console.print(make_table("All files", [("file", "left"), ("bytes", "right"), ("", "left")], rows))
+    for title, found in (("Problems", report.problems), ("Notes", report.notes)):
+        if found:
+            _show_findings(console, title, found)
+    summary = report.summary()
+    console.print("everything is in order" if report.problems == [] else f"{summary['problems']} problems")
+
+
+def _show_findings(console: Console, title: str, found: list[tuple[FileResult, Finding]]) -> None:
+    rows = [
+        (file.path, "" if finding.offset is None else finding.offset, finding.what, finding.means)
+        for file, finding in found[:_FINDINGS_SHOWN_MAX]
+    ]
+    columns = [("file", "left"), ("offset", "right"), ("what", "left"), ("what it means", "left")]
+    console.print(make_table(title, columns, rows))
+    if len(found) > len(rows):
+        console.print(f"and {len(found) - len(rows)} more: --json has them all")
+
+
+def _outcome_to_json(outcome: Outcome) -> dict[str, Any]:
+    lost = outcome.lost
+    return {
+        "actions": outcome.actions,
+        "dry_run": outcome.is_dry,
+        "lost": [
+            {"feed": feed_id.hex(), "partition": partition, "first_seq": first, "last_seq": last}
+            for feed_id, partition, first, last in lost.seqs
+        ],
+        "exported_rows": lost.exported_rows,
+        "moved_files": lost.moved_files,
+        "directory": lost.directory if lost.lines or lost.moved_files else None,
+    }
+
+
+def _show_outcome(outcome: Outcome) -> None:
+    if not outcome.actions:
+        print("there is nothing to repair")
+        return
+    for action in outcome.actions:
+        print(printable(action))
+    lost = outcome.lost
+    would = "would be " if outcome.is_dry else ""
+    for feed_id, partition, first, last in lost.seqs[:_FINDINGS_SHOWN_MAX]:
+        print(f"lost: feed {feed_id.hex()}, partition {partition}, seqs {first} to {last}")
+    if lost.lines or lost.moved_files:
+        where = printable(lost.directory)
+        print(f"{lost.lines} lines {would}in {where}/index.jsonl, {lost.moved_files} files {would}moved there")

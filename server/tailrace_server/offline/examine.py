@@ -1,0 +1,199 @@
+"""Feeds and partitions as they lie on disk: every FEED, MANIFEST and segment read whole and compared with the others.
+
+It changes nothing, and what is wrong is an answer, not an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.hashing import partition_range
+from tailrace_server.host.disk import read_file
+from tailrace_server.manifest import FeedFile, Manifest, ManifestDamaged, ManifestStore, SegmentEntry, entry_of
+from tailrace_server.manifest.store import DROPPED_NAME, FEED_NAME, FEEDS_NAME, MANIFEST_NAME, segment_name
+from tailrace_server.offline.listing import Watcher, is_directory, size_of
+from tailrace_server.segment import Problem, Segment, SegmentDamaged, SegmentIdentity
+
+if TYPE_CHECKING:
+    from tailrace_server.host.disk import Disk
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_SEGMENT = re.compile(r"[0-9a-f]{32}\.seg")
+
+
+class SegmentFindings(NamedTuple):
+    """A segment's file. ``entry`` is the manifest's, None where it names none such; ``identity`` None: unreadable."""
+
+    path: str
+    nbytes: int
+    entry: SegmentEntry | None
+    identity: SegmentIdentity | None
+    is_missing: bool
+    problems: list[Problem]
+
+    @property
+    def is_good(self) -> bool:
+        """It is all that the manifest takes it for."""
+        return not self.is_missing and not self.problems
+
+
+class PartitionFindings(NamedTuple):
+    """A partition's directory. ``manifest`` is None where it is missing (``why`` is "" then) or can't be used.
+
+    ``segments`` are those of the manifest in its order, ``others`` those that it does not name, ``rest`` other names.
+    """
+
+    feed_id: bytes
+    number: int
+    directory: str
+    manifest: Manifest | None
+    why: str
+    segments: list[SegmentFindings]
+    others: list[SegmentFindings]
+    rest: list[str]
+
+    @property
+    def has_lost_its_manifest(self) -> bool:
+        """There has been a manifest, and it can't be used."""
+        return self.manifest is None and bool(self.why or self.others)
+
+    @property
+    def is_good(self) -> bool:
+        """A node can serve it."""
+        return not self.has_lost_its_manifest and all(segment.is_good for segment in self.segments)
+
+
+class FeedFindings(NamedTuple):
+    """A feed's directory. ``feed`` is None where FEED is missing (``why`` is "" then) or can't be used."""
+
+    feed_id: bytes
+    directory: str
+    feed: FeedFile | None
+    why: str
+    is_dropped: bool
+    partitions: list[PartitionFindings]
+    rest: list[str]
+
+    @property
+    def holds_data(self) -> bool:
+        """A partition has a manifest or segments."""
+        return any(p.manifest is not None or p.why or p.others for p in self.partitions)
+
+
+def bytes_of_feeds(disk: Disk, data: str) -> int:
+    """How much ``examine_feeds`` reads: the segments."""
+    root = os.path.join(data, FEEDS_NAME)
+    total = 0
+    for directory in _directories(disk, root, _ID):
+        for number in _partition_names(disk, directory):
+            partition = os.path.join(directory, number)
+            names = (name for name in disk.names(partition) if _SEGMENT.fullmatch(name))
+            total += sum(size_of(disk, os.path.join(partition, name)) for name in names)
+    return total
+
+
+def examine_feeds(disk: Disk, data: str, watcher: Watcher) -> Iterator[FeedFindings]:
+    """Every feed's directory."""
+    root = os.path.join(data, FEEDS_NAME)
+    for directory in _directories(disk, root, _ID):
+        yield _examine_feed(disk, data, directory, watcher)
+
+
+def _directories(disk: Disk, root: str, pattern: re.Pattern[str]) -> list[str]:
+    if not disk.exists(root):
+        return []
+    return [os.path.join(root, name) for name in disk.names(root) if pattern.fullmatch(name)]
+
+
+def _partition_names(disk: Disk, directory: str) -> list[str]:
+    names = (name for name in disk.names(directory) if name.isdecimal() and name.isascii())
+    return sorted((name for name in names if is_directory(disk, os.path.join(directory, name))), key=int)
+
+
+def _examine_feed(disk: Disk, data: str, directory: str, watcher: Watcher) -> FeedFindings:
+    feed_id = bytes.fromhex(os.path.basename(directory))
+    feed, why = _read_feed(disk, os.path.join(directory, FEED_NAME), feed_id)
+    is_dropped = feed is None and not why and disk.exists(os.path.join(directory, DROPPED_NAME))
+    names = _partition_names(disk, directory)
+    partitions = []
+    if not is_dropped:
+        partitions = [examine_partition(disk, data, feed_id, int(name), feed, watcher) for name in names]
+    rest = [name for name in disk.names(directory) if name not in (FEED_NAME, DROPPED_NAME, *names)]
+    return FeedFindings(feed_id, directory, feed, why, is_dropped, partitions, rest)
+
+
+def _read_feed(disk: Disk, path: str, feed_id: bytes) -> tuple[FeedFile | None, str]:
+    if not disk.exists(path):
+        return None, ""
+    try:
+        feed = FeedFile.decode(read_file(disk, path), path)
+    except ManifestDamaged as error:
+        return None, error.why
+    except OSError as error:
+        return None, f"the disk can't read it: {error.strerror}"
+    if feed.info.feed_id != feed_id:
+        return None, f"it is the file of feed {feed.info.feed_id.hex()}"
+    return feed, ""
+
+
+def examine_partition(
+    disk: Disk, data: str, feed_id: bytes, number: int, feed: FeedFile | None, watcher: Watcher
+) -> PartitionFindings:
+    """A partition's directory. ``feed`` is None where nothing is known of the feed."""
+    store = ManifestStore(disk, data)
+    directory = store.partition_directory(feed_id, number)
+    manifest, why = _read_manifest(disk, os.path.join(directory, MANIFEST_NAME), feed_id, number, feed)
+    entries = manifest.segments if manifest is not None else ()
+    segments = [_examine_segment(disk, store.segment_path(feed_id, number, e.id), e, watcher) for e in entries]
+    named = {segment_name(entry.id) for entry in entries} | {MANIFEST_NAME}
+    rest = [name for name in disk.names(directory) if name not in named]
+    unnamed = [name for name in rest if _SEGMENT.fullmatch(name)]
+    others = [_examine_segment(disk, os.path.join(directory, name), None, watcher) for name in unnamed]
+    rest = [name for name in rest if name not in unnamed]
+    return PartitionFindings(feed_id, number, directory, manifest, why, segments, others, rest)
+
+
+def _read_manifest(
+    disk: Disk, path: str, feed_id: bytes, number: int, feed: FeedFile | None
+) -> tuple[Manifest | None, str]:
+    if not disk.exists(path):
+        return None, ""
+    try:
+        manifest = Manifest.decode(read_file(disk, path), path)
+    except ManifestDamaged as error:
+        return None, error.why
+    except OSError as error:
+        return None, f"the disk can't read it: {error.strerror}"
+    if (manifest.feed_id, manifest.partition) != (feed_id, number):
+        return None, f"it is of partition {manifest.feed_id.hex()}/{manifest.partition}"
+    if feed is not None:
+        if number >= feed.info.partitions:
+            return None, f"the feed has {feed.info.partitions} partitions"
+        if (manifest.hash_first, manifest.hash_last) != partition_range(number, feed.info.partitions):
+            return None, f"its hashes are not those of partition {number} of {feed.info.partitions}"
+    return manifest, ""
+
+
+def _examine_segment(disk: Disk, path: str, entry: SegmentEntry | None, watcher: Watcher) -> SegmentFindings:
+    if not disk.exists(path):
+        return SegmentFindings(path, 0, entry, None, True, [])
+    watcher.begin(path)
+    try:
+        segment = Segment.open(disk, path)
+    except SegmentDamaged as error:
+        nbytes = size_of(disk, path)
+        watcher.read(nbytes)
+        return SegmentFindings(path, nbytes, entry, None, False, [Problem(error.offset, error.why)])
+    except OSError as error:
+        return SegmentFindings(path, 0, entry, None, False, [Problem(0, f"it cannot be opened: {error.strerror}")])
+    try:
+        problems = segment.verify(watcher.read)
+        identity = segment.identity
+        if entry is not None and entry_of(identity, segment.nbytes, entry.placements) != entry:
+            problems.append(Problem(0, "its identity is not what the manifest says of it"))
+        return SegmentFindings(path, segment.nbytes, entry, identity, False, problems)
+    finally:
+        segment.close()

@@ -1,0 +1,238 @@
+"""The journal's files read front to back, behind damage as well.
+
+    record | record | Bad: no record can be read here | record | Bad | ...
+
+Behind a bad stretch the next record is looked for by the file's key, which every record begins with, at each multiple
+of 8. Where a record's header is good and only what follows it is not, it still says what is lost, and where it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+
+from tailrace_server.journal.format import (
+    FILE_HEADER_BYTES,
+    RECORD_HEADER_BYTES,
+    FileHeader,
+    FormatError,
+    RecordHeader,
+    file_name,
+    file_number,
+)
+from tailrace_server.journal.reader import BadRecord, RawRecord, Window, read_file_header, read_head, read_record
+from tailrace_server.journal.recovery import FileCase, FileFacts, decide
+
+if TYPE_CHECKING:
+    from tailrace_server.host.disk import Disk, File
+
+# What a disk can't read is passed over in steps of this size.
+SECTOR_BYTES = 4_096
+SCAN_BYTES = 1 << 20
+
+
+class Bad(NamedTuple):
+    """From ``offset`` to ``end`` no record can be read. ``head`` and ``payload`` are of one that is there in part.
+
+    ``newer``: it is good, and of a kind that is not known here.
+    """
+
+    offset: int
+    end: int
+    why: str
+    head: RecordHeader | None = None
+    payload: bytes = b""
+    newer: bool = False
+
+
+Item: TypeAlias = RawRecord | Bad
+
+
+class ReadableFile:
+    """A file for reading, in which what the disk can't read is zeros; ``unread`` is where that was."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self.unread: set[int] = set()
+
+    def read_at(self, offset: int, nbytes: int) -> bytes:
+        """As of a File, but without OSError."""
+        try:
+            return self._file.read_at(offset, nbytes)
+        except OSError:
+            return b"".join(self._sector(begin, nbytes) for begin in range(offset, offset + nbytes, SECTOR_BYTES))
+
+    def size(self) -> int:
+        """The file's size."""
+        return self._file.size()
+
+    def _sector(self, begin: int, nbytes: int) -> bytes:
+        size = max(0, min(SECTOR_BYTES, self._file.size() - begin))
+        try:
+            return self._file.read_at(begin, size)
+        except OSError:
+            self.unread.add(begin)
+            return bytes(size)
+
+
+class JournalFile:
+    """A file of the journal that is walked through. ``header`` is None where nothing of it can be told.
+
+    Once ``items`` are exhausted, ``facts`` says what a start would find, and ``case`` what it would do.
+    """
+
+    def __init__(self, disk: Disk, path: str, number: int, successor_says: int | None) -> None:
+        """``successor_says`` is where the next file says that this one ends; None of the newest."""
+        self.path = path
+        self.number = number
+        self.nbytes = 0
+        self.header: FileHeader | None = None
+        self.bad_header = ""
+        self.is_missing = not disk.exists(path)
+        self.unread: set[int] = set()
+        self.end = 0
+        self._disk = disk
+        self._successor_says = successor_says
+        self._facts = FileFacts(0)
+
+    @property
+    def case(self) -> FileCase:
+        """What a start makes of the file."""
+        return decide(None if self.is_missing else self._facts, self._successor_says)
+
+    @property
+    def facts(self) -> FileFacts:
+        """What was found, as recovery puts it."""
+        return self._facts
+
+    def items(self) -> Iterator[Item]:
+        """Every record, and every stretch without one."""
+        if self.is_missing:
+            return
+        with contextlib.closing(self._disk.open(self.path)) as file:
+            self.nbytes = file.size()
+            readable = ReadableFile(file)
+            self.unread = readable.unread
+            window = Window(cast("File", readable), self.path)
+            header = self._read_header(window)
+            if header is None:
+                self._facts = FileFacts(self.nbytes, bad=self.bad_header)
+                yield Bad(0, self.nbytes, self.bad_header)
+                return
+            limit = self.nbytes if self._successor_says is None else min(self.nbytes, self._successor_says)
+            yield from self._walk(window, header, limit)
+
+    def _read_header(self, window: Window) -> FileHeader | None:
+        """The header, or one that does for reading the records, where their first 8 bytes are all that says the key."""
+        try:
+            header = read_file_header(window)
+            if header.number != self.number:
+                raise FormatError(f"the file says that it is number {header.number} of the journal")
+            self.header = header
+            return header
+        except FormatError as error:
+            self.bad_header = str(error)
+        key = int.from_bytes(window.take(FILE_HEADER_BYTES, 8), "little")
+        header = FileHeader(self.number, key, FILE_HEADER_BYTES, FILE_HEADER_BYTES)
+        try:
+            read_head(window, header, FILE_HEADER_BYTES)
+        except FormatError:
+            return None
+        return header
+
+    def _walk(self, window: Window, header: FileHeader, limit: int) -> Iterator[Item]:
+        first_bad: Bad | None = None
+        synced, witness = header.synced, 0
+        for item in walk(window, header, FILE_HEADER_BYTES, limit):
+            head = item.header if isinstance(item, RawRecord) else item.head
+            if isinstance(item, Bad) and first_bad is None:
+                first_bad = item
+            if head is not None and first_bad is None:
+                synced = max(synced, head.synced)
+            elif head is not None:
+                witness = max(witness, head.synced)
+            self.end = item.end if isinstance(item, Bad) else item.header.end
+            yield item
+        end = limit if first_bad is None else first_bad.offset
+        if self.bad_header:
+            self._facts = FileFacts(self.nbytes, bad=self.bad_header)
+            return
+        tail_bytes = 0 if self._successor_says is not None else used_bytes(window, end)
+        why, newer = (first_bad.why, first_bad.newer) if first_bad is not None else ("", False)
+        self._facts = FileFacts(self.nbytes, end, why, newer, tail_bytes, synced, witness)
+
+
+def journal_files(disk: Disk, directory: str) -> list[JournalFile]:
+    """The files of a journal by number, those that are missing between others among them."""
+    if not disk.exists(directory):
+        return []
+    numbers = sorted(number for name in disk.names(directory) if (number := file_number(name)) is not None)
+    if not numbers:
+        return []
+    wanted = range(numbers[0], numbers[-1] + 1)
+    paths = {number: os.path.join(directory, file_name(number)) for number in wanted}
+    says = {number - 1: previous_end_in(disk, path) for number, path in paths.items()}
+    return [JournalFile(disk, path, number, says.get(number)) for number, path in paths.items()]
+
+
+def previous_end_in(disk: Disk, path: str) -> int | None:
+    """Where a file says that the one before it ends; None where it can't be told."""
+    if not disk.exists(path):
+        return None
+    with contextlib.closing(disk.open(path)) as file:
+        try:
+            return FileHeader.unpack(ReadableFile(file).read_at(0, FILE_HEADER_BYTES)).previous_end
+        except FormatError:
+            return None
+
+
+def walk(window: Window, header: FileHeader, begin: int, limit: int) -> Iterator[Item]:
+    """Records and bad stretches from ``begin``, where a record should be, to ``limit``."""
+    offset = begin
+    while offset < limit:
+        try:
+            record = read_record(window, header, offset, limit)
+        except BadRecord as error:
+            bad = _bad(window, header, offset, limit, error)
+            yield bad
+            offset = bad.end
+        else:
+            yield record
+            offset = record.header.end
+
+
+def _bad(window: Window, header: FileHeader, offset: int, limit: int, error: BadRecord) -> Bad:
+    try:
+        head, _ = read_head(window, header, offset)
+    except FormatError:
+        return Bad(offset, _next_record(window, header, offset + 8, limit), str(error))
+    payload = window.take(offset + RECORD_HEADER_BYTES, min(head.length, limit - offset - RECORD_HEADER_BYTES))
+    return Bad(offset, min(head.end, limit), str(error), head, payload, error.newer)
+
+
+def _next_record(window: Window, header: FileHeader, begin: int, limit: int) -> int:
+    """Where the next record's header is; ``limit`` where there is none."""
+    needle = header.key.to_bytes(8, "little")
+    for chunk in range(begin, limit, SCAN_BYTES):
+        # The end of one chunk may cut a key: chunks are multiples of 8 apart, and so are records.
+        data = window.take(chunk, min(SCAN_BYTES, limit - chunk))
+        place = data.find(needle)
+        while place >= 0:
+            if place % 8 == 0:
+                with contextlib.suppress(FormatError):
+                    read_head(window, header, chunk + place)
+                    return chunk + place
+            place = data.find(needle, place + 1)
+    return limit
+
+
+def used_bytes(window: Window, end: int) -> int:
+    """How far behind ``end`` the last byte is that is not zero."""
+    last = end
+    for offset in range(end, window.size, SCAN_BYTES):
+        data = window.take(offset, SCAN_BYTES)
+        if used := len(data.rstrip(b"\0")):
+            last = offset + used
+    return last - end

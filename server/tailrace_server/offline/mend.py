@@ -1,0 +1,348 @@
+"""A partition with damaged or missing files, made consistent again.
+
+    MANIFEST good, a segment bad     what can be read of it goes to a new segment of the same run, which takes its place
+    MANIFEST bad or missing          a chain of the segments there are (chains.py), with what can be read in the gaps
+
+1. A run keeps its seqs. What is lost of it is told by the purge seq, like rows that a compaction has dropped, and the
+   new segment is one from which rows may be missing (``deduplicated``): nobody is ever told to stand inside of it.
+2. A partition that has lost rows, or its failover log, gets another history: one branch with a new name, which begins
+   at the flushed seq. No consumer shares a branch with it, so each one rolls back to 0 and hears what there is now. The
+   purge seq alone would not do: a consumer that stands above it has the lost rows, and nobody would take them away.
+3. All that is lost is in the index before the manifest changes; replaced files are moved after that.
+
+Names of segments and branches are made of the repair's token: a repair that goes on knows its own work again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import xxhash
+
+from tailrace.block import Block
+from tailrace.failover import FailoverEntry, FailoverLog
+from tailrace.hashing import partition_range
+from tailrace.model import FeedInfo
+from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of
+from tailrace_server.manifest.producers import NO_PRODUCERS
+from tailrace_server.manifest.store import MANIFEST_NAME
+from tailrace_server.offline.chains import Gap, Piece, choose_chain
+from tailrace_server.offline.examine import PartitionFindings, SegmentFindings
+from tailrace_server.offline.listing import size_of
+from tailrace_server.offline.lost import Lost
+from tailrace_server.offline.salvage import BadStretch, LostRange, Salvage, read_segment
+from tailrace_server.offline.sieve import Place, Start
+from tailrace_server.segment import NO_BASE, SegmentIdentity, SegmentWriter
+from tailrace_server.segment.identity import INCLUDED_IDS_MAX
+
+if TYPE_CHECKING:
+    from tailrace_server.host.disk import Disk
+
+# Blocks of a partition, from the journal, that hold any of the seqs from one to another, both included.
+Spare = Callable[[Place, int, int], Iterable[Block]]
+
+# A producer that comes back is told that its last blocks are unknown, instead of being believed to be new.
+_FORGOTTEN_PRODUCERS = {**NO_PRODUCERS, "evicted_age_s": 0.0}
+
+
+class _Part(NamedTuple):
+    """A stretch of the new chain: a segment as it is (``entry``), or a new one made of ``sources``."""
+
+    identity: SegmentIdentity
+    entry: SegmentEntry | None
+    sources: tuple[SegmentFindings, ...]
+    rows: int | None  # how many there were, where that is known
+    why: str
+
+
+class _Made(NamedTuple):
+    """A new segment, and what it lacks."""
+
+    entry: SegmentEntry
+    lost: list[tuple[str, LostRange]]
+
+
+class Mender:
+    """Mends partitions one after the other; ``actions`` is what it did or, where ``is_dry``, would do."""
+
+    def __init__(
+        self, disk: Disk, data: str, lost: Lost, token: bytes, placement_id: bytes, spare: Spare, *, is_dry: bool
+    ) -> None:
+        self._disk = disk
+        self._store = ManifestStore(disk, data)
+        self._lost = lost
+        self._token = token
+        self._placement_id = placement_id
+        self._spare = spare
+        self._is_dry = is_dry
+        self.actions: list[str] = []
+
+    def id_of(self, place: Place, *parts: bytes | int) -> bytes:
+        """16 bytes, the same for the same parts in the same repair."""
+        texts = [part.hex() if isinstance(part, bytes) else str(part) for part in (self._token, *place, *parts)]
+        return xxhash.xxh3_128_digest("/".join(texts).encode())
+
+    def start_of(self, place: Place, manifest: Manifest) -> Start:
+        """Where a partition stands that needs no mending any more."""
+        renamed = len(manifest.log) == 1 and manifest.log.branch == self.id_of(place, b"branch")
+        return Start(manifest.flushed_seq, manifest.log, renamed)
+
+    def mend(self, found: PartitionFindings, info: FeedInfo, term: int) -> Start:
+        """Makes a partition consistent that is not. ``term`` is the highest one that the journal names."""
+        place = found.feed_id, found.number
+        manifest = found.manifest or self._empty(found, info)
+        parts = (
+            self._parts_of_manifest(found) if found.manifest is not None else list(self._parts_of_files(found, info))
+        )
+        made = [self._make(place, part) for part in parts]
+        lost = [one for new in made for one in new.lost]
+        entries = tuple(new.entry for new in made)
+        flushed_seq = entries[-1].last_seq if entries else manifest.flushed_seq
+        purge_seq = max([manifest.purge_seq, *(one.last_seq for _, one in lost)])
+        log = manifest.log
+        if (lost or found.manifest is None) and not self.start_of(place, manifest).renamed:
+            term = max(term, manifest.log.term) + 1
+            log = FailoverLog([FailoverEntry(self.id_of(place, b"branch"), term, flushed_seq)])
+        manifest = manifest._replace(segments=entries, flushed_seq=flushed_seq, purge_seq=purge_seq, log=log)
+        if found.manifest is None:
+            manifest = _with_what_segments_say(manifest, [part.identity for part in parts], info)
+        for path, one in lost:
+            self._lost.rows(
+                *place,
+                one.first_seq,
+                one.last_seq,
+                source=path,
+                offset=one.offset,
+                rows=one.rows,
+                keys=one.keys,
+                why=one.why,
+            )
+        if found.manifest is None:
+            self._tell_unknown(found, manifest.trim_seq)
+        self._tell(found, parts, lost)
+        self._install(found, manifest, parts)
+        return self.start_of(place, manifest)
+
+    def _tell_unknown(self, found: PartitionFindings, trim_seq: int) -> None:
+        """What may be missing without anybody knowing."""
+        if trim_seq:
+            why = "dropped because of their age, or lost with the manifest"
+            self._lost.rows(found.feed_id, found.number, 1, trim_seq, source=found.directory, why=why)
+        for segment in found.others:
+            if segment.identity is None:
+                why = "nothing tells which rows it held; those that can be read are kept where they were missing"
+                self._lost.unknown(segment.path, 0, segment.nbytes, why)
+
+    def _tell(self, found: PartitionFindings, parts: Sequence[_Part], lost: Sequence[tuple[str, LostRange]]) -> None:
+        name = f"partition {found.number} of feed {found.feed_id.hex()}"
+        if found.manifest is None:
+            self.actions.append(f"{name}: a new manifest of {len(parts)} segments; all consumers begin at 0")
+        fresh = sum(part.entry is None for part in parts)
+        if fresh:
+            seqs = ", ".join(f"{one.first_seq} to {one.last_seq}" for _, one in lost[:5])
+            more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
+            what = f"seqs {seqs}{more} are lost; all consumers begin at 0" if lost else "nothing is lost"
+            self.actions.append(f"{name}: {fresh} segments made anew of what can be read; {what}")
+
+    def _install(self, found: PartitionFindings, manifest: Manifest, parts: Sequence[_Part]) -> None:
+        path = os.path.join(found.directory, MANIFEST_NAME)
+        if not self._is_dry:
+            manifest.check()
+        if self._disk.exists(path):
+            self._lost.copy(path)
+        if not self._is_dry:
+            self._lost.sync()
+            self._store.write(manifest)
+        kept = {self._store.segment_path(found.feed_id, found.number, entry.id) for entry in manifest.segments}
+        for segment in (*found.segments, *found.others):
+            replaced = found.manifest is None or segment.entry is not None
+            if replaced and not segment.is_missing and segment.path not in kept:
+                self._lost.take(segment.path)
+
+    # Which parts
+
+    def _parts_of_manifest(self, found: PartitionFindings) -> list[_Part]:
+        assert found.manifest is not None
+        followers = [*(segment.entry for segment in found.segments[1:]), None]
+        parts = []
+        for segment, follower in zip(found.segments, followers, strict=True):
+            entry = segment.entry
+            assert entry is not None
+            if segment.is_good:
+                assert segment.identity is not None
+                parts.append(_Part(segment.identity, entry, (), None, ""))
+                continue
+            base_of_next = follower.base_id if follower is not None else entry.id
+            identity = self._identity_of_entry(found, entry, base_of_next, found.manifest.purge_seq)
+            sources = () if segment.is_missing else (segment,)
+            why = "the segment is missing" if segment.is_missing else "the segment ends before"
+            parts.append(_Part(identity, None, sources, entry.rows, why))
+        return parts
+
+    def _identity_of_entry(
+        self, found: PartitionFindings, entry: SegmentEntry, base_of_next: bytes, purge_seq: int
+    ) -> SegmentIdentity:
+        """Of the segment that takes the place of ``entry``; what stands behind it is still based on it."""
+        included = dict.fromkeys((entry.id, base_of_next, *entry.included_ids))
+        return SegmentIdentity(
+            feed_id=found.feed_id,
+            partition=found.number,
+            branch=entry.branch,
+            segment_id=self.id_of((found.feed_id, found.number), b"segment", entry.id),
+            base_id=entry.base_id,
+            included_ids=tuple(included)[:INCLUDED_IDS_MAX],
+            is_major=entry.is_major,
+            deduplicated=entry.deduplicated,
+            after_seq=entry.after_seq,
+            last_seq=entry.last_seq,
+            purge_seq=min(purge_seq, entry.last_seq),
+        )
+
+    def _parts_of_files(self, found: PartitionFindings, info: FeedInfo) -> Iterator[_Part]:
+        """A chain of the segments there are. Those of which nothing but blocks can be read go where a gap is."""
+        nameless = tuple(segment for segment in found.others if segment.identity is None)
+        named = {segment.identity.segment_id: segment for segment in found.others if segment.identity is not None}
+        of_this = [
+            segment.identity
+            for segment in named.values()
+            if segment.identity is not None
+            and (segment.identity.feed_id, segment.identity.partition) == (found.feed_id, found.number)
+        ]
+        good = [identity for identity in of_this if named[identity.segment_id].is_good]
+        # The beginning of a history may have been dropped for its age, unless there is a file that may have been it.
+        first = min((identity.after_seq for identity in of_this), default=0)
+        begin = first if info.retention == "history" and not nameless else 0
+        pieces = choose_chain(good, begin)
+        if not _is_whole(pieces, of_this):
+            pieces = choose_chain(of_this, begin)
+        end = pieces[-1].last_seq if pieces else 0
+        top = max((self._last_seq_in(segment) for segment in nameless), default=0)
+        if top > end:
+            pieces.append(Gap(end, top))
+        before = NO_BASE
+        for piece, follower in zip(pieces, [*pieces[1:], None], strict=True):
+            part = self._part_of(found, piece, follower, before, named, nameless)
+            before = part.identity.segment_id
+            yield part
+
+    def _last_seq_in(self, segment: SegmentFindings) -> int:
+        items = read_segment(self._disk, segment.path, partition_of(segment.path))
+        return max((item.header.last_seq for item in items if isinstance(item, Block)), default=0)
+
+    def _part_of(
+        self,
+        found: PartitionFindings,
+        piece: Piece,
+        follower: Piece | None,
+        before: bytes,
+        named: dict[bytes, SegmentFindings],
+        nameless: tuple[SegmentFindings, ...],
+    ) -> _Part:
+        base_of_next = follower.base_id if isinstance(follower, SegmentIdentity) else b""
+        if isinstance(piece, Gap):
+            included = (base_of_next,) if base_of_next and base_of_next not in (before, NO_BASE) else ()
+            return _Part(
+                self._identity_of_gap(found, piece, before, included), None, nameless, None, "no segment has them"
+            )
+        segment = named[piece.segment_id]
+        if segment.is_good:
+            return _Part(piece, entry_of(piece, segment.nbytes), (), None, "")
+        entry = entry_of(piece, segment.nbytes)
+        identity = self._identity_of_entry(found, entry, base_of_next or entry.id, piece.purge_seq)
+        return _Part(identity, None, (segment,), piece.rows, "the segment ends before")
+
+    def _identity_of_gap(
+        self, found: PartitionFindings, gap: Gap, base_id: bytes, included: tuple[bytes, ...]
+    ) -> SegmentIdentity:
+        place = found.feed_id, found.number
+        return SegmentIdentity(
+            feed_id=found.feed_id,
+            partition=found.number,
+            branch=self.id_of(place, b"branch"),
+            segment_id=self.id_of(place, b"gap", gap.after_seq, gap.last_seq),
+            base_id=base_id,
+            included_ids=included,
+            is_major=False,
+            deduplicated=True,
+            after_seq=gap.after_seq,
+            last_seq=gap.last_seq,
+            purge_seq=0,
+        )
+
+    # New segments
+
+    def _make(self, place: Place, part: _Part) -> _Made:
+        """The segment of a part: as it is, or written anew. What is lost is found out first, since it tells of it."""
+        if part.entry is not None:
+            return _Made(part.entry, [])
+        lost = self._pour(place, part, lambda _: None)
+        identity = part.identity
+        if lost:
+            top = max(one.last_seq for one in lost)
+            identity = identity._replace(deduplicated=True, purge_seq=max(identity.purge_seq, top))
+        path = part.sources[0].path if len(part.sources) == 1 else ""
+        told = [(path, one) for one in lost]
+        if self._is_dry:
+            return _Made(entry_of(identity, 0), told)
+        target = self._store.segment_path(*place, identity.segment_id)
+        if self._disk.exists(target):  # of this repair, before it was interrupted
+            self._disk.remove(target)
+        writer = SegmentWriter(self._disk, target, identity)
+        try:
+            self._pour(place, part, writer.add)
+            identity = writer.finish()
+        finally:
+            writer.abandon()
+        return _Made(entry_of(identity, size_of(self._disk, target)), told)
+
+    def _pour(self, place: Place, part: _Part, sink: Callable[[Block], None]) -> list[LostRange]:
+        identity = part.identity
+        spare: Callable[[int, int], Iterable[Block]] = lambda first, last: self._spare(place, first, last)  # noqa: E731
+        salvage = Salvage(identity.after_seq, identity.last_seq, sink, spare)
+        for source in part.sources:
+            item: Block | BadStretch
+            for item in read_segment(self._disk, source.path, place[1]):
+                salvage.add(item)
+        salvage.finish(part.why, part.rows)
+        return salvage.lost
+
+    def _empty(self, found: PartitionFindings, info: FeedInfo) -> Manifest:
+        """What is known of a partition that has lost its manifest, but for what its segments say."""
+        hash_first, hash_last = partition_range(found.number, info.partitions)
+        return Manifest(
+            feed_id=found.feed_id,
+            partition=found.number,
+            hash_first=hash_first,
+            hash_last=hash_last,
+            state="leader",
+            segments=(),
+            flushed_seq=0,
+            purge_seq=0,
+            trim_seq=0,
+            log=FailoverLog(),
+            placement_id=self._placement_id,
+            last_timestamp=0,
+            producers=_FORGOTTEN_PRODUCERS,
+            sinks={},
+        )
+
+
+def partition_of(path: str) -> int:
+    """The partition in whose directory a segment lies."""
+    return int(os.path.basename(os.path.dirname(path)))
+
+
+def _is_whole(pieces: Sequence[Piece], identities: Sequence[SegmentIdentity]) -> bool:
+    """Nothing is gained by taking damaged segments in."""
+    top = max((identity.last_seq for identity in identities), default=0)
+    return bool(pieces) and pieces[-1].last_seq == top and not any(isinstance(piece, Gap) for piece in pieces)
+
+
+def _with_what_segments_say(manifest: Manifest, identities: Sequence[SegmentIdentity], info: FeedInfo) -> Manifest:
+    return manifest._replace(
+        purge_seq=max([manifest.purge_seq, *(identity.purge_seq for identity in identities)]),
+        trim_seq=identities[0].after_seq if identities and info.retention == "history" else 0,
+        last_timestamp=max((entry.newest_timestamp for entry in manifest.segments), default=0),
+    )

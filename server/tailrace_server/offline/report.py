@@ -1,0 +1,96 @@
+"""What verify and repair have to say of a directory. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Severity(enum.StrEnum):
+    """How bad a finding is."""
+
+    PROBLEM = "problem"  # something is lost, or a node would not start or not serve it
+    NOTE = "note"  # worth knowing; the next start deals with it by itself
+
+
+class Finding(NamedTuple):
+    """``what`` was found at ``offset`` (bytes, None: of the file as a whole), and what it ``means``."""
+
+    severity: Severity
+    offset: int | None
+    what: str
+    means: str
+
+
+@dataclass(slots=True)
+class FileResult:
+    """A file, by its path below the directory; a missing one has no bytes."""
+
+    path: str
+    kind: str
+    nbytes: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    def problem(self, what: object, means: str, offset: int | None = None) -> None:
+        """Adds a problem."""
+        self.findings.append(Finding(Severity.PROBLEM, offset, str(what), means))
+
+    def note(self, what: object, means: str, offset: int | None = None) -> None:
+        """Adds a note."""
+        self.findings.append(Finding(Severity.NOTE, offset, str(what), means))
+
+    @property
+    def state(self) -> str:
+        """``"ok"``, or the worst of the findings."""
+        severities = {finding.severity for finding in self.findings}
+        return next((s.value for s in Severity if s in severities), "ok")
+
+    def to_json(self) -> dict[str, Any]:
+        """The file as a line of ``--json``."""
+        findings = [{**finding._asdict(), "severity": finding.severity.value} for finding in self.findings]
+        return {"file": self.path, "kind": self.kind, "bytes": self.nbytes, "state": self.state, "findings": findings}
+
+
+class Report:
+    """The files of a directory, in the order in which they were looked at."""
+
+    def __init__(self) -> None:
+        self.files: list[FileResult] = []
+
+    def file(self, path: str, kind: str, nbytes: int = 0) -> FileResult:
+        """A new file of the report."""
+        result = FileResult(path, kind, nbytes)
+        self.files.append(result)
+        return result
+
+    @property
+    def problems(self) -> list[tuple[FileResult, Finding]]:
+        """Every problem."""
+        return self._of(Severity.PROBLEM)
+
+    @property
+    def notes(self) -> list[tuple[FileResult, Finding]]:
+        """Every note."""
+        return self._of(Severity.NOTE)
+
+    def _of(self, severity: Severity) -> list[tuple[FileResult, Finding]]:
+        return [(file, found) for file in self.files for found in file.findings if found.severity == severity]
+
+    def kinds(self) -> Iterable[tuple[str, int, int, int]]:
+        """Of each kind of file: its name, how many there are, their bytes, and how many have a problem."""
+        for kind in dict.fromkeys(file.kind for file in self.files):
+            files = [file for file in self.files if file.kind == kind]
+            bad = sum(file.state == Severity.PROBLEM for file in files)
+            yield kind, len(files), sum(file.nbytes for file in files), bad
+
+    def summary(self) -> dict[str, Any]:
+        """The last line of ``--json``."""
+        return {
+            "files": len(self.files),
+            "bytes": sum(file.nbytes for file in self.files),
+            "problems": len(self.problems),
+            "notes": len(self.notes),
+            "ok": not self.problems,
+        }

@@ -1,0 +1,81 @@
+"""``tailrace restore``: a data directory made of a backup; the backup stays as it was.
+
+RESTORING   first: nothing may be served until all is there
+files       segments by a second name where that is possible, the rest copied
+RESTORED    with new ids in NODE: what starts there is another node of the same cluster (marks.py)
+RESTORING   goes
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace_server.identity import BadDirectory
+from tailrace_server.journal.clean import CLEAN_NAME
+from tailrace_server.journal.lock import LOCK_NAME
+from tailrace_server.journal.reserve import RESERVE_NAME
+from tailrace_server.offline import marks
+from tailrace_server.offline.copying import can_link, copy_file, make_durable
+from tailrace_server.offline.listing import Unwatched, Watcher, files_below, size_of
+from tailrace_server.offline.verify import locked
+
+if TYPE_CHECKING:
+    from tailrace_server.host.disk import Disk
+    from tailrace_server.host.randomness import Randomness
+
+_LEFT_OUT = (CLEAN_NAME, LOCK_NAME, RESERVE_NAME, marks.BACKUP_NAME)
+
+
+class Restored(NamedTuple):
+    """What was restored: files, of them ``linked``, and their bytes."""
+
+    files: int
+    linked: int
+    nbytes: int
+
+
+def restore(
+    disk: Disk,
+    source: str,
+    directory: str,
+    randomness: Randomness,
+    *,
+    copies: bool = False,
+    watcher: Watcher | None = None,
+) -> Restored:
+    """Makes ``directory``, which is empty or not there, a data directory of the backup ``source``.
+
+    ``copies``: segments are copied even where they could be linked. BadDirectory, OSError: what is in ``directory`` is
+    incomplete and can't be served; it is removed before another try.
+    """
+    if not marks.is_marked(disk, source, marks.BACKUP_NAME):
+        raise BadDirectory(f"{source} is no finished backup: it has no {marks.BACKUP_NAME}")
+    if disk.exists(directory) and disk.names(directory):
+        raise BadDirectory(f"{directory} is not empty: restore into a new directory")
+    disk.make_directory(directory)
+    marks.mark(disk, directory, marks.RESTORING_NAME)
+    watcher = Unwatched() if watcher is None else watcher
+    paths = [path for path in files_below(disk, source) if path not in _LEFT_OUT]
+    sizes = {path: size_of(disk, os.path.join(source, path)) for path in paths}
+    watcher.expect(sum(sizes.values()))
+    linked = 0
+    for path in paths:
+        watcher.begin(path)
+        linked += _put(disk, source, directory, path, sizes[path], watcher, copies=copies)
+    make_durable(disk, directory)
+    with locked(disk, directory):
+        marks.mark_restored(disk, directory, randomness)
+        marks.unmark(disk, directory, marks.RESTORING_NAME)
+    return Restored(len(paths), linked, sum(sizes.values()))
+
+
+def _put(disk: Disk, source: str, directory: str, path: str, nbytes: int, watcher: Watcher, *, copies: bool) -> bool:
+    """One file; True where it was linked: only what is never written again may be."""
+    target = os.path.join(directory, path)
+    disk.make_directory(os.path.dirname(target))
+    if path.endswith(".seg") and not copies and can_link(disk, os.path.join(source, path), target):
+        watcher.read(nbytes)
+        return True
+    copy_file(disk, os.path.join(source, path), target, watcher)
+    return False

@@ -1,0 +1,325 @@
+"""``tailrace verify``: a data directory read whole, and every part compared with the others. Nothing is changed.
+
+    NODE, UPTIME, CLEAN        their checksums; CLEAN against how far the journal and the partitions have come
+    feeds/                     FEED, MANIFEST and segments by themselves and against each other (examine.py)
+    journal/                   each record, the cases of a start's recovery, and what it would do with each block
+
+Memory: 9 bytes for each row of the largest segment, and an entry for each block of the journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from tailrace.errors import BadBlock
+from tailrace_server.host.disk import read_file
+from tailrace_server.identity import FILE_NAME, BadDirectory, load
+from tailrace_server.journal import lock_directory
+from tailrace_server.journal.clean import CLEAN_NAME, CleanMark, decode_mark
+from tailrace_server.journal.lock import LOCK_NAME
+from tailrace_server.journal.reader import RawRecord
+from tailrace_server.journal.recovery import STOPS, FileCase
+from tailrace_server.journal.reserve import RESERVE_NAME
+from tailrace_server.manifest.store import DROPPED_NAME, FEED_NAME, FEEDS_NAME, MANIFEST_NAME
+from tailrace_server.offline import marks
+from tailrace_server.offline.examine import (
+    FeedFindings,
+    PartitionFindings,
+    SegmentFindings,
+    bytes_of_feeds,
+    examine_feeds,
+)
+from tailrace_server.offline.journal_walk import Bad, JournalFile, journal_files
+from tailrace_server.offline.listing import Unwatched, Watcher, is_directory, size_of
+from tailrace_server.offline.lost import LOST_NAME
+from tailrace_server.offline.report import FileResult, Report
+from tailrace_server.offline.sieve import BadControl, Fate, Place, Sieve, Start
+from tailrace_server.sealed import unseal
+from tailrace_server.upkeep import uptime_file
+
+if TYPE_CHECKING:
+    from tailrace_server.host.disk import Disk
+
+JOURNAL_NAME = "journal"
+
+_MARKS = (marks.RESTORED_NAME, marks.RESTORING_NAME, marks.REPAIRING_NAME, marks.BACKUP_NAME)
+_KNOWN = (FILE_NAME, CLEAN_NAME, LOCK_NAME, RESERVE_NAME, uptime_file.FILE_NAME, JOURNAL_NAME, FEEDS_NAME, LOST_NAME)
+
+_STOPS = "a node does not start on it; repair keeps of each partition what lies before the gap"
+_NOT_SERVED = "a node does not start on it; repair makes it anew from what the segments say"
+_FEED_LOST = "the feed is unknown to a node; repair makes it anew from the journal, or under another name"
+_SWEPT = "left over from something that was interrupted; the next start removes it"
+_IGNORED = "a node takes no notice of it"
+_PROBLEMS_MAX = 1_000
+
+
+@contextlib.contextmanager
+def locked(disk: Disk, directory: str) -> Iterator[None]:
+    """The directory is nobody else's meanwhile. BadDirectory where it is none, DirectoryInUse where a node has it."""
+    if not any(disk.exists(os.path.join(directory, name)) for name in (FILE_NAME, JOURNAL_NAME, FEEDS_NAME)):
+        raise BadDirectory(f"{directory} is no data directory: it has neither {FILE_NAME} nor a journal")
+    lock = lock_directory(disk, directory)
+    try:
+        yield
+    finally:
+        lock.close()
+
+
+def verify(disk: Disk, directory: str, watcher: Watcher | None = None) -> Report:
+    """Everything that is to be said of a directory that no node has. BadDirectory, DirectoryInUse, OSError."""
+    with locked(disk, directory):
+        return Verification(disk, directory, Unwatched() if watcher is None else watcher).run()
+
+
+class Verification:
+    """One pass over a directory, which is locked."""
+
+    def __init__(self, disk: Disk, directory: str, watcher: Watcher) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._watcher = watcher
+        self._report = Report()
+        self._clean: CleanMark | None = None
+        self._feeds: list[FeedFindings] = []
+
+    def run(self) -> Report:
+        """The report."""
+        files = journal_files(self._disk, os.path.join(self._directory, JOURNAL_NAME))
+        self._watcher.expect(bytes_of_feeds(self._disk, self._directory))
+        self._watcher.expect(sum(size_of(self._disk, file.path) for file in files))
+        self._check_small_files()
+        self._feeds = list(examine_feeds(self._disk, self._directory, self._watcher))
+        sieve = Sieve(*known_of(self._feeds))
+        self._check_journal(files, sieve)
+        self._check_feeds(sieve)
+        self._check_clean(files, sieve)
+        return self._report
+
+    def _file(self, path: str, kind: str) -> FileResult:
+        return self._report.file(os.path.relpath(path, self._directory), kind, size_of(self._disk, path))
+
+    # Small files
+
+    def _check_small_files(self) -> None:
+        self._check_one(FILE_NAME, "node", lambda _: load(self._disk, self._directory), "repair gives it new ids", True)
+        self._check_one(
+            uptime_file.FILE_NAME, "uptime", _check_uptime, "ages are counted from the next start on; nothing is lost"
+        )
+        self._check_one(CLEAN_NAME, "mark", self._check_mark, "the next start begins new branches; nothing is lost")
+        for name in self._disk.names(self._directory):
+            path = os.path.join(self._directory, name)
+            if name in (LOCK_NAME, RESERVE_NAME):
+                self._file(path, "lock" if name == LOCK_NAME else "reserve")  # what is in it does not count
+            elif name in _MARKS:
+                self._file(path, "mark").note("there is this mark", _meaning_of_mark(name))
+            elif name not in _KNOWN and not is_directory(self._disk, path):
+                self._file(path, "other").note("not known", _SWEPT if name.endswith(".new") else _IGNORED)
+
+    def _check_one(
+        self, name: str, kind: str, check: Callable[[bytes], object], means: str, is_needed: bool = False
+    ) -> None:
+        path = os.path.join(self._directory, name)
+        if not self._disk.exists(path):
+            if is_needed:
+                self._report.file(name, kind).problem("it is missing", means)
+            return
+        result = self._file(path, kind)
+        try:
+            check(read_file(self._disk, path))
+        except (BadDirectory, ValueError, KeyError, TypeError) as error:
+            result.problem(error, means)
+        except OSError as error:
+            result.problem(f"the disk can't read it: {error.strerror}", means)
+
+    def _check_mark(self, data: bytes) -> None:
+        self._clean = decode_mark(data)
+
+    # Journal
+
+    def _check_journal(self, files: list[JournalFile], sieve: Sieve) -> None:
+        gaps: dict[Place, int] = {}
+        unknown: dict[bytes, tuple[FileResult, int, str]] = {}
+        for file in files:
+            result = self._file(file.path, "journal")
+            self._watcher.begin(file.path)
+            offset = 0
+            for item in file.items():
+                end = item.end if isinstance(item, Bad) else item.header.end
+                self._watcher.read(end - offset)
+                offset = end
+                if isinstance(item, RawRecord):
+                    self._check_record(result, item, sieve, gaps, unknown)
+            _tell_case(file, result)
+        for name in self._disk.names(os.path.join(self._directory, JOURNAL_NAME)) if files else []:
+            if all(name != os.path.basename(file.path) for file in files):
+                self._file(os.path.join(self._directory, JOURNAL_NAME, name), "other").note("not known", _SWEPT)
+        for feed_id, (result, offset, what) in unknown.items():
+            if feed_id not in sieve.dropped:
+                result.problem(what, "the feed's FEED, or the record of its creation, is lost", offset)
+
+    def _check_record(
+        self,
+        result: FileResult,
+        record: RawRecord,
+        sieve: Sieve,
+        gaps: dict[Place, int],
+        unknown: dict[bytes, tuple[FileResult, int, str]],
+    ) -> None:
+        header = record.header
+        place = header.feed_id, header.partition
+        try:
+            fate = sieve.sift(record)
+            if record.block is not None and fate is not Fate.DROPPED:
+                record.block.open_columns()
+        except (BadControl, BadBlock) as error:
+            result.problem(error, _STOPS, header.offset)
+            return
+        if fate is Fate.UNKNOWN:
+            what = f"blocks of partition {header.partition} of feed {header.feed_id.hex()}, which is not known"
+            unknown.setdefault(header.feed_id, (result, header.offset, what))
+        elif fate is Fate.GAP and place not in gaps and record.block is not None:
+            gaps[place] = record.block.header.first_seq
+            missing = f"({sieve.held_seq(place)}, {record.block.header.first_seq - 1}]"
+            result.problem(f"seqs {missing} of {_name(place)} are missing before this block", _STOPS, header.offset)
+
+    # Feeds
+
+    def _check_feeds(self, sieve: Sieve) -> None:
+        names: dict[str, str] = {}
+        for feed in self._feeds:
+            path = os.path.join(feed.directory, FEED_NAME)
+            if feed.is_dropped:
+                self._file(os.path.join(feed.directory, DROPPED_NAME), "feed").note("the feed was dropped", _SWEPT)
+                continue
+            is_told = feed.feed_id in sieve.creations and not feed.why
+            if feed.feed is not None or feed.why or not is_told:
+                self._tell_feed(feed, self._file(path, "feed"), names)
+            for name in feed.rest:
+                self._file(os.path.join(feed.directory, name), "other").note("not known", _IGNORED)
+            for partition in feed.partitions:
+                # Before a feed has its FEED the journal still has everything, and what else is here does not count.
+                self._tell_partition(partition, is_ignored=feed.feed is None and is_told)
+
+    def _tell_feed(self, feed: FeedFindings, result: FileResult, names: dict[str, str]) -> None:
+        if feed.feed is None:
+            if feed.why or feed.holds_data:
+                result.problem(feed.why or "it is missing", _FEED_LOST)
+            else:
+                result.note("it is missing, and there is nothing in the directory", _SWEPT)
+            return
+        name = feed.feed.info.name
+        if name in names:
+            result.problem(f"feed {names[name]} has the name {name!r} too", "a node serves only one of the two")
+        names[name] = feed.feed_id.hex()
+
+    def _tell_partition(self, found: PartitionFindings, *, is_ignored: bool) -> None:
+        name = f"partition {found.number} of feed {found.feed_id.hex()}"
+        path = os.path.join(found.directory, MANIFEST_NAME)
+        if found.manifest is not None or found.has_lost_its_manifest:
+            result = self._file(path, "manifest")
+            if found.has_lost_its_manifest and not is_ignored:
+                result.problem(found.why or "it is missing, and there are segments", f"{name}: {_NOT_SERVED}")
+        for segment in found.segments:
+            self._tell_segment(segment, name, is_ignored=is_ignored)
+        for segment in found.others:
+            result = self._file(segment.path, "segment")
+            if found.manifest is not None or is_ignored:
+                result.note("no manifest names it", _SWEPT)
+            for problem in segment.problems if found.manifest is None and not is_ignored else []:
+                result.problem(problem.why, f"{name}: it cannot be used for a new manifest", problem.offset)
+        for other in found.rest:
+            self._file(os.path.join(found.directory, other), "other").note(
+                "not known", _SWEPT if other.endswith(".new") else _IGNORED
+            )
+
+    def _tell_segment(self, segment: SegmentFindings, name: str, *, is_ignored: bool) -> None:
+        entry = segment.entry
+        assert entry is not None
+        result = self._file(segment.path, "segment")
+        if is_ignored:
+            return
+        rows = (
+            f"{name}: rows of the seqs ({entry.after_seq}, {entry.last_seq}] cannot be served; repair saves what it can"
+        )
+        if segment.is_missing:
+            result.problem("it is missing", rows)
+        for problem in segment.problems:
+            result.problem(problem.why, rows, problem.offset)
+
+    # The mark of a clean stop
+
+    def _check_clean(self, files: list[JournalFile], sieve: Sieve) -> None:
+        if self._clean is None:
+            return
+        result = next(file for file in self._report.files if file.path == CLEAN_NAME)
+        found = (files[-1].number, files[-1].facts.end) if files else (0, 0)
+        if found != self._clean.journal_end:
+            result.problem(
+                f"the journal ended at {_show_end(self._clean.journal_end)}, it ends at {_show_end(found)} now",
+                "what was written last is lost, or the mark is of another state of the directory",
+            )
+        held = sieve.held()
+        for partition in self._clean.partitions:
+            seq = held.get((partition.feed_id, partition.partition), 0)
+            if seq != partition.high_seq and len(result.findings) < _PROBLEMS_MAX:
+                place = partition.feed_id, partition.partition
+                result.problem(
+                    f"{_name(place)} ended at seq {partition.high_seq}, it ends at {seq} now",
+                    "what was written last is lost, or the mark is of another state of the directory",
+                )
+
+
+def known_of(feeds: list[FeedFindings]) -> tuple[dict[bytes, int], dict[Place, Start]]:
+    """What ``Sieve`` has to know: the partitions of each feed, and where those with a manifest stand."""
+    known = [feed for feed in feeds if feed.feed is not None]
+    starts = {
+        (feed.feed_id, found.number): Start(found.manifest.flushed_seq, found.manifest.log)
+        for feed in known
+        for found in feed.partitions
+        if found.manifest is not None
+    }
+    return {feed.feed_id: feed.feed.info.partitions for feed in known if feed.feed is not None}, starts
+
+
+def _tell_case(file: JournalFile, result: FileResult) -> None:
+    facts = file.facts
+    case = file.case
+    for offset in sorted(file.unread):
+        result.problem("the disk can't read it", _STOPS, offset)
+    if case in STOPS:
+        why = "the file is missing" if case is FileCase.MISSING else facts.bad or "the file ends here"
+        result.problem(f"{why} (case {case.value})", _STOPS, facts.end)
+    elif case is FileCase.TORN:
+        result.note(
+            f"{facts.tail_bytes} bytes that are no record: {facts.bad}",
+            "a write that was interrupted; nothing tells that it was ever durable, and the next start cuts it",
+            facts.end,
+        )
+    elif case is FileCase.LEFTOVER:
+        result.note("bytes behind the file's end", "the next file has them anew; they do not count", facts.end)
+
+
+def _check_uptime(data: bytes) -> None:
+    runs = unseal(data, uptime_file.FORMAT, uptime_file.VERSION)["runs"]
+    if not all(isinstance(number, int) for run in runs for number in run):
+        raise ValueError("its runs are not pairs of numbers")
+
+
+def _meaning_of_mark(name: str) -> str:
+    return {
+        marks.RESTORED_NAME: "the next start begins a new branch of every partition, as after a restore",
+        marks.RESTORING_NAME: "a restore has not been finished; a node does not start on it",
+        marks.REPAIRING_NAME: "a repair has not been finished: run it again; a node does not start on it",
+        marks.BACKUP_NAME: "it is a backup; a node does not start on it",
+    }[name]
+
+
+def _show_end(end: tuple[int, int]) -> str:
+    return f"file {end[0]}, offset {end[1]}"
+
+
+def _name(place: Place) -> str:
+    return f"partition {place[1]} of feed {place[0].hex()}"

@@ -1,0 +1,248 @@
+"""What a node does with each frame of a client: functions of a connection and a frame, by opcode in ``HANDLERS``.
+
+Those of streams are in ``stream_requests``. An error of a request (any TailraceError) becomes its answer; a
+ProtocolError ends the connection. Requests that need the by-key index are handled at once where it is nearly level with
+the tree, else step by step in a task of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from tailrace import _version
+from tailrace.block import Block
+from tailrace.errors import Forbidden, NoSpace, NotDurable, Overloaded, ProtocolError, TailraceError
+from tailrace.model import Level, Version
+from tailrace.wire.frames import Frame
+from tailrace.wire.messages import (
+    PROTOCOL_VERSION,
+    Get,
+    Got,
+    Hello,
+    HelloOk,
+    Write,
+    WriteFlag,
+    decode_json,
+    encode_error,
+    encode_json,
+)
+from tailrace.wire.opcodes import Opcode
+from tailrace_server.frames import written
+from tailrace_server.lookup import Lookup
+from tailrace_server.partition import CONDITIONS, Partition
+from tailrace_server.stream_requests import on_barrier, on_credit, on_stream_close, on_stream_request
+
+if TYPE_CHECKING:
+    from tailrace_server.connection import Connection
+
+# A block that came in a chunk so many times larger is copied out of it: it would keep the whole chunk in memory.
+KEPT_SHARE_MAX = 1.1
+# One turn of catching up with the by-key index, or of looking keys up.
+STEP_SECONDS = 0.002
+
+# Does a part of something, until the given function says that time is up; True once all is done.
+_Step = Callable[[Callable[[], bool]], bool]
+
+
+def _on_hello(connection: Connection, frame: Frame) -> None:
+    if connection.greeted:
+        raise ProtocolError("a second HELLO")
+    hello = Hello.decode(frame.body)
+    if PROTOCOL_VERSION not in hello.versions:
+        raise ProtocolError(
+            f"the client speaks versions {list(hello.versions)} of the protocol, this node {PROTOCOL_VERSION}"
+        )
+    if hello.token is not None:
+        raise Forbidden("a token was given, and this node knows no tokens: connect without one")
+    node = connection.node
+    limits, identity = node.config.limits, node.identity
+    connection.name = hello.name
+    connection.rounds.window_bytes = min(hello.window_bytes, limits.window_bytes_max)
+    connection.decoder.body_bytes_max = limits.frame_body_bytes_max
+    connection.greeted = True
+    connection.answer(
+        HelloOk(
+            PROTOCOL_VERSION,
+            identity.node_id.hex(),
+            identity.cluster_id.hex(),
+            f"tailrace/{_version.__version__}",
+            limits.frame_body_bytes_max,
+            limits.noop_interval_s,
+            ("memory", "disk"),
+            connection.rounds.window_bytes,
+        ).encode()
+    )
+
+
+def _on_noop(connection: Connection, frame: Frame) -> None:
+    """Nothing: it was heard."""
+
+
+def _on_status(connection: Connection, frame: Frame) -> None:
+    connection.answer(encode_json(Opcode.RESULT, connection.node.status(), frame.id))
+
+
+# Feeds
+
+
+def _on_create_feed(connection: Connection, frame: Frame) -> None:
+    node = connection.node
+    feed = node.create_feed(decode_json(frame.body, "CREATE_FEED"))
+    connection.answer_when_durable(encode_json(Opcode.RESULT, node.feed_to_json(feed), frame.id), frame.id)
+
+
+def _on_drop_feed(connection: Connection, frame: Frame) -> None:
+    value = decode_json(frame.body, "DROP_FEED")
+    try:
+        feed_id = bytes.fromhex(value["feed_id"])
+    except (KeyError, TypeError, ValueError):
+        raise ProtocolError("DROP_FEED: field 'feed_id' is missing, or not hex") from None
+    connection.node.drop_feed(feed_id)
+    connection.answer_when_durable(encode_json(Opcode.RESULT, {}, frame.id), frame.id)
+
+
+def _on_list_feeds(connection: Connection, frame: Frame) -> None:
+    node = connection.node
+    feeds = [node.feed_to_json(feed) for feed in node.feeds]
+    connection.answer(encode_json(Opcode.RESULT, {"feeds": feeds}, frame.id))
+
+
+def _on_partitions(connection: Connection, frame: Frame) -> None:
+    value = decode_json(frame.body, "PARTITIONS")
+    node = connection.node
+    feed = node.feeds.named(str(value.get("name")))
+    connection.answer(encode_json(Opcode.RESULT, node.partitions_to_json(feed), frame.id))
+
+
+# Writes and gets
+
+
+def _on_write(connection: Connection, frame: Frame) -> None:
+    write = Write.decode(frame.body)
+    data = write.block
+    block = Block.parse(data)
+    if isinstance(block.body, memoryview) and memoryview(block.body.obj).nbytes > KEPT_SHARE_MAX * block.nbytes:
+        block = Block(block.header, block.head, bytes(block.body))
+    partition = connection.node.feeds.partition(write.feed_id, block.header.partition)
+    if write.level == Level.QUORUM:
+        raise NotDurable("level quorum needs a set of nodes, and this node is alone: use level disk")
+    if not write.flags & CONDITIONS:
+        _take(connection, frame.id, write, partition, block)
+        return
+    if block.header.rows != 1:
+        raise ProtocolError("WRITE: a condition is for a block of one row")
+    _wait(
+        connection,
+        frame.id,
+        lambda out_of_time: partition.keys.catch_up(partition.tree, out_of_time),
+        lambda: _take(connection, frame.id, write, partition, block),
+    )
+
+
+def _take(connection: Connection, id: int, write: Write, partition: Partition, block: Block) -> None:
+    node, flags = connection.node, write.flags
+    committer = node.committer
+    if committer.failure is not None:
+        raise committer.failure
+    connection.writes = True
+    if node.space.low or (node.memory.is_full and node.memory.stuck):
+        raise NoSpace(node.space.low or node.memory.stuck)
+    try:
+        versions, fresh = partition.take(
+            block,
+            node.journal,
+            now_us=node.clock.wall_us(),
+            now=node.now,
+            flags=flags,
+            if_version=Version(partition.id, write.branch, write.seq) if flags & WriteFlag.IF_VERSION else None,
+        )
+    except TailraceError as error:
+        if not flags & CONDITIONS:
+            raise
+        # What a refusal tells of other writes must not be lost any more when it is told.
+        connection.answer_when_durable(encode_error(error, id), id)
+        return
+    if fresh:
+        committer.note(partition)
+        node.flusher.note(partition)
+        node.compactor.wrote()
+    if write.level == Level.MEMORY:
+        connection.answer(written(versions, id))
+    else:
+        connection.answer_written(versions, id)
+
+
+def _on_get(connection: Connection, frame: Frame) -> None:
+    get = Get.decode(frame.body)
+    if get.level == Level.QUORUM:
+        raise NotDurable("level quorum needs a set of nodes, and this node is alone: use level disk")
+    node = connection.node
+    feed = node.feeds.of_id(get.feed_id)
+    lookup = Lookup(get.keys, [feed.partitions[number] for number in node.routes(get.keys, feed.info.partitions)])
+
+    def answer() -> None:
+        data = Got(lookup.items).encode(frame.id)
+        if get.level > Level.MEMORY and lookup.is_in_flight:
+            connection.answer_when_durable(data, frame.id)
+        else:
+            connection.answer(data)
+
+    _wait(connection, frame.id, lookup.step, answer)
+
+
+def _wait(connection: Connection, id: int, step: _Step, then: Callable[[], None]) -> None:
+    """Runs ``then`` at once where one ``step`` is enough; else steps in a task, with the loop free in between.
+
+    Nothing happens between the last step and ``then``.
+    """
+    if step(_out_of_time(connection)):
+        then()
+        return
+    if connection.waiting_requests >= connection.node.config.limits.waiting_requests_max:
+        raise Overloaded(f"{connection.waiting_requests} requests of this connection are waiting; wait for answers")
+    connection.waiting_requests += 1
+    connection.nursery.start_soon(_step_until, connection, id, step, then)
+
+
+def _out_of_time(connection: Connection) -> Callable[[], bool]:
+    """True from about 2 ms on."""
+    clock = connection.node.clock
+    deadline = clock.monotonic() + STEP_SECONDS
+    return lambda: clock.monotonic() >= deadline
+
+
+async def _step_until(connection: Connection, id: int, step: _Step, then: Callable[[], None]) -> None:
+    try:
+        while True:
+            await trio.lowlevel.checkpoint()
+            await connection.wait_for_room()
+            if step(_out_of_time(connection)):
+                break
+        then()
+    except ProtocolError as error:
+        connection.fail(error)
+    except TailraceError as error:
+        connection.answer_error(error, id)
+    finally:
+        connection.waiting_requests -= 1
+    connection.node.turn_ended()
+
+
+HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
+    Opcode.HELLO: _on_hello,
+    Opcode.NOOP: _on_noop,
+    Opcode.CREATE_FEED: _on_create_feed,
+    Opcode.DROP_FEED: _on_drop_feed,
+    Opcode.LIST_FEEDS: _on_list_feeds,
+    Opcode.PARTITIONS: _on_partitions,
+    Opcode.STATUS: _on_status,
+    Opcode.WRITE: _on_write,
+    Opcode.GET: _on_get,
+    Opcode.STREAM_REQUEST: on_stream_request,
+    Opcode.STREAM_CLOSE: on_stream_close,
+    Opcode.CREDIT: on_credit,
+    Opcode.BARRIER: on_barrier,
+}

@@ -1,0 +1,252 @@
+"""The task that folds segments, one partition after the other, and drops what is too old of a history.
+
+After each flush of a partition, and now and then for what only ages, it asks the policy what to do with the chain. The
+work is another process's; what that made is put in place by the installer, and until then nothing has changed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+import trio
+
+from tailrace.errors import TailraceError
+from tailrace.model import FeedInfo
+from tailrace_server.catalog import Catalog
+from tailrace_server.compaction.policy import Plan, Retention, choose, trim
+from tailrace_server.compaction.process import Rate
+from tailrace_server.compaction.task import CompactionResult, CompactionTask
+from tailrace_server.host.clock import Clock
+from tailrace_server.host.disk import Disk
+from tailrace_server.host.randomness import Randomness
+from tailrace_server.host.workers import Workers
+from tailrace_server.manifest import ManifestStore, SegmentEntry, entry_of
+from tailrace_server.partition import Partition
+from tailrace_server.segment import Segment, SegmentDamaged
+from tailrace_server.upkeep.installer import Installer
+from tailrace_server.upkeep.uptime import Uptime
+from tailrace_server.upkeep.uptime_file import store_uptime, tick_uptime
+
+log = logging.getLogger("tailrace.server")
+
+# How often every chain is looked at for what has aged.
+SWEEP_SECONDS = 60.0
+# How often the rate follows what writers do.
+RATE_SECONDS = 0.25
+# How often the time that the node has been up is written down: so much of it is lost in a crash.
+UPTIME_SECONDS = 600.0
+# A chain of so many segments is folded at full speed, whoever writes: folding has fallen behind.
+SEGMENTS_BEHIND = 48
+# A partition whose compaction has failed is left alone for so long.
+PAUSE_SECONDS = 60.0
+
+
+class CompactionStatistics(NamedTuple):
+    """Since the start: compactions, bytes of their segments, rows read and dropped; the last failure ("": none)."""
+
+    compactions: int
+    compacted_bytes: int
+    rows_read: int
+    rows_dropped: int
+    compaction_failure: str
+
+
+class Compactor:
+    """One a node."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        randomness: Randomness,
+        workers: Workers,
+        clock: Clock,
+        data: str,
+        store: ManifestStore,
+        installer: Installer,
+        catalog: Catalog,
+        uptime: Uptime,
+        rate_max: int,
+    ) -> None:
+        """``rate_max`` bytes a second are what a compaction has while writes come; 0: as much as it takes."""
+        self._disk = disk
+        self._randomness = randomness
+        self._workers = workers
+        self._clock = clock
+        self._data = data
+        self._store = store
+        self._installer = installer
+        self._catalog = catalog
+        self._rate_max = rate_max
+        self._rate = Rate()
+        self._candidates: dict[Partition, None] = {}
+        self._paused: dict[Partition, float] = {}
+        self._told: set[tuple[Partition, int]] = set()  # of whose wrong hashes the log has heard
+        self._wanted = trio.Event()
+        self._writes = self._writes_seen = 0
+        self._compactions = self._bytes = self._rows_read = self._rows_dropped = 0
+        self.uptime = uptime
+        self.failure = ""
+        self.on_damage: Callable[[Partition, SegmentDamaged], None] = lambda *_: None
+
+    def statistics(self) -> CompactionStatistics:
+        """For status."""
+        return CompactionStatistics(self._compactions, self._bytes, self._rows_read, self._rows_dropped, self.failure)
+
+    def wrote(self) -> None:
+        """Somebody writes: compactions have to leave room."""
+        self._writes += 1
+
+    def consider(self, partition: Partition) -> None:
+        """The chain of ``partition`` is another one now."""
+        self._candidates[partition] = None
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Folds for ever, whatever is to be folded."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_rate)
+            nursery.start_soon(self._keep_uptime)
+            while True:
+                with trio.move_on_after(SWEEP_SECONDS) as waiting:
+                    await self._wanted.wait()
+                self._wanted = trio.Event()
+                tick_uptime(self.uptime, self._clock)
+                if waiting.cancelled_caught:
+                    self._candidates.update(dict.fromkeys(self._catalog.partitions()))
+                while self._candidates:
+                    partition = next(iter(self._candidates))
+                    del self._candidates[partition]
+                    await self._tend(partition)
+
+    async def _tend(self, partition: Partition) -> None:
+        """Does all that is to be done about one partition. What fails is told, and tried again after a while."""
+        if partition.is_dropped or self._clock.monotonic() < self._paused.get(partition, 0.0):
+            return
+        try:
+            info = self._catalog.of_id(partition.feed_id).info
+            await self.trim(partition, info)
+            while await self.fold(partition, info):
+                pass
+        except SegmentDamaged as error:
+            self.on_damage(partition, error)
+            self._pause(partition)
+        except (OSError, TailraceError) as error:
+            if not partition.is_dropped:
+                log.error("partition %s of feed %s: %s", partition.id, partition.feed_id.hex(), error)
+                self.failure = str(error)
+                self._pause(partition)
+        else:
+            self._paused.pop(partition, None)
+            self.failure = ""
+
+    def _pause(self, partition: Partition) -> None:
+        self._paused[partition] = self._clock.monotonic() + PAUSE_SECONDS
+
+    async def trim(self, partition: Partition, info: FeedInfo) -> None:
+        """Drops the oldest segments of a history that is kept for a while, or up to a size. OSError, NoSpace."""
+        if info.retention != "history":
+            return
+        found = trim(
+            entries_of(partition),
+            before_us=None if info.history_age_s is None else self.uptime.cutoff(int(info.history_age_s * 1e6)),
+            bytes_max=_share(info),
+        )
+        if found is not None:
+            await self._installer.drop_oldest(partition, found.segments)
+
+    async def fold(self, partition: Partition, info: FeedInfo) -> bool:
+        """Folds what the policy chooses; False where it chooses nothing. SegmentDamaged, CompactionFailed, OSError."""
+        retention = retention_of(info)
+        purge_before_us = None if retention.history else self.uptime.cutoff(int(info.tombstone_age_s * 1e6))
+        stable_seq = partition.durable_seq
+        plan = choose(
+            entries_of(partition), retention=retention, stable_seq=stable_seq, purge_before_us=purge_before_us
+        )
+        if plan is None:
+            return False
+        folded = partition.chain.segments[plan.first : plan.last + 1]
+        segment_id = self._randomness.token(16)
+        output = self._store.segment_path(partition.feed_id, partition.id, segment_id)
+        task = CompactionTask(
+            inputs=tuple(segment.path for segment in folded),
+            output=output,
+            segment_id=segment_id,
+            hash_first=partition.hash_first,
+            hash_last=partition.hash_last,
+            is_major=plan.is_major,
+            history=retention.history,
+            purge_before_us=purge_before_us if plan.is_major else None,
+            stable_seq=stable_seq,
+            cuts=tuple(sorted({entry.base for entry in partition.log})),
+        )
+        result = await self._workers.compact(task, self._rate)
+        try:
+            made = await self._workers.in_thread(lambda: Segment.open(self._disk, output))
+            try:
+                await self._installer.fold(partition, folded, made)
+            except BaseException:
+                made.close()
+                raise
+        except BaseException:
+            self._installer.orphan(partition, output)
+            raise
+        self._note(partition, plan, result)
+        return True
+
+    def _note(self, partition: Partition, plan: Plan, result: CompactionResult) -> None:
+        self._compactions += 1
+        self._bytes += result.nbytes
+        self._rows_read += result.rows
+        self._rows_dropped += result.superseded + result.purged
+        log.info(
+            "partition %s of feed %s: %s segments folded (%s), %s of %s rows left",
+            *(partition.id, partition.feed_id.hex(), plan.last - plan.first + 1, plan.reason.value),
+            *(result.identity.rows, result.rows),
+        )
+        for foreign in result.foreign:
+            if (partition, foreign.producer_id) in self._told:
+                continue
+            self._told.add((partition, foreign.producer_id))
+            log.warning(
+                "producer %016x has sent %s rows to partition %s of feed %s whose hash is not that of their key, the "
+                "first one is seq %s, key %r; %s of them are corrected, the others cannot be found by their key",
+                *(foreign.producer_id, foreign.rows, partition.id, partition.feed_id.hex()),
+                *(foreign.seq, foreign.key, foreign.corrected),
+            )
+
+    async def _keep_rate(self) -> None:
+        while True:
+            await trio.sleep(RATE_SECONDS)
+            is_written = self._writes != self._writes_seen
+            self._writes_seen = self._writes
+            behind = any(len(p.chain.segments) >= SEGMENTS_BEHIND for p in self._candidates)
+            self._rate.set(self._rate_max if is_written and not behind else 0)
+
+    async def _keep_uptime(self) -> None:
+        while True:
+            await trio.sleep(UPTIME_SECONDS)
+            tick_uptime(self.uptime, self._clock)
+            try:
+                await self._workers.in_thread(lambda: store_uptime(self.uptime, self._disk, self._data))
+            except OSError as error:
+                log.warning("the time that this node has been up cannot be written down: %s", error)
+
+
+def entries_of(partition: Partition) -> list[SegmentEntry]:
+    """The chain as its manifest has it."""
+    return [entry_of(segment.identity, segment.nbytes) for segment in partition.chain.segments]
+
+
+def retention_of(info: FeedInfo) -> Retention:
+    """What the policy needs to know of a feed."""
+    if info.retention != "history":
+        return Retention()
+    age_us = None if info.history_age_s is None else int(info.history_age_s * 1e6)
+    return Retention(history=True, age_us=age_us, nbytes=_share(info))
+
+
+def _share(info: FeedInfo) -> int | None:
+    """A partition's share of the bytes that the feed keeps."""
+    return None if info.history_bytes is None else int(info.history_bytes / info.partitions)

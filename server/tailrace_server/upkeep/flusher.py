@@ -1,0 +1,269 @@
+"""The task that moves write queues to segments, and then lets go of what nobody needs any more.
+
+A flush writes the blocks as they lie in the tree, in another thread, and adds the key table: superseded rows stay, to
+be dropped by a compaction. It takes only what is durable. Where the disk refuses, everything stays as it was, in memory
+and in the journal, and is tried again after a while; the node's status says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+import trio
+
+from tailrace.backoff import backoff_seconds
+from tailrace.block import Block
+from tailrace.errors import NoSpace, TailraceError
+from tailrace_server.host.clock import Clock
+from tailrace_server.host.disk import Disk
+from tailrace_server.host.randomness import Randomness
+from tailrace_server.host.workers import Workers
+from tailrace_server.journal import Journal
+from tailrace_server.manifest import ManifestStore
+from tailrace_server.memory import MemoryAccount
+from tailrace_server.partition import Partition
+from tailrace_server.segment import NO_BASE, Segment, SegmentIdentity, SegmentWriter
+from tailrace_server.upkeep.installer import Installer
+from tailrace_server.upkeep.policy import Due, FlushLimits, Queue, choose
+from tailrace_server.upkeep.space import Space
+from tailrace_server.upkeep.trimmer import Trimmer
+
+log = logging.getLogger("tailrace.server")
+
+# How often ages are looked at; size and memory wake the flusher by themselves.
+TICK_SECONDS = 1.0
+# So many small blocks of a partition wake it too: they take twice their bytes until they are merged.
+UNMERGED_BLOCKS = 2_048
+# What goes into one segment at most: bounds what a flush keeps in memory beside the queue, and how long it takes.
+SEGMENT_BYTES_MAX = 64 * 1024 * 1024
+
+
+class FlushStatistics(NamedTuple):
+    """Since the start: flushes, bytes of the segments that they wrote, and why the last try failed ("": it did not)."""
+
+    flushes: int
+    bytes: int
+    failure: str
+
+
+class Flusher:
+    """One a node."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        randomness: Randomness,
+        workers: Workers,
+        clock: Clock,
+        journal: Journal,
+        store: ManifestStore,
+        installer: Installer,
+        trimmer: Trimmer,
+        space: Space,
+        account: MemoryAccount,
+        limits: FlushLimits,
+    ) -> None:
+        self._disk = disk
+        self._randomness = randomness
+        self._workers = workers
+        self._clock = clock
+        self._journal = journal
+        self._store = store
+        self._installer = installer
+        self._trimmer = trimmer
+        self._space = space
+        self._account = account
+        self._limits = limits
+        self._dirty: dict[Partition, float] = {}  # partitions with something to flush, and since when
+        self._wanted = trio.Event()
+        self._tries = 0
+        self._looked_at = -TICK_SECONDS  # monotonic, when the disk's free space was last looked at
+        self._flushes = self._bytes = 0
+        self.on_flushed: Callable[[Partition], None] = lambda _: None
+        self.failure = ""
+        account.on_pressure = self.wake
+
+    def statistics(self) -> FlushStatistics:
+        """For status."""
+        return FlushStatistics(self._flushes, self._bytes, self.failure)
+
+    def wake(self) -> None:
+        """Something may be due."""
+        self._wanted.set()
+
+    def note(self, partition: Partition) -> None:
+        """``partition`` has just been written to."""
+        if partition not in self._dirty:
+            self._dirty[partition] = self._clock.monotonic()
+        tree = partition.tree
+        if tree.memory_bytes >= self._limits.segment_bytes or tree.unmerged_blocks >= UNMERGED_BLOCKS:
+            self._wanted.set()
+
+    def forget(self, partition: Partition) -> None:
+        """The partition is no more."""
+        self._dirty.pop(partition, None)
+
+    async def run(self) -> None:
+        """Merges, flushes and trims for ever, whatever is due."""
+        while True:
+            if self.failure:
+                await trio.sleep(backoff_seconds(self._tries))
+            else:
+                with trio.move_on_after(TICK_SECONDS):
+                    await self._wanted.wait()
+            self._wanted = trio.Event()
+            await self.pass_once()
+
+    async def pass_once(self) -> None:
+        """Everything that is due now. What the disk refuses is left as it was, and told by ``failure``."""
+        failure = await self._merge_all(1)
+        for due in self.due():
+            failure = await self._try(functools.partial(self._flush_or_free, due.partition), due.partition) or failure
+            failure = await self._merge_all(UNMERGED_BLOCKS) or failure  # a flush may take long
+        failure = await self._try(self._trimmer.trim) or failure
+        now = self._clock.monotonic()
+        if failure or self.failure or now - self._looked_at >= TICK_SECONDS:
+            self._looked_at = now
+            failure = await self._try(self._space.look) or failure
+        if failure and not self.failure:
+            log.error("storage: %s; it is tried again, and nothing is lost meanwhile", failure)
+        elif self.failure and not failure:
+            log.info("storage: all is well again")
+        self._tries = self._tries + 1 if failure else 0
+        self.failure = self._account.stuck = failure
+
+    async def _merge_all(self, unmerged_min: int) -> str:
+        """Merges where so many blocks wait for it; why that has failed, "" where it has not."""
+        failure = ""
+        for partition in list(self._dirty):
+            if partition.tree.unmerged_blocks >= unmerged_min:
+                failure = await self._try(functools.partial(self.merge, partition), partition) or failure
+        return failure
+
+    async def _try(self, step: Callable[[], Awaitable[object]], partition: Partition | None = None) -> str:
+        """Does ``step``; why it has failed, "" where it has not."""
+        try:
+            await step()
+        except (OSError, TailraceError) as error:
+            if partition is None or not partition.is_dropped:
+                return str(error)
+        return ""
+
+    async def _flush_or_free(self, partition: Partition) -> None:
+        """Flushes; on a full disk with what is kept for that, since only a flush lets the journal be trimmed."""
+        try:
+            await self.flush(partition)
+        except NoSpace:
+            if not await self._space.release():
+                raise
+            await self.flush(partition)
+
+    async def merge(self, partition: Partition) -> None:
+        """Makes few blocks of many small ones, as far as they are durable; about 1 ms of the loop at a time."""
+        while True:
+            cuts = [entry.base for entry in partition.log]
+            plan = partition.tree.merge_plan(partition.durable_seq, cuts)
+            if plan is None:
+                return
+            if plan.is_compressed:
+                merged = await self._workers.in_thread(lambda plan=plan: list(plan.merge()))  # type: ignore[misc]
+            else:
+                merged = []
+                for block in plan.merge():
+                    merged.append(block)
+                    await trio.lowlevel.checkpoint()
+            partition.put_tree(partition.tree.replaced(plan, merged, cuts))
+
+    def due(self) -> Sequence[Due[Partition]]:
+        """What has to be flushed now."""
+        now = self._clock.monotonic()
+        queues = [
+            Queue(partition, _stable_bytes(partition), now - since, partition.homes.oldest)
+            for partition, since in self._dirty.items()
+        ]
+        return choose(
+            queues,
+            self._limits,
+            memory_used=self._account.used,
+            journal_bytes=self._journal.statistics().bytes,
+            journal_oldest=self._journal.oldest_number,
+        )
+
+    async def flush(self, partition: Partition) -> Segment | None:
+        """Moves what is durable of a partition's write queue to a segment; None where there is nothing.
+
+        OSError, NoSpace: nothing has changed.
+        """
+        blocks = _stable_blocks(partition)
+        if not blocks:
+            return None
+        if not partition.has_manifest:  # it makes the directory, and comes before the first segment
+            await self._installer.write(partition)
+        identity = identity_of(partition, blocks, self._randomness.token(16))
+        path = self._store.segment_path(partition.feed_id, partition.id, identity.segment_id)
+        segment = await self._workers.in_thread(lambda: write_segment(self._disk, path, identity, blocks))
+        try:
+            await self._installer.add(partition, segment)
+        except BaseException:
+            segment.close()
+            self._installer.orphan(partition, path)
+            raise
+        self._flushes += 1
+        self._bytes += segment.nbytes
+        if partition.tree.block_count:
+            self._dirty[partition] = self._clock.monotonic()
+        else:
+            self._dirty.pop(partition, None)
+        self.on_flushed(partition)
+        return segment
+
+
+def _stable_bytes(partition: Partition) -> int:
+    """About how much of the write queue can be flushed: all of it, but for the little that no fsync has covered."""
+    return partition.tree.memory_bytes if partition.durable_seq > partition.flushed_seq else 0
+
+
+def _stable_blocks(partition: Partition) -> list[Block]:
+    """The oldest blocks that are durable, as many as one segment takes."""
+    blocks: list[Block] = []
+    size = 0
+    for block in partition.tree.blocks_after(partition.flushed_seq):
+        size += block.nbytes
+        if block.header.last_seq > partition.durable_seq or (blocks and size > SEGMENT_BYTES_MAX):
+            break
+        blocks.append(block)
+    return blocks
+
+
+def identity_of(partition: Partition, blocks: Sequence[Block], segment_id: bytes) -> SegmentIdentity:
+    """Of the segment that ``blocks``, the oldest of the write queue, become: based on the newest one that there is."""
+    segments = partition.chain.segments
+    last_seq = blocks[-1].header.last_seq
+    return SegmentIdentity(
+        feed_id=partition.feed_id,
+        partition=partition.id,
+        branch=partition.log.branch_at(last_seq),
+        segment_id=segment_id,
+        base_id=segments[-1].identity.segment_id if segments else NO_BASE,
+        included_ids=(),
+        is_major=not segments,
+        deduplicated=False,
+        after_seq=partition.flushed_seq,
+        last_seq=last_seq,
+        purge_seq=0,
+    )
+
+
+def write_segment(disk: Disk, path: str, identity: SegmentIdentity, blocks: Sequence[Block]) -> Segment:
+    """Makes a segment of ``blocks`` and opens it; durable, and named by nobody yet. NoSpace, OSError: there is none."""
+    writer = SegmentWriter(disk, path, identity)
+    try:
+        for block in blocks:
+            writer.add(block)
+        writer.finish()
+    finally:
+        writer.abandon()
+    return Segment.open(disk, path)

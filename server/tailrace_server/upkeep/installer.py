@@ -1,0 +1,134 @@
+"""The only one who changes a partition's manifest, and with it the chain of its segments.
+
+    segment: written, fsynced, renamed, its directory fsynced
+    manifest that names it: durable                        <- from here on the chain has changed
+    chain and tree of the running node
+    journal files that only it needed, segments that it replaced: may go
+
+A crash between any two steps leaves the old chain or the new one; a segment that no manifest names is removed at the
+next start. Source: docs/formats/manifest.md.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from collections.abc import Sequence
+
+import trio
+
+from tailrace.errors import UnknownFeed
+from tailrace_server.chain import Chain, Pins
+from tailrace_server.host.clock import Clock
+from tailrace_server.host.disk import Disk
+from tailrace_server.host.workers import Workers
+from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, snapshot_to_json
+from tailrace_server.manifest.producers import NO_PRODUCERS
+from tailrace_server.partition import Partition
+from tailrace_server.segment import Segment
+
+
+class Installer:
+    """Changes of one partition take turns; different partitions do not wait for each other."""
+
+    def __init__(
+        self, disk: Disk, store: ManifestStore, placement_id: bytes, pins: Pins, workers: Workers, clock: Clock
+    ) -> None:
+        self._disk = disk
+        self._store = store
+        self._placement_id = placement_id
+        self._pins = pins
+        self._workers = workers
+        self._clock = clock
+        self._orphans: collections.defaultdict[Partition, list[str]] = collections.defaultdict(list)
+        self._locks: collections.defaultdict[Partition, trio.Lock] = collections.defaultdict(trio.Lock)
+
+    async def add(self, partition: Partition, segment: Segment) -> None:
+        """Puts a flushed segment behind the others. OSError, NoSpace: nothing has changed."""
+        async with self._locks[partition]:
+            await self._install(partition, partition.chain.with_flushed(segment))
+
+    async def fold(self, partition: Partition, folded: Sequence[Segment], result: Segment) -> None:
+        """Puts what a compaction made in the place of its input. OSError, NoSpace: nothing has changed."""
+        async with self._locks[partition]:
+            purge_seq = max(partition.purge_seq, result.identity.purge_seq)
+            await self._install(partition, partition.chain.with_folded(folded, result), purge_seq=purge_seq)
+        self._pins.retire(folded)
+
+    async def drop_oldest(self, partition: Partition, count: int) -> None:
+        """Drops the oldest segments of a feed that keeps its history for a while only."""
+        async with self._locks[partition]:
+            dropped = partition.chain.segments[:count]
+            trim_seq = max(partition.trim_seq, dropped[-1].identity.last_seq)
+            await self._install(partition, partition.chain.without_oldest(count), trim_seq=trim_seq)
+        self._pins.retire(dropped)
+
+    async def write(self, partition: Partition) -> None:
+        """Writes the manifest as the partition is: a home for what control records of the journal say."""
+        async with self._locks[partition]:
+            await self._install(partition, partition.chain)
+
+    async def _install(
+        self, partition: Partition, chain: Chain, *, purge_seq: int | None = None, trim_seq: int | None = None
+    ) -> None:
+        if partition.is_dropped:
+            raise UnknownFeed(f"partition {partition.id} is of feed {partition.feed_id.hex()}, which was dropped")
+        purge_seq = partition.purge_seq if purge_seq is None else purge_seq
+        trim_seq = partition.trim_seq if trim_seq is None else trim_seq
+        controls = partition.homes.controls
+        manifest = manifest_of(partition, chain, self._placement_id)._replace(purge_seq=purge_seq, trim_seq=trim_seq)
+        producers = partition.producers.snapshot(self._clock.monotonic())
+
+        def write() -> None:
+            made = snapshot_to_json(producers, manifest.flushed_seq)  # 0.2 s where it has 10,000 producers
+            self._store.write(manifest._replace(producers=made))
+
+        await self._workers.in_thread(write)
+        partition.purge_seq, partition.trim_seq = purge_seq, trim_seq
+        partition.install(chain, controls)
+        orphans = self._orphans.pop(partition, [])
+        if orphans:
+            with contextlib.suppress(OSError):  # what is left is removed at the next start
+                await self._workers.in_thread(lambda: _remove(self._disk, orphans))
+
+    def orphan(self, partition: Partition, path: str) -> None:
+        """A segment whose installation has failed: the manifest on disk may name it all the same.
+
+        It is removed when a later manifest, which does not name it, is durable.
+        """
+        self._orphans[partition].append(path)
+
+    async def forget(self, partition: Partition) -> None:
+        """The partition was dropped: nothing of it is written any more when this returns."""
+        async with self._locks[partition]:
+            pass
+        del self._locks[partition]
+        self._orphans.pop(partition, None)
+
+
+def manifest_of(partition: Partition, chain: Chain, placement_id: bytes) -> Manifest:
+    """What the manifest has to say of ``partition`` with ``chain`` as its segments, but for its producers."""
+    entries: tuple[SegmentEntry, ...] = tuple(entry_of(segment.identity, segment.nbytes) for segment in chain.segments)
+    flushed_seq = max(chain.flushed_seq, partition.flushed_seq)
+    return Manifest(
+        feed_id=partition.feed_id,
+        partition=partition.id,
+        hash_first=partition.hash_first,
+        hash_last=partition.hash_last,
+        state="leader",
+        segments=entries,
+        flushed_seq=flushed_seq,
+        purge_seq=partition.purge_seq,
+        trim_seq=partition.trim_seq,
+        log=partition.log,
+        placement_id=placement_id,
+        last_timestamp=partition.last_timestamp,
+        producers=NO_PRODUCERS,
+        sinks={},
+    )
+
+
+def _remove(disk: Disk, paths: Sequence[str]) -> None:
+    for path in paths:
+        if disk.exists(path):
+            disk.remove(path)

@@ -1,0 +1,78 @@
+"""Which write queues are flushed now, and in which order. Pure.
+
+SIZE      a queue is as large as a segment should be
+AGE       a queue's oldest block has waited long enough: the journal's files should not wait for it
+MEMORY    all queues together are over half of the node's bound: the largest first, until they are below
+JOURNAL   the journal is over its bound: what its oldest file waits for
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+P = TypeVar("P")
+
+
+class Cause(enum.Enum):
+    """Why a queue is flushed; the table above."""
+
+    SIZE = "size"
+    AGE = "age"
+    MEMORY = "memory"
+    JOURNAL = "journal"
+
+
+class FlushLimits(NamedTuple):
+    """Bytes of a queue that make a segment, its age in seconds, and the bounds of memory and journal in bytes."""
+
+    segment_bytes: int
+    age_s: float
+    memory_bytes: int
+    journal_bytes: int
+
+
+class Queue(NamedTuple, Generic[P]):
+    """A write queue with something in it that can be flushed.
+
+    ``stable_bytes`` can be flushed now; ``age_s`` is since when it has had something that is not flushed;
+    ``oldest_file`` is the oldest file of the journal that it needs, None: none.
+    """
+
+    partition: P
+    stable_bytes: int
+    age_s: float
+    oldest_file: int | None
+
+
+class Due(NamedTuple, Generic[P]):
+    """A partition to flush, and why."""
+
+    partition: P
+    cause: Cause
+
+
+def choose(
+    queues: Iterable[Queue[P]], limits: FlushLimits, *, memory_used: int, journal_bytes: int, journal_oldest: int
+) -> Sequence[Due[P]]:
+    """What to flush now, the most pressing first; each partition once."""
+    ordered = sorted(queues, key=lambda queue: -queue.stable_bytes)
+    due: list[Due[P]] = []
+    excess = memory_used - limits.memory_bytes // 2
+    for queue in ordered:
+        if not queue.stable_bytes:
+            continue
+        if queue.stable_bytes >= limits.segment_bytes:
+            cause = Cause.SIZE
+        elif excess > 0:
+            cause = Cause.MEMORY
+        elif journal_bytes > limits.journal_bytes and queue.oldest_file == journal_oldest:
+            cause = Cause.JOURNAL
+        elif queue.age_s >= limits.age_s:
+            cause = Cause.AGE
+        else:
+            continue
+        due.append(Due(queue.partition, cause))
+        excess -= queue.stable_bytes
+    return due

@@ -1,0 +1,56 @@
+"""The space that is left on the disk: what is kept to empty a full one, and when writers have to stop.
+
+plenty    the reserve is kept, all is well
+low       writes are refused, so that flushing and trimming still find room; the slowest readers let go of files
+none      a flush fails: the reserve is given up for it, and made again once there is room
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tailrace_server.host.disk import Disk
+from tailrace_server.host.workers import Workers
+from tailrace_server.journal import Reserve
+
+
+class Space:
+    """Of one data directory. ``low`` says why no write is taken, "" where there is room."""
+
+    def __init__(self, disk: Disk, workers: Workers, directory: str, reserve: Reserve, free_bytes_min: int) -> None:
+        self._disk = disk
+        self._workers = workers
+        self._directory = directory
+        self._reserve = reserve
+        self._free_bytes_min = free_bytes_min
+        self.free_bytes = 0
+        self.low = ""
+        self.on_low: Callable[[], None] = lambda: None
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What is kept to empty a full disk with."""
+        return self._reserve.held_bytes
+
+    async def look(self) -> None:
+        """Measures, and makes the reserve where there is room for it. OSError."""
+        self.free_bytes = await self._workers.in_thread(self._measure)
+        if self.free_bytes < self._free_bytes_min:
+            self.low = (
+                f"only {self.free_bytes / 2**20:,.0f} MiB are free in {self._directory}, and writes are taken from "
+                f"{self._free_bytes_min / 2**20:,.0f} MiB on: free some"
+            )
+            self.on_low()
+        else:
+            self.low = ""
+
+    def _measure(self) -> int:
+        self._reserve.make(free_bytes_min=self._free_bytes_min)
+        return self._disk.free_bytes(self._directory)
+
+    async def release(self) -> bool:
+        """Gives up what is kept; False where nothing was. OSError."""
+        if not self._reserve.held_bytes:
+            return False
+        await self._workers.in_thread(self._reserve.release)
+        return True

@@ -1,0 +1,102 @@
+"""What lets go of what nobody needs any more: journal files, replaced segments, dropped feeds."""
+
+from __future__ import annotations
+
+import functools
+
+from tailrace_server.catalog import Catalog
+from tailrace_server.chain import Pins
+from tailrace_server.host.disk import Disk
+from tailrace_server.host.workers import Workers
+from tailrace_server.journal import Journal
+from tailrace_server.manifest.feed_file import FeedFile
+from tailrace_server.manifest.store import ManifestStore
+from tailrace_server.upkeep.installer import Installer
+
+
+class Trimmer:
+    """Its work is done after each pass of the flusher, in an order that survives a crash between any two steps."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        workers: Workers,
+        journal: Journal,
+        store: ManifestStore,
+        installer: Installer,
+        catalog: Catalog,
+        pins: Pins,
+    ) -> None:
+        self._disk = disk
+        self._workers = workers
+        self._journal = journal
+        self._store = store
+        self._installer = installer
+        self._catalog = catalog
+        self._pins = pins
+
+    async def trim(self) -> None:
+        """Removes what may go. OSError, NoSpace: some of it is still there, and the next call goes on."""
+        await self._remove_segments()
+        await self._write_feeds()
+        await self._remove_feeds()
+        if len(self._journal.file_numbers) > 1:
+            await self._trim_journal()
+
+    async def _remove_segments(self) -> None:
+        """Segments that have left their chain, and that nobody reads any more."""
+        free = self._pins.take_free()
+        if not free:
+            return
+
+        def remove() -> None:
+            for segment in free:
+                segment.close()
+                if self._disk.exists(segment.path):
+                    self._disk.remove(segment.path)
+
+        # Which of them are gone after a crash does not matter: the start removes what no manifest names.
+        await self._workers.in_thread(remove)
+
+    async def _write_feeds(self) -> None:
+        """Gives what the journal says of the creation of feeds another home."""
+        for feed_id, place in list(self._catalog.creations.items()):
+            # A crash may still undo it, and the drop of one of the same name before it.
+            if self._journal.synced < place:
+                continue
+            if feed_id in self._catalog:  # else it was dropped while another one was written
+                feed = self._catalog.of_id(feed_id)
+                write = functools.partial(self._store.write_feed, FeedFile(feed.info, feed.first_branch))
+                await self._workers.in_thread(write)
+                self._catalog.creations.pop(feed_id, None)
+
+    async def _remove_feeds(self) -> None:
+        """Removes the files of dropped feeds, once the drop is durable and nobody reads them."""
+        for feed_id, drop in list(self._catalog.drops.items()):
+            if self._journal.synced < drop.place:
+                continue
+            for partition in drop.partitions:
+                await self._installer.forget(partition)
+            await self._workers.in_thread(functools.partial(self._store.drop_feed, feed_id))
+            for partition in drop.partitions:
+                self._pins.retire(partition.chain.segments)
+            self._catalog.drops.pop(feed_id, None)
+
+    async def _trim_journal(self) -> None:
+        """Removes the files of which every record has its home elsewhere."""
+        needed = self._journal.end[0]
+        for partition in list(self._catalog.partitions()):
+            oldest = partition.homes.oldest
+            if oldest is not None and oldest < needed and partition.homes.waits_for_manifest_only:
+                await self._installer.write(partition)
+                oldest = partition.homes.oldest
+            if oldest is not None:
+                needed = min(needed, oldest)
+        # As long as the files of a dropped feed are there a start may find them, and then it needs the feed's blocks:
+        # all of them where the drop is lost, and else those up to it.
+        if self._catalog.drops:
+            return
+        for place in self._catalog.creations.values():
+            needed = min(needed, self._journal.file_of(place))
+        if needed > self._journal.oldest_number:
+            await self._workers.in_thread(lambda: self._journal.trim(needed))

@@ -1,0 +1,74 @@
+"""How old a timestamp is, as far as this node can vouch for it: by the time that it was up. Pure.
+
+Timestamps come from the wall clock, which an administrator or a broken time server can move by years; what is dropped
+for its age is gone for good. So an age is counted on the monotonic clock, over all runs of the node, and a time that
+the node was down does not count:
+
+    run       began (wall)   up for          cutoff(3 days): go back through the runs until they add up to 3 days,
+    1         Mon 08:00      2 d 1 h          and give the wall time there: Wed 06:00 (1 d 23 h up since in run 1,
+    2         Thu 12:00      1 d              and run 2)
+
+A wall clock that leaves the monotonic one by more than an hour during a run, or that begins a run before the end of the
+last one, vouches for nothing: ``cutoff`` is None then, and status says why. Source: hazard 24 of the design.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+# What a clock that is set by hand or by a time server may be off without anybody calling it a jump.
+JUMP_US_MAX = 3_600_000_000
+# Runs that are remembered; a node that restarts every ten minutes still knows a week.
+RUNS_MAX = 1_024
+
+
+class Run(NamedTuple):
+    """A time that the node was up: the wall clock at its beginning, and how long, both in microseconds."""
+
+    began_us: int
+    up_us: int
+
+
+class Uptime:
+    """The runs of a node. Times are microseconds; ``wall_us`` since 1970 UTC, ``monotonic_us`` since anything."""
+
+    def __init__(self, earlier: Iterable[Run], wall_us: int, monotonic_us: int) -> None:
+        self._earlier = list(earlier)[-(RUNS_MAX - 1) :]
+        self._began_us, self._began_monotonic_us = wall_us, monotonic_us
+        self._wall_us, self._monotonic_us = wall_us, monotonic_us
+        self.suspended = ""
+        if self._earlier:
+            last = self._earlier[-1]
+            behind_us = last.began_us + last.up_us - wall_us
+            if behind_us > JUMP_US_MAX:
+                self.suspended = f"the wall clock is {_hours(behind_us)} behind the end of the last run"
+
+    def tick(self, wall_us: int, monotonic_us: int) -> None:
+        """Now it is so late; to be called every few minutes at least."""
+        self._wall_us, self._monotonic_us = wall_us, monotonic_us
+        off_us = (wall_us - self._began_us) - (monotonic_us - self._began_monotonic_us)
+        if abs(off_us) > JUMP_US_MAX:
+            self.suspended = f"the wall clock has jumped by {_hours(off_us)} since the node was started"
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs, with this one as far as it has come: to be stored for the next start."""
+        return [*self._earlier, Run(self._began_us, self._monotonic_us - self._began_monotonic_us)]
+
+    def cutoff(self, age_us: int) -> int | None:
+        """The wall time at or before which a timestamp is at least so old; None where nothing is, or nobody knows."""
+        if self.suspended:
+            return None
+        # Where a clock was set back, a later run has given earlier timestamps: these are not older than it.
+        bound_us = self._wall_us
+        for run in reversed(self.runs):
+            if run.up_us >= age_us:
+                return min(run.began_us + run.up_us - age_us, bound_us)
+            age_us -= run.up_us
+            bound_us = min(bound_us, run.began_us)
+        return None
+
+
+def _hours(us: int) -> str:
+    return f"{us / 3_600_000_000:.1f} h"

@@ -1,0 +1,147 @@
+"""Whole data directories on a disk in memory, made by a node without tasks, for the tests of the offline tools."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import trio
+from tests.memory_disk import MemoryDisk
+from tests.tailrace_server.stored import Clock, InlineWorkers, Randomness
+
+from tailrace.block import encode_block
+from tailrace.hashing import key_hash, partition_of_hash
+from tailrace_server.config import Config, Storage
+from tailrace_server.node import Host, recover
+
+DATA = "/data"
+PRODUCER = 77
+
+
+class MadeDirectory:
+    """A node's directory. ``rows`` is everything that was written: (feed name, partition, seq) -> (key, value)."""
+
+    def __init__(self, disk=None, *, journal_file_bytes_max=1 << 16):
+        self.disk = MemoryDisk() if disk is None else disk
+        storage = Storage(journal_file_bytes_max=journal_file_bytes_max, reserve_bytes=0)
+        self.config = Config(DATA, storage=storage)
+        self.host = Host(
+            clock=Clock(), randomness=Randomness(), disk=self.disk, workers=InlineWorkers(self.disk), network=None
+        )
+        self.rows = {}
+        self._numbers = {}
+        self.disk.make_directory(DATA)
+        self.node = None
+        self.start()
+
+    def start(self, **changes):
+        self.node = recover(dataclasses.replace(self.config, **changes), self.host)
+        return self.node
+
+    def start_on(self, disk):
+        """A node over a fork of the disk, or a repaired one; ``node`` stays."""
+        return recover(self.config, dataclasses.replace(self.host, disk=disk, workers=InlineWorkers(disk)))
+
+    def stop(self):
+        """A clean stop."""
+        self.node.stop()
+        for partition in self.node.feeds.partitions():
+            for segment in partition.chain.segments:
+                segment.close()
+        self.node = None
+
+    def kill(self):
+        self.disk.kill()
+        self.node = None
+
+    def create(self, name, partitions=2, retention="compact"):
+        self.node.create_feed(
+            {
+                "name": name,
+                "feed_id": self.host.randomness.token(16).hex(),
+                "partitions": partitions,
+                "retention": retention,
+            }
+        )
+        self.node.journal.sync()
+        return self.node.feeds.named(name)
+
+    def write(self, name, pairs):
+        """Writes (key, value) pairs, in one block a partition, and makes them durable."""
+        feed = self.node.feeds.named(name)
+        by_partition = {}
+        for key, value in pairs:
+            by_partition.setdefault(partition_of_hash(key_hash(key), len(feed.partitions)), []).append((key, value))
+        for number, rows in by_partition.items():
+            partition = feed.partitions[number]
+            self._numbers[name, number] = producer_seq = self._numbers.get((name, number), 0) + 1
+            keys, values = zip(*rows, strict=True)
+            block = encode_block(
+                keys, values, partition=number, producer_id=PRODUCER, producer_seq=producer_seq, compress=False
+            )
+            taken = partition.take(block, self.node.journal, now_us=self.host.clock.us, now=0.0)
+            for seq, row in enumerate(rows, taken.versions.first_seq):
+                self.rows[name, number, seq] = row
+            self.node.flusher.note(partition)
+        self.node.journal.sync()
+        for partition in feed.partitions:
+            partition.durable_through(partition.high_seq)
+
+    def flush(self, name, *numbers):
+        feed = self.node.feeds.named(name)
+
+        async def run():
+            for partition in feed.partitions:
+                if not numbers or partition.id in numbers:
+                    await self.node.flusher.flush(partition)
+
+        trio.run(run)
+
+    def trim(self):
+        async def run():
+            await self.node.flusher._trimmer.trim()
+
+        trio.run(run)
+
+    def fold(self, name):
+        """Folds what the policy chooses, and removes what was folded."""
+        feed = self.node.feeds.named(name)
+
+        async def run():
+            for partition in feed.partitions:
+                while await self.node.compactor.fold(partition, feed.info):
+                    pass
+            await self.node.flusher._trimmer.trim()
+
+        trio.run(run)
+
+    def drop(self, name):
+        self.node.drop_feed(self.node.feeds.named(name).info.feed_id)
+        self.node.journal.sync()
+        self.rows = {place: row for place, row in self.rows.items() if place[0] != name}
+
+    def flush_and_trim(self, name):
+        """All in segments, and the journal rotated so that nothing of it is kept."""
+        self.flush(name)
+        self.node.journal._rotate()
+        self.trim()
+
+
+def rows_of(node):
+    """What a running node holds, as ``MadeDirectory.rows``; feeds by name. Superseded rows that are kept count too."""
+    rows = {}
+    for feed in node.feeds:
+        for partition in feed.partitions:
+            for block in blocks_of(partition):
+                columns = block.columns()
+                for seq, key, value in zip(columns.seqs(), columns.keys(), columns.values(), strict=True):
+                    rows[feed.info.name, partition.id, seq] = key, value
+    return rows
+
+
+def blocks_of(partition):
+    for segment in partition.chain.segments:
+        index = 0
+        while index < segment.blocks:
+            blocks, index = segment.read_blocks(index, 1 << 20)
+            yield from blocks
+    yield from partition.tree.blocks_after(partition.flushed_seq)

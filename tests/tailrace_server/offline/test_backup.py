@@ -1,0 +1,332 @@
+import errno
+import random
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.tailrace_server.made_directory import DATA, MadeDirectory, blocks_of
+from tests.tailrace_server.offline.damage import files_of, make_directory
+
+import tailrace
+from tailrace_server.config import Config, Storage
+from tailrace_server.host.disk import RealDisk, read_file
+from tailrace_server.host.randomness import SystemRandomness
+from tailrace_server.identity import BadDirectory, load
+from tailrace_server.journal import DirectoryInUse, JournalDamaged
+from tailrace_server.manifest import ManifestDamaged
+from tailrace_server.node import open_node
+from tailrace_server.offline import marks
+from tailrace_server.offline.backup import TRIES_MAX, BackupFailed, backup
+from tailrace_server.offline.restore import restore
+from tailrace_server.offline.verify import verify
+
+TARGET, AGAIN = "/backup", "/again"
+
+
+def state_of(node):
+    """The latest value of each key, by feed."""
+    state = {}
+    for feed in node.feeds:
+        for partition in feed.partitions:
+            for block in blocks_of(partition):
+                columns = block.columns()
+                for key, value in zip(columns.keys(), columns.values(), strict=True):
+                    state[feed.info.name, key] = value
+    return state
+
+
+class Busy:
+    """A node that goes on with everything that it does, a step at each call; ``states`` after each write."""
+
+    def __init__(self, seed):
+        self.rnd = random.Random(seed)
+        self.made = MadeDirectory(journal_file_bytes_max=self.rnd.choice([1_000, 3_000, 50_000]))
+        self.made.create("orders", 2)
+        self.made.create("log", 1, "history")
+        self.state = {}
+        self.states = [{}]
+        self.restarts = 0
+
+    def write(self):
+        name = self.rnd.choice(["orders", "orders", "log"])
+        key = b"k%d" % self.rnd.randrange(12)
+        value = b"v%d" % len(self.states) + bytes(self.rnd.choice([0, 100]))
+        self.made.write(name, [(key, value)])
+        self.state = {**self.state, (name, key): value}
+        self.states.append(self.state)
+
+    def step(self):
+        choice = self.rnd.random()
+        name = self.rnd.choice(["orders", "log"])
+        if choice < 0.6:
+            self.write()
+        elif choice < 0.75:
+            self.made.flush(name)
+        elif choice < 0.85:
+            self.made.flush_and_trim(name)
+        elif choice < 0.95:
+            self.made.fold(name)
+        elif self.restarts < 3:
+            self.restarts += 1
+            if self.rnd.random() < 0.5:
+                self.made.stop()  # else it was killed: `MemoryDisk.kill` would kill the backup as well
+            self.made.start()
+
+    def steps(self, count):
+        for _ in range(count):
+            self.step()
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32), st.booleans())
+def test_what_is_restored_is_a_prefix_and_has_all_that_was_there_before(seed, linked):
+    busy = Busy(seed)
+    busy.steps(busy.rnd.randrange(60))
+    acknowledged = len(busy.states) - 1
+    disk = busy.made.disk
+    if not linked:
+        refuse_links_to(disk, TARGET)
+
+    def between(stage):
+        busy.steps(busy.rnd.randrange(12))
+        if not linked:
+            refuse_links_to(disk, TARGET)
+
+    taken = backup(disk, DATA, TARGET, 0, between=between)
+    disk.before = None
+    assert (taken.linked > 0) <= linked
+    assert not disk.exists(f"{DATA}/backup.new")
+    assert verify(disk, TARGET).problems == []
+    busy.steps(20)
+    restored = restore(disk, TARGET, AGAIN, busy.made.host.randomness)
+    assert restored.files
+    assert verify(disk, AGAIN).problems == []
+    busy.made.config = Config(AGAIN, storage=busy.made.config.storage)
+    node = busy.made.start_on(disk)
+    node.check()
+    found = state_of(node)
+    assert found in busy.states[acknowledged:], "a state that it was in, not before the backup began"
+    assert min(p.log.term for p in node.feeds.partitions()) > marks.RESTORED_TERMS
+    busy.made.config = Config(DATA, storage=busy.made.config.storage)
+    busy.made.start()
+    assert state_of(busy.made.node) == busy.state, "the original went on as if nothing had been"
+
+
+def refuse_links_to(disk, target):
+    """As if ``target`` were on another file system."""
+
+    def before(name, path):
+        if name == "link" and path.startswith(target):
+            raise OSError(errno.EXDEV, "Invalid cross-device link", path)
+
+    disk.before = before
+
+
+@pytest.fixture(scope="module")
+def stopped():
+    made = make_directory()
+    made.stop()
+    return made
+
+
+def test_a_backup_of_a_stopped_node_takes_its_lock(stopped):
+    disk = stopped.disk.fork()
+    seen = []
+
+    def between(stage):
+        with pytest.raises(BlockingIOError):
+            disk.lock(f"{DATA}/LOCK")
+        seen.append(stage)
+
+    backup(disk, DATA, TARGET, 17, between=between)
+    assert seen == ["journal", "feeds", "journal again", "copy"]
+    disk.lock(f"{DATA}/LOCK").close()
+    assert not any(disk.exists(f"{TARGET}/{name}") for name in ("CLEAN", "LOCK", "RESERVE"))
+
+
+def test_segments_are_linked_and_the_journal_is_copied(stopped):
+    disk = stopped.disk.fork()
+    taken = backup(disk, DATA, TARGET, 0)
+    for path in files_of(disk):
+        copy = path.replace(DATA, TARGET)
+        if disk.exists(copy):
+            assert (disk.names_now[copy] is disk.names_now[path]) == path.endswith(".seg"), path
+    assert taken.segments == taken.linked == sum(path.endswith(".seg") for path in files_of(disk))
+
+
+def test_copies_share_nothing(stopped):
+    disk = stopped.disk.fork()
+    taken = backup(disk, DATA, TARGET, 0, copies=True)
+    assert taken.linked == 0
+    assert taken.segments > 0
+    restore(disk, TARGET, AGAIN, stopped.host.randomness, copies=True)
+    assert len({inode.number for inode in disk.names_now.values()}) == len(disk.names_now)
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_file_system_without_links_is_copied(stopped, code):
+    disk = stopped.disk.fork()
+
+    def before(name, path):
+        if name == "link":
+            raise OSError(code, "no links here", path)
+
+    disk.before = before
+    taken = backup(disk, DATA, TARGET, 0)
+    assert taken.linked == 0
+    assert verify(disk, TARGET).problems == []
+
+
+def test_a_target_with_something_in_it_is_refused(stopped):
+    disk = stopped.disk.fork()
+    disk.make_directory(TARGET)
+    disk.create(f"{TARGET}/x").close()
+    with pytest.raises(BadDirectory, match="not empty"):
+        backup(disk, DATA, TARGET, 0)
+    marks.mark(disk, DATA, "BACKUP")
+    with pytest.raises(BadDirectory, match="not empty"):
+        restore(disk, DATA, TARGET, stopped.host.randomness)
+
+
+def test_an_interrupted_backup_is_no_backup(stopped, memory_disk):
+    for crash_at in range(1_000):
+        disk = stopped.disk.fork()
+        disk.crash_at(crash_at)
+        try:
+            backup(disk, DATA, TARGET, 0)
+        except memory_disk.Crashed:
+            disk.cut_power(random.Random(crash_at))
+            if disk.exists(f"{TARGET}/BACKUP"):
+                assert verify(disk, TARGET).problems == [], "the mark is there when all is"
+            else:
+                with pytest.raises(BadDirectory, match="no finished backup"):
+                    restore(disk, TARGET, AGAIN, stopped.host.randomness)
+            assert verify(disk, DATA).problems == []
+        else:
+            return
+    raise AssertionError("the backup has more steps than this test tries")
+
+
+def test_an_interrupted_restore_is_not_served(stopped, memory_disk):
+    disk = stopped.disk.fork()
+    backup(disk, DATA, TARGET, 0)
+    for crash_at in range(1_000):
+        crashed = disk.fork()
+        crashed.crash_at(crash_at)
+        try:
+            restore(crashed, TARGET, AGAIN, stopped.host.randomness)
+        except memory_disk.Crashed:
+            crashed.cut_power(random.Random(crash_at))
+            marked = [name for name in ("RESTORED", "RESTORING") if marks.is_marked(crashed, AGAIN, name)]
+            if marked == ["RESTORED"]:
+                assert verify(crashed, AGAIN).problems == []
+            elif not marked:
+                assert not crashed.exists(AGAIN) or crashed.names(AGAIN) in ([], ["RESTORING.new"])
+        else:
+            return
+    raise AssertionError("the restore has more steps than this test tries")
+
+
+def test_restore_makes_another_node_of_the_same_cluster(stopped):
+    disk = stopped.disk.fork()
+    backup(disk, DATA, TARGET, 0)
+    before = {path: bytes(inode.content) for path, inode in disk.names_now.items() if path.startswith(TARGET)}
+    restore(disk, TARGET, AGAIN, stopped.host.randomness)
+    old, new = load(disk, DATA), load(disk, AGAIN)
+    assert new.cluster_id == old.cluster_id
+    assert new.node_id != old.node_id
+    assert new.placement_id != old.placement_id
+    after = {path: bytes(inode.content) for path, inode in disk.names_now.items() if path.startswith(TARGET)}
+    assert after == before
+
+
+def test_damage_is_not_backed_up_without_a_word(stopped):
+    disk = stopped.disk.fork()
+    journal = [path for path in files_of(disk) if "/journal/" in path]
+    disk.flip(journal[-1], 8 * 200)
+    with pytest.raises(JournalDamaged, match="verify the directory"):
+        backup(disk, DATA, TARGET, 0)
+    disk = stopped.disk.fork()
+    segment = next(path for path in files_of(disk) if path.endswith(".seg"))
+    disk.remove(segment)
+    with pytest.raises(ManifestDamaged, match="is missing"):
+        backup(disk, DATA, TARGET, 0)
+
+
+def test_a_node_that_changes_too_fast_is_told(stopped):
+    disk = stopped.disk.fork()
+    count = [0]
+
+    def between(stage):
+        if stage == "journal again":
+            [*_, newest] = (path for path in files_of(disk) if "/journal/" in path)
+            data = read_file(disk, newest)
+            disk.remove(newest)
+            file = disk.create(newest)
+            file.write_at(0, (data,), len(data))
+            count[0] += 1
+
+    with pytest.raises(BackupFailed, match="quieter time"):
+        backup(disk, DATA, TARGET, 0, between=between)
+    assert count[0] == TRIES_MAX
+
+
+def test_a_half_repaired_directory_is_not_backed_up(stopped):
+    disk = stopped.disk.fork()
+    marks.mark(disk, DATA, marks.REPAIRING_NAME)
+    with pytest.raises(BadDirectory, match="tailrace repair"):
+        backup(disk, DATA, TARGET, 0)
+
+
+async def test_a_backup_of_a_running_node_under_writes(tmp_path):
+    """A writer, flushes, folds and trims go on; what is restored has all that was acknowledged before it began."""
+    disk = RealDisk()
+    storage = Storage(
+        segment_bytes=20_000,
+        journal_file_bytes_max=50_000,
+        journal_bytes_max=150_000,
+        reserve_bytes=0,
+        free_bytes_min=0,
+    )
+    data, target, again = (str(tmp_path / name) for name in ("data", "backup", "again"))
+    acknowledged, sent = [], []
+
+    async def write(feed, first_written):
+        number = 0
+        while True:
+            rows = [tailrace.Put(b"%d" % (n % 500), b"%d" % n + bytes(200)) for n in range(number, number + 50)]
+            sent.append(rows)
+            await feed.write(rows)
+            acknowledged.append(rows)
+            number += 50
+            if number == 5_000:
+                first_written.set()
+
+    async with (
+        open_node(Config(data, listen=("127.0.0.1", 0), storage=storage)) as node,
+        tailrace.connect(f"tailrace://127.0.0.1:{node.listening[1]}") as client,
+        trio.open_nursery() as nursery,
+    ):
+        feed = await client.create_feed("orders", partitions=1)
+        first_written = trio.Event()
+        nursery.start_soon(write, feed, first_written)
+        await first_written.wait()
+        before = len(acknowledged)
+        with pytest.raises(DirectoryInUse):
+            verify(disk, data)
+        taken = await trio.to_thread.run_sync(backup, disk, data, target, 0)
+        assert taken.segments > 0
+        nursery.cancel_scope.cancel()
+    assert verify(disk, target).problems == []
+    restore(disk, target, again, SystemRandomness())
+    async with open_node(Config(again, listen=("127.0.0.1", 0), storage=storage)) as node:
+        [partition] = node.feeds.partitions()
+        count = partition.high_seq // 50
+        assert partition.high_seq == 50 * count
+        assert before <= count <= len(sent)
+        state = {}
+        for rows in sent[:count]:
+            state |= {("orders", row.key): row.value for row in rows}
+        assert state_of(node) == state
+        assert partition.log.term > marks.RESTORED_TERMS

@@ -1,0 +1,134 @@
+import json
+
+import pytest
+import trio
+
+import tailrace
+from tailrace.cli.commands import installed_commands, invoke, make_app, run
+from tailrace_server.config import Config
+from tailrace_server.node import open_node
+from tailrace_server.offline import commands
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = str(tmp_path / "data")
+
+    async def write():
+        async with (
+            open_node(Config(path, listen=("127.0.0.1", 0))) as node,
+            tailrace.connect(f"tailrace://127.0.0.1:{node.listening[1]}") as client,
+        ):
+            feed = await client.create_feed("orders", partitions=2)
+            for number in range(20):
+                await feed.put(b"k%d" % number, b"v")
+            for partition in node.feeds.named("orders").partitions:
+                await node.flusher.flush(partition)
+            await node.flusher._trimmer.trim()  # the feed gets its FEED
+
+    trio.run(write)
+    return path
+
+
+@pytest.fixture
+def segment(data, tmp_path):
+    return next((tmp_path / "data" / "feeds").glob("*/*/*.seg"))
+
+
+def flip(path, offset):
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
+
+
+def lines(capsys):
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_commands_are_found():
+    assert {"verify", "repair", "backup", "restore"} <= installed_commands().keys()
+
+
+def test_verify_of_a_good_directory(data, capsys):
+    assert run(["verify", data]) == 0
+    out = capsys.readouterr().out
+    assert "everything is in order" in out
+    assert "segment" in out
+    assert run(["verify", data, "--files", "--json"]) == 0
+    *files, summary = lines(capsys)
+    assert summary["ok"] is True
+    assert summary["files"] == len(files)
+    assert {file["state"] for file in files} == {"ok"}
+
+
+def test_verify_of_a_damaged_one_names_file_and_offset_and_fails(data, segment, capsys):
+    flip(segment, 64 + 96 + 3)
+    assert run(["verify", data]) == 1
+    captured = capsys.readouterr()
+    assert segment.name in captured.out
+    assert "checksum" in captured.out
+    assert captured.err == ""
+    assert run(["verify", data, "--json"]) == 1
+    *files, summary = lines(capsys)
+    assert summary["ok"] is False
+    [bad] = [file for file in files if file["state"] == "problem"]
+    assert bad["findings"][0]["offset"] == 64
+
+
+def test_repair_says_what_it_would_do_then_does_it(data, segment, capsys, tmp_path):
+    flip(segment, 64 + 96 + 3)
+    for path in (tmp_path / "data" / "journal").iterdir():
+        path.unlink()
+    assert run(["repair", data, "--dry-run"]) == 0
+    assert "lost: feed" in capsys.readouterr().out
+    assert run(["verify", data]) == 1
+    capsys.readouterr()
+    assert run(["repair", data, "--json"]) == 0
+    [outcome] = lines(capsys)
+    assert outcome["actions"]
+    assert outcome["lost"]
+    assert (tmp_path / "data" / "lost").is_dir()
+    assert run(["verify", data]) == 0
+    capsys.readouterr()
+    assert run(["repair", data]) == 0
+    assert "nothing to repair" in capsys.readouterr().out
+
+
+def test_backup_and_restore(data, tmp_path, capsys):
+    target, again = str(tmp_path / "backup"), str(tmp_path / "again")
+    assert run(["backup", data, target, "--json"]) == 0
+    [taken] = lines(capsys)
+    assert taken["segments"] == taken["linked"] > 0
+    assert run(["restore", target, again]) == 0
+    assert "files" in capsys.readouterr().out
+    assert run(["backup", data, target]) == 1
+    assert "not empty" in capsys.readouterr().err
+
+    async def read():
+        async with (
+            open_node(Config(again, listen=("127.0.0.1", 0))) as node,
+            tailrace.connect(f"tailrace://127.0.0.1:{node.listening[1]}") as client,
+        ):
+            return [item.key async for item in client.feed("orders").items()]
+
+    assert sorted(trio.run(read)) == sorted(b"k%d" % number for number in range(20))
+
+
+def test_what_is_no_data_directory_is_one_line(tmp_path, capsys):
+    for command in (
+        ["verify", str(tmp_path)],
+        ["repair", str(tmp_path)],
+        ["backup", str(tmp_path), str(tmp_path / "b")],
+    ):
+        assert run(command) == 1
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_bar_is_shown_where_people_look(data, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert invoke(make_app({"verify": installed_commands()["verify"]}), ["verify", data]) == 0
+    with commands._watching("verify") as watcher:
+        watcher.expect(10)
+        watcher.begin("/data/x")
+        watcher.read(10)
+    assert "everything is in order" in capsys.readouterr().out

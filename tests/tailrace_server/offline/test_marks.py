@@ -1,0 +1,86 @@
+import contextlib
+import random
+
+import pytest
+from tests.tailrace_server.made_directory import DATA, MadeDirectory
+
+from tailrace_server import identity
+from tailrace_server.host.disk import read_file
+from tailrace_server.identity import BadDirectory
+from tailrace_server.offline import marks
+
+
+@pytest.fixture
+def made():
+    made = MadeDirectory()
+    made.create("orders")
+    made.write("orders", [(b"k", b"v")])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("RESTORING", "restore again"), ("REPAIRING", "tailrace repair"), ("BACKUP", "tailrace restore")]
+)
+def test_a_directory_with_such_a_mark_is_not_served(made, name, told):
+    made.stop()
+    marks.mark(made.disk, DATA, name)
+    before = sorted(made.disk.names_now)
+    with pytest.raises(BadDirectory, match=told):
+        made.start()
+    assert sorted(made.disk.names_now) == before
+    marks.unmark(made.disk, DATA, name)
+    made.start()
+
+
+@pytest.mark.parametrize("by_mark", [True, False])
+def test_a_restored_directory_begins_a_branch_with_a_term_far_above(made, by_mark):
+    [before] = {p.log.term for p in made.node.feeds.partitions()}
+    old = made.node.identity
+    made.stop()
+    if by_mark:
+        marks.mark_restored(made.disk, DATA, made.host.randomness)
+    node = made.start(restored=not by_mark)
+    assert {p.log.term for p in node.feeds.partitions()} == {before + marks.RESTORED_TERMS}
+    assert all(p.log[0].base == p.high_seq for p in node.feeds.partitions())
+    assert node.identity.cluster_id == old.cluster_id
+    assert node.identity.node_id != old.node_id
+    assert node.identity.placement_id != old.placement_id
+    assert "restored" in node.unclean_start
+    assert not marks.is_restored(made.disk, DATA)
+    made.stop()
+    assert {p.log.term for p in made.start().feeds.partitions()} == {before + marks.RESTORED_TERMS}
+
+
+def test_the_mark_goes_only_when_the_branches_are_durable(made, memory_disk):
+    made.stop()
+    marks.mark_restored(made.disk, DATA, made.host.randomness)
+    for crash_at in range(1_000):
+        disk = made.disk.fork()
+        disk.crash_at(crash_at)
+        try:
+            made.start_on(disk)
+        except memory_disk.Crashed:
+            disk.cut_power(random.Random(crash_at))
+            node = made.start_on(disk)
+            assert min(p.log.term for p in node.feeds.partitions()) > marks.RESTORED_TERMS
+        else:
+            return
+    raise AssertionError("the start has more steps than this test tries")
+
+
+def test_what_was_never_a_node_s_is_not_restored(memory_disk):
+    disk = memory_disk()
+    disk.make_directory(DATA)
+    with pytest.raises(BadDirectory, match="nothing that could have been restored"):
+        marks.mark_restored(disk, DATA, None)
+
+
+def test_node_has_a_checksum(made):
+    path = f"{DATA}/NODE"
+    good = identity.load(made.disk, DATA)
+    data = bytes(read_file(made.disk, path))
+    for bit in range(8 * len(data)):
+        made.disk.flip(path, bit)
+        with contextlib.suppress(BadDirectory):
+            assert identity.load(made.disk, DATA) == good, "a flip that is not noticed changes nothing"
+        made.disk.flip(path, bit)

@@ -1,0 +1,170 @@
+import errno
+import random
+
+import pytest
+from tests.tailrace_server.made_directory import DATA, rows_of
+from tests.tailrace_server.offline.damage import check_repaired, files_of, make_directory, repaired
+
+from tailrace_server.host.disk import read_file
+from tailrace_server.identity import BadDirectory, load
+from tailrace_server.journal import DirectoryInUse
+from tailrace_server.manifest import FeedFile
+from tailrace_server.offline.verify import verify
+
+
+@pytest.fixture(scope="module")
+def stopped():
+    made = make_directory()
+    made.stop()
+    return made
+
+
+def problems(disk):
+    return {(file.path, finding.offset): finding for file, finding in verify(disk, DATA).problems}
+
+
+def test_a_good_directory_has_no_problem_and_is_not_changed(stopped):
+    disk = stopped.disk.fork()
+    before = {path: bytes(disk.names_now[path].content) for path in files_of(disk)}
+    report = verify(disk, DATA)
+    assert report.problems == report.notes == []
+    assert {path: bytes(disk.names_now[path].content) for path in files_of(disk)} == before
+    kinds = {kind: files for kind, files, _, _ in report.kinds()}
+    assert kinds.keys() == {"node", "uptime", "mark", "lock", "journal", "feed", "manifest", "segment"}
+    assert kinds["feed"] == 2
+    assert kinds["manifest"] == 3
+    assert report.summary()["ok"] is True
+    assert [file.to_json()["state"] for file in report.files] == ["ok"] * len(report.files)
+    paths = {f"{DATA}/{file.path}" for file in report.files}
+    assert paths >= set(files_of(disk)), "every file is in the report"
+
+
+def test_a_directory_of_a_killed_node_has_no_problem_either():
+    made = make_directory()
+    made.kill()
+    assert verify(made.disk, DATA).problems == []
+
+
+def test_what_a_power_cut_leaves_is_no_problem():
+    made = make_directory()
+    for seed in range(30):
+        disk = made.disk.fork()
+        disk.cut_power(random.Random(seed))
+        assert verify(disk, DATA).problems == []
+
+
+def test_every_flip_is_found_or_in_bytes_that_do_not_count(stopped):
+    """Every kind of file, at places spread over it; a flip that is not found leaves all that is served as it was."""
+    rows = rows_of(stopped.start_on(stopped.disk.fork()))
+    rnd = random.Random(1)
+    unseen = set()
+    for path in files_of(stopped.disk):
+        bits = 8 * len(stopped.disk.names_now[path].content)
+        for bit in {0, bits - 1, *(rnd.randrange(bits) for _ in range(12))}:
+            disk = stopped.disk.fork()
+            disk.flip(path, bit)
+            if problems(disk):
+                continue
+            unseen.add(path)
+            assert load(disk, DATA) == load(stopped.disk, DATA)
+            node = stopped.start_on(disk)
+            assert rows_of(node) == rows
+            assert node.unclean_start is None
+    assert unseen <= {f"{DATA}/NODE"}, "upper case hexadecimal digits, and spaces, mean the same"
+
+
+def test_problems_name_the_file_the_place_and_what_they_mean(stopped):
+    disk = stopped.disk.fork()
+    segment = next(path for path in files_of(disk) if path.endswith(".seg"))
+    disk.flip(segment, 8 * (64 + 96 + 3))
+    found = problems(disk)
+    place = segment.removeprefix(f"{DATA}/"), 64
+    assert "checksum" in found[place].what
+    assert "cannot be served" in found[place].means
+
+
+def test_missing_files_are_found(stopped):
+    for path in files_of(stopped.disk):
+        disk = stopped.disk.fork()
+        disk.remove(path)
+        is_optional = path.endswith(("/UPTIME", "/CLEAN"))
+        # The journal is trimmed at its beginning, and what its oldest file said may have its home elsewhere.
+        is_oldest = path == min(p for p in files_of(stopped.disk) if "/journal/" in p)
+        assert bool(problems(disk)) or is_optional or is_oldest, path
+
+
+def test_an_unreadable_place_is_found(stopped):
+    for path in files_of(stopped.disk):
+        disk = stopped.disk.fork()
+
+        def before(name, called, path=path):
+            if name == "read_at" and called == path:
+                raise OSError(errno.EIO, "Input/output error", called)
+
+        disk.before = before
+        assert any(file == path.removeprefix(f"{DATA}/") for file, _ in problems(disk)), path
+
+
+def test_leftovers_are_notes(stopped):
+    disk = stopped.disk.fork()
+    directory = next(path for path in files_of(disk) if path.endswith("MANIFEST")).removesuffix("/MANIFEST")
+    for path in (f"{directory}/x.new", f"{DATA}/journal/00000099.log.new", f"{DATA}/what"):
+        disk.create(path).close()
+    segment = next(path for path in files_of(disk) if path.endswith(".seg"))
+    other = disk.create(f"{directory}/{'ab' * 16}.seg")
+    other.write_at(0, (read_file(disk, segment),), len(read_file(disk, segment)))
+    report = verify(disk, DATA)
+    assert report.problems == []
+    assert len(report.notes) == 4
+
+
+def test_a_dropped_feed_is_a_note(stopped):
+    disk = stopped.disk.fork()
+    feed = next(path for path in files_of(disk) if path.endswith("FEED"))
+    report = verify(disk, DATA)
+    disk.rename(feed, f"{feed}.dropped")
+    report = verify(disk, DATA)
+    assert any("was dropped" in finding.what for _, finding in report.notes)
+
+
+def test_two_feeds_of_one_name_are_a_problem(stopped):
+    disk = stopped.disk.fork()
+    node = stopped.start_on(disk)
+    feed = node.feeds.named("log")
+    info = feed.info._replace(feed_id=b"x" * 16)
+    node.store.write_feed(FeedFile(info, b"b" * 16))
+    node.journal.close()
+    disk.kill()
+    assert any("the name 'log' too" in finding.what for finding in problems(disk).values())
+    repaired(stopped, disk)
+    names = {found.info.name for found in stopped.start_on(disk).feeds}
+    assert {"log", "orders"} < names
+    assert len(names) == 3
+
+
+def test_a_directory_that_a_node_has_is_refused(stopped):
+    disk = stopped.disk.fork()
+    lock = disk.lock(f"{DATA}/LOCK")
+    with pytest.raises(DirectoryInUse, match="stop it"):
+        verify(disk, DATA)
+    lock.close()
+    verify(disk, DATA)
+
+
+def test_what_is_no_data_directory_is_refused_and_left_alone(memory_disk):
+    disk = memory_disk()
+    disk.make_directory("/other")
+    with pytest.raises(BadDirectory, match="no data directory"):
+        verify(disk, "/other")
+    assert disk.names("/other") == []
+
+
+def test_a_journal_that_ends_before_the_mark_of_a_clean_stop_says_is_a_problem(stopped):
+    disk = stopped.disk.fork()
+    path = max(path for path in files_of(disk) if "/journal/" in path)
+    content = disk.content(path)
+    del content[-8:]
+    assert any("the journal ended at" in finding.what for _, finding in verify(disk, DATA).problems)
+    outcome = repaired(stopped, disk)
+    _, missing = check_repaired(stopped, disk, outcome.lost.seqs)
+    assert missing, "the last block was in the record that was cut"

@@ -1,0 +1,151 @@
+"""A consumer of one connection that keeps what it is told, and asserts all that it may rely on."""
+
+from __future__ import annotations
+
+from tailrace.block import Block
+from tailrace.wire.frames import FrameDecoder
+from tailrace.wire.messages import SnapshotStartMessage, StreamEnd, decode_number, decode_seq
+from tailrace.wire.opcodes import Opcode
+from tailrace_server.segment import SegmentDamaged
+
+
+class Held:
+    """What a consumer has of one stream: the state up to ``seq``, and the snapshot that it is in."""
+
+    def __init__(self, partition, seq, state, promised=0, partial=False):
+        self.partition = partition
+        self.seq = seq
+        self.stood = seq  # the last seq where it could stand
+        self.state = state
+        self.promised = promised
+        self.snapshot = None  # (after, last) while inside of one
+        self.complete = not partial  # it may stand at the end of each block
+        self.purge_seq = None  # as told when it began at 0
+        self.trimmed = 0  # what had been trimmed then
+        self.starts = []  # of every SNAPSHOT_START: (after, last, complete)
+        self.end = None
+
+    @property
+    def may_stand(self):
+        """The state here is one that the partition was in."""
+        return self.complete or self.snapshot is None
+
+    def check(self):
+        self.stood = self.seq
+        expected = self.partition.state_at(self.seq, self.trimmed)
+        assert self.state == expected, f"another state than the partition's at {self.seq}"
+
+
+class Consumer:
+    """``streams`` are `Held` by stream id."""
+
+    def __init__(self, rounds):
+        self.rounds = rounds
+        self.decoder = FrameDecoder()
+        self.streams = {}
+        self.on_returned = lambda opcode, cookie: None
+        self.log = []  # (opcode name, stream id)
+        self.passes = 0
+        self.loads = []  # under way
+        self.failures = []
+
+    def add(self, id, partition, seq=0, *, promised=0, state=None, partial=False):
+        """A stream that is about to begin at ``seq``, with the state of then."""
+        state = partition.state_at(seq) if state is None else dict(state)
+        self.streams[id] = Held(partition, seq, state, promised, partial)
+
+    def read(self, bytes_max=1 << 20):
+        """Reads what is sent next; the bytes of blocks in it."""
+        size = 0
+        for frame in self.decoder.receive_data(b"".join(self.rounds.next_buffers(bytes_max))):
+            self.log.append((frame.opcode.name, frame.id))
+            if frame.opcode is Opcode.BLOCK:
+                size += len(frame.body)
+            self.receive(frame)
+        assert not self.decoder.held_bytes
+        for stream, part in self.rounds.next_loads():
+            stream.partition.pins.pin(part.segment)  # as a connection does: the stream may be closed meanwhile
+            self.loads.append((stream, part))
+        return size
+
+    def load(self, index=0):
+        """Ends one of the loads that are under way."""
+        stream, part = self.loads.pop(index)
+        try:
+            blocks, following = part.load()
+        except SegmentDamaged as error:
+            self.failures.append(error)
+            self.rounds.load_failed(stream, str(error))
+        else:
+            self.rounds.loaded(stream, part, blocks, following)
+        finally:
+            stream.partition.pins.unpin(part.segment)
+
+    def read_all(self):
+        """Reads and loads until nothing more comes, granting everything; the names of the frames of each stream."""
+        self.log.clear()
+        for _ in range(10_000):
+            size = self.read()
+            self.rounds.credit(size)
+            while self.loads:
+                self.load()
+            if not size and not self.rounds.has_news and not self.loads:
+                return list(self.log)
+        raise AssertionError("it never rests")
+
+    def receive(self, frame):
+        match frame.opcode:
+            case Opcode.SNAPSHOT_START:
+                self._start(self.streams[frame.id], SnapshotStartMessage.decode(frame.body))
+            case Opcode.BLOCK:
+                self._block(self.streams[frame.id], Block.parse(frame.body))
+            case Opcode.SNAPSHOT_END:
+                self._end(self.streams[frame.id], decode_seq(frame.body, "")[1])
+            case Opcode.STREAM_END:
+                self.streams[frame.id].end = StreamEnd.decode(frame.body)
+            case Opcode.ROUND_COMPLETE:
+                self.passes += 1
+                assert decode_number(frame.body, "") == self.passes
+            case Opcode.BARRIER_REACHED | Opcode.BARRIER_LOST:
+                self.on_returned(frame.opcode, bytes(frame.body))
+
+    @staticmethod
+    def _start(held, start):
+        assert start.after_seq <= held.seq <= start.last_seq
+        assert start.after_seq < start.last_seq, "a snapshot of nothing"
+        assert start.last_seq >= held.promised
+        if held.snapshot is not None:  # it was moved from memory to segments
+            assert start.after_seq == held.snapshot[0]
+            assert start.last_seq >= held.snapshot[1]
+        if held.seq == 0:
+            held.purge_seq, held.trimmed = start.purge_seq, held.partition.trim_seq
+        held.snapshot = (start.after_seq, start.last_seq)
+        held.complete = start.complete
+        held.starts.append((*held.snapshot, start.complete))
+
+    @staticmethod
+    def _block(held, block):
+        header = block.header
+        assert held.snapshot is not None
+        assert header.last_seq <= held.snapshot[1], "more than was announced"
+        assert header.last_seq > held.seq or not held.complete, "sent twice"
+        columns = block.columns()
+        for seq, key, value in zip(columns.seqs(), columns.keys(), columns.values(), strict=True):
+            if seq <= held.seq:
+                continue
+            if held.complete:
+                assert seq == held.seq + 1, "something was left out"
+            if value is None:
+                held.state.pop(key, None)
+            else:
+                held.state[key] = bytes(value)
+            held.seq = seq
+        if held.may_stand:
+            held.check()
+
+    @staticmethod
+    def _end(held, seq):
+        assert held.snapshot is not None
+        assert seq == held.snapshot[1] >= held.seq
+        held.seq, held.snapshot = seq, None
+        held.check()

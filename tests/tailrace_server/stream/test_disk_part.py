@@ -1,0 +1,65 @@
+import pytest
+from tests.tailrace_server.stored import StoredPartition
+
+from tailrace_server.segment import SegmentDamaged
+from tailrace_server.stream import disk_part as module
+from tailrace_server.stream.disk_part import DiskPart
+
+
+@pytest.fixture
+def partition():
+    """A segment of the blocks 1..2, 3..4, 5..6."""
+    made = StoredPartition()
+    for _ in range(3):
+        made.write(rows=2)
+    made.sync()
+    made.flush()
+    return made
+
+
+def part_of(partition, after_seq=0):
+    return DiskPart(partition.chain.segments[0], after_seq, partition.pins)
+
+
+def read(part):
+    """(first, last) of the blocks of each load."""
+    loads = []
+    while not part.is_done:
+        assert part.needs_load
+        assert part.next_block() is None
+        part.loaded(*part.load())
+        loads.append([])
+        while (block := part.next_block()) is not None:
+            loads[-1].append((block.header.first_seq, block.header.last_seq))
+    assert not part.needs_load
+    return loads
+
+
+@pytest.mark.parametrize(("after_seq", "begin"), [(0, 0), (1, 0), (2, 1), (4, 2), (5, 2), (6, 3), (9, 3)])
+def test_it_begins_with_the_block_that_has_more(partition, after_seq, begin):
+    loads = read(part_of(partition, after_seq))
+    assert [block for load in loads for block in load] == [(1, 2), (3, 4), (5, 6)][begin:]
+
+
+def test_a_chunk_at_a_time(partition, monkeypatch):
+    assert len(read(part_of(partition))) == 1
+    monkeypatch.setattr(module, "CHUNK_BYTES", 1)
+    assert read(part_of(partition)) == [[(1, 2)], [(3, 4)], [(5, 6)]]
+
+
+def test_it_pins_its_segment_until_it_is_closed(partition):
+    part = part_of(partition)
+    partition.pins.retire(partition.chain.segments)
+    assert partition.pins.take_free() == []
+    part.loaded(*part.load())
+    part.close()
+    assert part.next_block() is None
+    assert partition.pins.take_free() == list(partition.chain.segments)
+
+
+def test_damage_is_told_with_its_place(partition):
+    segment = partition.chain.segments[0]
+    partition.disk.flip(segment.path, 8 * 70)
+    with pytest.raises(SegmentDamaged, match="damaged at offset 64") as caught:
+        part_of(partition).load()
+    assert (caught.value.path, caught.value.offset) == (segment.path, 64)

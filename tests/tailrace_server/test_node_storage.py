@@ -1,0 +1,253 @@
+"""A node's storage over real connections: writers that wait, gets and streams of what was flushed, damage."""
+
+import contextlib
+import dataclasses
+import errno
+import os
+
+import pytest
+import trio
+
+import tailrace
+from tailrace import Mutations
+from tailrace.block import Block
+from tailrace.errors import NoSpace, VersionConflict
+from tailrace.failover import FailoverLog
+from tailrace.model import EndReason, Level
+from tailrace.wire.messages import StreamEnd, StreamRequest, encode_number
+from tailrace.wire.opcodes import Opcode
+from tailrace_server import requests
+from tailrace_server.config import Storage
+from tailrace_server.stream import partition_stream
+
+
+@pytest.fixture
+def node_config(node_config):
+    """Room for a few small blocks; nothing is flushed for its age."""
+    storage = Storage(memory_bytes_max=100_000, flush_age_s=1e9, reserve_bytes=0, free_bytes_min=0)
+    return dataclasses.replace(node_config, storage=storage)
+
+
+class Gate:
+    """Stands before every pass of the flusher while it is shut."""
+
+    def __init__(self, node):
+        self.event = trio.Event()
+        self.pass_once = node.flusher.pass_once
+        node.flusher.pass_once = self.wait
+
+    async def wait(self):
+        await self.event.wait()
+        await self.pass_once()
+
+
+async def until(condition):
+    while not condition():
+        await trio.lowlevel.checkpoint()
+
+
+async def flush(node):
+    """Everything that is durable goes to segments. The node's own task has to stand before a `Gate`."""
+    for partition in node.feeds.partitions():
+        await node.flusher.flush(partition)
+
+
+async def fill(feed, count, begin=0):
+    for number in range(begin, begin + count):
+        await feed.put(b"%d" % number, os.urandom(2_000))
+
+
+class Collector:
+    """Reads a stream in a task of its own."""
+
+    def __init__(self, feed):
+        self.feed = feed
+        self.rows = []
+        self.stream = None
+
+    async def run(self, *, task_status=trio.TASK_STATUS_IGNORED):
+        async with self.feed.consume() as self.stream:
+            task_status.started(self)
+            async for event in self.stream:
+                if isinstance(event, Mutations):
+                    self.rows += [(mutation.key, mutation.value) for mutation in event]
+
+
+@pytest.fixture
+async def collect(running, feed, nursery):
+    """A function that starts a `Collector` on a connection of its own."""
+    async with tailrace.connect(running.url, retry_for=20) as other, trio.open_nursery() as tasks:
+
+        async def start():
+            return await tasks.start(Collector(await other.create_feed("orders", partitions=4)).run)
+
+        yield start
+        tasks.cancel_scope.cancel()
+
+
+def written(node):
+    return sum(partition.high_seq for partition in node.feeds.partitions())
+
+
+# Back-pressure
+
+
+async def test_writers_wait_at_the_bound_and_others_go_on(running, feed, collect):
+    node = running.node
+    gate, collector = Gate(node), await collect()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fill, feed, 100)
+        await until(lambda: node.memory.must_wait)
+        await collector.stream.barrier()
+        before = written(node)
+        assert len(collector.rows) == before < 100
+        assert node.memory.used < node.memory.bytes_max + 10_000, "by one block at most"
+        assert await collector.feed.get(b"0") is not None
+        await collector.stream.barrier()
+        assert written(node) == before
+        gate.event.set()
+    await collector.stream.barrier()
+    assert len(collector.rows) == 100
+    assert node.memory.used < node.memory.bytes_max
+
+
+async def test_a_node_whose_flusher_is_stuck_refuses_writes(running, feed, collect, monkeypatch):
+    node, collector = running.node, await collect()
+    flush_one = node.flusher.flush
+
+    async def fail(partition):
+        raise OSError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(node.flusher, "flush", fail)
+    with pytest.raises(NoSpace, match="the disk is broken"):
+        await fill(feed, 100)
+    await collector.stream.barrier()
+    assert len(collector.rows) == written(node)
+    assert await feed.get(b"0") is not None
+    assert not node.status()["healthy"]
+    assert "the disk is broken" in node.status()["failure"]
+    monkeypatch.setattr(node.flusher, "flush", flush_one)
+    await node.flusher.pass_once()
+    await feed.put(b"more", b"v")
+    assert node.status()["healthy"]
+
+
+# What was flushed
+
+
+async def test_gets_and_streams_of_what_was_flushed(running, feed, collect):
+    node = running.node
+    Gate(node)
+    await fill(feed, 10)
+    await flush(node)
+    await feed.delete(b"3")
+    await feed.put(b"4", b"new")
+    await flush(node)
+    await feed.put(b"5", b"newest")
+    collector = await collect()
+    await collector.stream.barrier()
+    state = dict(collector.rows)
+    assert (len(state), state[b"3"], state[b"4"], state[b"5"]) == (10, None, b"new", b"newest")
+    found = await feed.get_many([b"3", b"4", b"5", b"6"])
+    assert [item and item.value for item in found] == [None, b"new", b"newest", state[b"6"]]
+    await running.kill()
+    await running.start()
+    found = await feed.get_many([b"3", b"4", b"5", b"6"])
+    assert [item and item.value for item in found] == [None, b"new", b"newest", state[b"6"]]
+
+
+async def test_a_slow_consumer_goes_on_from_segments(running, feed, raw, monkeypatch):
+    """It has granted little, so what it has not taken is flushed under it."""
+    monkeypatch.setattr(partition_stream, "HELD_BYTES_MAX", 0)
+    node = running.node
+    Gate(node)
+    feed_id = (await feed.resolve()).feed_id
+    await feed.put(b"first", b"v")
+    partition = next(p for p in node.feeds.partitions() if p.high_seq)
+    for _ in range(20):
+        await feed.put(b"first", os.urandom(2_000))
+    async with raw() as connection:
+        await connection.hello(window_bytes=3_000)
+        request = StreamRequest(feed_id, partition.id, FailoverLog(), 0, 0, 0, None, None, Level.DISK)
+        await connection.send(request.encode(9))
+        opcodes = [(await connection.receive()).opcode for _ in range(4)]
+        assert opcodes == [Opcode.STREAM_OK, Opcode.SNAPSHOT_START, Opcode.BLOCK, Opcode.BLOCK]
+        await flush(node)
+        assert node.memory.used == 0
+        seqs = []
+        while not seqs or seqs[-1] < 21:
+            await connection.send(encode_number(Opcode.CREDIT, 3_000))
+            frame = await connection.receive()
+            opcodes.append(frame.opcode)
+            if frame.opcode is Opcode.BLOCK:
+                header = Block.parse(frame.body).header
+                seqs += range(header.first_seq, header.last_seq + 1)
+        assert opcodes.count(Opcode.SNAPSHOT_START) == 2
+        assert seqs == list(range(3, 22))
+
+
+async def test_hazard_18_look_up_and_append_are_one_step(running, feed, monkeypatch):
+    """Many conditional writes of one key, in steps, while what they look at moves to segments: one of them wins."""
+    monkeypatch.setattr(requests, "STEP_SECONDS", 0.0)
+    node = running.node
+    Gate(node)
+    won = []
+
+    async def put(feed, key, number):
+        with contextlib.suppress(VersionConflict):
+            await feed.put(key, b"%d" % number, if_absent=True)
+            won.append((key, b"%d" % number))
+
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(tailrace.connect(running.url)) for _ in range(6)]
+        feeds = [await client.create_feed("orders", partitions=4) for client in clients]
+        for key in (b"x", b"y", b"z"):
+            await fill(feed, 10)
+            async with trio.open_nursery() as nursery:
+                for number, other in enumerate(feeds):
+                    nursery.start_soon(put, other, key, number)
+                nursery.start_soon(flush, node)
+    assert sorted(key for key, _ in won) == [b"x", b"y", b"z"]
+    for key, value in won:
+        assert (await feed.get(key)).value == value
+
+
+# Damage
+
+
+def damage(path):
+    """One bit of the first block is another one."""
+    with open(path, "r+b") as file:
+        file.seek(200)
+        byte = file.read(1)
+        file.seek(200)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+async def test_damage_that_a_stream_meets_is_told(running, feed, raw):
+    node = running.node
+    Gate(node)
+    feed_id = (await feed.resolve()).feed_id
+    await fill(feed, 20)
+    await flush(node)
+    partition, other = [p for p in node.feeds.partitions() if p.chain.segments][:2]
+    path = partition.chain.segments[0].path
+    damage(path)
+    async with raw() as connection:
+        await connection.hello()
+        for id, number in ((1, partition.id), (2, other.id)):
+            request = StreamRequest(feed_id, number, FailoverLog(), 0, 0, 0, None, None, Level.DISK)
+            await connection.send(request.encode(id))
+        ends, seqs = {}, 0
+        while not ends or seqs < other.high_seq:
+            frame = await connection.receive()
+            if frame.opcode is Opcode.STREAM_END:
+                ends[frame.id] = StreamEnd.decode(frame.body)
+            elif frame.opcode is Opcode.BLOCK and frame.id == 2:
+                seqs = Block.parse(frame.body).header.last_seq
+        assert set(ends) == {1}
+        assert ends[1].reason is EndReason.ERROR
+        assert f"{path} is damaged at offset 64" in ends[1].message
+    assert not node.status()["healthy"]
+    assert path in node.status()["failure"]
+    assert partition.damage is None, "what can be read of it is served"

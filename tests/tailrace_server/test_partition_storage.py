@@ -1,0 +1,242 @@
+"""A partition of which some is in segments: by key, with conditions, and what memory and journal still hold of it."""
+
+import contextlib
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.tailrace_server.stored import FakeJournal, StoredPartition
+
+from tailrace.block import encode_block
+from tailrace.errors import VersionConflict
+from tailrace.model import Version
+from tailrace.wire.messages import WriteFlag
+from tailrace_server.chain import Chain, LostSegment
+from tailrace_server.lookup import Lookup
+from tailrace_server.memory import MemoryAccount
+from tailrace_server.partition import Partition
+from tailrace_server.segment import SegmentDamaged
+
+
+class Made:
+    """A partition with its journal; what is taken is durable at once."""
+
+    def __init__(self):
+        self.partition = StoredPartition(account=MemoryAccount())
+        self.journal = FakeJournal()
+        self.numbers = 0
+
+    def take(self, key, value, flags=0, if_version=None):
+        block = encode_block([key], [value], partition=0, producer_id=7, producer_seq=self.numbers + 1)
+        self.partition.keys.catch_up(self.partition.tree, lambda: False)
+        taken = self.partition.take(block, self.journal, now_us=1000, now=0.0, flags=flags, if_version=if_version)
+        if taken.fresh:
+            self.numbers += 1
+            self.partition.sync()
+        return taken
+
+    def version(self, seq):
+        return Version(0, self.partition.log.branch, seq)
+
+    def get(self, *keys):
+        lookup = Lookup(keys, [self.partition] * len(keys))
+        assert lookup.step(lambda: False)
+        return [item and (item[0].seq, item[2]) for item in lookup.items]
+
+
+@pytest.fixture
+def made():
+    return Made()
+
+
+# Gets
+
+
+def test_what_was_flushed_is_found(made):
+    made.take(b"a", b"1")
+    made.take(b"b", b"2")
+    made.partition.flush()
+    made.take(b"b", b"3")
+    assert made.get(b"a", b"b", b"c") == [(1, b"1"), (3, b"3"), None]
+    made.partition.flush()
+    assert made.get(b"a", b"b", b"c") == [(1, b"1"), (3, b"3"), None]
+    made.partition.fold()
+    assert made.get(b"a", b"b", b"c") == [(1, b"1"), (3, b"3"), None]
+
+
+def test_a_deletion_hides_what_older_segments_have(made):
+    made.take(b"a", b"1")
+    made.partition.flush()
+    made.take(b"a", None)
+    assert made.get(b"a") == [None], "in memory"
+    made.partition.flush()
+    assert made.get(b"a") == [None], "in a segment"
+    made.partition.fold(purge_before_us=2000)
+    assert made.partition.purge_seq == 2
+    assert made.get(b"a") == [None], "nowhere any more"
+
+
+def test_an_index_that_was_level_before_the_flush_says_nothing_of_it(made):
+    made.take(b"a", b"1")
+    assert made.get(b"a") == [(1, b"1")]
+    made.take(b"b", b"2")
+    made.partition.flush()
+    made.take(b"c", b"3")
+    assert made.get(b"a", b"b", b"c") == [(1, b"1"), (2, b"2"), (3, b"3")]
+
+
+def test_keys_of_one_hash(made, monkeypatch):
+    """They are easily made on purpose."""
+    for name in ("tailrace.block.encode", "tailrace_server.partition", "tailrace_server.tree.key_index"):
+        with contextlib.suppress(AttributeError):
+            monkeypatch.setattr(f"{name}.key_hash", lambda key: 7)
+        with contextlib.suppress(AttributeError):
+            monkeypatch.setattr(f"{name}.hash_keys", lambda keys: [7] * len(keys))
+    for key, value in ((b"a", b"1"), (b"b", b"2"), (b"c", b"3")):
+        made.take(key, value)
+    made.partition.flush()
+    made.take(b"b", None)
+    made.partition.flush()
+    made.take(b"c", b"5")
+    assert made.get(b"a", b"b", b"c", b"d") == [(1, b"1"), None, (5, b"5"), None]
+    assert not made.take(b"b", None, WriteFlag.IF_PRESENT).fresh
+    assert made.take(b"d", b"6", WriteFlag.IF_ABSENT).fresh
+    with pytest.raises(VersionConflict):
+        made.take(b"a", b"7", WriteFlag.IF_ABSENT)
+
+
+# Conditions
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from([b"a", b"b"]),
+            st.none() | st.binary(max_size=3),
+            st.sampled_from([0, WriteFlag.IF_ABSENT, WriteFlag.IF_PRESENT, WriteFlag.IF_VERSION]),
+            st.integers(0, 12),
+        ),
+        st.sampled_from(["flush", "fold", "purge"]),
+    ),
+    max_size=30,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(steps)
+def test_conditions_hold_against_a_dict_wherever_rows_are(taken):
+    """{key: (seq, value)} of what is there."""
+    made, state, seq = Made(), {}, 0
+    for step in taken:
+        if step == "flush":
+            made.partition.flush()
+        elif isinstance(step, str):
+            if made.partition.chain.segments:
+                made.partition.fold(purge_before_us=2000 if step == "purge" else None)
+        else:
+            key, value, flag, named = step
+            expected = {
+                0: True,
+                WriteFlag.IF_ABSENT: key not in state,
+                WriteFlag.IF_PRESENT: key in state,
+                WriteFlag.IF_VERSION: key in state and state[key][0] == named,
+            }[flag]
+            fresh = False
+            try:
+                fresh = made.take(key, value, flag, if_version=made.version(named)).fresh
+            except VersionConflict as error:
+                assert error.current == (made.version(state[key][0]) if key in state else None)  # noqa: PT017
+            assert fresh == expected
+            if fresh:
+                seq += 1
+                state[key] = (seq, value)
+                if value is None:
+                    del state[key]
+        made.partition.check()
+        assert made.get(b"a", b"b") == [state.get(b"a"), state.get(b"b")]
+
+
+# Memory, and the journal's files
+
+
+def test_a_flush_gives_its_memory_back(made):
+    account = made.partition.account
+    for number in range(10):
+        made.take(b"%d" % number, bytes(100))
+    assert account.used == made.partition.tree.memory_bytes > 1000
+    made.partition.flush(6)
+    assert account.used == made.partition.tree.memory_bytes
+    made.partition.flush()
+    assert account.used == 0
+
+
+def test_a_drop_gives_its_memory_back(made):
+    made.take(b"a", bytes(100))
+    made.partition.drop()
+    assert made.partition.account.used == 0
+    made.partition.check()
+
+
+def test_a_file_of_the_journal_is_needed_until_its_blocks_are_in_a_segment(made):
+    made.take(b"a", b"1")
+    made.journal.file_of = lambda place: 2
+    made.take(b"b", b"2")
+    assert made.partition.homes.oldest == 1
+    made.partition.flush(1)
+    assert made.partition.homes.oldest == 2
+    made.partition.flush()
+    assert made.partition.homes.oldest is None
+
+
+def test_who_watches_flushes_hears_of_each_that_moved_something(made):
+    heard = []
+    made.partition.on_flush(lambda: heard.append(made.partition.flushed_seq))
+    made.take(b"a", b"1")
+    made.partition.flush()
+    made.take(b"b", b"2")
+    made.partition.flush()
+    made.partition.fold()
+    assert heard == [1, 2]
+    assert made.partition.newest_block is None, "it is not in memory any more"
+
+
+# Damage
+
+
+@pytest.fixture
+def lost(made):
+    """Of the segments (0, 1] and (1, 2] the older one cannot be opened; 3 is in memory."""
+    made.take(b"a", b"1")
+    old = made.partition.flush()
+    made.take(b"b", b"2")
+    new = made.partition.flush()
+    made.take(b"c", b"3")
+    error = SegmentDamaged(old.path, 0, "it is gone")
+    made.partition.chain = Chain([LostSegment(old.identity, old.nbytes, error), new])
+    made.partition.damage = error
+    return made
+
+
+def test_what_needs_no_lost_segment_is_found(lost):
+    assert lost.get(b"b", b"c") == [(2, b"2"), (3, b"3")]
+    for key in (b"a", b"never"):
+        with pytest.raises(SegmentDamaged, match="it is gone"):
+            lost.get(key)
+
+
+def test_nothing_more_is_taken(lost):
+    before = lost.partition.high_seq
+    for flags in (0, WriteFlag.IF_ABSENT):
+        with pytest.raises(SegmentDamaged, match="it is gone"):
+            lost.take(b"d", b"4", flags)
+    assert lost.partition.high_seq == before
+    lost.partition.check()
+
+
+def test_what_is_in_memory_can_be_flushed(lost):
+    lost.partition.flush()
+    lost.partition.check()
+    assert [s.identity.last_seq for s in lost.partition.chain.segments] == [1, 2, 3]
+
+
+def test_a_new_partition_has_an_account_of_its_own():
+    assert Partition(b"f" * 16, 0, 0, 1).account.used == 0

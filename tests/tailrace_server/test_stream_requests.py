@@ -1,0 +1,158 @@
+"""Streams frame by frame, over real sockets. After every kind of bad request the node goes on serving others."""
+
+import json
+import struct
+
+import pytest
+
+import tailrace
+from tailrace.block import Block, encode_block
+from tailrace.errors import ProtocolError
+from tailrace.failover import FailoverLog
+from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.model import EndReason, Level
+from tailrace.wire.frames import encode_frame
+from tailrace.wire.messages import (
+    SnapshotStartMessage,
+    StreamEnd,
+    StreamOk,
+    StreamRequest,
+    Write,
+    decode_seq,
+    encode_json,
+)
+from tailrace.wire.opcodes import Opcode
+
+KEY = b"key"
+PARTITION = partition_of_hash(key_hash(KEY), 4)
+
+
+@pytest.fixture
+async def feed_id(feed):
+    return (await feed.resolve()).feed_id
+
+
+@pytest.fixture
+async def greeted(raw):
+    """A connection that has said hello."""
+    async with raw() as connection:
+        yield await connection.hello()
+
+
+@pytest.fixture(autouse=True)
+async def others_are_served(running):
+    """Whatever a test does, the node serves another client afterwards, and its invariants hold."""
+    yield
+    async with tailrace.connect(running.url, retry_for=5) as other:
+        after = await other.create_feed("afterwards", partitions=2)
+        version = await after.put(b"k", b"v")
+        assert (await after.get(b"k")).version == version
+    running.node.check()
+
+
+def block_of(*keys, number=1, producer_id=77, partition=PARTITION, value=b"value"):
+    values = [value] * len(keys)
+    return encode_block(list(keys), values, partition=partition, producer_id=producer_id, producer_seq=number)
+
+
+def write(feed_id, block, level=Level.DISK, flags=0, version=None):
+    data = block if isinstance(block, bytes) else block.tobytes()
+    return Write.encode_fixed(feed_id, level, flags, version) + data
+
+
+async def expect_end(connection, kind, match):
+    """The connection ends with an error frame that names what was wrong."""
+    error = await connection.error()
+    assert type(error) is kind
+    assert match in str(error)
+    assert await connection.is_closed()
+
+
+def request_of(feed_id, partition=PARTITION, seq=0, **fields):
+    request = StreamRequest(feed_id, partition, FailoverLog(), seq, seq or 0, seq or 0, None, None, Level.DISK)
+    return request._replace(**fields)
+
+
+async def test_a_stream_frame_by_frame(greeted, feed, feed_id, node):
+    await feed.put(KEY, b"v")
+    await greeted.send(request_of(feed_id, end_seq=1).encode(9))
+    frames = [await greeted.receive() for _ in range(6)]
+    names = ["STREAM_OK", "SNAPSHOT_START", "BLOCK", "SNAPSHOT_END", "STREAM_END", "ROUND_COMPLETE"]
+    assert [frame.opcode.name for frame in frames] == names
+    assert {frame.id for frame in frames[:5]} == {9}
+    ok, start = StreamOk.decode(frames[0].body), SnapshotStartMessage.decode(frames[1].body)
+    log = node.feeds.named("orders").partitions[PARTITION].log
+    assert (ok.seq, ok.high_seq, ok.log) == (0, 1, log)
+    assert start == (PARTITION, True, log.branch, 0, 1, 0)
+    assert Block.parse(frames[2].body).columns().keys() == [KEY]
+    assert decode_seq(frames[3].body, "") == (PARTITION, 1)
+    assert StreamEnd.decode(frames[4].body).reason is EndReason.END_REACHED
+
+
+async def test_a_stream_of_what_is_not_there(greeted, feed_id):
+    for request, reason in (
+        (request_of(bytes(16)), EndReason.FEED_DROPPED),
+        (request_of(feed_id, 4), EndReason.NOT_MY_PARTITION),
+        (request_of(feed_id, 2**62), EndReason.NOT_MY_PARTITION),
+        (request_of(feed_id, state="follower"), EndReason.WRONG_STATE),
+    ):
+        await greeted.send(request.encode(9))
+        frame = await greeted.receive()
+        assert frame.opcode is Opcode.STREAM_END
+        assert StreamEnd.decode(frame.body).reason is reason
+
+
+async def test_numbers_of_a_position_that_no_seq_can_be(greeted, feed_id):
+    value = json.loads(request_of(feed_id).encode(9)[16:])
+    value |= {"seq": 5, "snapshot_first": 5, "snapshot_last": 2**64 - 1}
+    await greeted.send(encode_json(Opcode.STREAM_REQUEST, value, 9))
+    await expect_end(greeted, ProtocolError, "'snapshot_last'")
+
+
+async def test_a_stream_id_twice(greeted, feed_id):
+    await greeted.send(request_of(feed_id).encode(9), request_of(feed_id).encode(9))
+    assert (await greeted.receive()).opcode is Opcode.STREAM_OK
+    await expect_end(greeted, ProtocolError, "stream 9 is open already")
+
+
+async def test_a_stream_that_the_client_closes(greeted, feed, feed_id):
+    await greeted.send(request_of(feed_id).encode(9), encode_frame(Opcode.STREAM_CLOSE, id=9))
+    assert (await greeted.receive()).opcode is Opcode.STREAM_OK
+    frame = await greeted.receive()
+    assert StreamEnd.decode(frame.body).reason is EndReason.CLOSED
+    await greeted.send(encode_frame(Opcode.STREAM_CLOSE, id=4711))
+    await feed.put(KEY, b"v")
+    assert (await greeted.ask(Opcode.LIST_FEEDS, b"{}")).opcode is Opcode.RESULT
+
+
+async def test_a_barrier_without_streams_comes_back_at_once(greeted):
+    frame = await greeted.ask(Opcode.BARRIER, b"cookie")
+    assert (frame.opcode, bytes(frame.body)) == (Opcode.BARRIER_REACHED, b"cookie")
+
+
+async def test_a_barrier_covers_what_is_not_durable_yet(greeted, feed_id):
+    """What was accepted at level memory has to be delivered at level disk before the cookie comes back."""
+    await greeted.send(request_of(feed_id).encode(9))
+    assert (await greeted.receive()).opcode is Opcode.STREAM_OK
+    frames = encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY), Level.MEMORY), 5)
+    await greeted.send(frames, encode_frame(Opcode.BARRIER, b"cookie"))
+    names = []
+    while "BARRIER_REACHED" not in names:
+        names.append((await greeted.receive()).opcode.name)
+    assert names.index("BLOCK") < names.index("BARRIER_REACHED")
+
+
+async def test_a_window_is_kept(raw, feed, feed_id):
+    """No more is under way than a window and a block; credit lets the next one come."""
+    for _ in range(4):
+        await feed.put(KEY, bytes(200))
+    async with raw() as connection:
+        await connection.hello(window_bytes=1)
+        await connection.send(request_of(feed_id).encode(9))
+        names = [(await connection.receive()).opcode.name for _ in range(3)]
+        assert names == ["STREAM_OK", "SNAPSHOT_START", "BLOCK"]
+        for _ in range(3):
+            # What is answered comes after whatever the node would have sent before.
+            assert (await connection.ask(Opcode.LIST_FEEDS, b"{}")).opcode is Opcode.RESULT
+            await connection.send(encode_frame(Opcode.CREDIT, struct.pack("<Q", 1000)))
+            assert (await connection.receive()).opcode is Opcode.BLOCK

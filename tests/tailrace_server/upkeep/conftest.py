@@ -1,0 +1,127 @@
+"""A node over a disk in memory: no sockets, no threads, and each step of its upkeep when a test says so."""
+
+from __future__ import annotations
+
+import collections
+import errno
+import os
+
+import pytest
+from tests.memory_disk import MemoryDisk
+from tests.tailrace_server.stored import Clock, InlineWorkers, Randomness
+
+from tailrace.block import encode_block
+from tailrace_server.config import Config, Storage
+from tailrace_server.lookup import Lookup
+from tailrace_server.node import Host, recover
+
+DATA = "/data"
+JOURNAL = "/data/journal"
+# So that a block of 1,000 bytes is a file of the journal.
+FILE_BYTES = 1_000
+
+
+class Engine:
+    """``node`` is the running one. ``written`` are (key, value) of each partition, in the order of their seqs."""
+
+    def __init__(self, **storage):
+        self.disk = MemoryDisk()
+        self.disk.make_directory(DATA)
+        self.workers = InlineWorkers(self.disk)
+        self.clock = Clock()
+        self.host = Host(clock=self.clock, randomness=Randomness(), disk=self.disk, workers=self.workers)
+        usual = {"journal_file_bytes_max": FILE_BYTES, "reserve_bytes": 0, "free_bytes_min": 0, "flush_age_s": 0.0}
+        self.config = Config(DATA, storage=Storage(**(usual | storage)))
+        self.written = {}
+        self.numbers = collections.Counter()  # of blocks that each producer has sent to each feed
+        self.start()
+
+    def start(self):
+        self.node = recover(self.config, self.host)
+        self.flusher = self.node.flusher
+
+    def kill(self):
+        """The process dies, and another one starts."""
+        self.disk.kill()
+        self.start()
+        self.node.check()
+
+    def create(self, name="orders", **members):
+        """A feed of one partition, durable; the partition."""
+        feed_id = name.encode().ljust(16, b".").hex()
+        self.node.create_feed({"name": name, "feed_id": feed_id, "partitions": 1, **members})
+        self.node.journal.sync()
+        return self.partition(name)
+
+    def partition(self, name="orders"):
+        return self.node.feeds.named(name).partitions[0]
+
+    def drop(self, name="orders"):
+        self.node.drop_feed(self.node.feeds.named(name).info.feed_id)
+
+    def put(self, partition, *rows, sync=True, producer=7, number=None, flags=0):
+        """A block of rows; durable unless ``sync`` is False. What ``take`` gives."""
+        if number is None:
+            number = self.numbers[partition.feed_id, producer] = self.numbers[partition.feed_id, producer] + 1
+        keys, values = map(list, zip(*rows, strict=True))
+        block = encode_block(keys, values, partition=0, producer_id=producer, producer_seq=number, compress=False)
+        now_us, now = self.clock.wall_us(), self.clock.monotonic()
+        taken = partition.take(block, self.node.journal, now_us=now_us, now=now, flags=flags)
+        if taken.fresh:
+            self.written.setdefault((partition.feed_id, partition.id), []).extend(rows)
+            self.flusher.note(partition)
+            if sync:
+                self.sync(partition)
+        return taken
+
+    def sync(self, *partitions):
+        self.node.journal.sync()
+        for partition in partitions:
+            partition.durable_through(partition.high_seq)
+
+    def get(self, partition, *keys):
+        lookup = Lookup(keys, [partition] * len(keys))
+        assert lookup.step(lambda: False)
+        return [item and item[2] for item in lookup.items]
+
+    def check_rows(self, partition):
+        """All that was written is there, in the partition and in what it streams."""
+        written = self.written[(partition.feed_id, partition.id)]
+        state = dict(written)
+        assert partition.high_seq == len(written)
+        assert self.get(partition, *state) == list(state.values())
+        partition.check()
+
+    def files(self, directory):
+        return self.disk.names(directory) if self.disk.exists(directory) else []
+
+    def segments(self, partition):
+        """Names of the segments' files of a partition."""
+        directory = self.node.store.partition_directory(partition.feed_id, partition.id)
+        return [name for name in self.files(directory) if name.endswith(".seg")]
+
+    @property
+    def journal_files(self):
+        return self.files(JOURNAL)
+
+    def fail(self, call, part, code=errno.EIO, times=1):
+        """Let the next calls of this name on a path with ``part`` in it fail."""
+        left = times
+
+        def before(name, path):
+            nonlocal left
+            if left and name == call and part in path:
+                left -= 1
+                raise OSError(code, os.strerror(code), path)
+
+        self.disk.before = before
+
+
+@pytest.fixture
+def make_engine():
+    return Engine
+
+
+@pytest.fixture
+def engine():
+    return Engine()

@@ -1,0 +1,240 @@
+"""Write queues move to segments: what may move, in which order, and what happens where the disk refuses."""
+
+import errno
+import itertools
+
+import pytest
+
+from tailrace_server.upkeep import flusher as module
+
+ROW = (b"k", bytes(900))
+
+
+async def test_what_is_not_durable_is_not_flushed(engine):
+    partition = engine.create()
+    engine.put(partition, (b"a", b"1"))
+    engine.put(partition, (b"b", b"2"), sync=False)
+    await engine.flusher.pass_once()
+    assert (partition.flushed_seq, partition.high_seq) == (1, 2)
+    await engine.flusher.pass_once()
+    assert partition.flushed_seq == 1
+    engine.sync(partition)
+    await engine.flusher.pass_once()
+    assert partition.flushed_seq == 2
+    assert partition.tree.block_count == 0
+    engine.check_rows(partition)
+
+
+async def test_nothing_durable_is_no_segment(engine):
+    partition = engine.create()
+    engine.put(partition, (b"a", b"1"), sync=False)
+    await engine.flusher.pass_once()
+    assert engine.segments(partition) == []
+    assert await engine.flusher.flush(partition) is None
+
+
+async def test_segment_then_manifest_then_what_nobody_needs(engine):
+    partition = engine.create()
+    for _ in range(3):
+        engine.put(partition, ROW)
+    order = []
+
+    def before(name, path):
+        if name in ("rename", "remove", "sync_directory"):
+            order.append((name, path.rpartition("/")[2].removesuffix(".new")))
+
+    engine.disk.before = before
+    await engine.flusher.pass_once()
+    (segment,) = engine.segments(partition)
+    places = [order.index(step) for step in [("rename", segment), ("rename", "FEED"), ("remove", engine_first(order))]]
+    manifests = [index for index, step in enumerate(order) if step == ("rename", "MANIFEST")]
+    assert manifests[0] < places[0] < manifests[1] < places[1] < places[2]
+    for number in (*manifests, *places[:2]):
+        assert order[number + 1][0] == "sync_directory", "each name is durable before the next step"
+
+
+def engine_first(order):
+    """The first file of the journal that was removed."""
+    return next(name for call, name in order if call == "remove")
+
+
+async def test_the_journal_is_trimmed_behind_a_flush(engine):
+    partition = engine.create()
+    for _ in range(5):
+        engine.put(partition, ROW)
+    assert len(engine.journal_files) > 5
+    await engine.flusher.pass_once()
+    assert len(engine.journal_files) == 1
+    engine.kill()
+    engine.check_rows(engine.partition())
+
+
+async def test_one_partition_that_is_not_flushed_keeps_the_journal(engine):
+    first, second = engine.create("first"), engine.create("second")
+    engine.put(second, (b"a", bytes(900)), sync=False)
+    needed = engine.journal_files[-1]
+    for _ in range(3):
+        engine.put(first, ROW)
+    await engine.flusher.flush(first)
+    await engine.flusher.pass_once()
+    assert engine.journal_files[0] == needed
+    engine.kill()
+    engine.check_rows(engine.partition("second"))
+
+
+async def test_a_large_queue_becomes_several_segments(engine, monkeypatch):
+    monkeypatch.setattr(module, "SEGMENT_BYTES_MAX", 2_500)
+    partition = engine.create()
+    for _ in range(5):
+        engine.put(partition, ROW)
+    while partition.tree.block_count:
+        await engine.flusher.pass_once()
+    assert [s.identity.last_seq for s in partition.chain.segments] == [2, 4, 5]
+    engine.check_rows(partition)
+
+
+async def test_on_a_full_disk_everything_stays_and_is_tried_again(engine):
+    partition = engine.create()
+    engine.put(partition, *[(b"%d" % n, bytes(100)) for n in range(100)])
+    engine.disk.size_bytes -= engine.disk.free - 100
+    before = partition.tree
+    for _ in range(3):
+        await engine.flusher.pass_once()
+        assert "no space" in engine.flusher.failure.lower()
+        assert partition.account.stuck == engine.flusher.failure
+        assert partition.tree is before
+        assert engine.segments(partition) == []
+        engine.check_rows(partition)
+    assert not engine.node.status()["healthy"]
+    assert engine.disk.free == 100, "nothing is left behind"
+    engine.disk.size_bytes += 1 << 20
+    await engine.flusher.pass_once()
+    assert (engine.flusher.failure, partition.account.stuck) == ("", "")
+    assert partition.flushed_seq == 100
+    assert engine.node.status()["healthy"]
+
+
+async def test_the_reserve_lets_a_flush_through(make_engine):
+    engine = make_engine(reserve_bytes=64 * 1024)
+    partition = engine.create()
+    await engine.flusher.pass_once()
+    assert engine.node.space.reserved_bytes == 64 * 1024
+    engine.put(partition, *[(b"%d" % n, bytes(100)) for n in range(100)])
+    engine.disk.size_bytes -= engine.disk.free - 100
+    await engine.flusher.pass_once()
+    assert partition.flushed_seq == 100
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+async def test_whatever_fails_once_is_made_good(make_engine, code):
+    """One call of a flush and all that follows it fails, each in turn."""
+    for number in itertools.count():
+        engine = make_engine()
+        partition = engine.create()
+        for n in range(4):
+            engine.put(partition, (b"%d" % n, bytes(900)))
+        engine.disk.fail_at(number, code)
+        await engine.flusher.pass_once()
+        failed = engine.disk.before is None
+        engine.disk.before = None
+        engine.check_rows(partition)
+        await engine.flusher.pass_once()
+        assert engine.flusher.failure == ""
+        assert partition.flushed_seq == 4
+        assert len(engine.journal_files) == 1
+        engine.check_rows(partition)
+        engine.kill()
+        engine.check_rows(engine.partition())
+        assert len(engine.segments(engine.partition())) == len(engine.partition().chain.segments)
+        if not failed:
+            return
+
+
+async def test_a_manifest_that_fails_late_leaves_a_segment_until_the_next_one(engine):
+    """Its name may be on the disk, with the segment that it names."""
+    partition = engine.create()
+    engine.put(partition, ROW)
+    await engine.node.installer.write(partition)
+    engine.fail("rename", "MANIFEST")
+    await engine.flusher.pass_once()
+    assert engine.flusher.failure
+    assert len(engine.segments(partition)) == 1
+    engine.disk.before = None
+    await engine.flusher.pass_once()
+    assert len(engine.segments(partition)) == 1
+    assert engine.segments(partition) == [partition.chain.segments[0].path.rpartition("/")[2]]
+
+
+async def test_a_leftover_that_cannot_be_removed_does_no_harm(engine):
+    """What was installed stays installed, whatever becomes of what an earlier try has left."""
+    partition = engine.create()
+    engine.put(partition, ROW)
+    await engine.node.installer.write(partition)
+    engine.fail("rename", "MANIFEST")
+    await engine.flusher.pass_once()
+    assert engine.flusher.failure
+    engine.fail("remove", ".seg")
+    await engine.flusher.pass_once()
+    engine.check_rows(partition)
+    engine.put(partition, ROW)
+    await engine.flusher.pass_once()
+    engine.check_rows(partition)
+    engine.kill()
+    engine.check_rows(engine.partition())
+
+
+async def test_one_partition_that_fails_holds_up_no_other(engine):
+    first, second = engine.create("first"), engine.create("second")
+    engine.put(first, (b"a", bytes(200)))
+    engine.put(second, ROW)
+    engine.fail("create", second.feed_id.hex(), times=100)
+    await engine.flusher.pass_once()
+    assert engine.flusher.failure
+    assert (first.flushed_seq, second.flushed_seq) == (1, 0)
+
+
+async def test_a_feed_that_is_dropped_while_it_is_flushed(engine):
+    engine.put(engine.create(), ROW)
+    for number in itertools.count():
+        name = f"feed{number}"
+        partition = engine.create(name)
+        engine.put(partition, ROW)
+        calls = itertools.count()
+
+        def drop_then(number=number, name=name, calls=calls):
+            if next(calls) == number:
+                engine.drop(name)
+
+        engine.workers.before = drop_then
+        await engine.flusher.pass_once()
+        engine.workers.before = lambda: None
+        assert engine.flusher.failure == ""
+        dropped = partition.is_dropped
+        if not dropped:
+            break
+        engine.node.journal.sync()
+        await engine.flusher.pass_once()
+        directory = engine.node.store.feed_directory(partition.feed_id)
+        assert not engine.disk.exists(directory)
+        assert not engine.node.feeds.drops
+    assert number > 3
+    engine.check_rows(engine.partition())
+    engine.kill()
+    assert [feed.info.name for feed in engine.node.feeds] == [name, "orders"]
+
+
+async def test_memory_wakes_it_and_the_largest_goes_first(make_engine):
+    engine = make_engine(memory_bytes_max=20_000, flush_age_s=1e9)
+    first, second = engine.create("first"), engine.create("second")
+    engine.put(first, (b"a", bytes(2_000)))
+    for _ in range(4):
+        engine.put(second, (b"k", bytes(1_000)))
+    assert not engine.flusher._wanted.is_set()
+    await engine.flusher.pass_once()
+    assert second.flushed_seq == 0
+    for _ in range(6):
+        engine.put(second, (b"k", bytes(1_000)))
+    assert engine.flusher._wanted.is_set()
+    await engine.flusher.pass_once()
+    assert (first.flushed_seq, second.flushed_seq) == (0, 10)
+    assert not engine.node.memory.is_tight

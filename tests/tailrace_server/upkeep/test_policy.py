@@ -1,0 +1,52 @@
+"""Which queues are flushed, and why."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace_server.upkeep.policy import Cause, FlushLimits, Queue, choose
+
+LIMITS = FlushLimits(segment_bytes=100, age_s=60.0, memory_bytes=1_000, journal_bytes=10_000)
+
+
+def chosen(queues, memory_used=0, journal_bytes=0, journal_oldest=1):
+    due = choose(queues, LIMITS, memory_used=memory_used, journal_bytes=journal_bytes, journal_oldest=journal_oldest)
+    return [(d.partition, d.cause) for d in due]
+
+
+def test_nothing_is_due_where_all_is_small_and_young():
+    assert chosen([Queue("a", 99, 59.9, 1), Queue("b", 1, 0.0, None)]) == []
+
+
+def test_a_queue_of_a_segments_size_is_due():
+    assert chosen([Queue("a", 99, 0.0, 1), Queue("b", 100, 0.0, 1)]) == [("b", Cause.SIZE)]
+
+
+def test_an_old_queue_is_due_however_small():
+    assert chosen([Queue("a", 1, 60.0, 1)]) == [("a", Cause.AGE)]
+
+
+def test_what_is_not_durable_yet_is_never_due():
+    assert chosen([Queue("a", 0, 1e9, 1)], memory_used=5_000, journal_bytes=1 << 40) == []
+
+
+def test_under_pressure_the_largest_go_until_half_is_free():
+    queues = [Queue("a", 20, 0.0, 1), Queue("b", 90, 0.0, 1), Queue("c", 50, 0.0, 1)]
+    assert chosen(queues, memory_used=600) == [("b", Cause.MEMORY), ("c", Cause.MEMORY)]
+
+
+def test_a_long_journal_flushes_what_its_oldest_file_waits_for():
+    queues = [Queue("a", 20, 0.0, 7), Queue("b", 90, 0.0, 8), Queue("c", 50, 0.0, None)]
+    assert chosen(queues, journal_bytes=10_001, journal_oldest=7) == [("a", Cause.JOURNAL)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 200), st.floats(0, 100), st.integers(1, 3)), max_size=20),
+    st.integers(0, 3_000),
+)
+def test_after_a_pass_the_memory_is_below_half_wherever_that_can_be(rows, others):
+    queues = [Queue(number, *row) for number, row in enumerate(rows)]
+    used = sum(queue.stable_bytes for queue in queues) + others
+    due = chosen(queues, memory_used=used)
+    assert len({partition for partition, _ in due}) == len(due)
+    left = used - sum(queues[partition].stable_bytes for partition, _ in due)
+    assert left <= LIMITS.memory_bytes // 2 or left == others

@@ -1,0 +1,140 @@
+"""What nobody needs any more goes, and nothing else."""
+
+import errno
+
+import pytest
+
+from tailrace.model import Level
+from tailrace_server.stream.partition_stream import PartitionStream
+from tailrace_server.stream.rounds import Rounds
+
+ROW = (b"k", bytes(900))
+
+
+async def flushed(engine, partition, count):
+    """So many segments of a row each."""
+    for _ in range(count):
+        engine.put(partition, ROW)
+        await engine.flusher.pass_once()
+
+
+async def fold(engine, partition):
+    info = engine.node.feeds.of_id(partition.feed_id).info
+    while await engine.node.compactor.fold(partition, info):
+        pass
+
+
+async def test_segments_that_were_folded_are_removed(engine):
+    partition = engine.create()
+    await flushed(engine, partition, 4)
+    await fold(engine, partition)
+    assert len(engine.segments(partition)) == 5
+    await engine.flusher.pass_once()
+    assert len(engine.segments(partition)) == len(partition.chain.segments) == 1
+    engine.check_rows(partition)
+    engine.kill()
+    engine.check_rows(engine.partition())
+
+
+async def test_a_start_removes_what_a_crash_has_left_of_them(engine):
+    partition = engine.create()
+    await flushed(engine, partition, 4)
+    await fold(engine, partition)
+    engine.kill()
+    assert len(engine.segments(engine.partition())) == 1
+    engine.check_rows(engine.partition())
+
+
+async def test_one_that_is_read_stays(engine):
+    partition = engine.create()
+    await flushed(engine, partition, 4)
+    rounds = Rounds(1 << 20)
+    rounds.open(PartitionStream(1, partition, Level.DISK, 0, None, 0, pins=engine.node.pins), lambda: None)
+    rounds.next_buffers(1 << 20)
+    ((stream, part),) = rounds.next_loads()
+    await fold(engine, partition)
+    await engine.flusher.pass_once()
+    assert len(engine.segments(partition)) == 2
+    assert engine.node.status()["storage"]["retired_bytes"] == part.segment.nbytes
+    rounds.loaded(stream, part, *part.load())
+    rounds.next_buffers(1 << 20)
+    await engine.flusher.pass_once()
+    assert len(engine.segments(partition)) == 1
+    rounds.close_all()
+
+
+async def test_what_cannot_be_removed_is_removed_later(engine):
+    partition = engine.create()
+    await flushed(engine, partition, 4)
+    await fold(engine, partition)
+    engine.fail("remove", ".seg", errno.EIO)
+    await engine.flusher.pass_once()
+    assert "Input/output error" in engine.flusher.failure
+    await engine.flusher.pass_once()
+    assert engine.flusher.failure == ""
+    engine.check_rows(partition)
+    engine.kill()
+    assert len(engine.segments(engine.partition())) == 1
+
+
+async def test_the_journal_waits_for_the_file_of_a_feed(engine):
+    partition = engine.create()
+    engine.fail("rename", "FEED", times=100)
+    await flushed(engine, partition, 3)
+    assert engine.flusher.failure
+    assert len(engine.journal_files) == 4
+    engine.disk.before = None
+    engine.kill()
+    engine.check_rows(engine.partition())
+    await engine.flusher.pass_once()
+    assert len(engine.journal_files) < 4
+
+
+@pytest.mark.parametrize("number", range(3))
+async def test_a_trim_of_the_journal_goes_on_where_it_failed(engine, number):
+    partition = engine.create()
+    for _ in range(4):
+        engine.put(partition, ROW)
+    left = number
+
+    def before(name, path):
+        nonlocal left
+        if name == "remove" and path.endswith(".log"):
+            left -= 1
+            if left == -1:
+                raise OSError(errno.EIO, "Input/output error", path)
+
+    engine.disk.before = before
+    await engine.flusher.pass_once()
+    assert engine.flusher.failure
+    await engine.flusher.pass_once()
+    assert engine.flusher.failure == ""
+    assert len(engine.journal_files) == 1
+    engine.kill()
+    engine.check_rows(engine.partition())
+
+
+async def test_a_history_that_was_trimmed_starts_again(engine):
+    partition = engine.create(retention="history")
+    for number in range(3):
+        engine.put(partition, (b"%d" % number, b"v"))
+        await engine.flusher.pass_once()
+    await engine.node.installer.drop_oldest(partition, 2)
+    await engine.flusher.pass_once()
+    assert len(engine.segments(partition)) == 1
+    engine.kill()
+    partition = engine.partition()
+    assert (partition.trim_seq, partition.flushed_seq) == (2, 3)
+    assert engine.get(partition, b"0", b"1", b"2") == [None, None, b"v"]
+    await engine.node.installer.drop_oldest(partition, 1)
+    engine.kill()
+    partition = engine.partition()
+    assert (partition.trim_seq, partition.flushed_seq, partition.high_seq) == (3, 3, 3)
+    engine.put(partition, (b"3", b"v"))
+    await engine.flusher.pass_once()
+    rounds = Rounds(1 << 20)
+    rounds.open(PartitionStream(1, partition, Level.DISK, 0, None, 0, pins=engine.node.pins), lambda: None)
+    while rounds.next_buffers(1 << 20) or rounds.has_news:
+        for stream, part in rounds.next_loads():
+            rounds.loaded(stream, part, *part.load())
+    assert rounds.streams[1].delivered_seq == 4

@@ -1,0 +1,71 @@
+"""Hazard 24: wall clocks decide nothing; an age counts only the time that the node was up."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace_server.upkeep.uptime import JUMP_US_MAX, RUNS_MAX, Run, Uptime
+
+HOUR = 3_600_000_000
+DAY = 24 * HOUR
+
+
+def test_the_drawing():
+    uptime = Uptime([Run(0, 2 * DAY + HOUR)], 3 * DAY + 4 * HOUR, 0)
+    uptime.tick(4 * DAY + 4 * HOUR, DAY)
+    assert uptime.cutoff(3 * DAY) == HOUR
+    assert uptime.cutoff(DAY) == 3 * DAY + 4 * HOUR
+    assert uptime.cutoff(DAY // 2) == 3 * DAY + 4 * HOUR + DAY // 2
+
+
+def test_time_that_the_node_was_down_does_not_count():
+    uptime = Uptime([Run(0, HOUR)], 1_000 * DAY, 0)
+    uptime.tick(1_000 * DAY + HOUR, HOUR)
+    assert uptime.cutoff(3 * HOUR) is None
+
+
+def test_a_clock_that_jumps_a_year_forward_makes_nothing_old():
+    uptime = Uptime([], 0, 0)
+    uptime.tick(5 * DAY, 5 * DAY)
+    assert uptime.cutoff(3 * DAY) == 2 * DAY
+    uptime.tick(370 * DAY, 5 * DAY + 1)
+    assert uptime.cutoff(3 * DAY) is None
+    assert "8760.0 h" in uptime.suspended
+    uptime.tick(5 * DAY + 2, 5 * DAY + 2)
+    assert uptime.cutoff(3 * DAY) is None, "what was stamped meanwhile is wrong by a year"
+
+
+def test_a_clock_that_is_set_by_a_few_minutes_is_no_jump():
+    uptime = Uptime([], 0, 0)
+    uptime.tick(10 * HOUR + JUMP_US_MAX, 10 * HOUR)
+    assert not uptime.suspended
+
+
+def test_a_start_before_the_end_of_the_last_run_vouches_for_nothing():
+    assert not Uptime([Run(0, DAY)], DAY - JUMP_US_MAX, 0).suspended
+    assert Uptime([Run(0, DAY)], DAY - JUMP_US_MAX - 1, 0).suspended
+
+
+def test_the_runs_that_are_stored_are_bounded():
+    uptime = Uptime([Run(number * HOUR, 1) for number in range(2 * RUNS_MAX)], 3 * RUNS_MAX * HOUR, 0)
+    assert len(uptime.runs) == RUNS_MAX
+    assert uptime.runs[-2] == Run((2 * RUNS_MAX - 1) * HOUR, 1)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 100), st.integers(0, 50)), min_size=1, max_size=10),
+    st.integers(0, 300),
+    st.integers(0, 1_000),
+)
+def test_a_timestamp_at_or_before_the_cutoff_has_seen_that_much_uptime(spans, age, stamp):
+    runs, wall = [], 0
+    for down, up in spans:
+        wall += down
+        runs.append(Run(wall, up))
+        wall += up
+    *earlier, last = runs
+    uptime = Uptime(earlier, last.began_us, 7)
+    uptime.tick(last.began_us + last.up_us, 7 + last.up_us)
+    cutoff = uptime.cutoff(age)
+    up_since = sum(max(0, run.began_us + run.up_us - max(run.began_us, stamp)) for run in runs)
+    if cutoff is not None and stamp <= cutoff:
+        assert up_since >= age

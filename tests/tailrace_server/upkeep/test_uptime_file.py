@@ -1,0 +1,67 @@
+"""UPTIME keeps what the node vouches for from one start to the next, and a bad one vouches for nothing."""
+
+import logging
+
+import pytest
+
+from tailrace_server.upkeep.uptime import JUMP_US_MAX, Run
+from tailrace_server.upkeep.uptime_file import load_uptime, store_uptime, tick_uptime
+
+
+class FakeClock:
+    def __init__(self, wall_us=1_000_000):
+        self.wall = wall_us
+        self.seconds = 5.0
+
+    def wall_us(self):
+        return self.wall
+
+    def monotonic(self):
+        return self.seconds
+
+    def sleep(self, seconds):
+        self.seconds += seconds
+        self.wall += int(seconds * 1e6)
+
+
+@pytest.fixture
+def disk(memory_disk):
+    disk = memory_disk()
+    disk.make_directory("/data")
+    return disk
+
+
+def test_the_runs_come_back_at_the_next_start(disk):
+    clock = FakeClock()
+    uptime = load_uptime(disk, "/data", clock)
+    clock.sleep(100)
+    tick_uptime(uptime, clock)
+    store_uptime(uptime, disk, "/data")
+    clock.sleep(50)
+    later = load_uptime(disk, "/data", clock)
+    clock.sleep(10)
+    tick_uptime(later, clock)
+    assert later.runs == [Run(1_000_000, 100_000_000), Run(151_000_000, 10_000_000)]
+    assert later.cutoff(60_000_000) == 1_000_000 + 50_000_000
+
+
+def test_a_file_that_is_damaged_vouches_for_nothing(disk, caplog):
+    clock = FakeClock()
+    uptime = load_uptime(disk, "/data", clock)
+    clock.sleep(100)
+    tick_uptime(uptime, clock)
+    store_uptime(uptime, disk, "/data")
+    disk.flip("/data/UPTIME", 8 * 40)
+    assert len(load_uptime(disk, "/data", clock).runs) == 1
+    assert "ages count from now on only" in caplog.text
+
+
+def test_a_jump_is_told_once(disk, caplog):
+    caplog.set_level(logging.ERROR)
+    clock = FakeClock()
+    uptime = load_uptime(disk, "/data", clock)
+    clock.wall += JUMP_US_MAX + 1
+    tick_uptime(uptime, clock)
+    tick_uptime(uptime, clock)
+    assert caplog.text.count("has jumped") == 1
+    assert uptime.cutoff(0) is None
