@@ -226,12 +226,13 @@ class Compactor:
 
     async def _keep_uptime(self) -> None:
         while True:
-            await trio.sleep(UPTIME_SECONDS)
+            # At the start too: a run that nobody remembers could have stamped rows by a wrong clock.
             tick_uptime(self.uptime, self._clock)
             try:
                 await self._workers.in_thread(lambda: store_uptime(self.uptime, self._disk, self._data))
             except OSError as error:
                 log.warning("the time that this node has been up cannot be written down: %s", error)
+            await trio.sleep(UPTIME_SECONDS)
 
 
 def entries_of(partition: Partition) -> list[SegmentEntry]:

@@ -50,13 +50,17 @@ class Trimmer:
             return
 
         def remove() -> None:
-            for segment in free:
-                segment.close()
-                if self._disk.exists(segment.path):
-                    self._disk.remove(segment.path)
+            while free:
+                free[-1].close()
+                if self._disk.exists(free[-1].path):
+                    self._disk.remove(free[-1].path)
+                free.pop()
 
         # Which of them are gone after a crash does not matter: the start removes what no manifest names.
-        await self._workers.in_thread(remove)
+        try:
+            await self._workers.in_thread(remove)
+        finally:
+            self._pins.retire(free)  # what could not be removed is tried again
 
     async def _write_feeds(self) -> None:
         """Gives what the journal says of the creation of feeds another home."""

@@ -1,0 +1,13 @@
+"""A step of each kind, crashed at every call: what was acknowledged is there, and everything holds together."""
+
+from __future__ import annotations
+
+import pytest
+
+from .scenarios import SCENARIOS, crash_scenario
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_crash_at_every_call(name):
+    starts = await crash_scenario(name, seed=1)
+    assert starts > 30, "there is little to crash in this step"

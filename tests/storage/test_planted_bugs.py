@@ -1,0 +1,150 @@
+"""The checks can fail: each bug that is planted here is found, by the step that it is in or by a few lives."""
+
+from __future__ import annotations
+
+import os
+from unittest import mock
+
+import pytest
+
+from tailrace.errors import TailraceError
+from tailrace_server import catalog, node
+from tailrace_server.compaction import worker
+from tailrace_server.intake.committer import Committer
+from tailrace_server.journal import BlockCase
+from tailrace_server.journal import recovery as journal_recovery
+from tailrace_server.manifest import store
+from tailrace_server.segment.writer import SegmentWriter
+from tailrace_server.upkeep import flusher
+from tailrace_server.upkeep.installer import Installer
+
+from .life import LOUD, QUIET, live
+from .scenarios import crash_scenario
+
+SEEDS = range(5)
+
+
+def rename_before_fsync(disk, path, data):
+    file = disk.create(path + ".new")
+    file.write_at(0, (data,), len(data))
+    disk.rename(path + ".new", path)
+    file.sync()
+    file.close()
+    disk.sync_directory(os.path.dirname(path))
+
+
+def rename_without_fsync_of_the_directory(disk, path, data):
+    file = disk.create(path + ".new")
+    file.write_at(0, (data,), len(data))
+    file.sync()
+    file.close()
+    disk.rename(path + ".new", path)
+
+
+def segment_without_fsync(self):
+    self._file.sync = lambda: None
+    return original_finish(self)
+
+
+original_finish = SegmentWriter.finish
+original_flush = flusher.Flusher.flush
+original_identity_of = worker.identity_of
+original_decide = catalog.decide_block
+original_fold = Installer.fold
+original_install = Installer._install
+
+
+async def trim_before_the_manifest(self, partition):
+    controls = partition.homes.controls
+    partition.homes.manifest_written(controls, partition.durable_seq)
+    await self._trimmer._trim_journal()
+    return await original_flush(self, partition)
+
+
+def answer_before_fsync(self, callback):
+    callback(None)
+
+
+def purge_in_silence(task, identities, decision=worker._ALL_STAY):
+    return original_identity_of(task, identities, decision)._replace(purge_seq=0)
+
+
+async def install_before_the_manifest(self, partition, chain, **changes):
+    partition.install(chain, partition.homes.controls)
+    await original_install(self, partition, chain, **changes)
+
+
+async def remove_before_the_manifest(self, partition, folded, result):
+    for segment in folded:
+        self._store._disk.remove(segment.path)
+    await original_fold(self, partition, folded, result)
+
+
+def flush_what_is_not_durable(partition):
+    return list(partition.tree.blocks_after(partition.flushed_seq))
+
+
+def decide_without_flushed_seq(**arguments):
+    return original_decide(**{**arguments, "flushed_seq": 0})
+
+
+def apply_what_was_flushed(**arguments):
+    case = original_decide(**arguments)
+    return BlockCase.HELD if case is BlockCase.GAP else case
+
+
+def believe_every_mark(taken, journal_end, partitions):
+    return None
+
+
+def publish_without_fsync(disk, path, file):
+    disk.rename(path + ".new", path)
+    disk.sync_directory(os.path.dirname(path))
+
+
+BUGS = {
+    "a manifest is renamed before its fsync": ("flush", store, "write_atomically", rename_before_fsync),
+    "a manifest's name is not fsynced": (
+        "trim_journal",
+        store,
+        "write_atomically",
+        rename_without_fsync_of_the_directory,
+    ),
+    "a segment is not fsynced": ("flush", SegmentWriter, "finish", segment_without_fsync),
+    "the journal is trimmed before the manifest": (
+        "trim_journal",
+        flusher.Flusher,
+        "flush",
+        trim_before_the_manifest,
+    ),
+    "a write is answered before its fsync": ("writes", Committer, "when_durable", answer_before_fsync),
+    "deletions are purged in silence": ("fold_and_purge", worker, "identity_of", purge_in_silence),
+    "segments are removed before the manifest": ("fold_all", Installer, "fold", remove_before_the_manifest),
+    "what is not durable is flushed": ("flush", flusher, "_stable_blocks", flush_what_is_not_durable),
+    "a start ignores the flushed seq": ("recovery", catalog, "decide_block", decide_without_flushed_seq),
+    "a start believes that the stop was clean": ("recovery", node, "why_unclean", believe_every_mark),
+    "a journal file is named before its fsync": ("recovery", journal_recovery, "publish_file", publish_without_fsync),
+    "the chain changes before the manifest": ("lives", Installer, "_install", install_before_the_manifest),
+}
+
+
+async def find(where):
+    """Whatever is wrong; None where nothing was found."""
+    for seed in SEEDS:
+        try:
+            if where == "lives":
+                await live(seed, 150, {**QUIET, **LOUD})
+            else:
+                await crash_scenario(where, seed)
+        except (AssertionError, TailraceError, OSError) as error:
+            return error
+    return None
+
+
+@pytest.mark.parametrize("bug", BUGS)
+async def test_a_planted_bug_is_found(bug):
+    where, owner, name, planted = BUGS[bug]
+    with mock.patch.object(owner, name, planted):
+        error = await find(where)
+    assert error is not None, f"nobody notices that {bug}"
+    assert isinstance(error, AssertionError | TailraceError), "the bug does not even run"

@@ -1,0 +1,20 @@
+"""Long lives with crashes, full disks, failing calls and rotten segments; a seed that fails stands in the error."""
+
+from __future__ import annotations
+
+import pytest
+
+from .life import LOUD, QUIET, live
+
+KINDS = {
+    "crashes": {**QUIET, "crash": 5},
+    "faults": {**QUIET, **LOUD},
+    "rot": {**QUIET, "crash": 2, "rot": 1},
+    "all": {**QUIET, **LOUD, "rot": 1},
+}
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_life(kind, seed):
+    assert await live(seed, 120, KINDS[kind]) > 1
