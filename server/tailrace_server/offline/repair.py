@@ -224,9 +224,12 @@ class _Repair:
 
     def _is_short(self, clean: CleanMark | None) -> bool:
         """The mark of a clean stop tells of more than there is."""
-        short = clean is not None and clean.journal_end != self._survey.newest
+        if clean is None:
+            return False
+        resift = Resift(self._disk, self._data, self._survey, self._sieve)
+        short = clean.journal_end != self._survey.newest or resift.is_short_of(clean)
         if short:
-            self.actions.append(f"{CLEAN_NAME}: removed; the journal does not end where it says")
+            self.actions.append(f"{CLEAN_NAME}: removed; what it says to be there is not all there")
         return short
 
     # Feeds and partitions

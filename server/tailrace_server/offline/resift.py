@@ -167,11 +167,20 @@ class Resift:
 
     def tell_end(self, lost: Lost, clean: CleanMark) -> None:
         """Of a journal that is kept as it is: what the mark of the last clean stop says to be there, and is not."""
+        self._tell_end(self._sifted(), {}, lost, clean)
+
+    def is_short_of(self, clean: CleanMark) -> bool:
+        """A partition ends elsewhere than the mark of the last clean stop says."""
+        held = self._sifted().held()
+        return any(held.get((p.feed_id, p.partition), 0) != p.high_seq for p in clean.partitions)
+
+    def _sifted(self) -> Sieve:
+        """A sieve through which the whole journal has gone."""
         sieve = self._make_sieve()
         for _, item in self._items():
             if isinstance(item, RawRecord):
                 sieve.sift(item)
-        self._tell_end(sieve, {}, lost, clean)
+        return sieve
 
     def _tell_end(self, sieve: Sieve, seen: dict[Place, int], lost: Lost, clean: CleanMark) -> None:
         for partition in clean.partitions:

@@ -269,3 +269,21 @@ def test_a_mark_of_a_repair_that_cannot_be_used_says_what_to_do(stopped):
     disk.create(f"{DATA}/{marks.REPAIRING_NAME}").close()
     with pytest.raises(BadDirectory, match="remove it, and repair again"):
         repaired(stopped, disk)
+
+
+def test_a_beginning_of_the_journal_that_is_missing_is_listed_by_the_mark_of_the_clean_stop():
+    made = make_directory()
+    made.create("late", 1)
+    made.write("late", [(b"k", bytes(3_000))])
+    made.node.journal._rotate()
+    made.stop()
+    disk = made.disk.fork()
+    for path in journal_of(disk)[:-1]:
+        disk.remove(path)
+        disk.sync_directory(f"{DATA}/journal")
+    assert verify(disk, DATA).problems
+    outcome = repaired(made, disk)
+    assert verify(disk, DATA).problems == []
+    feed_id = made.start_on(made.disk.fork()).feeds.named("late").info.feed_id
+    assert (feed_id, 0, 1, 1) in outcome.lost.seqs
+    assert feed_id not in made.start_on(disk).feeds
