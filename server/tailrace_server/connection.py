@@ -157,6 +157,8 @@ class Connection:
 
     def answer_error(self, error: TailraceError, id: int) -> None:
         """Queues an ERROR."""
+        if isinstance(error, SegmentDamaged):
+            self.node.found_damage(error)
         self.answer(encode_error(error, id))
 
     def answer_when_durable(self, data: bytes, id: int) -> None:
@@ -241,7 +243,7 @@ class Connection:
         try:
             blocks, index = await node.host.workers.in_thread(part.load)
         except SegmentDamaged as error:
-            node.found_damage(stream.partition, error)
+            node.found_damage(error)
             self.rounds.load_failed(stream, str(error))
         else:
             self.rounds.loaded(stream, part, blocks, index)

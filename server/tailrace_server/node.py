@@ -132,10 +132,10 @@ class Node:
             storage.compaction_rate,
         )
         self.compactor.on_damage = self.found_damage
-        self.flusher.on_flushed = self.compactor.consider
+        self.flusher.on_flushed = self._flushed
         self.damages: dict[str, str] = {}  # segments that were found damaged, and what was said of them
         self.committer = Committer(journal, host.clock)
-        self.committer.on_committed = self.flush
+        self.committer.on_committed = self._committed
         self.connections: dict[Connection, None] = {}
         self.to_flush: dict[Connection, None] = {}
         # Monotonic, as of this turn of the loop, at most a tick old: for what is measured in seconds.
@@ -163,11 +163,20 @@ class Node:
         for connection in self.connections:
             connection.feed_dropped(feed)
 
-    def found_damage(self, partition: Partition, error: SegmentDamaged) -> None:
+    def found_damage(self, error: SegmentDamaged) -> None:
         """A segment could not be read: status says so until the node is restarted."""
         if error.path not in self.damages:
-            log.error("partition %s of feed %s: %s", partition.id, partition.feed_id.hex(), error)
+            log.error("%s", error)
         self.damages[error.path] = str(error)
+
+    def _committed(self) -> None:
+        self.flush()
+        if self.memory.is_tight:  # what has just become durable can be flushed
+            self.flusher.wake()
+
+    def _flushed(self, partition: Partition) -> None:
+        self.compactor.consider(partition)
+        self.flush()
 
     def _let_go_of_files(self) -> None:
         for connection in list(self.connections):
@@ -398,7 +407,7 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
         node = Node(config, host, identity, journal, catalog, memory, uptime)
         for partition in catalog.partitions():
             if partition.damage is not None:
-                node.found_damage(partition, partition.damage)
+                node.found_damage(partition.damage)
             if partition.high_seq > partition.flushed_seq:
                 node.flusher.note(partition)
         if recovered.end != (0, 0):

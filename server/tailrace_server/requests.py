@@ -146,7 +146,7 @@ def _take(connection: Connection, id: int, write: Write, partition: Partition, b
     node, flags = connection.node, write.flags
     committer = node.committer
     if committer.failure is not None:
-        raise committer.failure
+        raise committer.failure.with_traceback(None)  # it would grow with each
     connection.writes = True
     if node.space.low or (node.memory.is_full and node.memory.stuck):
         raise NoSpace(node.space.low or node.memory.stuck)

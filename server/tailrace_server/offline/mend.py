@@ -222,7 +222,8 @@ class Mender:
         if top > end:
             pieces.append(Gap(end, top))
         before = NO_BASE
-        for piece, follower in zip(pieces, [*pieces[1:], None], strict=True):
+        followers = [*pieces, None][1:]
+        for piece, follower in zip(pieces, followers, strict=True):
             part = self._part_of(found, piece, follower, before, named, nameless)
             before = part.identity.segment_id
             yield part

@@ -88,7 +88,7 @@ class Compactor:
         self._compactions = self._bytes = self._rows_read = self._rows_dropped = 0
         self.uptime = uptime
         self.failure = ""
-        self.on_damage: Callable[[Partition, SegmentDamaged], None] = lambda *_: None
+        self.on_damage: Callable[[SegmentDamaged], None] = lambda _: None
 
     def statistics(self) -> CompactionStatistics:
         """For status."""
@@ -130,7 +130,7 @@ class Compactor:
             while await self.fold(partition, info):
                 pass
         except SegmentDamaged as error:
-            self.on_damage(partition, error)
+            self.on_damage(error)
             self._pause(partition)
         except (OSError, TailraceError) as error:
             if not partition.is_dropped:

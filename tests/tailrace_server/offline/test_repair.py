@@ -287,3 +287,16 @@ def test_a_beginning_of_the_journal_that_is_missing_is_listed_by_the_mark_of_the
     feed_id = made.start_on(made.disk.fork()).feeds.named("late").info.feed_id
     assert (feed_id, 0, 1, 1) in outcome.lost.seqs
     assert feed_id not in made.start_on(disk).feeds
+
+
+def test_a_partition_of_which_nothing_can_be_read_begins_empty(stopped):
+    disk = stopped.disk.fork()
+    for path in files_of(disk):
+        if "/feeds/" in path and not path.endswith("/FEED"):
+            content = disk.content(path)
+            content[:] = bytes(len(content))
+    outcome = repaired(stopped, disk)
+    assert verify(disk, DATA).problems == []
+    _, missing = check_repaired(stopped, disk, outcome.lost.seqs)
+    assert missing
+    assert {line["lost"] for line in index(disk)} == {"rows", "exported", "bytes"}
