@@ -15,7 +15,6 @@ from typing import Any
 
 import trio
 
-from tailrace import _version
 from tailrace.errors import NoSpace, Overloaded, TailraceError
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.transport import Transport
@@ -48,6 +47,7 @@ from tailrace_server.memory import MemoryAccount
 from tailrace_server.offline import marks
 from tailrace_server.partition import Partition
 from tailrace_server.segment import SegmentDamaged
+from tailrace_server.status import status_of
 from tailrace_server.upkeep.compactor import Compactor
 from tailrace_server.upkeep.flusher import Flusher
 from tailrace_server.upkeep.installer import Installer
@@ -291,55 +291,7 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         """The node as ``tailrace status`` and ``/api/status`` show it."""
-        now = self.clock.monotonic()
-        journal = self.journal.statistics()
-        failure = self.committer.failure or self.journal.failed
-        problems = [str(failure)] if failure is not None else []
-        problems += [f"flushing fails: {self.flusher.failure}"] if self.flusher.failure else []
-        problems += [f"compacting fails: {self.compactor.failure}"] if self.compactor.failure else []
-        problems += [text for text in (self.space.low, self.compactor.uptime.suspended) if text]
-        problems += self.damages.values()
-        return {
-            "software": f"tailrace {_version.__version__}",
-            "node_id": self.identity.node_id.hex(),
-            "cluster_id": self.identity.cluster_id.hex(),
-            "placement_id": self.identity.placement_id.hex(),
-            "healthy": not problems,
-            "failure": "; ".join(problems) or None,
-            "data": self.config.data,
-            "uptime_s": now - self.started_at,
-            "unclean_start": self.unclean_start,
-            "journal": {**journal._asdict(), "usual_sync_seconds": self.committer.usual_sync_seconds},
-            "storage": {
-                "memory_bytes": self.memory.used,
-                "memory_bytes_max": self.memory.bytes_max,
-                "retired_bytes": self.pins.retired_bytes,
-                "free_bytes": self.space.free_bytes,
-                "reserved_bytes": self.space.reserved_bytes,
-                **self.flusher.statistics()._asdict(),
-                **self.compactor.statistics()._asdict(),
-            },
-            "feeds": [self._feed_status(feed) for feed in self.feeds],
-            "connections": [connection.status(now) for connection in self.connections],
-        }
-
-    def _feed_status(self, feed: Feed) -> dict[str, Any]:
-        partitions = feed.partitions
-        return {
-            "name": feed.info.name,
-            "feed_id": feed.info.feed_id.hex(),
-            "retention": feed.info.retention,
-            "partitions": len(partitions),
-            "mutations": sum(p.high_seq for p in partitions),
-            "durable": sum(p.durable_seq for p in partitions),
-            "memory_bytes": sum(p.tree.memory_bytes for p in partitions),
-            "blocks": sum(p.tree.block_count for p in partitions),
-            "segments": sum(len(p.chain.segments) for p in partitions),
-            "segment_bytes": sum(p.chain.nbytes for p in partitions),
-            "flushed": sum(p.flushed_seq for p in partitions),
-            "high_seqs": [p.high_seq for p in partitions],
-            "terms": [p.log.term for p in partitions],
-        }
+        return status_of(self)
 
     def check(self) -> None:
         """Walks every invariant of every partition; AssertionError names the one that does not hold."""
