@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from tailrace.errors import ProtocolError, TailraceError
-from tailrace.model import EndReason, VersionRange
+from tailrace.model import EndReason, Level, VersionRange
 from tailrace.transport import Transport
 from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
 from tailrace.wire.messages import encode_error
@@ -281,6 +281,13 @@ class Connection:
             if stream.partition.feed_id == feed.info.feed_id:
                 self.rounds.close(stream.id, EndReason.FEED_DROPPED, f"feed {feed.info.name!r} was dropped")
         self.has_news()
+
+    def journal_failed(self, error: TailraceError) -> None:
+        """What is not durable by now never will be: ends the streams that show it."""
+        for stream in list(self.rounds.streams.values()):
+            if stream.level == Level.MEMORY:
+                self.rounds.close(stream.id, EndReason.ERROR, str(error))
+                self.has_news()
 
     def let_go_of_files(self) -> None:
         """The disk is nearly full: ends the streams for which files are kept that nobody else needs."""

@@ -170,6 +170,9 @@ class Node:
         self.damages[error.path] = str(error)
 
     def _committed(self) -> None:
+        if self.committer.failure is not None:
+            for connection in list(self.connections):
+                connection.journal_failed(self.committer.failure)
         self.flush()
         if self.memory.is_tight:  # what has just become durable can be flushed
             self.flusher.wake()

@@ -31,6 +31,8 @@ def on_stream_request(connection: Connection, frame: Frame) -> None:
         return
     if request.level == Level.QUORUM:
         raise NotDurable("visibility quorum needs a set of nodes, and this node is alone: use disk")
+    if request.level == Level.MEMORY and node.committer.failure is not None:
+        raise node.committer.failure.with_traceback(None)
     if len(rounds.streams) >= node.config.limits.streams_max:
         raise Overloaded(f"{len(rounds.streams)} streams are open on this connection; use another one")
     partition = node.feeds.of_id(request.feed_id).partitions[request.partition]

@@ -196,6 +196,40 @@ async def test_after_a_failed_fsync_nothing_is_acknowledged(running):
         assert partition(running).durable_seq == 1
 
 
+async def test_after_a_failed_fsync_nothing_is_shown_that_is_not_durable(running):
+    """A stream at level memory ends, and opens no more; one at level disk goes on with what is durable."""
+
+    def fail():
+        raise JournalFailed("fsync: input/output error")
+
+    async with tailrace.connect(running.url, retry_for=0.3) as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await feed.put(KEY, b"v")
+        async with feed.consume(visibility="memory") as stream:
+            events = [event async for event in stream_until_idle(stream)]
+            assert [event.last_seq for event in events if isinstance(event, tailrace.Mutations)] == [1]
+            running.node.journal.sync = fail
+            with pytest.raises(tailrace.Unreachable):
+                await feed.put(KEY, b"w")
+            with trio.move_on_after(0.5):
+                async for _ in stream:
+                    pass
+            (status,) = stream.status()
+            assert (status.state, "input/output error" in status.reason) in (("waiting", True), ("requested", True))
+        async with feed.consume(until="now", partitions=[0]) as durable:
+            with trio.move_on_after(0.5):
+                found = [event.last_seq async for event in durable if isinstance(event, tailrace.Mutations)]
+                assert found == [1]
+
+
+async def stream_until_idle(stream):
+    """The events up to the end of the first round."""
+    async for event in stream:
+        yield event
+        if isinstance(event, tailrace.RoundComplete):
+            return
+
+
 async def test_a_directory_is_one_nodes(running, node_config):
     with pytest.raises(DirectoryInUse):
         async with open_node(node_config):
