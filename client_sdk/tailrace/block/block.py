@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import lz4.block
 
 from tailrace.block.check import check_columns
 from tailrace.block.columns import Columns
-from tailrace.block.header import FLAG_COMPRESSED, FLAG_SEQS, FLAG_TIMESTAMPS, HEADER_BYTES, BlockHeader, sum_of
+from tailrace.block.header import (
+    FLAG_COMPRESSED,
+    FLAG_SEQS,
+    FLAG_TIMESTAMPS,
+    HEADER_BYTES,
+    BlockHeader,
+    seqs_of,
+    sum_of,
+)
 from tailrace.block.layout import read_layout
 from tailrace.block.row_layout import usual_row_layout
 from tailrace.errors import BadBlock
@@ -20,6 +30,7 @@ class Block:
     """
 
     __slots__ = ("_checked", "_columns", "body", "head", "header")
+    header: BlockHeader
 
     def __init__(self, header: BlockHeader, head: bytes, body: bytes | memoryview) -> None:
         """For those who know that the three belong together; others parse or encode."""
@@ -54,6 +65,22 @@ class Block:
         if found != header.body_sum:
             raise BadBlock(f"the body's checksum is {found:016x}, the header says {header.body_sum:016x}")
         return cls(header, bytes(view[:HEADER_BYTES]), body)
+
+    def forget_header(self) -> None:
+        """Frees what ``header`` takes, more than a small block does: who asks for it gets it from ``head`` anew."""
+        with contextlib.suppress(AttributeError):
+            del self.header
+
+    def __getattr__(self, name: str) -> BlockHeader:
+        """The header of a block that has forgotten it."""
+        if name != "header":
+            raise AttributeError(f"a block has no attribute {name!r}", name=name, obj=self)
+        return BlockHeader.read(self.head)
+
+    @property
+    def seqs(self) -> tuple[int, int]:
+        """First and last seq, without a look at the rest of the header."""
+        return seqs_of(self.head)
 
     @property
     def nbytes(self) -> int:

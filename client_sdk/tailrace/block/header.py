@@ -48,6 +48,9 @@ assert _WHOLE.size == HEADER_BYTES
 sum_of = xxhash.xxh3_64_intdigest  # the checksum of formats: XXH3-64 with seed 0
 _digest_of = xxhash.xxh3_64_digest  # the same as 8 bytes, the highest first
 
+_SEQS = struct.Struct("<QQ")
+_SEQS_OFFSET = 16
+
 
 class BlockHeader(NamedTuple):
     """What the header says. Magic, version, the reserved field and the header's own sum are pack's and unpack's.
@@ -99,6 +102,18 @@ class BlockHeader(NamedTuple):
         header = tuple.__new__(cls, fields[2:12] + fields[13:16])  # the class's own constructor takes twice as long
         _check_bounds(header)
         return header
+
+    @classmethod
+    def read(cls, head: bytes) -> BlockHeader:
+        """What ``head`` says, which was packed or unpacked before: nothing is checked."""
+        fields = _WHOLE.unpack(head)
+        return tuple.__new__(cls, fields[2:12] + fields[13:16])
+
+
+def seqs_of(head: bytes) -> tuple[int, int]:
+    """First and last seq of a packed header."""
+    first_seq, last_seq = _SEQS.unpack_from(head, _SEQS_OFFSET)
+    return first_seq, last_seq
 
 
 def _check_bounds(header: BlockHeader) -> None:

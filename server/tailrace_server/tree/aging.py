@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from tailrace.block import FLAG_COMPRESSED, ROWS_MAX, Block
 from tailrace_server.blocks import merge_blocks
-from tailrace_server.tree.memory import memory_of_all
+from tailrace_server.tree.memory import HEADER_OBJECT_BYTES, memory_of_all
 
 # Up to so many raw bytes a block is small: its objects, about 900 bytes, are worth copying it twice.
 SMALL_BYTES_MAX = 64 * 1024
@@ -42,13 +42,17 @@ class Chunk(NamedTuple):
     @property
     def last_seq(self) -> int:
         """The last block's last seq."""
-        return self.blocks[-1].header.last_seq
+        return self.blocks[-1].seqs[1]
 
 
 def chunk_of(blocks: Sequence[Block]) -> Chunk:
-    """The chunk of one or more ``blocks``."""
+    """The chunk of one or more ``blocks``, which keep no header from then on."""
     nbytes = sum(block.nbytes for block in blocks)
-    return Chunk(blocks[0].header.first_seq, tuple(blocks), nbytes, memory_of_all(blocks))
+    memory_bytes = memory_of_all(blocks) - HEADER_OBJECT_BYTES * len(blocks)
+    first_seq = blocks[0].header.first_seq
+    for block in blocks:
+        block.forget_header()
+    return Chunk(first_seq, tuple(blocks), nbytes, memory_bytes)
 
 
 class Aging(NamedTuple):

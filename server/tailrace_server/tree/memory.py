@@ -14,6 +14,8 @@ from tailrace.block import HEADER_BYTES, Block
 # The objects of a block without what is in head and body: itself, the header's tuple and its numbers, the objects of
 # head and body, and its place in the tree. Measured with tracemalloc, CPython 3.11, of 64 bits.
 BLOCK_OBJECT_BYTES = 570
+# Of that, the header's tuple and its numbers, which blocks in chunks do not keep.
+HEADER_OBJECT_BYTES = 410
 # What a body takes besides where it is a view: the view, the one it was cut from, and what both share.
 VIEW_OBJECT_BYTES = 312
 

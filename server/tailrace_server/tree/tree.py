@@ -22,7 +22,7 @@ from pyrsistent import PVector, pvector
 
 from tailrace.block import HEADER_BYTES, Block
 from tailrace_server.tree.aging import Aging, Chunk, MergePlan, chunk_of, plan_merge
-from tailrace_server.tree.memory import BLOCK_OBJECT_BYTES, memory_of, memory_of_all
+from tailrace_server.tree.memory import BLOCK_OBJECT_BYTES, HEADER_OBJECT_BYTES, memory_of, memory_of_all
 
 CHUNK_BLOCKS_MAX = 64
 
@@ -115,7 +115,10 @@ class Tree:
     def _close_tail(self) -> None:
         """Makes the full tail of a tree that nobody has seen yet a chunk."""
         tail = self._tail
-        chunk = Chunk(tail[0].header.first_seq, tail, self._tail_nbytes, self._tail_memory_bytes)
+        memory_bytes = self._tail_memory_bytes - HEADER_OBJECT_BYTES * len(tail)
+        chunk = Chunk(tail[0].header.first_seq, tail, self._tail_nbytes, memory_bytes)
+        for block in tail:
+            block.forget_header()
         self._chunks = self._chunks.append(chunk)
         self._sums = self._sums.changed((), (chunk,))
         self._tail = ()
@@ -283,11 +286,11 @@ def _above(blocks: tuple[Block, ...], seq: int) -> tuple[Block, ...]:
 
 
 def _first_seq(block: Block) -> int:
-    return block.header.first_seq
+    return block.seqs[0]
 
 
 def _last_seq(block: Block) -> int:
-    return block.header.last_seq
+    return block.seqs[1]
 
 
 def _last_seq_of_chunk(chunk: Chunk) -> int:

@@ -98,3 +98,16 @@ def test_blocks_compare_by_content():
     assert SMALL.stamped(1, 1) != SMALL
     assert SMALL != "a block"
     assert "partition 1: 3 rows" in repr(SMALL)
+
+
+def test_a_block_that_forgets_its_header_says_the_same():
+    block = encode_block([b"a", b"b"], [b"1", None], partition=3, producer_id=9, producer_seq=4).stamped(7, 8)
+    header, columns = block.header, block.columns()
+    other = encode_block([b"a", b"b"], [b"1", None], partition=3, producer_id=9, producer_seq=4).stamped(7, 8)
+    other.forget_header()
+    other.forget_header()
+    assert other.header == header
+    assert other == block
+    assert (other.nbytes, other.rows, other.columns().keys()) == (block.nbytes, 2, columns.keys())
+    with pytest.raises(AttributeError, match="no attribute 'heder'"):
+        other.heder  # noqa: B018

@@ -4,7 +4,7 @@ import tracemalloc
 import pytest
 
 from tailrace.block import Block, encode_block
-from tailrace_server.tree.memory import memory_of, memory_of_all
+from tailrace_server.tree.memory import HEADER_OBJECT_BYTES, memory_of, memory_of_all
 
 COUNT = 2_000
 
@@ -24,7 +24,13 @@ def with_a_view(number):
     return Block.parse(memoryview(stamped(number).tobytes()))
 
 
-@pytest.mark.parametrize("make", [with_own_body, with_a_view])
+def without_header(number):
+    block = with_own_body(number)
+    block.forget_header()
+    return block
+
+
+@pytest.mark.parametrize("make", [with_own_body, with_a_view, without_header])
 def test_the_constants_are_as_measured(make):
     """Within a quarter: other versions of Python have objects of other sizes."""
     made = [None] * COUNT
@@ -38,7 +44,7 @@ def test_the_constants_are_as_measured(make):
         measured = (tracemalloc.get_traced_memory()[0] - before) / COUNT
     finally:
         tracemalloc.stop()
-    told = memory_of_all(made) / COUNT
+    told = memory_of_all(made) / COUNT - (HEADER_OBJECT_BYTES if make is without_header else 0)
     assert 0.75 * measured <= told <= 1.25 * measured
 
 

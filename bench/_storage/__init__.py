@@ -1,0 +1,13 @@
+"""What bench/storage.py is made of, one file a question.
+
+server.py       a node in a process of its own, and what the system says of it
+data.py         the rows
+report.py       a figure, its target, the table
+ingest.py       20 million mutations: rates, memory, what is written, what is left on disk
+growth.py       the same at growing sizes: restarts and gets
+write_queue.py  the write queue in this process: snapshots, memory
+reading.py      gets, a local reader, a consumer over TCP
+latency.py      writes beside a compaction
+paced.py        a bare writer, a process of its own
+plots.py        the pictures in docs/plots
+"""
