@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 from collections.abc import Iterator
@@ -207,6 +208,8 @@ def _open_segment(disk: Disk, path: str, entry: SegmentEntry) -> Segment:
     try:
         segment = Segment.open(disk, path)
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # says nothing about the segment: the start has to fail
+            raise
         raise SegmentDamaged(path, 0, f"it cannot be opened: {error.strerror}") from error
     found = entry_of(segment.identity, segment.nbytes, entry.placements)
     if found != entry:

@@ -250,6 +250,8 @@ class Connection:
         finally:
             node.pins.unpin(part.segment)
         self.flush()
+        if not self._closing:
+            self.pump()  # another stream may have waited for this one's place
 
     # Ending
 

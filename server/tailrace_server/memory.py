@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import trio
 
 
 class MemoryAccount:
     """``used`` bytes of at most ``bytes_max``: above that writers wait until the flusher has made room.
 
-    ``stuck`` says why it cannot, "" where it can: then nobody waits, and writes are refused.
+    ``stuck`` says why it cannot, "" where it can: then nobody waits, and writes are refused. After ``give_up`` it never
+    will again.
     """
 
     def __init__(self, bytes_max: int = 256 * 1024 * 1024) -> None:
         self.bytes_max = bytes_max
         self.used = 0
-        self.on_pressure: Callable[[], None] = lambda: None
-        self._stuck = ""
+        self._stuck = self._given_up = ""
         self._room: trio.Event | None = None  # there while someone waits for it
 
     @property
@@ -42,7 +40,12 @@ class MemoryAccount:
 
     @stuck.setter
     def stuck(self, why: str) -> None:
-        self._stuck = why
+        self._stuck = why or self._given_up
+        self._look_again()
+
+    def give_up(self, why: str) -> None:
+        """Nothing more will become durable in this process, so nothing can be flushed."""
+        self._given_up = self._stuck = why
         self._look_again()
 
     def change(self, nbytes: int) -> None:
@@ -50,8 +53,6 @@ class MemoryAccount:
         self.used += nbytes
         if nbytes < 0:
             self._look_again()
-        elif 2 * self.used >= self.bytes_max:
-            self.on_pressure()
 
     def _look_again(self) -> None:
         if self._room is not None and not self.must_wait:

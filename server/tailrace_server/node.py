@@ -171,6 +171,7 @@ class Node:
 
     def _committed(self) -> None:
         if self.committer.failure is not None:
+            self.memory.give_up(str(self.committer.failure))
             for connection in list(self.connections):
                 connection.journal_failed(self.committer.failure)
         self.flush()

@@ -177,6 +177,8 @@ class Partition:
 
         Raises SegmentDamaged where a segment that would have to be looked at cannot be.
         """
+        if self.is_dropped:  # while a look-up of many keys was under way
+            raise UnknownFeed(f"feed {self.feed_id.hex()} was dropped")
         found = self.keys.find(self.tree, key, opened)
         if found is not None or not self.chain.segments:
             return found

@@ -33,6 +33,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.frames import written
 from tailrace_server.lookup import Lookup
 from tailrace_server.partition import CONDITIONS, Partition
+from tailrace_server.segment import SegmentDamaged
 from tailrace_server.stream_requests import on_barrier, on_credit, on_stream_close, on_stream_request
 
 if TYPE_CHECKING:
@@ -162,6 +163,8 @@ def _take(connection: Connection, id: int, write: Write, partition: Partition, b
     except TailraceError as error:
         if not flags & CONDITIONS:
             raise
+        if isinstance(error, SegmentDamaged):
+            node.found_damage(error)
         # What a refusal tells of other writes must not be lost any more when it is told.
         connection.answer_when_durable(encode_error(error, id), id)
         return

@@ -35,16 +35,26 @@ async def test_who_comes_at_the_bound_waits_until_there_is_room(autojump_clock):
         assert through == [99, 99]
 
 
-def test_pressure_is_told_from_half_of_the_bound_on():
+def test_it_is_tight_from_half_of_the_bound_on():
     account = MemoryAccount(100)
-    told = []
-    account.on_pressure = lambda: told.append(account.used)
     account.change(49)
     assert not account.is_tight
     account.change(1)
-    account.change(-1)
-    assert told == [50]
+    assert account.is_tight
     assert not account.is_full
+
+
+async def test_nobody_waits_where_nothing_will_ever_be_flushed(autojump_clock):
+    account = MemoryAccount(100)
+    account.change(100)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(account.room)
+        await trio.testing.wait_all_tasks_blocked()
+        account.give_up("the disk is gone")
+    account.stuck = ""
+    assert account.stuck == "the disk is gone"
+    with trio.fail_after(1):
+        await account.room()
 
 
 async def test_nobody_waits_while_there_will_be_no_room(autojump_clock):
@@ -68,10 +78,3 @@ async def test_nobody_waits_while_there_will_be_no_room(autojump_clock):
         assert account.is_full
         account.stuck = ""
         assert account.must_wait
-
-
-def test_it_is_tight_from_half_of_the_bound_on():
-    account = MemoryAccount(100)
-    account.change(50)
-    assert account.is_tight
-    assert not account.is_full

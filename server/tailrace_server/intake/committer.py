@@ -84,8 +84,13 @@ class Committer:
 
     def hurry(self) -> None:
         """Someone waits for what has been written: begin an fsync as soon as the loop is free."""
-        if self._journal.synced < self._journal.written:
+        if not self._is_settled:
             self._urgent = True
+
+    @property
+    def _is_settled(self) -> bool:
+        """All is durable, and everybody knows. A rotation of the journal makes things durable that nobody has told."""
+        return self._journal.synced >= self._journal.written and not (self._waiting or self._answers)
 
     def turn_ended(self, asker: object) -> None:
         """Whoever has been handled (a connection; None: nobody in particular) has nothing more to write for now.
@@ -93,7 +98,7 @@ class Committer:
         Where he alone has been writing lately, an fsync begins at once. Others who write in the same pass of the loop
         share it instead, and it begins after them.
         """
-        if self._syncing or self.failure is not None or self._journal.synced >= self._journal.written:
+        if self._syncing or self.failure is not None or self._is_settled:
             return
         if not self._urgent:
             self._wanted.set()

@@ -55,6 +55,7 @@ class Rounds:
         self._moved: dict[int, Callable[[], None]] = {}
         self._to_load: collections.deque[PartitionStream] = collections.deque()
         self._loads: set[PartitionStream] = set()
+        self._loading: set[PartitionStream] = set()  # a thread reads for them, though they may be gone by now
         self.barriers = Barriers()
 
     @property
@@ -239,22 +240,25 @@ class Rounds:
     def next_loads(self) -> list[tuple[PartitionStream, DiskPart]]:
         """What is to be loaded now, each elsewhere: call ``loaded`` or ``load_failed`` then."""
         loads = []
-        while self._to_load and len(self._loads) < LOADS_MAX:
+        while self._to_load and len(self._loads | self._loading) < LOADS_MAX:
             stream = self._to_load.popleft()
             part = stream.part_to_load
             if part is not None and self.streams.get(stream.id) is stream:
                 self._loads.add(stream)
+                self._loading.add(stream)
                 loads.append((stream, part))
         return loads
 
     def loaded(self, stream: PartitionStream, part: DiskPart, blocks: list[Block], index: int) -> None:
         """What ``part.load()`` gave, of a stream that may be gone by now."""
+        self._loading.discard(stream)
         if self.streams.get(stream.id) is stream:
             part.loaded(blocks, index)
             self._notifiers[stream.id]()
 
     def load_failed(self, stream: PartitionStream, message: str) -> None:
         """The segment cannot be read: the stream ends."""
+        self._loading.discard(stream)
         if self.streams.get(stream.id) is stream:
             self._end(stream, EndReason.ERROR, message)
 

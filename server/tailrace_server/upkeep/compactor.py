@@ -6,6 +6,7 @@ work is another process's; what that made is put in place by the installer, and 
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,6 +16,7 @@ import trio
 from tailrace.errors import TailraceError
 from tailrace.model import FeedInfo
 from tailrace_server.catalog import Catalog
+from tailrace_server.chain import LostSegment
 from tailrace_server.compaction.policy import Plan, Retention, choose, trim
 from tailrace_server.compaction.process import Rate
 from tailrace_server.compaction.task import CompactionResult, CompactionTask
@@ -82,6 +84,7 @@ class Compactor:
         self._rate = Rate()
         self._candidates: dict[Partition, None] = {}
         self._paused: dict[Partition, float] = {}
+        self._damaged: set[str] = set()  # segments that could not be read
         self._told: set[tuple[Partition, int]] = set()  # of whose wrong hashes the log has heard
         self._wanted = trio.Event()
         self._writes = self._writes_seen = 0
@@ -130,6 +133,7 @@ class Compactor:
             while await self.fold(partition, info):
                 pass
         except SegmentDamaged as error:
+            self._damaged.add(error.path)
             self.on_damage(error)
             self._pause(partition)
         except (OSError, TailraceError) as error:
@@ -161,12 +165,13 @@ class Compactor:
         retention = retention_of(info)
         purge_before_us = None if retention.history else self.uptime.cutoff(int(info.tombstone_age_s * 1e6))
         stable_seq = partition.durable_seq
-        plan = choose(
-            entries_of(partition), retention=retention, stable_seq=stable_seq, purge_before_us=purge_before_us
-        )
+        begin, whole = self._whole_stretch(partition)
+        entries = entries_of(partition)[begin : begin + len(whole)]
+        plan = choose(entries, retention=retention, stable_seq=stable_seq, purge_before_us=purge_before_us)
         if plan is None:
             return False
-        folded = partition.chain.segments[plan.first : plan.last + 1]
+        folded = whole[plan.first : plan.last + 1]
+        is_major = plan.is_major and begin == 0
         segment_id = self._randomness.token(16)
         output = self._store.segment_path(partition.feed_id, partition.id, segment_id)
         task = CompactionTask(
@@ -175,9 +180,9 @@ class Compactor:
             segment_id=segment_id,
             hash_first=partition.hash_first,
             hash_last=partition.hash_last,
-            is_major=plan.is_major,
+            is_major=is_major,
             history=retention.history,
-            purge_before_us=purge_before_us if plan.is_major else None,
+            purge_before_us=purge_before_us if is_major else None,
             stable_seq=stable_seq,
             cuts=tuple(sorted({entry.base for entry in partition.log})),
         )
@@ -194,6 +199,15 @@ class Compactor:
             raise
         self._note(partition, plan, result)
         return True
+
+    def _whole_stretch(self, partition: Partition) -> tuple[int, tuple[Segment, ...]]:
+        """The longest stretch of the chain without a segment that cannot be read, and where it begins."""
+        segments = partition.chain.segments
+        bad = [-1]
+        bad += [i for i, s in enumerate(segments) if isinstance(s, LostSegment) or s.path in self._damaged]
+        bad.append(len(segments))
+        before, after = max(itertools.pairwise(bad), key=lambda pair: pair[1] - pair[0])
+        return before + 1, segments[before + 1 : after]
 
     def _note(self, partition: Partition, plan: Plan, result: CompactionResult) -> None:
         self._compactions += 1

@@ -27,7 +27,7 @@ from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
 from tailrace_server.segment import NO_BASE, Segment, SegmentIdentity, SegmentWriter
 from tailrace_server.upkeep.installer import Installer
-from tailrace_server.upkeep.policy import Due, FlushLimits, Queue, choose
+from tailrace_server.upkeep.policy import Cause, Due, FlushLimits, Queue, choose
 from tailrace_server.upkeep.space import Space
 from tailrace_server.upkeep.trimmer import Trimmer
 
@@ -37,6 +37,8 @@ log = logging.getLogger("tailrace.server")
 TICK_SECONDS = 1.0
 # So many small blocks of a partition wake it too: they take twice their bytes until they are merged.
 UNMERGED_BLOCKS = 2_048
+# A partition whose flush has failed is tried again after so long at most: somebody may have freed space.
+PAUSE_SECONDS_MAX = 5.0
 # What goes into one segment at most: bounds what a flush keeps in memory beside the queue, and how long it takes.
 SEGMENT_BYTES_MAX = 64 * 1024 * 1024
 
@@ -79,12 +81,12 @@ class Flusher:
         self._limits = limits
         self._dirty: dict[Partition, float] = {}  # partitions with something to flush, and since when
         self._wanted = trio.Event()
-        self._tries = 0
+        # Partitions whose flush has failed: how often, until when they are left alone (monotonic), and why.
+        self._failed: dict[Partition, tuple[int, float, str]] = {}
         self._looked_at = -TICK_SECONDS  # monotonic, when the disk's free space was last looked at
         self._flushes = self._bytes = 0
         self.on_flushed: Callable[[Partition], None] = lambda _: None
         self.failure = ""
-        account.on_pressure = self.wake
 
     def statistics(self) -> FlushStatistics:
         """For status."""
@@ -105,35 +107,47 @@ class Flusher:
     def forget(self, partition: Partition) -> None:
         """The partition is no more."""
         self._dirty.pop(partition, None)
+        self._failed.pop(partition, None)
 
     async def run(self) -> None:
         """Merges, flushes and trims for ever, whatever is due."""
         while True:
-            if self.failure:
-                await trio.sleep(backoff_seconds(self._tries))
-            else:
-                with trio.move_on_after(TICK_SECONDS):
-                    await self._wanted.wait()
+            with trio.move_on_after(TICK_SECONDS):
+                await self._wanted.wait()
             self._wanted = trio.Event()
             await self.pass_once()
 
     async def pass_once(self) -> None:
         """Everything that is due now. What the disk refuses is left as it was, and told by ``failure``."""
         failure = await self._merge_all(1)
+        flushes = self._flushes
         for due in self.due():
-            failure = await self._try(functools.partial(self._flush_or_free, due.partition), due.partition) or failure
+            failure = await self._try_flush(due.partition) or failure
             failure = await self._merge_all(UNMERGED_BLOCKS) or failure  # a flush may take long
         failure = await self._try(self._trimmer.trim) or failure
         now = self._clock.monotonic()
         if failure or self.failure or now - self._looked_at >= TICK_SECONDS:
             self._looked_at = now
             failure = await self._try(self._space.look) or failure
+        failure = failure or next((why for _, _, why in self._failed.values()), "")
         if failure and not self.failure:
             log.error("storage: %s; it is tried again, and nothing is lost meanwhile", failure)
         elif self.failure and not failure:
             log.info("storage: all is well again")
-        self._tries = self._tries + 1 if failure else 0
-        self.failure = self._account.stuck = failure
+        self.failure = failure
+        # As long as something is flushed there will be room again, and it is worth waiting for.
+        self._account.stuck = failure if self._flushes == flushes else ""
+
+    async def _try_flush(self, partition: Partition) -> str:
+        """Flushes; where that fails the partition is left alone for a while, the others are not concerned."""
+        why = await self._try(functools.partial(self._flush_or_free, partition), partition)
+        if why:
+            tries = self._failed[partition][0] + 1 if partition in self._failed else 1
+            pause = min(backoff_seconds(tries), PAUSE_SECONDS_MAX)
+            self._failed[partition] = tries, self._clock.monotonic() + pause, why
+        else:
+            self._failed.pop(partition, None)
+        return why
 
     async def _merge_all(self, unmerged_min: int) -> str:
         """Merges where so many blocks wait for it; why that has failed, "" where it has not."""
@@ -183,14 +197,17 @@ class Flusher:
         queues = [
             Queue(partition, _stable_bytes(partition), now - since, partition.homes.oldest)
             for partition, since in self._dirty.items()
+            if partition not in self._failed
         ]
-        return choose(
+        chosen = choose(
             queues,
             self._limits,
             memory_used=self._account.used,
             journal_bytes=self._journal.statistics().bytes,
             journal_oldest=self._journal.oldest_number,
         )
+        again = [Due(partition, Cause.RETRY) for partition, (_, until, _) in self._failed.items() if now >= until]
+        return [*chosen, *again]
 
     async def flush(self, partition: Partition) -> Segment | None:
         """Moves what is durable of a partition's write queue to a segment; None where there is nothing.
@@ -204,11 +221,14 @@ class Flusher:
             await self._installer.write(partition)
         identity = identity_of(partition, blocks, self._randomness.token(16))
         path = self._store.segment_path(partition.feed_id, partition.id, identity.segment_id)
-        segment = await self._workers.in_thread(lambda: write_segment(self._disk, path, identity, blocks))
         try:
-            await self._installer.add(partition, segment)
+            segment = await self._workers.in_thread(lambda: write_segment(self._disk, path, identity, blocks))
+            try:
+                await self._installer.add(partition, segment)
+            except BaseException:
+                segment.close()
+                raise
         except BaseException:
-            segment.close()
             self._installer.orphan(partition, path)
             raise
         self._flushes += 1

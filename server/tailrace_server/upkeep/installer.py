@@ -17,12 +17,13 @@ from collections.abc import Sequence
 
 import trio
 
-from tailrace.errors import UnknownFeed
+from tailrace.errors import Overloaded, UnknownFeed
 from tailrace_server.chain import Chain, Pins
 from tailrace_server.host.clock import Clock
 from tailrace_server.host.disk import Disk
 from tailrace_server.host.workers import Workers
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, snapshot_to_json
+from tailrace_server.manifest.invariants import SEGMENTS_MAX
 from tailrace_server.manifest.producers import NO_PRODUCERS
 from tailrace_server.partition import Partition
 from tailrace_server.segment import Segment
@@ -73,6 +74,8 @@ class Installer:
     ) -> None:
         if partition.is_dropped:
             raise UnknownFeed(f"partition {partition.id} is of feed {partition.feed_id.hex()}, which was dropped")
+        if len(chain.segments) > SEGMENTS_MAX:
+            raise Overloaded(f"partition {partition.id} of feed {partition.feed_id.hex()} has {SEGMENTS_MAX} segments")
         purge_seq = partition.purge_seq if purge_seq is None else purge_seq
         trim_seq = partition.trim_seq if trim_seq is None else trim_seq
         controls = partition.homes.controls
@@ -96,7 +99,8 @@ class Installer:
 
         It is removed when a later manifest, which does not name it, is durable.
         """
-        self._orphans[partition].append(path)
+        if not partition.is_dropped:  # else its directory goes as a whole
+            self._orphans[partition].append(path)
 
     async def forget(self, partition: Partition) -> None:
         """The partition was dropped: nothing of it is written any more when this returns."""

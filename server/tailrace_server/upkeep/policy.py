@@ -22,6 +22,7 @@ class Cause(enum.Enum):
     AGE = "age"
     MEMORY = "memory"
     JOURNAL = "journal"
+    RETRY = "retry"  # the flusher's own: the last flush has failed, a while ago
 
 
 class FlushLimits(NamedTuple):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
+from tailrace.errors import UnknownFeed
 from tailrace_server.catalog import Catalog
 from tailrace_server.chain import Pins
 from tailrace_server.host.disk import Disk
@@ -92,7 +94,8 @@ class Trimmer:
         for partition in list(self._catalog.partitions()):
             oldest = partition.homes.oldest
             if oldest is not None and oldest < needed and partition.homes.waits_for_manifest_only:
-                await self._installer.write(partition)
+                with contextlib.suppress(UnknownFeed):  # dropped while another manifest was written
+                    await self._installer.write(partition)
                 oldest = partition.homes.oldest
             if oldest is not None:
                 needed = min(needed, oldest)

@@ -259,3 +259,13 @@ async def test_many_writers_at_random(run):
     assert all(durable >= number // 3 + 1 for number, durable, _ in run.answers())
     assert [p.durable_seq for p in run.partitions] == [100, 100, 100]
     assert run.journal.syncs < 150
+
+
+async def test_what_a_rotation_has_made_durable_is_told(run):
+    """The journal syncs a file before it begins the next one: here that one then finds no space."""
+    run.write(answer="a")
+    run.journal.synced = run.journal.written
+    run.committer.turn_ended("asker")
+    await settled(run)
+    assert [entry[0] for entry in run.answers()] == ["a"]
+    assert run.partitions[0].durable_seq == 1

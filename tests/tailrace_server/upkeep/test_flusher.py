@@ -99,6 +99,7 @@ async def test_on_a_full_disk_everything_stays_and_is_tried_again(engine):
     engine.disk.size_bytes -= engine.disk.free - 100
     before = partition.tree
     for _ in range(3):
+        engine.clock.us += 10_000_000
         await engine.flusher.pass_once()
         assert "no space" in engine.flusher.failure.lower()
         assert partition.account.stuck == engine.flusher.failure
@@ -108,6 +109,7 @@ async def test_on_a_full_disk_everything_stays_and_is_tried_again(engine):
     assert not engine.node.status()["healthy"]
     assert engine.disk.free == 100, "nothing is left behind"
     engine.disk.size_bytes += 1 << 20
+    engine.clock.us += 10_000_000
     await engine.flusher.pass_once()
     assert (engine.flusher.failure, partition.account.stuck) == ("", "")
     assert partition.flushed_seq == 100
@@ -138,6 +140,7 @@ async def test_whatever_fails_once_is_made_good(make_engine, code):
         failed = engine.disk.before is None
         engine.disk.before = None
         engine.check_rows(partition)
+        engine.clock.us += 10_000_000
         await engine.flusher.pass_once()
         assert engine.flusher.failure == ""
         assert partition.flushed_seq == 4
@@ -160,6 +163,7 @@ async def test_a_manifest_that_fails_late_leaves_a_segment_until_the_next_one(en
     assert engine.flusher.failure
     assert len(engine.segments(partition)) == 1
     engine.disk.before = None
+    engine.clock.us += 10_000_000
     await engine.flusher.pass_once()
     assert len(engine.segments(partition)) == 1
     assert engine.segments(partition) == [partition.chain.segments[0].path.rpartition("/")[2]]
@@ -229,12 +233,12 @@ async def test_memory_wakes_it_and_the_largest_goes_first(make_engine):
     engine.put(first, (b"a", bytes(2_000)))
     for _ in range(4):
         engine.put(second, (b"k", bytes(1_000)))
-    assert not engine.flusher._wanted.is_set()
+    assert not engine.node.memory.is_tight
     await engine.flusher.pass_once()
     assert second.flushed_seq == 0
     for _ in range(6):
         engine.put(second, (b"k", bytes(1_000)))
-    assert engine.flusher._wanted.is_set()
+    assert engine.node.memory.is_tight
     await engine.flusher.pass_once()
     assert (first.flushed_seq, second.flushed_seq) == (0, 10)
     assert not engine.node.memory.is_tight

@@ -1,0 +1,81 @@
+"""What of a chain is folded where a part of it cannot be read; and what a failed fold leaves."""
+
+import errno
+
+import pytest
+
+from tailrace.errors import Overloaded, UnknownFeed
+from tailrace_server.upkeep import installer as installer_module
+
+
+async def flushed(engine, partition, count):
+    for number in range(count):
+        engine.put(partition, (b"%d" % (number % 3), bytes(100)))
+        await engine.flusher.pass_once()
+    assert len(partition.chain.segments) == count
+
+
+@pytest.mark.parametrize(("bad", "stretch"), [(0, (1, 5)), (5, (0, 5)), (2, (3, 3)), (4, (0, 4)), (None, (0, 6))])
+async def test_a_segment_that_cannot_be_read_is_left_out(engine, bad, stretch):
+    partition = engine.create()
+    await flushed(engine, partition, 6)
+    compactor = engine.node.compactor
+    if bad is not None:
+        compactor._damaged.add(partition.chain.segments[bad].path)
+    begin, whole = compactor._whole_stretch(partition)
+    assert (begin, len(whole)) == stretch
+    assert whole == partition.chain.segments[begin : begin + len(whole)]
+
+
+async def test_a_fold_behind_a_damaged_segment_purges_nothing_and_is_no_major(engine):
+    partition = engine.create()
+    await flushed(engine, partition, 8)
+    engine.node.compactor._damaged.add(partition.chain.segments[0].path)
+    info = engine.node.feeds.of_id(partition.feed_id).info
+    while await engine.node.compactor.fold(partition, info):
+        pass
+    first, second, *_ = partition.chain.segments
+    assert (first.identity.last_seq, second.identity.after_seq) == (1, 1)
+    assert not second.identity.is_major
+    engine.check_rows(partition)
+
+
+async def test_damage_that_a_fold_meets_is_told(engine):
+    partition = engine.create()
+    await flushed(engine, partition, 8)
+    path = partition.chain.segments[3].path
+    engine.disk.flip(path, 8 * 100)
+    await engine.node.compactor._tend(partition)
+    assert path in engine.node.damages
+    assert not engine.node.status()["healthy"]
+    assert partition.chain.segments[3].verify()
+
+
+async def test_a_fold_that_the_disk_refuses_changes_nothing(engine):
+    partition = engine.create()
+    await flushed(engine, partition, 8)
+    before = partition.chain
+    engine.fail("rename", "MANIFEST", errno.EIO)
+    await engine.node.compactor._tend(partition)
+    engine.disk.before = None
+    assert partition.chain is before
+    assert engine.node.compactor.failure
+    engine.check_rows(partition)
+    engine.kill()
+    engine.check_rows(engine.partition())
+
+
+async def test_more_segments_than_a_manifest_can_name_are_refused(engine, monkeypatch):
+    partition = engine.create()
+    await flushed(engine, partition, 2)
+    monkeypatch.setattr(installer_module, "SEGMENTS_MAX", 1)
+    with pytest.raises(Overloaded, match="has 1 segments"):
+        await engine.node.installer.write(partition)
+
+
+async def test_a_look_up_that_outlives_its_feed_is_told(engine):
+    partition = engine.create("orders")
+    await flushed(engine, partition, 2)
+    engine.drop("orders")
+    with pytest.raises(UnknownFeed):
+        engine.get(partition, b"0")
