@@ -10,7 +10,6 @@ import gc
 import logging
 import os
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import trio
@@ -24,11 +23,9 @@ from tailrace_server.chain import Pins
 from tailrace_server.config import Config
 from tailrace_server.connection import Connection
 from tailrace_server.feed import Feed, info_of_request, info_to_json
-from tailrace_server.host.clock import Clock, SystemClock
-from tailrace_server.host.disk import Disk, Lock, RealDisk
-from tailrace_server.host.network import Listener, Network, TcpNetwork
-from tailrace_server.host.randomness import Randomness, SystemRandomness
-from tailrace_server.host.workers import ThreadWorkers, Workers
+from tailrace_server.host.disk import Lock
+from tailrace_server.host.host import Host
+from tailrace_server.host.network import Listener
 from tailrace_server.identity import Identity, load_or_create
 from tailrace_server.intake.committer import Committer
 from tailrace_server.journal import (
@@ -65,17 +62,6 @@ _TICKS_PER_NOOP = 4
 _DRAIN_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
-    """What a node runs on; a simulator hands over its own."""
-
-    clock: Clock = field(default_factory=SystemClock)
-    randomness: Randomness = field(default_factory=SystemRandomness)
-    disk: Disk = field(default_factory=RealDisk)
-    network: Network = field(default_factory=TcpNetwork)
-    workers: Workers = field(default_factory=ThreadWorkers)
-
-
 class Node:
     """A node over an open data directory. ``serve`` runs it; ``stop`` closes the directory."""
 
@@ -99,16 +85,13 @@ class Node:
         self.pins = Pins()
         storage = config.storage
         self.store = ManifestStore(host.disk, config.data)
-        self.installer = Installer(host.disk, self.store, identity.placement_id, self.pins, host.workers, host.clock)
-        trimmer = Trimmer(host.disk, host.workers, journal, self.store, self.installer, catalog, self.pins)
+        self.installer = Installer(host, self.store, identity.placement_id, self.pins)
+        trimmer = Trimmer(host, journal, self.store, self.installer, catalog, self.pins)
         reserve = Reserve(host.disk, config.data, storage.reserve_bytes)
-        self.space = Space(host.disk, host.workers, config.data, reserve, storage.free_bytes_min)
+        self.space = Space(host, config.data, reserve, storage.free_bytes_min)
         self.space.on_low = self._let_go_of_files
         self.flusher = Flusher(
-            host.disk,
-            host.randomness,
-            host.workers,
-            host.clock,
+            host,
             journal,
             self.store,
             self.installer,
@@ -120,10 +103,7 @@ class Node:
             ),
         )
         self.compactor = Compactor(
-            host.disk,
-            host.randomness,
-            host.workers,
-            host.clock,
+            host,
             config.data,
             self.store,
             self.installer,
@@ -160,6 +140,7 @@ class Node:
         feed = self.feeds.drop(feed_id, self.journal)
         for partition in feed.partitions:
             self.flusher.forget(partition)
+            self.compactor.forget(partition)
         for connection in self.connections:
             connection.feed_dropped(feed)
 

@@ -21,8 +21,10 @@ class TailraceSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType | str:
-        """Asked for by readers alone. NotImplementedError."""
-        raise NotImplementedError("this version writes feeds from Spark and does not read them: use feed.consume()")
+        """Asked for by readers alone, which Tailrace does not offer to Spark. ValueError says what reads a feed."""
+        raise ValueError(
+            "format('tailrace') writes feeds and does not read them: feed.consume() and feed.items() of the SDK do"
+        )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """The sink of a streaming query. Raises ValueError for options or columns that it cannot take."""

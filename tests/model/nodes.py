@@ -142,10 +142,12 @@ class Nodes:
         self._ended(life, code, ready=ready, asked_to_stop=asked_to_stop)
 
     async def _start(self, orders: Orders) -> trio.Process:
-        async with await trio.open_file(self.log_path, "ab") as log:
-            return await trio.lowlevel.open_process(
-                self._command(orders), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.fileno()
-            )
+        # Who is cancelled between the process's start and the end of this would leave it running, known to nobody.
+        with trio.CancelScope(shield=True):
+            async with await trio.open_file(self.log_path, "ab") as log:
+                return await trio.lowlevel.open_process(
+                    self._command(orders), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.fileno()
+                )
 
     def _command(self, orders: Orders) -> list[str]:
         arguments = ["serve", "--data", str(self.data), "--listen", f"127.0.0.1:{self.port}"]

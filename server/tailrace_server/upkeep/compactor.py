@@ -20,14 +20,11 @@ from tailrace_server.chain import LostSegment
 from tailrace_server.compaction.policy import Plan, Retention, choose, trim
 from tailrace_server.compaction.process import Rate
 from tailrace_server.compaction.task import CompactionResult, CompactionTask
-from tailrace_server.host.clock import Clock
-from tailrace_server.host.disk import Disk
-from tailrace_server.host.randomness import Randomness
-from tailrace_server.host.workers import Workers
-from tailrace_server.manifest import ManifestStore, SegmentEntry, entry_of
+from tailrace_server.host.host import Host
+from tailrace_server.manifest import ManifestStore
 from tailrace_server.partition import Partition
 from tailrace_server.segment import Segment, SegmentDamaged
-from tailrace_server.upkeep.installer import Installer
+from tailrace_server.upkeep.installer import Installer, entries_of
 from tailrace_server.upkeep.uptime import Uptime
 from tailrace_server.upkeep.uptime_file import store_uptime, tick_uptime
 
@@ -60,10 +57,7 @@ class Compactor:
 
     def __init__(
         self,
-        disk: Disk,
-        randomness: Randomness,
-        workers: Workers,
-        clock: Clock,
+        host: Host,
         data: str,
         store: ManifestStore,
         installer: Installer,
@@ -72,10 +66,7 @@ class Compactor:
         rate_max: int,
     ) -> None:
         """``rate_max`` bytes a second are what a compaction has while writes come; 0: as much as it takes."""
-        self._disk = disk
-        self._randomness = randomness
-        self._workers = workers
-        self._clock = clock
+        self._host = host
         self._data = data
         self._store = store
         self._installer = installer
@@ -83,6 +74,7 @@ class Compactor:
         self._rate_max = rate_max
         self._rate = Rate()
         self._candidates: dict[Partition, None] = {}
+        self._tended: Partition | None = None
         self._paused: dict[Partition, float] = {}
         self._damaged: set[str] = set()  # segments that could not be read
         self._told: set[tuple[Partition, int]] = set()  # of whose wrong hashes the log has heard
@@ -106,6 +98,12 @@ class Compactor:
         self._candidates[partition] = None
         self._wanted.set()
 
+    def forget(self, partition: Partition) -> None:
+        """The partition is no more."""
+        self._candidates.pop(partition, None)
+        self._paused.pop(partition, None)
+        self._told = {told for told in self._told if told[0] is not partition}
+
     async def run(self) -> None:
         """Folds for ever, whatever is to be folded."""
         async with trio.open_nursery() as nursery:
@@ -115,17 +113,18 @@ class Compactor:
                 with trio.move_on_after(SWEEP_SECONDS) as waiting:
                     await self._wanted.wait()
                 self._wanted = trio.Event()
-                tick_uptime(self.uptime, self._clock)
+                tick_uptime(self.uptime, self._host.clock)
                 if waiting.cancelled_caught:
                     self._candidates.update(dict.fromkeys(self._catalog.partitions()))
                 while self._candidates:
-                    partition = next(iter(self._candidates))
-                    del self._candidates[partition]
-                    await self._tend(partition)
+                    self._tended = next(iter(self._candidates))
+                    del self._candidates[self._tended]
+                    await self._tend(self._tended)
+                self._tended = None
 
     async def _tend(self, partition: Partition) -> None:
         """Does all that is to be done about one partition. What fails is told, and tried again after a while."""
-        if partition.is_dropped or self._clock.monotonic() < self._paused.get(partition, 0.0):
+        if partition.is_dropped or self._host.clock.monotonic() < self._paused.get(partition, 0.0):
             return
         try:
             info = self._catalog.of_id(partition.feed_id).info
@@ -138,7 +137,7 @@ class Compactor:
             self._pause(partition)
         except (OSError, TailraceError) as error:
             if not partition.is_dropped:
-                log.error("partition %s of feed %s: %s", partition.id, partition.feed_id.hex(), error)
+                log.error("partition %s of feed %s cannot be folded: %s", partition.id, partition.feed_id.hex(), error)
                 self.failure = str(error)
                 self._pause(partition)
         else:
@@ -146,14 +145,14 @@ class Compactor:
             self.failure = ""
 
     def _pause(self, partition: Partition) -> None:
-        self._paused[partition] = self._clock.monotonic() + PAUSE_SECONDS
+        self._paused[partition] = self._host.clock.monotonic() + PAUSE_SECONDS
 
     async def trim(self, partition: Partition, info: FeedInfo) -> None:
         """Drops the oldest segments of a history that is kept for a while, or up to a size. OSError, NoSpace."""
         if info.retention != "history":
             return
         found = trim(
-            entries_of(partition),
+            entries_of(partition.chain.segments),
             before_us=None if info.history_age_s is None else self.uptime.cutoff(int(info.history_age_s * 1e6)),
             bytes_max=_share(info),
         )
@@ -166,13 +165,12 @@ class Compactor:
         purge_before_us = None if retention.history else self.uptime.cutoff(int(info.tombstone_age_s * 1e6))
         stable_seq = partition.durable_seq
         begin, whole = self._whole_stretch(partition)
-        entries = entries_of(partition)[begin : begin + len(whole)]
-        plan = choose(entries, retention=retention, stable_seq=stable_seq, purge_before_us=purge_before_us)
+        plan = choose(entries_of(whole), retention=retention, stable_seq=stable_seq, purge_before_us=purge_before_us)
         if plan is None:
             return False
         folded = whole[plan.first : plan.last + 1]
         is_major = plan.is_major and begin == 0
-        segment_id = self._randomness.token(16)
+        segment_id = self._host.randomness.token(16)
         output = self._store.segment_path(partition.feed_id, partition.id, segment_id)
         task = CompactionTask(
             inputs=tuple(segment.path for segment in folded),
@@ -186,9 +184,9 @@ class Compactor:
             stable_seq=stable_seq,
             cuts=tuple(sorted({entry.base for entry in partition.log})),
         )
-        result = await self._workers.compact(task, self._rate)
+        result = await self._host.workers.compact(task, self._rate)
         try:
-            made = await self._workers.in_thread(lambda: Segment.open(self._disk, output))
+            made = await self._host.workers.in_thread(lambda: Segment.open(self._host.disk, output))
             try:
                 await self._installer.fold(partition, folded, made)
             except BaseException:
@@ -235,23 +233,19 @@ class Compactor:
             await trio.sleep(RATE_SECONDS)
             is_written = self._writes != self._writes_seen
             self._writes_seen = self._writes
-            behind = any(len(p.chain.segments) >= SEGMENTS_BEHIND for p in self._candidates)
+            waiting = [*self._candidates, *([self._tended] if self._tended else [])]
+            behind = any(len(partition.chain.segments) >= SEGMENTS_BEHIND for partition in waiting)
             self._rate.set(self._rate_max if is_written and not behind else 0)
 
     async def _keep_uptime(self) -> None:
         while True:
             # At the start too: a run that nobody remembers could have stamped rows by a wrong clock.
-            tick_uptime(self.uptime, self._clock)
+            tick_uptime(self.uptime, self._host.clock)
             try:
-                await self._workers.in_thread(lambda: store_uptime(self.uptime, self._disk, self._data))
+                await self._host.workers.in_thread(lambda: store_uptime(self.uptime, self._host.disk, self._data))
             except OSError as error:
                 log.warning("the time that this node has been up cannot be written down: %s", error)
             await trio.sleep(UPTIME_SECONDS)
-
-
-def entries_of(partition: Partition) -> list[SegmentEntry]:
-    """The chain as its manifest has it."""
-    return [entry_of(segment.identity, segment.nbytes) for segment in partition.chain.segments]
 
 
 def retention_of(info: FeedInfo) -> Retention:

@@ -17,10 +17,8 @@ import trio
 from tailrace.backoff import backoff_seconds
 from tailrace.block import Block
 from tailrace.errors import NoSpace, TailraceError
-from tailrace_server.host.clock import Clock
 from tailrace_server.host.disk import Disk
-from tailrace_server.host.randomness import Randomness
-from tailrace_server.host.workers import Workers
+from tailrace_server.host.host import Host
 from tailrace_server.journal import Journal
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.memory import MemoryAccount
@@ -56,10 +54,7 @@ class Flusher:
 
     def __init__(
         self,
-        disk: Disk,
-        randomness: Randomness,
-        workers: Workers,
-        clock: Clock,
+        host: Host,
         journal: Journal,
         store: ManifestStore,
         installer: Installer,
@@ -68,10 +63,7 @@ class Flusher:
         account: MemoryAccount,
         limits: FlushLimits,
     ) -> None:
-        self._disk = disk
-        self._randomness = randomness
-        self._workers = workers
-        self._clock = clock
+        self._host = host
         self._journal = journal
         self._store = store
         self._installer = installer
@@ -99,7 +91,7 @@ class Flusher:
     def note(self, partition: Partition) -> None:
         """``partition`` has just been written to."""
         if partition not in self._dirty:
-            self._dirty[partition] = self._clock.monotonic()
+            self._dirty[partition] = self._host.clock.monotonic()
         tree = partition.tree
         if tree.memory_bytes >= self._limits.segment_bytes or tree.unmerged_blocks >= UNMERGED_BLOCKS:
             self._wanted.set()
@@ -122,10 +114,11 @@ class Flusher:
         failure = await self._merge_all(1)
         flushes = self._flushes
         for due in self.due():
+            log.debug("flush of partition %s of feed %s: %s", due.partition.id, due.partition.feed_id.hex(), due.cause)
             failure = await self._try_flush(due.partition) or failure
             failure = await self._merge_all(UNMERGED_BLOCKS) or failure  # a flush may take long
         failure = await self._try(self._trimmer.trim) or failure
-        now = self._clock.monotonic()
+        now = self._host.clock.monotonic()
         if failure or self.failure or now - self._looked_at >= TICK_SECONDS:
             self._looked_at = now
             failure = await self._try(self._space.look) or failure
@@ -144,7 +137,7 @@ class Flusher:
         if why:
             tries = self._failed[partition][0] + 1 if partition in self._failed else 1
             pause = min(backoff_seconds(tries), PAUSE_SECONDS_MAX)
-            self._failed[partition] = tries, self._clock.monotonic() + pause, why
+            self._failed[partition] = tries, self._host.clock.monotonic() + pause, why
         else:
             self._failed.pop(partition, None)
         return why
@@ -183,7 +176,7 @@ class Flusher:
             if plan is None:
                 return
             if plan.is_compressed:
-                merged = await self._workers.in_thread(lambda plan=plan: list(plan.merge()))  # type: ignore[misc]
+                merged = await self._host.workers.in_thread(lambda plan=plan: list(plan.merge()))  # type: ignore[misc]
             else:
                 merged = []
                 for block in plan.merge():
@@ -193,7 +186,7 @@ class Flusher:
 
     def due(self) -> Sequence[Due[Partition]]:
         """What has to be flushed now."""
-        now = self._clock.monotonic()
+        now = self._host.clock.monotonic()
         queues = [
             Queue(partition, _stable_bytes(partition), now - since, partition.homes.oldest)
             for partition, since in self._dirty.items()
@@ -219,10 +212,10 @@ class Flusher:
             return None
         if not partition.has_manifest:  # it makes the directory, and comes before the first segment
             await self._installer.write(partition)
-        identity = identity_of(partition, blocks, self._randomness.token(16))
+        identity = identity_of(partition, blocks, self._host.randomness.token(16))
         path = self._store.segment_path(partition.feed_id, partition.id, identity.segment_id)
         try:
-            segment = await self._workers.in_thread(lambda: write_segment(self._disk, path, identity, blocks))
+            segment = await self._host.workers.in_thread(lambda: write_segment(self._host.disk, path, identity, blocks))
             try:
                 await self._installer.add(partition, segment)
             except BaseException:
@@ -234,7 +227,7 @@ class Flusher:
         self._flushes += 1
         self._bytes += segment.nbytes
         if partition.tree.block_count:
-            self._dirty[partition] = self._clock.monotonic()
+            self._dirty[partition] = self._host.clock.monotonic()
         else:
             self._dirty.pop(partition, None)
         self.on_flushed(partition)

@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import trio
 
 from tailrace.errors import Overloaded, UnknownFeed
 from tailrace_server.chain import Chain, Pins
-from tailrace_server.host.clock import Clock
 from tailrace_server.host.disk import Disk
-from tailrace_server.host.workers import Workers
+from tailrace_server.host.host import Host
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, snapshot_to_json
 from tailrace_server.manifest.invariants import SEGMENTS_MAX
 from tailrace_server.manifest.producers import NO_PRODUCERS
@@ -32,15 +31,11 @@ from tailrace_server.segment import Segment
 class Installer:
     """Changes of one partition take turns; different partitions do not wait for each other."""
 
-    def __init__(
-        self, disk: Disk, store: ManifestStore, placement_id: bytes, pins: Pins, workers: Workers, clock: Clock
-    ) -> None:
-        self._disk = disk
+    def __init__(self, host: Host, store: ManifestStore, placement_id: bytes, pins: Pins) -> None:
+        self._host = host
         self._store = store
         self._placement_id = placement_id
         self._pins = pins
-        self._workers = workers
-        self._clock = clock
         self._orphans: collections.defaultdict[Partition, list[str]] = collections.defaultdict(list)
         self._locks: collections.defaultdict[Partition, trio.Lock] = collections.defaultdict(trio.Lock)
 
@@ -80,19 +75,19 @@ class Installer:
         trim_seq = partition.trim_seq if trim_seq is None else trim_seq
         controls = partition.homes.controls
         manifest = manifest_of(partition, chain, self._placement_id)._replace(purge_seq=purge_seq, trim_seq=trim_seq)
-        producers = partition.producers.snapshot(self._clock.monotonic())
+        producers = partition.producers.snapshot(self._host.clock.monotonic())
 
         def write() -> None:
             made = snapshot_to_json(producers, manifest.flushed_seq)  # 0.2 s where it has 10,000 producers
             self._store.write(manifest._replace(producers=made))
 
-        await self._workers.in_thread(write)
+        await self._host.workers.in_thread(write)
         partition.purge_seq, partition.trim_seq = purge_seq, trim_seq
         partition.install(chain, controls)
         orphans = self._orphans.pop(partition, [])
         if orphans:
             with contextlib.suppress(OSError):  # what is left is removed at the next start
-                await self._workers.in_thread(lambda: _remove(self._disk, orphans))
+                await self._host.workers.in_thread(lambda: _remove(self._host.disk, orphans))
 
     def orphan(self, partition: Partition, path: str) -> None:
         """A segment whose installation has failed: the manifest on disk may name it all the same.
@@ -112,7 +107,6 @@ class Installer:
 
 def manifest_of(partition: Partition, chain: Chain, placement_id: bytes) -> Manifest:
     """What the manifest has to say of ``partition`` with ``chain`` as its segments, but for its producers."""
-    entries: tuple[SegmentEntry, ...] = tuple(entry_of(segment.identity, segment.nbytes) for segment in chain.segments)
     flushed_seq = max(chain.flushed_seq, partition.flushed_seq)
     return Manifest(
         feed_id=partition.feed_id,
@@ -120,7 +114,7 @@ def manifest_of(partition: Partition, chain: Chain, placement_id: bytes) -> Mani
         hash_first=partition.hash_first,
         hash_last=partition.hash_last,
         state="leader",
-        segments=entries,
+        segments=entries_of(chain.segments),
         flushed_seq=flushed_seq,
         purge_seq=partition.purge_seq,
         trim_seq=partition.trim_seq,
@@ -130,6 +124,11 @@ def manifest_of(partition: Partition, chain: Chain, placement_id: bytes) -> Mani
         producers=NO_PRODUCERS,
         sinks={},
     )
+
+
+def entries_of(segments: Iterable[Segment]) -> tuple[SegmentEntry, ...]:
+    """Segments as a manifest has them."""
+    return tuple(entry_of(segment.identity, segment.nbytes) for segment in segments)
 
 
 def _remove(disk: Disk, paths: Sequence[str]) -> None:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tailrace_server.host.disk import Disk
-from tailrace_server.host.workers import Workers
+from tailrace_server.host.host import Host
 from tailrace_server.journal import Reserve
 
 
 class Space:
     """Of one data directory. ``low`` says why no write is taken, "" where there is room."""
 
-    def __init__(self, disk: Disk, workers: Workers, directory: str, reserve: Reserve, free_bytes_min: int) -> None:
-        self._disk = disk
-        self._workers = workers
+    def __init__(self, host: Host, directory: str, reserve: Reserve, free_bytes_min: int) -> None:
+        self._host = host
         self._directory = directory
         self._reserve = reserve
         self._free_bytes_min = free_bytes_min
@@ -34,7 +32,7 @@ class Space:
 
     async def look(self) -> None:
         """Measures, and makes the reserve where there is room for it. OSError."""
-        self.free_bytes = await self._workers.in_thread(self._measure)
+        self.free_bytes = await self._host.workers.in_thread(self._measure)
         if self.free_bytes < self._free_bytes_min:
             self.low = (
                 f"only {self.free_bytes / 2**20:,.0f} MiB are free in {self._directory}, and writes are taken from "
@@ -46,11 +44,11 @@ class Space:
 
     def _measure(self) -> int:
         self._reserve.make(free_bytes_min=self._free_bytes_min)
-        return self._disk.free_bytes(self._directory)
+        return self._host.disk.free_bytes(self._directory)
 
     async def release(self) -> bool:
         """Gives up what is kept; False where nothing was. OSError."""
         if not self._reserve.held_bytes:
             return False
-        await self._workers.in_thread(self._reserve.release)
+        await self._host.workers.in_thread(self._reserve.release)
         return True

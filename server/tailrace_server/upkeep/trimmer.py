@@ -8,8 +8,7 @@ import functools
 from tailrace.errors import UnknownFeed
 from tailrace_server.catalog import Catalog
 from tailrace_server.chain import Pins
-from tailrace_server.host.disk import Disk
-from tailrace_server.host.workers import Workers
+from tailrace_server.host.host import Host
 from tailrace_server.journal import Journal
 from tailrace_server.manifest.feed_file import FeedFile
 from tailrace_server.manifest.store import ManifestStore
@@ -21,16 +20,14 @@ class Trimmer:
 
     def __init__(
         self,
-        disk: Disk,
-        workers: Workers,
+        host: Host,
         journal: Journal,
         store: ManifestStore,
         installer: Installer,
         catalog: Catalog,
         pins: Pins,
     ) -> None:
-        self._disk = disk
-        self._workers = workers
+        self._host = host
         self._journal = journal
         self._store = store
         self._installer = installer
@@ -54,13 +51,13 @@ class Trimmer:
         def remove() -> None:
             while free:
                 free[-1].close()
-                if self._disk.exists(free[-1].path):
-                    self._disk.remove(free[-1].path)
+                if self._host.disk.exists(free[-1].path):
+                    self._host.disk.remove(free[-1].path)
                 free.pop()
 
         # Which of them are gone after a crash does not matter: the start removes what no manifest names.
         try:
-            await self._workers.in_thread(remove)
+            await self._host.workers.in_thread(remove)
         finally:
             self._pins.retire(free)  # what could not be removed is tried again
 
@@ -73,17 +70,17 @@ class Trimmer:
             if feed_id in self._catalog:  # else it was dropped while another one was written
                 feed = self._catalog.of_id(feed_id)
                 write = functools.partial(self._store.write_feed, FeedFile(feed.info, feed.first_branch))
-                await self._workers.in_thread(write)
+                await self._host.workers.in_thread(write)
                 self._catalog.creations.pop(feed_id, None)
 
     async def _remove_feeds(self) -> None:
-        """Removes the files of dropped feeds, once the drop is durable and nobody reads them."""
+        """Removes the files of dropped feeds, once the drop is durable; who reads one of them has it open."""
         for feed_id, drop in list(self._catalog.drops.items()):
             if self._journal.synced < drop.place:
                 continue
             for partition in drop.partitions:
                 await self._installer.forget(partition)
-            await self._workers.in_thread(functools.partial(self._store.drop_feed, feed_id))
+            await self._host.workers.in_thread(functools.partial(self._store.drop_feed, feed_id))
             for partition in drop.partitions:
                 self._pins.retire(partition.chain.segments)
             self._catalog.drops.pop(feed_id, None)
@@ -106,4 +103,4 @@ class Trimmer:
         for place in self._catalog.creations.values():
             needed = min(needed, self._journal.file_of(place))
         if needed > self._journal.oldest_number:
-            await self._workers.in_thread(lambda: self._journal.trim(needed))
+            await self._host.workers.in_thread(lambda: self._journal.trim(needed))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tailrace_server.host.host import Host
 from tailrace_server.journal import Reserve
 from tailrace_server.upkeep.space import Space
 
@@ -18,7 +19,7 @@ def made(memory_disk):
     disk = memory_disk()
     disk.make_directory("/data")
     reserve = Reserve(disk, "/data", RESERVE_BYTES)
-    return disk, Space(disk, Inline(), "/data", reserve, FREE_BYTES_MIN)
+    return disk, Space(Host(disk=disk, workers=Inline()), "/data", reserve, FREE_BYTES_MIN)
 
 
 async def test_with_room_the_reserve_is_kept_and_writes_are_taken(made):

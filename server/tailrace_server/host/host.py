@@ -1,0 +1,22 @@
+"""What a node runs on, all in one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tailrace_server.host.clock import Clock, SystemClock
+from tailrace_server.host.disk import Disk, RealDisk
+from tailrace_server.host.network import Network, TcpNetwork
+from tailrace_server.host.randomness import Randomness, SystemRandomness
+from tailrace_server.host.workers import ThreadWorkers, Workers
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a node runs on; a test or a simulator hands over its own."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    randomness: Randomness = field(default_factory=SystemRandomness)
+    disk: Disk = field(default_factory=RealDisk)
+    network: Network = field(default_factory=TcpNetwork)
+    workers: Workers = field(default_factory=ThreadWorkers)
