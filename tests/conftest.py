@@ -19,7 +19,7 @@ from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.messages import Hello, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Config
-from tailrace_server.node import open_node
+from tailrace_server.start import open_node
 
 # No test is about time: where others use the machine, an example of a millisecond may take a second.
 hypothesis.settings.register_profile("tailrace", deadline=None)

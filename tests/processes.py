@@ -22,7 +22,7 @@ import tailrace
 NODE = """
 import json, sys, trio
 from tailrace_server.config import Config, Limits
-from tailrace_server.node import open_node
+from tailrace_server.start import open_node
 
 async def main(data, port, limits):
     config = Config(data, ("127.0.0.1", int(port)), http=None, ws=None, limits=Limits(**json.loads(limits)))

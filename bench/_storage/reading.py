@@ -17,10 +17,12 @@ from _storage.server import Server
 from tailrace.block import Block
 from tailrace.events import Mutations
 from tailrace_server.config import Config
+from tailrace_server.host.host import Host
 from tailrace_server.journal import lock_directory
 from tailrace_server.lookup import Lookup
-from tailrace_server.node import Host, Node, recover
+from tailrace_server.node import Node
 from tailrace_server.segment import Segment
+from tailrace_server.start import recover
 
 GETS = 2_000
 _READ_BYTES = 1024 * 1024

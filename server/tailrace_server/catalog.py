@@ -16,7 +16,7 @@ from tailrace_server.chain import Chain, LostSegment
 from tailrace_server.feed import Feed, creation_to_bytes, feed_of_creation
 from tailrace_server.host.disk import Disk
 from tailrace_server.identity import BadDirectory
-from tailrace_server.journal import BlockCase, Journal, Record, RecordKind, decide_block
+from tailrace_server.journal import BlockCase, CleanPartition, Journal, Record, RecordKind, decide_block
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, producers_from_json
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
@@ -82,6 +82,10 @@ class Catalog:
         """Every partition of every feed."""
         for feed in self:
             yield from feed.partitions
+
+    def clean_partitions(self) -> list[CleanPartition]:
+        """What the mark of a clean stop says of each partition."""
+        return [CleanPartition(p.feed_id, p.id, p.log.branch, p.high_seq) for p in self.partitions()]
 
     def _add(self, feed: Feed) -> None:
         self._by_name[feed.info.name] = feed

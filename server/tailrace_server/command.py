@@ -24,7 +24,8 @@ import typer
 from tailrace.cli.errors import CommandFailed, WrongUsage, alone
 from tailrace_server.config import Config
 from tailrace_server.doors import parse_door, show_door
-from tailrace_server.node import Node, open_node
+from tailrace_server.node import Node
+from tailrace_server.start import open_node
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)

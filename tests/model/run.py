@@ -13,7 +13,8 @@ import trio
 import tailrace
 from tailrace import Mutations
 from tailrace_server.config import Config
-from tailrace_server.node import Host, recover
+from tailrace_server.host.host import Host
+from tailrace_server.start import recover
 
 from .founders import Founder
 from .history import Answer, History, Row, Violation

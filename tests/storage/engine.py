@@ -19,9 +19,10 @@ from tailrace.errors import TailraceError
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace_server.compaction.worker import compact, discard
 from tailrace_server.config import Config, Storage
+from tailrace_server.host.host import Host
 from tailrace_server.journal import lock_directory
 from tailrace_server.journal.format import file_name
-from tailrace_server.node import Host, recover
+from tailrace_server.start import recover
 
 from .ledger import Ledger
 

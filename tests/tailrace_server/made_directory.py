@@ -11,7 +11,8 @@ from tests.tailrace_server.stored import Clock, InlineWorkers, Randomness
 from tailrace.block import encode_block
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace_server.config import Config, Storage
-from tailrace_server.node import Host, recover
+from tailrace_server.host.host import Host
+from tailrace_server.start import recover
 
 DATA = "/data"
 PRODUCER = 77

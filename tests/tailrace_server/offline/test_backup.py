@@ -15,11 +15,11 @@ from tailrace_server.host.randomness import SystemRandomness
 from tailrace_server.identity import BadDirectory, load
 from tailrace_server.journal import DirectoryInUse, JournalDamaged
 from tailrace_server.manifest import ManifestDamaged
-from tailrace_server.node import open_node
 from tailrace_server.offline import marks
 from tailrace_server.offline.backup import TRIES_MAX, BackupFailed, backup
 from tailrace_server.offline.restore import restore
 from tailrace_server.offline.verify import verify
+from tailrace_server.start import open_node
 
 TARGET, AGAIN = "/backup", "/again"
 

@@ -6,8 +6,8 @@ import trio
 import tailrace
 from tailrace.cli.commands import installed_commands, invoke, make_app, run
 from tailrace_server.config import Config
-from tailrace_server.node import open_node
 from tailrace_server.offline import commands
+from tailrace_server.start import open_node
 
 
 @pytest.fixture

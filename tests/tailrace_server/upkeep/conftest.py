@@ -12,8 +12,9 @@ from tests.tailrace_server.stored import Clock, InlineWorkers, Randomness
 
 from tailrace.block import encode_block
 from tailrace_server.config import Config, Storage
+from tailrace_server.host.host import Host
 from tailrace_server.lookup import Lookup
-from tailrace_server.node import Host, recover
+from tailrace_server.start import recover
 
 DATA = "/data"
 JOURNAL = "/data/journal"

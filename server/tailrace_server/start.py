@@ -1,0 +1,141 @@
+"""The start of a node: its directory is locked and recovered, and then it serves.
+
+What is opened in which order, and what is durable before the next, is decided here alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+from collections.abc import AsyncIterator
+
+import trio
+
+from tailrace.errors import NoSpace, TailraceError
+from tailrace_server.catalog import Catalog, begin_branch
+from tailrace_server.config import Config
+from tailrace_server.host.disk import Lock
+from tailrace_server.host.host import Host
+from tailrace_server.identity import Identity, load_or_create
+from tailrace_server.journal import Reserve, TakenMark, lock_directory, open_journal, take_clean, why_unclean
+from tailrace_server.manifest import ManifestStore
+from tailrace_server.memory import MemoryAccount
+from tailrace_server.node import Node
+from tailrace_server.offline import marks
+from tailrace_server.upkeep.uptime_file import load_uptime
+
+log = logging.getLogger("tailrace.server")
+
+
+@contextlib.asynccontextmanager
+async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[Node]:
+    """Locks and recovers ``config.data``, then serves at ``config.listen`` while the body runs; stops cleanly after it.
+
+    Raises DirectoryInUse, what ``recover`` raises, and OSError where the address cannot be had.
+    """
+    host = Host() if host is None else host
+    host.disk.make_directory(config.data)
+    lock: Lock = lock_directory(host.disk, config.data)
+    try:
+        node = recover(config, host)
+        # What was recovered lives long: it is kept out of every later collection.
+        gc.collect()
+        gc.freeze()
+        try:
+            listener = await host.network.listen(*config.listen)
+            node.listening = listener.address
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(node.serve, listener)
+                    yield node
+                    with trio.CancelScope(shield=True):
+                        await node.drain()
+                    nursery.cancel_scope.cancel()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await listener.aclose()
+        finally:
+            node.stop()
+    finally:
+        lock.close()
+
+
+def recover(config: Config, host: Host) -> Node:
+    """Opens a data directory, made where it is missing: identity, journal, feeds. The directory is locked already.
+
+    After a stop that was not clean every partition begins a new branch, durable before this returns. Raises
+    BadDirectory, JournalDamaged, NoSpace, JournalFailed, OSError; nothing that was durable is lost then.
+    """
+    marks.check_may_start(host.disk, config.data)
+    if config.restored:
+        marks.mark_restored(host.disk, config.data, host.randomness)
+    is_restored = marks.is_restored(host.disk, config.data)
+    identity = load_or_create(host.disk, config.data, host.randomness)
+    taken = take_clean(host.disk, config.data)
+    try:
+        return _recover(config, host, identity, taken, is_restored=is_restored)
+    except NoSpace as error:
+        # A node that cannot start on a full disk could not empty it either.
+        if not _free_some(config, host):
+            raise
+        log.warning("%s: the start goes on with what was kept for that", error)
+        return _recover(config, host, identity, taken, is_restored=is_restored)
+
+
+def _free_some(config: Config, host: Host) -> bool:
+    """Gives up what is kept for a full disk, and what an interrupted flush or fold left; whether there was anything."""
+    had = Reserve(host.disk, config.data, config.storage.reserve_bytes).release()
+    store = ManifestStore(host.disk, config.data)
+    for feed in store.feeds():
+        for number in range(feed.info.partitions):
+            manifest = store.read(feed.info.feed_id, number)
+            had |= manifest is not None and bool(store.sweep(manifest))
+    return had
+
+
+def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *, is_restored: bool) -> Node:
+    """Journal and feeds; may be tried again after NoSpace."""
+    journal, recovered = open_journal(
+        host.disk,
+        os.path.join(config.data, "journal"),
+        file_bytes_max=config.storage.journal_file_bytes_max,
+        token=host.randomness.token,
+        clock=host.clock.monotonic,
+    )
+    try:
+        memory = MemoryAccount(config.storage.memory_bytes_max)
+        catalog = Catalog(memory)
+        store = ManifestStore(host.disk, config.data)
+        now = host.clock.monotonic()
+        catalog.restore(host.disk, store, now)
+        for record in recovered.records:
+            catalog.recover(record, journal, now)
+        store.finish_drops({feed.info.feed_id for feed in catalog} | catalog.drops.keys())
+        uptime = load_uptime(host.disk, config.data, host.clock)
+        node = Node(config, host, identity, journal, catalog, memory, uptime)
+        for partition in catalog.partitions():
+            if partition.damage is not None:
+                node.found_damage(partition.damage)
+            if partition.high_seq > partition.flushed_seq:
+                node.flusher.note(partition)
+        if recovered.end != (0, 0):
+            node.unclean_start = why_unclean(taken, recovered.end, catalog.clean_partitions())
+        if is_restored:
+            node.unclean_start = "the directory was restored or repaired"
+        if node.unclean_start is not None:
+            log.warning("the last stop was not clean: %s; every partition begins a new branch", node.unclean_start)
+            terms = marks.RESTORED_TERMS if is_restored else 1
+            for partition in catalog.partitions():
+                begin_branch(partition, host.randomness.token(16), journal, terms=terms)
+        journal.sync()
+        if is_restored:
+            marks.unmark_restored(host.disk, config.data)
+        for partition in catalog.partitions():
+            partition.durable_through(partition.high_seq)
+    except BaseException:
+        with contextlib.suppress(TailraceError):  # what is raised already tells more
+            journal.close()
+        raise
+    return node

@@ -1,0 +1,39 @@
+import json
+
+import pytest
+
+from tailrace_server.host.disk import RealDisk
+from tailrace_server.host.randomness import SystemRandomness
+from tailrace_server.identity import BadDirectory, Identity, load_or_create
+
+
+def test_it_is_made_once(tmp_path):
+    class Numbers:
+        count = 0
+
+        def token(self, size):
+            self.count += 1
+            return bytes([self.count]) * size
+
+    made = load_or_create(RealDisk(), str(tmp_path), Numbers())
+    assert made == Identity(b"\1" * 16, b"\2" * 16, b"\3" * 16)
+    assert load_or_create(RealDisk(), str(tmp_path), None) == made
+
+
+@pytest.mark.parametrize(
+    ("damage", "match"),
+    [
+        (lambda value: "not JSON", "is damaged"),
+        (lambda value: json.dumps([]), "is damaged"),
+        (lambda value: json.dumps({**value, "version": 9}), "has version 9; this program reads version 1"),
+        (lambda value: json.dumps({**value, "node_id": "ab"}), "an id is not 16 bytes"),
+        (lambda value: json.dumps({**value, "node_id": "xy" * 16}), "is damaged"),
+        (lambda value: json.dumps({"version": 1}), "is damaged"),
+    ],
+)
+def test_a_damaged_one_stops_the_start(tmp_path, damage, match):
+    load_or_create(RealDisk(), str(tmp_path), SystemRandomness())
+    path = tmp_path / "NODE"
+    path.write_text(damage(json.loads(path.read_text())))
+    with pytest.raises(BadDirectory, match=match):
+        load_or_create(RealDisk(), str(tmp_path), SystemRandomness())
