@@ -20,14 +20,12 @@ from tailrace_server.journal import BlockCase, CleanPartition, Journal, Record, 
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, producers_from_json
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
-from tailrace_server.segment import Segment, SegmentDamaged, SegmentIdentity
+from tailrace_server.segment import Segment, SegmentDamaged
 
 # So many blocks of a partition are merged while the journal is read: they take several times their bytes until then.
 UNMERGED_BLOCKS_MAX = 4_096
 
 log = logging.getLogger("tailrace.server")
-
-_IDENTITY_FIELDS = frozenset(SegmentIdentity._fields) & frozenset(SegmentEntry._fields)
 
 
 class Drop(NamedTuple):
@@ -202,7 +200,7 @@ def _restore_partition(partition: Partition, manifest: Manifest, disk: Disk, sto
         except SegmentDamaged as error:
             log.error("partition %s of feed %s cannot be served: %s", partition.id, partition.feed_id.hex(), error)
             partition.damage = partition.damage or error
-            segments.append(LostSegment(_identity_of(manifest, entry), entry.nbytes, error))
+            segments.append(LostSegment(manifest.identity_of(entry), entry.nbytes, error))
     producers = producers_from_json(manifest.producers, partition.id, now)
     partition.restore(manifest.flushed_seq, Chain(segments), manifest.log, producers, manifest.last_timestamp)
     partition.purge_seq, partition.trim_seq = manifest.purge_seq, manifest.trim_seq
@@ -223,17 +221,6 @@ def _open_segment(disk: Disk, path: str, entry: SegmentEntry) -> Segment:
         )
         raise SegmentDamaged(path, 0, f"its {name} is {there!r}, the manifest says {said!r}")
     return segment
-
-
-def _identity_of(manifest: Manifest, entry: SegmentEntry) -> SegmentIdentity:
-    """As much of a segment's identity as the manifest knows: all that it will have to say of it again."""
-    return SegmentIdentity(
-        feed_id=manifest.feed_id,
-        partition=manifest.partition,
-        segment_id=entry.id,
-        purge_seq=0,
-        **{name: value for name, value in entry._asdict().items() if name in _IDENTITY_FIELDS},
-    )
 
 
 def _recover_block(partition: Partition, block: Block, lsn: int, file: int, now: float) -> None:

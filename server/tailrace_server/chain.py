@@ -10,8 +10,8 @@ import collections
 from collections.abc import Callable, Iterable, Sequence
 
 from tailrace.block import Block
+from tailrace_server.blocks import Found
 from tailrace_server.segment import Problem, Segment, SegmentDamaged, SegmentIdentity
-from tailrace_server.tree.key_index import Found
 
 
 class LostSegment(Segment):

@@ -68,10 +68,10 @@ def _parse(data: bytes, path: str) -> Identity:
         identity = Identity(*(bytes.fromhex(value[name]) for name in Identity._fields))
         if value.keys() - {"version", "checksum", *Identity._fields}:
             raise ValueError("it has members that are not known")
+        if any(len(id) != 16 for id in identity):
+            raise ValueError("an id is not 16 bytes")
+        if value.get("checksum", _checksum(identity)) != _checksum(identity):
+            raise ValueError("its checksum is wrong")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadDirectory(f"{path} is damaged ({error!r}): restore it, or the directory, from a backup") from None
-    if any(len(id) != 16 for id in identity):
-        raise BadDirectory(f"{path} is damaged (an id is not 16 bytes): restore it, or the directory, from a backup")
-    if value.get("checksum", _checksum(identity)) != _checksum(identity):
-        raise BadDirectory(f"{path} is damaged (its checksum is wrong): restore it, or the directory, from a backup")
     return identity

@@ -19,13 +19,14 @@ from tailrace.hashing import key_hash
 from tailrace.model import Level, Version, VersionRange
 from tailrace.wire.failures import OutOfOrder
 from tailrace.wire.messages import WriteFlag
+from tailrace_server.blocks import Found
 from tailrace_server.chain import Chain
 from tailrace_server.intake.door import check_at_door
 from tailrace_server.intake.producers import ProducerTable, Verdict
 from tailrace_server.journal import Journal
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.segment import SegmentDamaged
-from tailrace_server.tree.key_index import Found, KeyIndex, OpenBlocks
+from tailrace_server.tree.key_index import KeyIndex, OpenBlocks
 from tailrace_server.tree.tree import Tree
 from tailrace_server.upkeep.homes import Homes
 

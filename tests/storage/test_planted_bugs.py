@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from tailrace.errors import TailraceError
-from tailrace_server import catalog, node
+from tailrace_server import catalog, start
 from tailrace_server.compaction import worker
 from tailrace_server.intake.committer import Committer
 from tailrace_server.journal import BlockCase
@@ -122,7 +122,7 @@ BUGS = {
     "segments are removed before the manifest": ("fold_all", Installer, "fold", remove_before_the_manifest),
     "what is not durable is flushed": ("flush", flusher, "_stable_blocks", flush_what_is_not_durable),
     "a start ignores the flushed seq": ("recovery", catalog, "decide_block", decide_without_flushed_seq),
-    "a start believes that the stop was clean": ("recovery", node, "why_unclean", believe_every_mark),
+    "a start believes that the stop was clean": ("recovery", start, "why_unclean", believe_every_mark),
     "a journal file is named before its fsync": ("recovery", journal_recovery, "publish_file", publish_without_fsync),
     "the chain changes before the manifest": ("lives", Installer, "_install", install_before_the_manifest),
 }

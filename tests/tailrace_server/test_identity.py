@@ -20,6 +20,15 @@ def test_it_is_made_once(tmp_path):
     assert load_or_create(RealDisk(), str(tmp_path), None) == made
 
 
+def test_one_of_an_earlier_version_without_a_checksum_is_read(tmp_path):
+    made = load_or_create(RealDisk(), str(tmp_path), SystemRandomness())
+    path = tmp_path / "NODE"
+    members = json.loads(path.read_text())
+    del members["checksum"]
+    path.write_text(json.dumps(members))
+    assert load_or_create(RealDisk(), str(tmp_path), SystemRandomness()) == made
+
+
 @pytest.mark.parametrize(
     ("damage", "match"),
     [
@@ -29,6 +38,8 @@ def test_it_is_made_once(tmp_path):
         (lambda value: json.dumps({**value, "node_id": "ab"}), "an id is not 16 bytes"),
         (lambda value: json.dumps({**value, "node_id": "xy" * 16}), "is damaged"),
         (lambda value: json.dumps({"version": 1}), "is damaged"),
+        (lambda value: json.dumps({**value, "node_id": "ab" * 16}), "its checksum is wrong"),
+        (lambda value: json.dumps({**value, "name": "orders"}), "it has members that are not known"),
     ],
 )
 def test_a_damaged_one_stops_the_start(tmp_path, damage, match):

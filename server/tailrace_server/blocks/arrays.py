@@ -10,7 +10,7 @@ Here every row has its seq and its timestamp as numbers of its own, which in a b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,14 @@ import numpy.typing as npt
 from tailrace.block import FLAG_SEQS, FLAG_TIMESTAMPS, Block, Columns
 from tailrace.block.encode import RawColumns, assemble, check_rows, header_of
 
-U64 = npt.NDArray[np.uint64]
-U32 = npt.NDArray[np.uint32]
-U8 = npt.NDArray[np.uint8]
-Bools = npt.NDArray[np.bool_]
+U64: TypeAlias = npt.NDArray[np.uint64]
+U32: TypeAlias = npt.NDArray[np.uint32]
+U8: TypeAlias = npt.NDArray[np.uint8]
+I64: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Indices: TypeAlias = npt.NDArray[np.intp]
 
-_Buffer = bytes | memoryview
+_Buffer: TypeAlias = bytes | memoryview
 
 
 class ColumnArrays(NamedTuple):
@@ -89,7 +91,7 @@ def join_arrays(pieces: Sequence[ColumnArrays]) -> ColumnArrays:
     )
 
 
-def take(arrays: ColumnArrays, indices: npt.NDArray[np.intp] | slice) -> ColumnArrays:
+def take(arrays: ColumnArrays, indices: Indices | slice) -> ColumnArrays:
     """The rows at ``indices``, which rise; a slice of step 1 copies nothing but the offsets."""
     if isinstance(indices, slice):
         rows = range(*indices.indices(arrays.rows))
@@ -150,7 +152,7 @@ def _joined(buffers: Sequence[_Buffer]) -> _Buffer:
     return buffers[0] if len(buffers) == 1 else b"".join(buffers)
 
 
-def _seqs(opened: Sequence[Columns], rows: npt.NDArray[np.intp]) -> U64:
+def _seqs(opened: Sequence[Columns], rows: Indices) -> U64:
     """The seq of each row: counted from each block's first, then the columns of the blocks that have one."""
     begins = np.cumsum(rows) - rows
     firsts = np.array([columns.header.first_seq for columns in opened], "<u8")
@@ -162,7 +164,7 @@ def _seqs(opened: Sequence[Columns], rows: npt.NDArray[np.intp]) -> U64:
     return seqs
 
 
-def _timestamps(opened: Sequence[Columns], rows: npt.NDArray[np.intp]) -> U64:
+def _timestamps(opened: Sequence[Columns], rows: Indices) -> U64:
     """The timestamp of each row, likewise."""
     timestamps: U64 = np.repeat(np.array([columns.header.timestamp for columns in opened], "<u8"), rows)
     begin = 0
@@ -173,7 +175,7 @@ def _timestamps(opened: Sequence[Columns], rows: npt.NDArray[np.intp]) -> U64:
     return timestamps
 
 
-def _valid(opened: Sequence[Columns], rows: npt.NDArray[np.intp]) -> Bools | None:
+def _valid(opened: Sequence[Columns], rows: Indices) -> Bools | None:
     """Which rows are no tombstones; None where all are none."""
     valid: Bools | None = None
     begin = 0
@@ -197,19 +199,19 @@ def _bitmap(valid: Bools | None) -> bytes | None:
     return None if valid is None or valid.all() else np.packbits(valid, bitorder="little").tobytes()
 
 
-def _offsets(columns: Sequence[memoryview], rows: npt.NDArray[np.intp]) -> U32:
+def _offsets(columns: Sequence[memoryview], rows: Indices) -> U32:
     """The offsets of strings whose data is joined, of blocks."""
     if len(columns) == 1:
         return np.frombuffer(columns[0], "<u4")
     return _moved(np.frombuffer(b"".join([column[4:] for column in columns]), "<u4"), rows)
 
 
-def _joined_offsets(columns: Sequence[U32], rows: npt.NDArray[np.intp]) -> U32:
+def _joined_offsets(columns: Sequence[U32], rows: Indices) -> U32:
     """The offsets of strings whose data is joined of arrays."""
     return _moved(np.concatenate([column[1:] for column in columns]), rows)
 
 
-def _moved(ends: U32, rows: npt.NDArray[np.intp]) -> U32:
+def _moved(ends: U32, rows: Indices) -> U32:
     """Offsets from where strings end in their parts, which have ``rows`` each: moved by the data of the parts before.
 
     The last end of a part is the length of its data.
@@ -226,7 +228,7 @@ def _slice_strings(offsets: U32, data: U8, start: int, stop: int) -> tuple[U32, 
     return (part if part[0] == 0 else part - part[0]), data[part[0] : part[-1]]
 
 
-def _take_strings(offsets: U32, data: U8, indices: npt.NDArray[np.intp]) -> tuple[U32, U8]:
+def _take_strings(offsets: U32, data: U8, indices: Indices) -> tuple[U32, U8]:
     """Offsets and data of the rows at ``indices``, joined: whole stretches of neighbours, or a matrix of equal rows."""
     if len(indices) == 0:
         return np.zeros(1, "<u4"), data[:0]

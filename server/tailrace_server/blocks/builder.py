@@ -1,14 +1,13 @@
-"""Blocks of a size, made of rows that are selected from other blocks."""
+"""Blocks of a size, made of rows out of other blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from tailrace.block import BODY_BYTES_MAX, ROWS_MAX, Block
-from tailrace_server.blocks.arrays import Bools, ColumnArrays, encode_arrays, join_arrays, take
+from tailrace_server.blocks.arrays import I64, ColumnArrays, encode_arrays, join_arrays, take
 
 # A row's hash, seq, timestamp, both offsets and validity, as much as it can have of them.
 _ROW_BYTES = 8 + 8 + 8 + 4 + 4 + 1
@@ -37,13 +36,11 @@ class BlockBuilder:
         self._nbytes = _BLOCK_BYTES
         self._last_seq = self._last_timestamp = 0
 
-    def add(self, arrays: ColumnArrays, rows: Bools | npt.NDArray[np.intp] | None = None) -> None:
-        """Takes the rows that ``rows`` selects: a bool for each, or rising indices; None selects all.
+    def add(self, arrays: ColumnArrays) -> None:
+        """Takes rows, perhaps none.
 
         ValueError where seqs do not go on above what was added before, or timestamps below it.
         """
-        if rows is not None:
-            arrays = take(arrays, np.flatnonzero(rows) if rows.dtype == np.bool_ else rows.astype(np.intp, copy=False))
         if arrays.rows == 0:
             return
         self._check_order(arrays)
@@ -71,7 +68,7 @@ class BlockBuilder:
         self._pieces, self._rows, self._nbytes = [], 0, _BLOCK_BYTES
         self._on_block(block)
 
-    def _ends(self, arrays: ColumnArrays) -> npt.NDArray[np.int64]:
+    def _ends(self, arrays: ColumnArrays) -> I64:
         """What the rows up to and with each have together, in bytes."""
         counts = np.arange(1, arrays.rows + 1, dtype=np.int64)
         return counts * _ROW_BYTES + arrays.key_offsets[1:] + arrays.value_offsets[1:]

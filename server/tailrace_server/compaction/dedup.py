@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tailrace_server.blocks.arrays import I64, U8, U32, U64, Bools, Indices
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-Hashes: TypeAlias = npt.NDArray[np.uint64]
 Lengths: TypeAlias = npt.NDArray[np.uint16]
-RowNumbers: TypeAlias = npt.NDArray[np.uint32]
-Indices: TypeAlias = npt.NDArray[np.intp]
-Mask: TypeAlias = npt.NDArray[np.bool_]
+RowNumbers: TypeAlias = U32
 
 # What is worked on at once: rows, each some 80 bytes of memory for the time, and bytes of keys.
 SLICE_ROWS = 1 << 20
@@ -41,8 +40,8 @@ _COMPARE_BYTES = 1 << 20
 class Keys(NamedTuple):
     """Keys as a column: key i is ``data[offsets[i]:offsets[i + 1]]``."""
 
-    offsets: npt.NDArray[np.int64]
-    data: npt.NDArray[np.uint8]
+    offsets: I64
+    data: U8
 
     def key(self, index: int) -> bytes:
         """One of them."""
@@ -57,8 +56,8 @@ class Slice(NamedTuple):
 
 
 def superseded(
-    hashes: Hashes, key_lengths: Lengths, keys_of: Callable[[RowNumbers], Keys], least: Slice | None = None
-) -> Mask:
+    hashes: U64, key_lengths: Lengths, keys_of: Callable[[RowNumbers], Keys], least: Slice | None = None
+) -> Bools:
     """A mask of the rows of whose key there is a newer row.
 
     ``hashes`` and ``key_lengths`` (bytes) are of each row's key, in the order of seqs. ``keys_of`` is given rising row
@@ -77,7 +76,7 @@ def superseded(
     return gone
 
 
-def purged(rows: RowNumbers, seqs: Hashes, gone: Mask) -> int:
+def purged(rows: RowNumbers, seqs: U64, gone: Bools) -> int:
     """Marks in ``gone`` those of ``rows``, tombstones that may go, that nothing newer has superseded.
 
     Returns the highest of their ``seqs``, which is what the purge seq must be at least; 0 where there is none.
@@ -87,7 +86,7 @@ def purged(rows: RowNumbers, seqs: Hashes, gone: Mask) -> int:
     return int(seqs[newest].max(initial=0))
 
 
-def expired(valid: Mask | None, seqs: Hashes, timestamps: Hashes, before_us: int, stable_seq: int) -> Indices:
+def expired(valid: Bools | None, seqs: U64, timestamps: U64, before_us: int, stable_seq: int) -> Indices:
     """The rows that are tombstones, stamped at ``before_us`` or earlier (microseconds since 1970 UTC), and at or below
     ``stable_seq``.
 
@@ -98,7 +97,7 @@ def expired(valid: Mask | None, seqs: Hashes, timestamps: Hashes, before_us: int
     return np.flatnonzero(~valid & (timestamps <= np.uint64(before_us)) & (seqs <= np.uint64(stable_seq)))
 
 
-def _repeated(hashes: Hashes, slice_rows: int) -> RowNumbers:
+def _repeated(hashes: U64, slice_rows: int) -> RowNumbers:
     """The rows whose hash occurs more than once, by hash and then by row.
 
     Sorted by slices of the hashes' range, so that a few bytes a row are all that is held for every row at once.
@@ -113,7 +112,7 @@ def _repeated(hashes: Hashes, slice_rows: int) -> RowNumbers:
     return np.concatenate(parts)
 
 
-def _repeated_between(hashes: Hashes, low: int, high: int) -> RowNumbers:
+def _repeated_between(hashes: U64, low: int, high: int) -> RowNumbers:
     """``_repeated`` for the hashes from ``low`` to ``high``, both included."""
     rows = np.flatnonzero((hashes >= np.uint64(low)) & (hashes <= np.uint64(high))).astype(np.uint32)
     rows = rows[np.argsort(hashes[rows], kind="stable")]
@@ -141,7 +140,7 @@ def _slice_starts(repeated: RowNumbers, key_lengths: Lengths, least: Slice) -> I
         yield stop
 
 
-def _newest_of_hash(repeated: RowNumbers, index: int, hashes: Hashes) -> int:
+def _newest_of_hash(repeated: RowNumbers, index: int, hashes: U64) -> int:
     """The newest row with the hash of the row at ``index``: the last of its stretch, found by doubling steps."""
     hash_ = hashes[repeated[index]]
     step, inside = 1, index
@@ -154,7 +153,7 @@ def _newest_of_hash(repeated: RowNumbers, index: int, hashes: Hashes) -> int:
 class _Comparison:
     """Slices of ``_repeated``, from the back, compared; what is superseded is marked in ``gone``."""
 
-    def __init__(self, hashes: Hashes, keys_of: Callable[[RowNumbers], Keys], gone: Mask) -> None:
+    def __init__(self, hashes: U64, keys_of: Callable[[RowNumbers], Keys], gone: Bools) -> None:
         self._hashes = hashes
         self._keys_of = keys_of
         self._gone = gone
@@ -188,16 +187,16 @@ class _Comparison:
         self._mixed_keys.add(key)
 
 
-def _stretch_ends(ordered: Hashes) -> Indices:
+def _stretch_ends(ordered: U64) -> Indices:
     """For each of the ordered hashes the index of the last one that is equal to it."""
     last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))
     return np.repeat(last, np.diff(last, prepend=-1))
 
 
-def _equal(keys: Keys, left: Indices, right: Indices) -> Mask:
+def _equal(keys: Keys, left: Indices, right: Indices) -> Bools:
     """Whether key ``left[i]`` is key ``right[i]``, byte by byte; compared in groups of one length."""
     starts, lengths = keys.offsets[:-1], np.diff(keys.offsets)
-    same: Mask = lengths[left] == lengths[right]
+    same: Bools = lengths[left] == lengths[right]
     candidates = np.flatnonzero(same)
     lengths = lengths[left[candidates]]
     for length in np.unique(lengths).tolist():

@@ -15,7 +15,7 @@ from tailrace_server.compaction.task import FOREIGN_MAX, Foreign
 
 if TYPE_CHECKING:
     from tailrace_server.blocks import ColumnArrays
-    from tailrace_server.compaction.dedup import Hashes, Indices
+    from tailrace_server.blocks.arrays import U64, Bools, Indices
     from tailrace_server.compaction.reading import Batch
 
 _EXAMPLE_KEY_BYTES = 64
@@ -31,7 +31,7 @@ class ForeignRows:
         self.rows = 0
         self.kept = 0
 
-    def note(self, batch: Batch, arrays: ColumnArrays, hashes: Hashes) -> None:
+    def note(self, batch: Batch, arrays: ColumnArrays, hashes: U64) -> None:
         """Counts the rows of a batch whose hash is not that of ``hashes``, the right ones."""
         wrong = np.flatnonzero(arrays.hashes != hashes)
         if not len(wrong):
@@ -44,7 +44,7 @@ class ForeignRows:
             mine = producers == producer
             self._add(producer, batch, arrays, wrong[mine], int(np.count_nonzero(inside[mine])))
 
-    def corrected(self, arrays: ColumnArrays, hashes: Hashes) -> ColumnArrays:
+    def corrected(self, arrays: ColumnArrays, hashes: U64) -> ColumnArrays:
         """The rows with the right hash, ``hashes``, wherever it is one of this partition."""
         wrong = arrays.hashes != hashes
         if not wrong.any():
@@ -56,7 +56,7 @@ class ForeignRows:
         """Those of each producer, of the first FOREIGN_MAX ones."""
         return tuple(self._by_producer.values())
 
-    def _is_here(self, hashes: Hashes) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def _is_here(self, hashes: U64) -> Bools:
         return (hashes >= self._first) & (hashes <= self._last)
 
     def _add(self, producer: int, batch: Batch, arrays: ColumnArrays, rows: Indices, corrected: int) -> None:

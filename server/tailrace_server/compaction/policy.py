@@ -41,6 +41,7 @@ from tailrace_server.segment.identity import ROWS_MAX
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tailrace.model import FeedInfo
     from tailrace_server.manifest import SegmentEntry
 
 _HISTORY_PARTS = 8  # what is kept too long by trimming whole segments is an eighth at most
@@ -55,7 +56,7 @@ class Reason(enum.Enum):
 
 
 class Retention(NamedTuple):
-    """What a feed keeps: the latest of each key, or with ``history`` every row, as long and as much as is said here.
+    """What a partition keeps: the latest of each key, or with ``history`` every row, as long and as much as it says.
 
     ``age_us`` (microseconds) and ``nbytes`` bound a history; None: no bound.
     """
@@ -63,6 +64,17 @@ class Retention(NamedTuple):
     history: bool = False
     age_us: int | None = None
     nbytes: int | None = None
+
+    @classmethod
+    def of(cls, info: FeedInfo) -> Retention:
+        """That of each partition of a feed, which has an equal share of the feed's bytes."""
+        if info.retention != "history":
+            return cls()
+        return cls(
+            history=True,
+            age_us=None if info.history_age_s is None else int(info.history_age_s * 1e6),
+            nbytes=None if info.history_bytes is None else int(info.history_bytes / info.partitions),
+        )
 
 
 class CompactionLimits(NamedTuple):

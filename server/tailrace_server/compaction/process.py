@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from tailrace.errors import NoSpace
-from tailrace_server.compaction import errors
-from tailrace_server.compaction.errors import CompactionFailed
+from tailrace_server.compaction.errors import BadTask, CompactionFailed
 from tailrace_server.compaction.task import LINE_BYTES_MAX, CompactionResult
 from tailrace_server.compaction.worker import discard
 from tailrace_server.host.disk import RealDisk
@@ -114,7 +113,7 @@ def error_of(description: dict[str, Any]) -> Exception:
     if kind == "OSError":
         return OSError(description["errno"], why, description["path"])
     if kind == "BadTask":
-        return errors.BadTask(why)
+        return BadTask(why)
     return CompactionFailed(f"the compaction failed, {kind}: {why}")
 
 

@@ -21,8 +21,8 @@ from tailrace.block.columns import slice_differing, slice_uniform
 from tailrace.errors import BadBlock
 from tailrace.hashing import HASH_SEED
 from tailrace_server.blocks import ColumnArrays, arrays_of, take
-from tailrace_server.blocks.arrays import U8, U32, join_blocks
-from tailrace_server.compaction.dedup import Hashes, Keys, RowNumbers
+from tailrace_server.blocks.arrays import U8, U32, U64, join_blocks
+from tailrace_server.compaction.dedup import Keys, RowNumbers
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.segment.format import HEADER_BYTES
 
@@ -62,7 +62,7 @@ class Batch(NamedTuple):
             self._find_bad_block()
             raise
 
-    def producers(self) -> Hashes:
+    def producers(self) -> U64:
         """The producer id of each row; 0 where blocks were merged."""
         ids = np.array([block.header.producer_id for block in self.blocks], np.uint64)
         return np.repeat(ids, [block.rows for block in self.blocks])
@@ -129,7 +129,7 @@ class Rows:
         return Batch(segment, number, offset, self._row_begins[index], blocks[: max(1, count)])
 
 
-def hashes_of_keys(arrays: ColumnArrays) -> Hashes:
+def hashes_of_keys(arrays: ColumnArrays) -> U64:
     """The hash of each key, from its bytes."""
     offsets, data, rows = arrays.key_offsets.data.cast("B"), arrays.key_data.data, arrays.rows
     width = uniform_width(offsets, rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from tailrace.hashing import HASH_MAX
 from tailrace_server.blocks.builder import TARGET_BYTES_MAX
@@ -24,8 +24,6 @@ FOREIGN_MAX = 16
 LINE_BYTES_MAX = 1024 * 1024
 
 assert (INPUTS_MAX + 1) * 4_096 * 6 < LINE_BYTES_MAX
-
-T = TypeVar("T")
 
 
 class CompactionTask(NamedTuple):

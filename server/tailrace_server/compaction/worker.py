@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tailrace_server.blocks import BlockBuilder, ColumnArrays, take
+from tailrace_server.blocks.arrays import Bools
 from tailrace_server.compaction import dedup
 from tailrace_server.compaction.errors import BadTask
 from tailrace_server.compaction.foreign import ForeignRows
 from tailrace_server.compaction.reading import Rows, hashes_of_keys
 from tailrace_server.compaction.task import INPUTS_MAX, CompactionResult, CompactionTask
-from tailrace_server.segment import TEMPORARY, Segment, SegmentIdentity, SegmentWriter
+from tailrace_server.host.disk import TEMPORARY
+from tailrace_server.segment import Segment, SegmentIdentity, SegmentWriter
 from tailrace_server.segment.identity import INCLUDED_IDS_MAX, ROWS_MAX
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 class _Decision(NamedTuple):
     """``gone`` says of each row whether it goes; None: none does. ``purge_seq`` is 0 where no tombstone goes."""
 
-    gone: dedup.Mask | None
+    gone: Bools | None
     superseded: int
     purged: int
     purge_seq: int
@@ -157,7 +159,7 @@ def _write(
     disk: Disk,
     rows: Rows,
     identity: SegmentIdentity,
-    gone: dedup.Mask | None,
+    gone: Bools | None,
     foreign: ForeignRows,
     on_bytes: Callable[[int], None],
 ) -> tuple[SegmentIdentity, int]:

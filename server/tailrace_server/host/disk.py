@@ -15,10 +15,15 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from tailrace.errors import NoSpace
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+# How the name of a file ends that is being written. After a crash it is nobody's, and may be removed.
+TEMPORARY = ".new"
 
 _MACHINE_ID_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 
@@ -29,6 +34,12 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 def is_no_space(error: OSError) -> bool:
     """True where ``error`` says that the disk, or the quota on it, is full."""
     return error.errno in _NO_SPACE
+
+
+def raise_if_no_space(error: OSError, what: str) -> None:
+    """NoSpace, which says ``what`` there is no space for or where, if that is what ``error`` says."""
+    if is_no_space(error):
+        raise NoSpace(f"no space is left {what} ({error.strerror}); free some") from error
 
 
 class Lock(Protocol):
@@ -129,7 +140,7 @@ def write_atomically(disk: Disk, path: str, data: Buffer) -> None:
 
     Durable when this returns. OSError: the old one is still there, or (if the directory's sync failed) either.
     """
-    temporary = path + ".new"
+    temporary = path + TEMPORARY
     file = disk.create(temporary)
     try:
         file.write_at(0, (data,), len(data))
@@ -146,11 +157,8 @@ def write_atomically(disk: Disk, path: str, data: Buffer) -> None:
 
 def read_file(disk: Disk, path: str) -> bytes:
     """The whole content of a (small) file; FileNotFoundError where there is none."""
-    file = disk.open(path)
-    try:
+    with contextlib.closing(disk.open(path)) as file:
         return file.read_at(0, file.size())
-    finally:
-        file.close()
 
 
 class RealFile:

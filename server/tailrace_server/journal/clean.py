@@ -13,7 +13,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tailrace_server.host.disk import read_file
+from tailrace_server.host.disk import TEMPORARY, read_file
 from tailrace_server.sealed import seal, unseal
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 CLEAN_NAME = "CLEAN"
 FORMAT = "tailrace clean"
 VERSION = 1
-_TEMPORARY = CLEAN_NAME + ".new"
 
 
 class CleanPartition(NamedTuple):
@@ -64,13 +63,13 @@ def write_clean(disk: Disk, directory: str, journal_end: tuple[int, int], partit
     The last thing that a node does, after the journal was closed without an error: ``journal_end`` is ``Journal.end``
     then, ``partitions`` are all that the node holds. OSError: there is no mark, or there is a good one.
     """
-    temporary = os.path.join(directory, _TEMPORARY)
-    with contextlib.closing(disk.create(temporary)) as file:
+    path = os.path.join(directory, CLEAN_NAME)
+    with contextlib.closing(disk.create(path + TEMPORARY)) as file:
         where = (disk.machine_id(), disk.real_path(directory), *file.identity())
         data = encode_mark(CleanMark(journal_end, tuple(sorted(partitions)), *where))
         file.write_at(0, (data,), len(data))
         file.sync()
-    disk.rename(temporary, os.path.join(directory, CLEAN_NAME))
+    disk.rename(path + TEMPORARY, path)
     disk.sync_directory(directory)
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import xxhash
 
 from tailrace.block import BODY_BYTES_MAX, HEADER_BYTES
-from tailrace.model import BRANCH_BYTES, FEED_ID_BYTES
+from tailrace.model import BRANCH_BYTES
 
 FILE_MAGIC = b"TRJL"
 VERSION = 1
@@ -36,7 +36,6 @@ PAYLOAD_BYTES_MAX = 64 << 20
 FILE_BYTES_MAX = 1 << 32
 
 NO_BRANCH = bytes(BRANCH_BYTES)
-NO_FEED = bytes(FEED_ID_BYTES)
 
 _FILE = struct.Struct("<4sHHIIQI28xQ")
 _RECORD = struct.Struct("<QIIIIIHHII16s16sQQ")

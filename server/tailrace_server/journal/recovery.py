@@ -35,8 +35,7 @@ import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.errors import NoSpace
-from tailrace_server.host.disk import is_no_space
+from tailrace_server.host.disk import TEMPORARY, raise_if_no_space
 from tailrace_server.journal.errors import JournalDamaged, JournalFailed
 from tailrace_server.journal.format import (
     FILE_HEADER_BYTES,
@@ -61,7 +60,6 @@ from tailrace_server.journal.reader import (
 )
 from tailrace_server.journal.writer import (
     FILE_BYTES_DEFAULT,
-    TEMPORARY,
     Journal,
     create_file,
     file_key,
@@ -188,8 +186,7 @@ def open_journal(
         _cut_leftovers(disk, files, extent)
         _remove_temporaries(disk, directory)
     except OSError as error:
-        if is_no_space(error):
-            raise NoSpace(f"no space is left to recover the journal in {directory}; free some") from error
+        raise_if_no_space(error, f"to recover the journal in {directory}")
         raise JournalFailed(f"the journal in {directory} can't be recovered: {error}") from error
     extents = [Extent(found.path, found.header, _counts(found, extent)) for found in files if found.path != extent.path]
     journal = Journal(

@@ -21,10 +21,9 @@ from __future__ import annotations
 import collections
 import os
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from tailrace.errors import NoSpace
-from tailrace_server.host.disk import is_no_space
+from tailrace_server.host.disk import TEMPORARY, raise_if_no_space
 from tailrace_server.journal.errors import JournalFailed
 from tailrace_server.journal.format import (
     FILE_BYTES_MAX,
@@ -52,8 +51,6 @@ FILE_BYTES_DEFAULT = 256 << 20
 
 # Allocating costs some 10 µs and one commit of metadata: with 4 MiB that is nothing per write, and little space.
 ALLOCATE_BYTES = 4 << 20
-
-TEMPORARY = ".new"
 
 _PADDING = tuple(bytes(count) for count in range(8))
 
@@ -208,7 +205,7 @@ class Journal:
         try:
             self._file.write_at(offset, (header, *payload, _PADDING[-nbytes & 7]), size)
         except OSError as error:
-            raise self._take_back(error) from error
+            self._take_back(error)
         self._offset = end
         self.written = self._base + end
         return self.written
@@ -219,20 +216,19 @@ class Journal:
         self._file.allocate(self._allocated, nbytes)
         self._allocated += nbytes
 
-    def _take_back(self, error: OSError) -> Exception:
-        """Cut a record that was written in part; the error to raise."""
+    def _take_back(self, error: OSError) -> NoReturn:
+        """Cut a record that was written in part. Raises NoSpace, JournalFailed."""
         try:
             self._file.truncate(self._offset)
         except OSError as second:
-            return self._fail(f"a write failed ({error.strerror}) and could not be taken back", second)
+            raise self._fail(f"a write failed ({error.strerror}) and could not be taken back", second) from error
         self._allocated = self._offset
-        return self._refuse(error)
+        self._refuse(error)
 
-    def _refuse(self, error: OSError) -> Exception:
-        """The error to raise for a write that left nothing behind."""
-        if is_no_space(error):
-            return NoSpace(f"no space is left for the journal in {self._directory} ({error.strerror}); free some")
-        return self._fail("a write failed", error)
+    def _refuse(self, error: OSError) -> NoReturn:
+        """Raises NoSpace, JournalFailed for a write that left nothing behind."""
+        raise_if_no_space(error, f"for the journal in {self._directory}")
+        raise self._fail("a write failed", error) from error
 
     def _fail(self, what: str, error: OSError) -> JournalFailed:
         self._stopped = f"the journal in {self._directory} failed: {what}: {error.strerror}; see to the disk, restart"
@@ -271,7 +267,7 @@ class Journal:
             try:
                 file = create_file(self._disk, path, header)
             except OSError as error:
-                raise self._refuse(error) from error
+                self._refuse(error)
             try:
                 publish_file(self._disk, path, file)
             except OSError as error:

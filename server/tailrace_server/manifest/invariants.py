@@ -21,6 +21,8 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tailrace_server.segment.identity import NO_BASE
+
 if TYPE_CHECKING:
     from tailrace_server.manifest.manifest import Manifest, SegmentEntry
 
@@ -31,8 +33,6 @@ SEGMENTS_MAX = 10_000
 PLACEMENTS_MAX = 64
 # Programs that publish exactly once into one partition.
 SINKS_MAX = 1_000
-
-NO_BASE = bytes(16)
 
 
 def problems(manifest: Manifest) -> list[str]:

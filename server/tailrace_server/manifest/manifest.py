@@ -6,7 +6,7 @@ segments   (0, 120] ── (120, 400] ── (400, 401]     flushed seq 401; the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tailrace.failover import FailoverLog
 from tailrace_server.manifest import fields
@@ -15,15 +15,10 @@ from tailrace_server.manifest.fields import Kind, read_list, read_members, read_
 from tailrace_server.manifest.invariants import PLACEMENTS_MAX, SEGMENTS_MAX, SINKS_MAX, problems
 from tailrace_server.manifest.producers import read_producers
 from tailrace_server.sealed import seal
-
-if TYPE_CHECKING:
-    from tailrace_server.segment.identity import SegmentIdentity
+from tailrace_server.segment.identity import INCLUDED_IDS_MAX, SegmentIdentity
 
 FORMAT = "tailrace manifest"
 VERSION = 1
-
-# As many as a segment's identity names at most.
-INCLUDED_IDS_MAX = 64
 
 
 class SegmentEntry(NamedTuple):
@@ -47,6 +42,10 @@ class SegmentEntry(NamedTuple):
     oldest_timestamp: int
     newest_timestamp: int
     placements: tuple[bytes, ...] = ()
+
+
+# What an entry says as its segment's identity does.
+_REPEATED = tuple(name for name in SegmentEntry._fields if name in SegmentIdentity._fields)
 
 
 class Manifest(NamedTuple):
@@ -74,6 +73,11 @@ class Manifest(NamedTuple):
     producers: dict[str, Any]
     sinks: dict[str, int]
 
+    def identity_of(self, entry: SegmentEntry) -> SegmentIdentity:
+        """As much of a segment's identity as its entry here tells: all that ``entry_of`` takes from one."""
+        repeated = {name: getattr(entry, name) for name in _REPEATED}
+        return SegmentIdentity(self.feed_id, self.partition, segment_id=entry.id, purge_seq=0, **repeated)
+
     def problems(self) -> list[str]:
         """What does not hold of what has to; empty where all is well."""
         return problems(self)
@@ -100,22 +104,8 @@ class Manifest(NamedTuple):
 
 def entry_of(identity: SegmentIdentity, nbytes: int, placements: Iterable[bytes] = ()) -> SegmentEntry:
     """The entry of a segment whose file has ``nbytes`` bytes."""
-    return SegmentEntry(
-        id=identity.segment_id,
-        base_id=identity.base_id,
-        included_ids=identity.included_ids,
-        is_major=identity.is_major,
-        deduplicated=identity.deduplicated,
-        after_seq=identity.after_seq,
-        last_seq=identity.last_seq,
-        branch=identity.branch,
-        nbytes=nbytes,
-        rows=identity.rows,
-        tombstones=identity.tombstones,
-        oldest_timestamp=identity.oldest_timestamp,
-        newest_timestamp=identity.newest_timestamp,
-        placements=tuple(placements),
-    )
+    repeated = {name: getattr(identity, name) for name in _REPEATED}
+    return SegmentEntry(id=identity.segment_id, nbytes=nbytes, placements=tuple(placements), **repeated)
 
 
 def _read_segments(value: Any) -> tuple[SegmentEntry, ...]:

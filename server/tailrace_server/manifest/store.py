@@ -15,12 +15,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from typing import TYPE_CHECKING
 
-from tailrace.errors import NoSpace
-from tailrace_server.host.disk import is_no_space, read_file, write_atomically
+from tailrace_server.host.disk import TEMPORARY, raise_if_no_space, read_file, write_atomically
 from tailrace_server.manifest.errors import ManifestDamaged
 from tailrace_server.manifest.feed_file import FeedFile
 from tailrace_server.manifest.manifest import Manifest, SegmentEntry
@@ -34,7 +34,6 @@ FEEDS_NAME = "feeds"
 FEED_NAME = "FEED"
 DROPPED_NAME = "FEED.dropped"
 MANIFEST_NAME = "MANIFEST"
-TEMPORARY = ".new"
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _SEGMENT = re.compile(r"[0-9a-f]{32}\.seg")
@@ -80,7 +79,8 @@ class ManifestStore:
             self._disk.make_directory(directory)
             write_atomically(self._disk, os.path.join(directory, FEED_NAME), feed.encode())
         except OSError as error:
-            raise _no_space_or(error, directory) from error
+            raise_if_no_space(error, f"in {directory}")
+            raise
 
     def feeds(self) -> list[FeedFile]:
         """Every feed that has its FEED, in the order of their ids, durable when this returns; for the start.
@@ -173,7 +173,8 @@ class ManifestStore:
             self._disk.make_directory(directory)
             write_atomically(self._disk, os.path.join(directory, MANIFEST_NAME), data)
         except OSError as error:
-            raise _no_space_or(error, directory) from error
+            raise_if_no_space(error, f"in {directory}")
+            raise
 
     def read(self, feed_id: bytes, partition: int) -> Manifest | None:
         """A partition's manifest, durable when this returns; None where there is nothing of the partition yet.
@@ -223,21 +224,11 @@ class ManifestStore:
         path = self.segment_path(manifest.feed_id, manifest.partition, entry.id)
         if not self._disk.exists(path):
             return False
-        file = self._disk.open(path)
-        try:
+        with contextlib.closing(self._disk.open(path)) as file:
             return file.size() == entry.nbytes
-        finally:
-            file.close()
 
     def _read(self, path: str) -> bytes:
         try:
             return read_file(self._disk, path)
         except OSError as error:  # EIO: the disk itself says that it lost something
             raise ManifestDamaged(path, f"the disk can't read it: {error.strerror}") from error
-
-
-def _no_space_or(error: OSError, directory: str) -> Exception:
-    """The error to raise for a file that could not be written."""
-    if is_no_space(error):
-        return NoSpace(f"no space is left in {directory} ({error.strerror}); free some")
-    return error

@@ -19,6 +19,6 @@ from tailrace_server.segment.errors import SegmentDamaged
 from tailrace_server.segment.identity import NO_BASE, SegmentIdentity
 from tailrace_server.segment.reader import Segment
 from tailrace_server.segment.verify import Problem
-from tailrace_server.segment.writer import TEMPORARY, SegmentWriter
+from tailrace_server.segment.writer import SegmentWriter
 
-__all__ = ["NO_BASE", "TEMPORARY", "Problem", "Segment", "SegmentDamaged", "SegmentIdentity", "SegmentWriter"]
+__all__ = ["NO_BASE", "Problem", "Segment", "SegmentDamaged", "SegmentIdentity", "SegmentWriter"]

@@ -7,16 +7,14 @@ The entries are stored as columns, so that opening takes them as they are, witho
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 from tailrace.block import BODY_BYTES_MAX, HEADER_BYTES, ROWS_MAX, Block
+from tailrace_server.blocks.arrays import I64, U32, U64, Bools
 from tailrace_server.segment.errors import FormatError
 from tailrace_server.segment.identity import SegmentIdentity
-from tailrace_server.segment.page import U32, U64
-
-I64: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 ENTRY_BYTES = 8 + 8 + 8 + 4 + 4
 
@@ -92,7 +90,7 @@ class BlockIndex(NamedTuple):
             return np.array([begin], np.uint64)
         return np.append(self.offsets, self.offsets[-1:] + self.nbytes[-1:])
 
-    def _check_all(self, is_good: np.ndarray[tuple[int], np.dtype[np.bool_]], what: str) -> None:
+    def _check_all(self, is_good: Bools, what: str) -> None:
         if not is_good.all():
             block = int(np.argmin(is_good))
             raise FormatError(f"block {block} of {len(is_good)} in the block index {what}")

@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tailrace_server.blocks.arrays import U64
 from tailrace_server.segment import page as pages
 from tailrace_server.segment.errors import FormatError
 from tailrace_server.segment.file import SegmentFile
-from tailrace_server.segment.page import U64, Page
+from tailrace_server.segment.page import Page
 
 # Pages that are calculated before halving takes over. Of evenly spread hashes, the second or third one is right.
 GUESSES_MAX = 4

@@ -13,15 +13,12 @@ disk wrote to, or read from, a wrong place is not taken for another.
 from __future__ import annotations
 
 import struct
-from typing import TypeAlias
 
 import numpy as np
 import xxhash
 
+from tailrace_server.blocks.arrays import U8, U32, U64
 from tailrace_server.segment.errors import FormatError
-
-U64: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
-U32: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint32]]
 
 PAGE_BYTES = 4_096  # what a file system reads at once
 PAGE_ENTRIES = 340  # as many as fit
@@ -66,7 +63,7 @@ def pack_pages(first: int, hashes: U64, rows: U32) -> memoryview:
     return data.reshape(-1).data
 
 
-def _filled(column: U64 | U32, dtype: str, pages: int) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
+def _filled(column: U64 | U32, dtype: str, pages: int) -> U8:
     """A column with zeros behind it, as one row of bytes for each page."""
     filled = np.zeros(pages * PAGE_ENTRIES, dtype)
     filled[: len(column)] = column

@@ -18,21 +18,20 @@ import numpy as np
 from tailrace.block import FLAG_COMPRESSED, Block, Columns
 from tailrace.block.layout import read_layout
 from tailrace.errors import BadBlock
+from tailrace_server.blocks import Found, row_of_key
+from tailrace_server.blocks.arrays import U64
 from tailrace_server.segment.errors import FormatError
 from tailrace_server.segment.file import SegmentFile
 from tailrace_server.segment.footer import Footer
 from tailrace_server.segment.format import HEADER_BYTES
 from tailrace_server.segment.identity import SegmentIdentity
 from tailrace_server.segment.key_table import KeyTable
-from tailrace_server.segment.page import U64
 from tailrace_server.segment.verify import Problem, verify_segment
-from tailrace_server.tree.key_index import Found
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
 
 _U64 = struct.Struct("<Q")
-_EXTENT = struct.Struct("<II")
 
 
 class Segment:
@@ -98,7 +97,7 @@ class Segment:
             row -= int(self._row_begins[number])
             if _U64.unpack_from(columns.hash_buffer, 8 * row)[0] != hash_:
                 raise self._damaged(number, f"row {row} of the block has not the hash that the key table says")
-            found = _row(columns, row, key)
+            found = row_of_key(columns, row, key)
             if found is not None:
                 return found
         return None
@@ -143,19 +142,3 @@ class Segment:
 
     def _damaged(self, number: int, why: object) -> Exception:
         return self._file.damaged(int(self._places[number]), why)
-
-
-def _row(columns: Columns, row: int, key: bytes) -> Found | None:
-    """Row ``row`` where its key is ``key``."""
-    start, stop = _EXTENT.unpack_from(columns.key_offsets, 4 * row)
-    if columns.key_data[start:stop] != key:
-        return None
-    seqs, stamps, validity = columns.seq_buffer(), columns.timestamp_buffer(), columns.validity
-    header = columns.header
-    seq = header.first_seq + row if seqs is None else _U64.unpack_from(seqs, 8 * row)[0]
-    timestamp = header.timestamp if stamps is None else _U64.unpack_from(stamps, 8 * row)[0]
-    value = None
-    if validity is None or validity[row >> 3] >> (row & 7) & 1:
-        start, stop = _EXTENT.unpack_from(columns.value_offsets, 4 * row)
-        value = bytes(columns.value_data[start:stop])
-    return Found(seq, timestamp, value)

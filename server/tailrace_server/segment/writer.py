@@ -20,19 +20,18 @@ import xxhash
 
 from tailrace.block import Block, BlockHeader, Columns
 from tailrace.block.header import sum_of
-from tailrace.errors import BadBlock, NoSpace
-from tailrace_server.host.disk import Buffer, Disk, File, is_no_space
+from tailrace.errors import BadBlock
+from tailrace_server.blocks.arrays import U64
+from tailrace_server.host.disk import TEMPORARY, Buffer, Disk, File, raise_if_no_space
 from tailrace_server.segment import key_table
 from tailrace_server.segment.block_index import BlockIndex
 from tailrace_server.segment.format import TRAILER_BYTES, FileHeader, Trailer, end_of
 from tailrace_server.segment.identity import ROWS_MAX, SegmentIdentity
-from tailrace_server.segment.page import U64, pages_of, table_begin
+from tailrace_server.segment.page import pages_of, table_begin
 from tailrace_server.segment.totals import RowTotals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-TEMPORARY = ".new"
 
 # What is gathered for one write: the system call is nothing then, and a slow disk is not given much at once.
 WRITE_BYTES = 1 << 20
@@ -127,9 +126,7 @@ class SegmentWriter:
         self._hashes.clear()
         if file is not None:
             file.close()
-            with contextlib.suppress(
-                OSError
-            ):  # gone already, or the disk is failing: whoever sweeps the directory gets it
+            with contextlib.suppress(OSError):  # gone already, or the disk fails: who sweeps the directory gets it
                 self._disk.remove(self._path + TEMPORARY)
 
     def _put_the_rest(self) -> None:
@@ -185,8 +182,7 @@ class SegmentWriter:
             yield
         except OSError as error:
             self.abandon()
-            if is_no_space(error):
-                raise NoSpace(f"no space is left for the segment {self._path} ({error.strerror}); free some") from error
+            raise_if_no_space(error, f"for the segment {self._path}")
             raise
 
 

@@ -13,16 +13,16 @@ Entries are seqs, not places: blocks may be merged, and flushed, under the index
 
 from __future__ import annotations
 
-import struct
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from tailrace.block import FLAG_COMPRESSED, FLAG_SEQS, Block, Columns
 from tailrace.hashing import key_hash
-from tailrace_server.tree.runs import U64, Run, Runs
+from tailrace_server.blocks import Found, row_of_key
+from tailrace_server.blocks.arrays import U64
+from tailrace_server.tree.runs import Run, Runs
 from tailrace_server.tree.tree import Tree
 
 # One step of catching up: about 0.5 ms, so that a deadline is overrun by no more; and what the dict holds at most.
@@ -35,9 +35,6 @@ _FRESH_ENTRY_BYTES = 2 * sys.getsizeof(1 << 62)
 
 # What one turn of looking keys up keeps open of compressed blocks: two of the largest ones.
 OPEN_BYTES_MAX = 64 * 1024 * 1024
-
-_EXTENT = struct.Struct("<II")
-_NUMBER = struct.Struct("<Q")
 
 
 class OpenBlocks:
@@ -59,14 +56,6 @@ class OpenBlocks:
             columns = self._columns[block] = block.open_columns()
             self._raw_bytes += block.header.raw_bytes
         return columns
-
-
-class Found(NamedTuple):
-    """The newest row of a key; ``value`` is None where it is a tombstone."""
-
-    seq: int
-    timestamp: int
-    value: bytes | None
 
 
 class KeyIndex:
@@ -108,7 +97,7 @@ class KeyIndex:
         return True
 
     def _index(self, hashes: U64, seqs: U64) -> int:
-        """Indexes the first of the rows; how many. None where it had to seal the dict first: runs lie in order."""
+        """Indexes the first of the rows; how many: 0 where it had to seal the dict first: runs lie in order."""
         sorts = len(hashes) >= RUN_ROWS_MIN
         room = SLICE_ROWS - len(self._fresh)
         if self._fresh and (sorts or not room):
@@ -145,7 +134,7 @@ class KeyIndex:
         block = tree.find(seq)
         assert block is not None, "an indexed seq is not in the tree"
         columns = block.open_columns() if opened is None else opened.columns(block)
-        found = _row(columns, _row_of(columns, seq), key)
+        found = row_of_key(columns, _row_of(columns, seq), key)
         return found if found is not None else _search(tree, hash_, key, above_seq)
 
     def check(self) -> None:
@@ -165,7 +154,7 @@ def _search(tree: Tree, hash_: int, key: bytes, above_seq: int) -> Found | None:
         columns = block.open_columns()
         hashes = np.frombuffer(columns.hash_buffer, dtype="<u8")
         for row in np.flatnonzero(hashes == np.uint64(hash_))[::-1].tolist():
-            found = _row(columns, row, key)
+            found = row_of_key(columns, row, key)
             if found is not None:
                 return found if found.seq > above_seq else None
     return None
@@ -195,29 +184,3 @@ def _row_of(columns: Columns, seq: int) -> int:
     if header.flags & FLAG_SEQS:
         return int(_seq_column(columns).searchsorted(np.uint64(seq)))
     return seq - header.first_seq
-
-
-def _row(columns: Columns, row: int, key: bytes) -> Found | None:
-    """Row ``row`` where its key is ``key``."""
-    start, stop = _EXTENT.unpack_from(columns.key_offsets, 4 * row)
-    if columns.key_data[start:stop] != key:
-        return None
-    validity = columns.validity
-    value = None
-    if validity is None or validity[row >> 3] >> (row & 7) & 1:
-        start, stop = _EXTENT.unpack_from(columns.value_offsets, 4 * row)
-        value = bytes(columns.value_data[start:stop])
-    return Found(
-        _number(columns.seq_buffer(), row, columns.header.first_seq + row),
-        _number(columns.timestamp_buffer(), row, columns.header.timestamp),
-        value,
-    )
-
-
-def _number(column: memoryview | None, row: int, otherwise: int) -> int:
-    """Row ``row`` of a column of 64-bit numbers, or what stands for a column that is not there."""
-    if column is None:
-        return otherwise
-    (number,) = _NUMBER.unpack_from(column, 8 * row)
-    assert isinstance(number, int)
-    return number

@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
-U64 = npt.NDArray[np.uint64]
+from tailrace_server.blocks.arrays import U64
 
 # What two runs may come to when they are merged: half a ms, 1 where memory is slow, and one step on the loop.
 RUN_ENTRIES_MAX = 32_768

@@ -43,7 +43,7 @@ PAUSE_SECONDS = 60.0
 
 
 class CompactionStatistics(NamedTuple):
-    """Since the start: compactions, bytes of their segments, rows read and dropped; the last failure ("": none)."""
+    """Since the start: compactions, bytes of their segments, rows read and dropped; a failure ("": none)."""
 
     compactions: int
     compacted_bytes: int
@@ -75,15 +75,20 @@ class Compactor:
         self._rate = Rate()
         self._candidates: dict[Partition, None] = {}
         self._tended: Partition | None = None
-        self._paused: dict[Partition, float] = {}
+        # Partitions that are left alone, until when (monotonic), and why where it is not for damage.
+        self._paused: dict[Partition, tuple[float, str]] = {}
         self._damaged: set[str] = set()  # segments that could not be read
         self._told: set[tuple[Partition, int]] = set()  # of whose wrong hashes the log has heard
         self._wanted = trio.Event()
         self._writes = self._writes_seen = 0
         self._compactions = self._bytes = self._rows_read = self._rows_dropped = 0
         self.uptime = uptime
-        self.failure = ""
         self.on_damage: Callable[[SegmentDamaged], None] = lambda _: None
+
+    @property
+    def failure(self) -> str:
+        """Why a partition cannot be folded, other than for damage; "" where all can."""
+        return next((why for _, why in self._paused.values() if why), "")
 
     def statistics(self) -> CompactionStatistics:
         """For status."""
@@ -109,22 +114,28 @@ class Compactor:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_rate)
             nursery.start_soon(self._keep_uptime)
+            sweep_at = trio.current_time() + SWEEP_SECONDS
             while True:
-                with trio.move_on_after(SWEEP_SECONDS) as waiting:
+                with trio.move_on_at(sweep_at):
                     await self._wanted.wait()
                 self._wanted = trio.Event()
                 tick_uptime(self.uptime, self._host.clock)
-                if waiting.cancelled_caught:
+                if trio.current_time() >= sweep_at:
+                    sweep_at = trio.current_time() + SWEEP_SECONDS
                     self._candidates.update(dict.fromkeys(self._catalog.partitions()))
-                while self._candidates:
+                # Where partitions come faster than they are folded, the others have their turn all the same.
+                while self._candidates and trio.current_time() < sweep_at:
                     self._tended = next(iter(self._candidates))
                     del self._candidates[self._tended]
+                    await trio.lowlevel.checkpoint()  # mostly nothing is to be done, thousands of times in a row
                     await self._tend(self._tended)
                 self._tended = None
 
     async def _tend(self, partition: Partition) -> None:
         """Does all that is to be done about one partition. What fails is told, and tried again after a while."""
-        if partition.is_dropped or self._host.clock.monotonic() < self._paused.get(partition, 0.0):
+        if partition.is_dropped:
+            return
+        if partition in self._paused and self._host.clock.monotonic() < self._paused[partition][0]:
             return
         try:
             info = self._catalog.of_id(partition.feed_id).info
@@ -138,33 +149,34 @@ class Compactor:
         except (OSError, TailraceError) as error:
             if not partition.is_dropped:
                 log.error("partition %s of feed %s cannot be folded: %s", partition.id, partition.feed_id.hex(), error)
-                self.failure = str(error)
-                self._pause(partition)
+                self._pause(partition, str(error))
         else:
             self._paused.pop(partition, None)
-            self.failure = ""
 
-    def _pause(self, partition: Partition) -> None:
-        self._paused[partition] = self._host.clock.monotonic() + PAUSE_SECONDS
+    def _pause(self, partition: Partition, failure: str = "") -> None:
+        self._paused[partition] = self._host.clock.monotonic() + PAUSE_SECONDS, failure
 
     async def trim(self, partition: Partition, info: FeedInfo) -> None:
         """Drops the oldest segments of a history that is kept for a while, or up to a size. OSError, NoSpace."""
-        if info.retention != "history":
+        retention = Retention.of(info)
+        if not retention.history:
             return
         found = trim(
             entries_of(partition.chain.segments),
-            before_us=None if info.history_age_s is None else self.uptime.cutoff(int(info.history_age_s * 1e6)),
-            bytes_max=_share(info),
+            before_us=None if retention.age_us is None else self.uptime.cutoff(retention.age_us),
+            bytes_max=retention.nbytes,
         )
         if found is not None:
             await self._installer.drop_oldest(partition, found.segments)
 
     async def fold(self, partition: Partition, info: FeedInfo) -> bool:
         """Folds what the policy chooses; False where it chooses nothing. SegmentDamaged, CompactionFailed, OSError."""
-        retention = retention_of(info)
-        purge_before_us = None if retention.history else self.uptime.cutoff(int(info.tombstone_age_s * 1e6))
+        retention = Retention.of(info)
         stable_seq = partition.durable_seq
         begin, whole = self._whole_stretch(partition)
+        # Behind a segment that is left out tombstones have to stay, so nothing is folded for their sake.
+        may_purge = begin == 0 and not retention.history
+        purge_before_us = self.uptime.cutoff(int(info.tombstone_age_s * 1e6)) if may_purge else None
         plan = choose(entries_of(whole), retention=retention, stable_seq=stable_seq, purge_before_us=purge_before_us)
         if plan is None:
             return False
@@ -246,16 +258,3 @@ class Compactor:
             except OSError as error:
                 log.warning("the time that this node has been up cannot be written down: %s", error)
             await trio.sleep(UPTIME_SECONDS)
-
-
-def retention_of(info: FeedInfo) -> Retention:
-    """What the policy needs to know of a feed."""
-    if info.retention != "history":
-        return Retention()
-    age_us = None if info.history_age_s is None else int(info.history_age_s * 1e6)
-    return Retention(history=True, age_us=age_us, nbytes=_share(info))
-
-
-def _share(info: FeedInfo) -> int | None:
-    """A partition's share of the bytes that the feed keeps."""
-    return None if info.history_bytes is None else int(info.history_bytes / info.partitions)

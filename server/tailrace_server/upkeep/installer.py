@@ -47,16 +47,16 @@ class Installer:
     async def fold(self, partition: Partition, folded: Sequence[Segment], result: Segment) -> None:
         """Puts what a compaction made in the place of its input. OSError, NoSpace: nothing has changed."""
         async with self._locks[partition]:
-            purge_seq = max(partition.purge_seq, result.identity.purge_seq)
-            await self._install(partition, partition.chain.with_folded(folded, result), purge_seq=purge_seq)
+            chain = partition.chain.with_folded(folded, result)
+            await self._install(partition, chain, purge_seq=result.identity.purge_seq)
         self._pins.retire(folded)
 
     async def drop_oldest(self, partition: Partition, count: int) -> None:
         """Drops the oldest segments of a feed that keeps its history for a while only."""
         async with self._locks[partition]:
             dropped = partition.chain.segments[:count]
-            trim_seq = max(partition.trim_seq, dropped[-1].identity.last_seq)
-            await self._install(partition, partition.chain.without_oldest(count), trim_seq=trim_seq)
+            chain = partition.chain.without_oldest(count)
+            await self._install(partition, chain, trim_seq=dropped[-1].identity.last_seq)
         self._pins.retire(dropped)
 
     async def write(self, partition: Partition) -> None:
@@ -64,15 +64,12 @@ class Installer:
         async with self._locks[partition]:
             await self._install(partition, partition.chain)
 
-    async def _install(
-        self, partition: Partition, chain: Chain, *, purge_seq: int | None = None, trim_seq: int | None = None
-    ) -> None:
+    async def _install(self, partition: Partition, chain: Chain, *, purge_seq: int = 0, trim_seq: int = 0) -> None:
         if partition.is_dropped:
             raise UnknownFeed(f"partition {partition.id} is of feed {partition.feed_id.hex()}, which was dropped")
         if len(chain.segments) > SEGMENTS_MAX:
             raise Overloaded(f"partition {partition.id} of feed {partition.feed_id.hex()} has {SEGMENTS_MAX} segments")
-        purge_seq = partition.purge_seq if purge_seq is None else purge_seq
-        trim_seq = partition.trim_seq if trim_seq is None else trim_seq
+        purge_seq, trim_seq = max(partition.purge_seq, purge_seq), max(partition.trim_seq, trim_seq)
         controls = partition.homes.controls
         manifest = manifest_of(partition, chain, self._placement_id)._replace(purge_seq=purge_seq, trim_seq=trim_seq)
         producers = partition.producers.snapshot(self._host.clock.monotonic())

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.block import BODY_BYTES_MAX, ROWS_MAX, VALUE_BYTES_MAX, encode_block
-from tailrace_server.blocks import BlockBuilder, arrays_of
+from tailrace_server.blocks import BlockBuilder, arrays_of, take
 from tailrace_server.blocks.builder import TARGET_BYTES_MAX
 
 
@@ -21,11 +21,7 @@ def test_the_selected_rows_come_out_in_blocks_of_a_size(
         keep = data.draw(st.lists(st.booleans(), min_size=len(part), max_size=len(part)))
         kept += [row for row, yes in zip(part, keep, strict=True) if yes]
         arrays = arrays_of(make_block(part))
-        match data.draw(st.sampled_from(["mask", "indices"])):
-            case "mask":
-                builder.add(arrays, np.array(keep))
-            case "indices":
-                builder.add(arrays, np.flatnonzero(keep))
+        builder.add(take(arrays, np.flatnonzero(keep)))
     builder.finish()
     assert read_rows(*made) == kept
     for block in made:
@@ -36,7 +32,7 @@ def test_the_selected_rows_come_out_in_blocks_of_a_size(
         assert room < 150 + 16 * (before.rows + 1) + len(first[0]) + len(first[1] or b""), "a row more had fitted"
 
 
-def test_whole_blocks_are_taken_without_a_selection(make_block, read_rows):
+def test_whole_blocks_are_joined(make_block, read_rows):
     made = []
     builder = BlockBuilder(3, 100_000, compress=False, on_block=made.append)
     rows = [(b"%d" % seq, b"v" * 50, seq, seq) for seq in range(1, 2001)]
@@ -58,8 +54,7 @@ def test_rows_end_a_block_too():
     builder = BlockBuilder(3, TARGET_BYTES_MAX, compress=True, on_block=made.append)
     block = encode_block([b"k"] * ROWS_MAX, [None] * ROWS_MAX, partition=3)
     for times in range(3):
-        seqs = slice(0, ROWS_MAX - 10)
-        builder.add(arrays_of(block.stamped(1 + times * ROWS_MAX, 1)), np.arange(ROWS_MAX)[seqs])
+        builder.add(take(arrays_of(block.stamped(1 + times * ROWS_MAX, 1)), slice(0, ROWS_MAX - 10)))
     builder.finish()
     assert [block.rows for block in made] == [ROWS_MAX, ROWS_MAX, ROWS_MAX - 30]
 

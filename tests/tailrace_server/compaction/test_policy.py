@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailrace.model import FeedInfo
 from tailrace_server.compaction.policy import (
     CompactionLimits,
     Plan,
@@ -61,6 +62,23 @@ def chosen(entries, *, retention=COMPACT, stable_seq=2**62, purge_before_us=None
 
 def extent(plan):
     return None if plan is None else (plan.first, plan.last, plan.is_major, plan.reason)
+
+
+def feed(**members):
+    return FeedInfo("orders", bytes(16), 4, "hash", "history", None, None, 60.0, "stream")._replace(**members)
+
+
+@pytest.mark.parametrize(
+    ("info", "retention"),
+    [
+        (feed(retention="compact", history_age_s=9.0, history_bytes=9), Retention()),
+        (feed(), Retention(history=True)),
+        (feed(history_age_s=1.5), Retention(history=True, age_us=1_500_000)),
+        (feed(history_bytes=4_003), Retention(history=True, nbytes=1_000)),
+    ],
+)
+def test_what_a_partition_of_a_feed_keeps(info, retention):
+    assert Retention.of(info) == retention
 
 
 class TestTiers:

@@ -20,8 +20,7 @@ from tailrace_server.compaction.reading import Batch
 from tailrace_server.compaction.task import INPUTS_MAX
 from tailrace_server.compaction.worker import compact, discard
 from tailrace_server.manifest import entry_of
-from tailrace_server.manifest.invariants import NO_BASE
-from tailrace_server.segment import Segment, SegmentDamaged
+from tailrace_server.segment import NO_BASE, Segment, SegmentDamaged
 from tailrace_server.segment.identity import INCLUDED_IDS_MAX
 
 OUT = "/feed/0/out.seg"

@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from tailrace_server.host.disk import RealDisk, is_no_space, read_file, write_atomically
+from tailrace.errors import NoSpace
+from tailrace_server.host.disk import RealDisk, is_no_space, raise_if_no_space, read_file, write_atomically
 
 
 @pytest.fixture(params=["real", "memory"])
@@ -188,6 +189,7 @@ def test_a_lock_is_left_to_the_parent_by_a_forked_child(tmp_path):
     """In a process of its own, so that nothing forks the test runner. The child lives on while the parent unlocks."""
     program = f"""
 import os
+from tailrace.errors import NoSpace
 from tailrace_server.host.disk import RealDisk
 path = {str(tmp_path / "LOCK")!r}
 lock = RealDisk().lock(path)
@@ -232,6 +234,9 @@ def test_a_full_disk_is_told_from_a_bad_one():
     assert is_no_space(OSError(errno.ENOSPC, ""))
     assert is_no_space(OSError(errno.EDQUOT, ""))
     assert not is_no_space(OSError(errno.EIO, ""))
+    raise_if_no_space(OSError(errno.EIO, "Input/output error"), "in /data")
+    with pytest.raises(NoSpace, match=r"^no space is left in /data \(Disk quota exceeded\); free some$"):
+        raise_if_no_space(OSError(errno.EDQUOT, "Disk quota exceeded"), "in /data")
 
 
 def test_allocation_that_fails_says_so(tmp_path, monkeypatch):

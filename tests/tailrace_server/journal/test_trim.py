@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import sys
 import threading
 from unittest import mock
 
@@ -136,6 +137,16 @@ def test_a_failed_journal_is_left_as_it_is(disk):
     assert len(disk.names("/journal")) == 3
 
 
+@pytest.fixture
+def restless():
+    """Threads take turns often, and none has to wait 5 ms for one that never stops."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("restless")
 def test_in_a_thread_beside_a_writer(tmp_path):
     journal, _ = open_journal(RealDisk(), str(tmp_path), file_bytes_max=FILE_BYTES_MAX)
     stop = threading.Event()

@@ -8,11 +8,11 @@ from tailrace.failover import FailoverLog
 from tailrace.model import FeedInfo
 from tailrace_server.manifest import FeedFile, Manifest, SegmentEntry
 from tailrace_server.manifest.producers import NO_PRODUCERS
+from tailrace_server.segment import NO_BASE
 
 FEED = bytes(range(0xF0, 0x100))
 BRANCH = bytes(range(0xB0, 0xC0))
 PLACEMENT = b"P" * 16
-NO_BASE = bytes(16)
 TIME = 1_700_000_000_000_000
 LOG = FailoverLog([(BRANCH, 1, 0)])
 

@@ -12,8 +12,8 @@ from tailrace_server.intake.producers import PRODUCERS_MAX, RESULTS_MAX, Produce
 from tailrace_server.manifest import Manifest, SegmentEntry, producers_to_json, store
 from tailrace_server.manifest.feed_file import NAME_LENGTH_MAX, FeedFile
 from tailrace_server.manifest.invariants import PLACEMENTS_MAX, SEGMENTS_MAX, SINKS_MAX
-from tailrace_server.manifest.manifest import INCLUDED_IDS_MAX
 from tailrace_server.manifest.producers import NO_PRODUCERS
+from tailrace_server.segment.identity import INCLUDED_IDS_MAX
 
 PAGE = (Path(__file__).parents[3] / "docs" / "formats" / "manifest.md").read_text()
 

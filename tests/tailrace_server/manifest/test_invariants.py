@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from tests.tailrace_server.manifest.builders import (
     BRANCH,
-    NO_BASE,
     PLACEMENT,
     TIME,
     chain,
@@ -18,6 +17,7 @@ from tests.tailrace_server.manifest.builders import (
 
 from tailrace.failover import FailoverLog
 from tailrace_server.manifest.invariants import PLACEMENTS_MAX, SEGMENTS_MAX, SINKS_MAX
+from tailrace_server.segment import NO_BASE
 
 ONE, TWO, THREE = chain(10, 20, 30)
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from tests.tailrace_server.manifest.builders import (
     BRANCH,
     FEED,
-    NO_BASE,
     PLACEMENT,
     chain,
     id_of,
@@ -20,6 +19,7 @@ from tailrace.failover import FailoverLog
 from tailrace_server.manifest import Manifest, ManifestDamaged, SegmentEntry, entry_of
 from tailrace_server.manifest.manifest import FORMAT, VERSION
 from tailrace_server.sealed import seal, unseal
+from tailrace_server.segment import SegmentIdentity
 
 PATH = "/data/feeds/f/3/MANIFEST"
 
@@ -174,42 +174,24 @@ def test_it_is_small():
     json.loads(many.encode().splitlines()[0])
 
 
-def test_the_entry_of_a_segment():
-    identity_module = pytest.importorskip("tailrace_server.segment.identity")
-    identity = identity_module.SegmentIdentity(
-        feed_id=FEED,
-        partition=3,
-        branch=BRANCH,
-        segment_id=id_of(2),
-        base_id=id_of(1),
-        included_ids=(id_of(8), id_of(9)),
-        is_major=True,
-        deduplicated=True,
-        after_seq=10,
-        last_seq=30,
-        purge_seq=5,
-        rows=15,
-        tombstones=2,
-        oldest_timestamp=100,
-        newest_timestamp=200,
-        key_value_bytes=999,
-    )
-    assert entry_of(identity, 4_096, [PLACEMENT]) == SegmentEntry(
-        id=id_of(2),
-        base_id=id_of(1),
-        included_ids=(id_of(8), id_of(9)),
-        is_major=True,
-        deduplicated=True,
-        after_seq=10,
-        last_seq=30,
-        branch=BRANCH,
-        nbytes=4_096,
-        rows=15,
-        tombstones=2,
-        oldest_timestamp=100,
-        newest_timestamp=200,
-        placements=(PLACEMENT,),
-    )
+def test_the_entry_of_a_segment_and_back():
+    same = {
+        "base_id": id_of(1),
+        "included_ids": (id_of(8), id_of(9)),
+        "is_major": True,
+        "deduplicated": True,
+        "after_seq": 10,
+        "last_seq": 30,
+        "branch": BRANCH,
+        "rows": 15,
+        "tombstones": 2,
+        "oldest_timestamp": 100,
+        "newest_timestamp": 200,
+    }
+    identity = SegmentIdentity(feed_id=FEED, partition=3, segment_id=id_of(2), purge_seq=5, key_value_bytes=999, **same)
+    entry = entry_of(identity, 4_096, [PLACEMENT])
+    assert entry == SegmentEntry(id=id_of(2), nbytes=4_096, placements=(PLACEMENT,), **same)
+    assert manifest_of().identity_of(entry) == identity._replace(purge_seq=0, key_value_bytes=0)
 
 
 def test_a_log_of_several_branches_comes_back():
@@ -217,4 +199,3 @@ def test_a_log_of_several_branches_comes_back():
     segments = (chain(10)[0], chain(10, 12)[1]._replace(branch=b"v" * 16))
     manifest = manifest_of(segments, log=log)
     assert Manifest.decode(manifest.encode(), PATH).log == log
-    assert bytes(16) == NO_BASE

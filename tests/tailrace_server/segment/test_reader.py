@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.hashing import key_hash
+from tailrace_server.blocks import Found
 from tailrace_server.segment import Segment, SegmentDamaged
-from tailrace_server.tree.key_index import Found
 
 KEYS = [b"a", b"b", b"ab", b"c" * 100, b"never written"]
 HASHES = {"real": key_hash, "one": lambda key: 7, "two": lambda key: 2**63 + len(key) % 2}

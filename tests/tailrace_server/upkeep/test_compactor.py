@@ -3,9 +3,12 @@
 import errno
 
 import pytest
+import trio
 
 from tailrace.errors import Overloaded, UnknownFeed
+from tailrace_server.upkeep import compactor as compactor_module
 from tailrace_server.upkeep import installer as installer_module
+from tailrace_server.upkeep.uptime_file import tick_uptime
 
 
 async def flushed(engine, partition, count):
@@ -40,6 +43,25 @@ async def test_a_fold_behind_a_damaged_segment_purges_nothing_and_is_no_major(en
     engine.check_rows(partition)
 
 
+async def test_tombstones_behind_a_damaged_segment_are_not_folded_for_ever(engine):
+    """They may not go, so a fold for their sake would leave the chain as it was."""
+    partition = engine.create(tombstone_age_s=1.0)
+    for value in (bytes(100), None, None):
+        engine.put(partition, (b"a", value))
+        await engine.flusher.pass_once()
+    engine.clock.us += 2_000_000
+    compactor = engine.node.compactor
+    tick_uptime(compactor.uptime, engine.clock)
+    info = engine.node.feeds.of_id(partition.feed_id).info
+    compactor._damaged.add(partition.chain.segments[0].path)
+    assert not await compactor.fold(partition, info)
+    compactor._damaged.clear()
+    while await compactor.fold(partition, info):
+        pass
+    assert [segment.identity.rows for segment in partition.chain.segments] == [0]
+    engine.check_rows(partition)
+
+
 async def test_damage_that_a_fold_meets_is_told(engine):
     partition = engine.create()
     await flushed(engine, partition, 8)
@@ -63,6 +85,56 @@ async def test_a_fold_that_the_disk_refuses_changes_nothing(engine):
     engine.check_rows(partition)
     engine.kill()
     engine.check_rows(engine.partition())
+
+
+async def test_a_failure_is_told_until_it_is_made_good(engine):
+    """Whatever becomes of other partitions meanwhile."""
+    bad, good = engine.create("bad"), engine.create("good")
+    for partition in (bad, good):
+        await flushed(engine, partition, 4)
+    compactor = engine.node.compactor
+    engine.fail("rename", f"{bad.feed_id.hex()}/0/MANIFEST", errno.EIO)
+    for partition in (bad, good):
+        await compactor._tend(partition)
+    assert (len(bad.chain.segments), len(good.chain.segments)) == (4, 1)
+    assert "Input/output error" in compactor.failure
+    engine.clock.us += 61_000_000
+    await compactor._tend(bad)
+    assert compactor.failure == ""
+    assert len(bad.chain.segments) == 1
+
+
+async def test_a_failure_ends_with_its_partition(engine):
+    partition = engine.create()
+    await flushed(engine, partition, 4)
+    engine.fail("rename", "MANIFEST", errno.EIO)
+    await engine.node.compactor._tend(partition)
+    assert engine.node.compactor.failure
+    engine.drop()
+    engine.sync()
+    await engine.flusher.pass_once()
+    assert engine.node.compactor.failure == ""
+
+
+async def test_every_chain_is_looked_at_now_and_then_however_busy_one_is(engine, monkeypatch):
+    monkeypatch.setattr(compactor_module, "SWEEP_SECONDS", 0.05)
+    busy, idle = engine.create("busy"), engine.create("idle")
+    compactor = engine.node.compactor
+    seen = set()
+
+    async def tend(partition):
+        seen.add(partition)
+
+    monkeypatch.setattr(compactor, "_tend", tend)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(compactor.run)
+        for _ in range(200):
+            compactor.consider(busy)
+            await trio.sleep(0.005)
+            if idle in seen:
+                break
+        nursery.cancel_scope.cancel()
+    assert seen == {busy, idle}
 
 
 async def test_more_segments_than_a_manifest_can_name_are_refused(engine, monkeypatch):

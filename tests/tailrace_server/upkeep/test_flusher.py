@@ -153,14 +153,20 @@ async def test_whatever_fails_once_is_made_good(make_engine, code):
             return
 
 
-async def test_a_manifest_that_fails_late_leaves_a_segment_until_the_next_one(engine):
-    """Its name may be on the disk, with the segment that it names."""
+@pytest.fixture
+async def half_installed(engine):
+    """A partition whose manifest failed late: it may be on the disk, and name the segment that was flushed."""
     partition = engine.create()
     engine.put(partition, ROW)
     await engine.node.installer.write(partition)
     engine.fail("rename", "MANIFEST")
     await engine.flusher.pass_once()
     assert engine.flusher.failure
+    return partition
+
+
+async def test_a_manifest_that_fails_late_leaves_a_segment_until_the_next_one(engine, half_installed):
+    partition = half_installed
     assert len(engine.segments(partition)) == 1
     engine.disk.before = None
     engine.clock.us += 10_000_000
@@ -169,14 +175,9 @@ async def test_a_manifest_that_fails_late_leaves_a_segment_until_the_next_one(en
     assert engine.segments(partition) == [partition.chain.segments[0].path.rpartition("/")[2]]
 
 
-async def test_a_leftover_that_cannot_be_removed_does_no_harm(engine):
+async def test_a_leftover_that_cannot_be_removed_does_no_harm(engine, half_installed):
     """What was installed stays installed, whatever becomes of what an earlier try has left."""
-    partition = engine.create()
-    engine.put(partition, ROW)
-    await engine.node.installer.write(partition)
-    engine.fail("rename", "MANIFEST")
-    await engine.flusher.pass_once()
-    assert engine.flusher.failure
+    partition = half_installed
     engine.fail("remove", ".seg")
     await engine.flusher.pass_once()
     engine.check_rows(partition)

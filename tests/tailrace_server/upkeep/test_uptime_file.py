@@ -3,25 +3,10 @@
 import logging
 
 import pytest
+from tests.tailrace_server.stored import Clock
 
 from tailrace_server.upkeep.uptime import JUMP_US_MAX, Run
 from tailrace_server.upkeep.uptime_file import load_uptime, store_uptime, tick_uptime
-
-
-class FakeClock:
-    def __init__(self, wall_us=1_000_000):
-        self.wall = wall_us
-        self.seconds = 5.0
-
-    def wall_us(self):
-        return self.wall
-
-    def monotonic(self):
-        return self.seconds
-
-    def sleep(self, seconds):
-        self.seconds += seconds
-        self.wall += int(seconds * 1e6)
 
 
 @pytest.fixture
@@ -32,7 +17,7 @@ def disk(memory_disk):
 
 
 def test_the_runs_come_back_at_the_next_start(disk):
-    clock = FakeClock()
+    clock = Clock()
     uptime = load_uptime(disk, "/data", clock)
     clock.sleep(100)
     tick_uptime(uptime, clock)
@@ -46,7 +31,7 @@ def test_the_runs_come_back_at_the_next_start(disk):
 
 
 def test_a_file_that_is_damaged_vouches_for_nothing(disk, caplog):
-    clock = FakeClock()
+    clock = Clock()
     uptime = load_uptime(disk, "/data", clock)
     clock.sleep(100)
     tick_uptime(uptime, clock)
@@ -58,9 +43,9 @@ def test_a_file_that_is_damaged_vouches_for_nothing(disk, caplog):
 
 def test_a_jump_is_told_once(disk, caplog):
     caplog.set_level(logging.ERROR)
-    clock = FakeClock()
+    clock = Clock()
     uptime = load_uptime(disk, "/data", clock)
-    clock.wall += JUMP_US_MAX + 1
+    clock.jump(JUMP_US_MAX + 1)
     tick_uptime(uptime, clock)
     tick_uptime(uptime, clock)
     assert caplog.text.count("has jumped") == 1

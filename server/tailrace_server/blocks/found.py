@@ -1,0 +1,34 @@
+"""A row that was looked for by its key: what a look-up gives, in memory and on disk."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from tailrace.block import Columns
+
+_EXTENT = struct.Struct("<II")
+_NUMBER = struct.Struct("<Q")
+
+
+class Found(NamedTuple):
+    """The newest row of a key; ``value`` is None where it is a tombstone."""
+
+    seq: int
+    timestamp: int
+    value: bytes | None
+
+
+def row_of_key(columns: Columns, row: int, key: bytes) -> Found | None:
+    """Row ``row`` of a block where its key is ``key``."""
+    start, stop = _EXTENT.unpack_from(columns.key_offsets, 4 * row)
+    if columns.key_data[start:stop] != key:
+        return None
+    header, seqs, timestamps = columns.header, columns.seq_buffer(), columns.timestamp_buffer()
+    seq = header.first_seq + row if seqs is None else _NUMBER.unpack_from(seqs, 8 * row)[0]
+    timestamp = header.timestamp if timestamps is None else _NUMBER.unpack_from(timestamps, 8 * row)[0]
+    value, validity = None, columns.validity
+    if validity is None or validity[row >> 3] >> (row & 7) & 1:
+        start, stop = _EXTENT.unpack_from(columns.value_offsets, 4 * row)
+        value = bytes(columns.value_data[start:stop])
+    return Found(seq, timestamp, value)
