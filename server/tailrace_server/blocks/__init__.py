@@ -1,6 +1,7 @@
 """Work on whole blocks by their columns, with numpy: blocks made of other blocks, row by row never.
 
     arrays.py    the columns of blocks as numpy arrays, rows taken out of them, a block made of them
+    heads.py     the headers of many blocks as columns
     merge.py     neighbouring blocks into one
     builder.py   rows out of many blocks into blocks of a size
     found.py     a row that was looked for by its key
@@ -13,16 +14,20 @@ from __future__ import annotations
 from tailrace_server.blocks.arrays import ColumnArrays, arrays_of, encode_arrays, take
 from tailrace_server.blocks.builder import BlockBuilder
 from tailrace_server.blocks.found import Found, row_of_key
-from tailrace_server.blocks.merge import fits, merge_blocks
+from tailrace_server.blocks.heads import Heads, heads_of
+from tailrace_server.blocks.merge import fits, merge_blocks, merge_steps
 
 __all__ = [
     "BlockBuilder",
     "ColumnArrays",
     "Found",
+    "Heads",
     "arrays_of",
     "encode_arrays",
     "fits",
+    "heads_of",
     "merge_blocks",
+    "merge_steps",
     "row_of_key",
     "take",
 ]

@@ -7,25 +7,27 @@ Nobody's number stands in the result: the producers' are in the partition's tabl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from tailrace.block import BODY_BYTES_MAX, ROWS_MAX, Block
 from tailrace.block.header import sum_of
 from tailrace.errors import BadBlock
-from tailrace_server.blocks.arrays import encode_arrays, join_blocks
+from tailrace_server.blocks.arrays import ColumnArrays, encode_arrays, join_arrays, join_blocks
+from tailrace_server.blocks.heads import Heads, heads_of
 
 # What merging may add: to a row a seq, a timestamp and a bit, all that a block may have left out; and to the whole the
 # padding of each column.
 _ADDED_BYTES_A_ROW = 8 + 8 + 1
 _ADDED_BYTES = 8 * 8
+# So many are joined at a step: about 0.2 ms.
+STEP_BLOCKS = 16
 
 
 def fits(blocks: Sequence[Block]) -> bool:
     """Whether one block can hold the rows of ``blocks``, whatever seqs and timestamps they have: by headers alone."""
-    rows = sum(block.header.rows for block in blocks)
-    raw_bytes = sum(block.header.raw_bytes for block in blocks)
-    return rows <= ROWS_MAX and raw_bytes + rows * _ADDED_BYTES_A_ROW + _ADDED_BYTES <= BODY_BYTES_MAX
+    return _fits(heads_of(blocks))
 
 
 def merge_blocks(blocks: Sequence[Block], *, compress: bool) -> Block:
@@ -35,28 +37,56 @@ def merge_blocks(blocks: Sequence[Block], *, compress: bool) -> Block:
     before, and the result after. BadBlock for damaged ones, ValueError for blocks that make no block together: ask
     ``fits``.
     """
-    _check_neighbours(blocks)
-    if not fits(blocks):
-        rows, raw_bytes = sum(block.rows for block in blocks), sum(block.header.raw_bytes for block in blocks)
+    (block,) = filter(None, merge_steps(blocks, compress=compress))
+    return block
+
+
+def merge_steps(blocks: Sequence[Block], *, compress: bool) -> Iterator[Block | None]:
+    """``merge_blocks`` in steps, for who has other things to do as well: each gives None, the last one the block."""
+    heads = heads_of(blocks)
+    _check_neighbours(blocks, heads)
+    if not _fits(heads):
+        rows, raw_bytes = heads["rows"].sum(), heads["raw_bytes"].sum()
         raise ValueError(f"{len(blocks)} blocks of {rows} rows and {raw_bytes} raw bytes do not fit into one: ask fits")
-    for block in blocks:
+    pieces: list[ColumnArrays] = []
+    for begin in range(0, len(blocks), STEP_BLOCKS):
+        step = slice(begin, begin + STEP_BLOCKS)
+        _check_bodies(blocks[step], heads[step])
+        pieces.append(join_blocks(blocks[step]))
+        yield None
+    yield encode_arrays(join_arrays(pieces), int(heads["partition"][0]), compress=compress)
+
+
+def _fits(heads: Heads) -> bool:
+    rows, raw_bytes = int(heads["rows"].sum()), int(heads["raw_bytes"].sum())
+    return rows <= ROWS_MAX and raw_bytes + rows * _ADDED_BYTES_A_ROW + _ADDED_BYTES <= BODY_BYTES_MAX
+
+
+def _check_bodies(blocks: Sequence[Block], heads: Heads) -> None:
+    """BadBlock where a body is not the one that its header is about."""
+    for block, claimed in zip(blocks, heads["body_sum"].tolist(), strict=True):
         found = sum_of(block.body)
-        if found != block.header.body_sum:
+        if found != claimed:
             raise BadBlock(f"the body of {block} has the checksum {found:016x}, its header says another: it is damaged")
-    return encode_arrays(join_blocks(blocks), blocks[0].header.partition, compress=compress)
 
 
-def _check_neighbours(blocks: Sequence[Block]) -> None:
+def _check_neighbours(blocks: Sequence[Block], heads: Heads) -> None:
     """ValueError where no block can have these rows in this order."""
     if not blocks:
         raise ValueError("there are no blocks to merge")
-    if blocks[0].header.first_seq == 0:
+    if blocks[0].seqs[0] == 0:
         raise ValueError(f"{blocks[0]} has no seqs yet")
-    for before, after in pairwise(blocks):
-        earlier, later = before.header, after.header
-        if earlier.partition != later.partition:
-            raise ValueError(f"{before} and {after} are of different partitions")
-        if earlier.last_seq >= later.first_seq:
-            raise ValueError(f"{after} does not come after {before}")
-        if earlier.timestamp > later.timestamp:
-            raise ValueError(f"{after} has timestamp {later.timestamp}, {before} has {earlier.timestamp}")
+    before, after = heads[:-1], heads[1:]
+    broken = before["partition"] != after["partition"]
+    broken |= before["last_seq"] >= after["first_seq"]
+    broken |= before["timestamp"] > after["timestamp"]
+    if not broken.any():
+        return
+    index = int(np.flatnonzero(broken)[0])
+    earlier, later = before[index], after[index]
+    first, second = blocks[index : index + 2]
+    if earlier["partition"] != later["partition"]:
+        raise ValueError(f"{first} and {second} are of different partitions")
+    if earlier["last_seq"] >= later["first_seq"]:
+        raise ValueError(f"{second} does not come after {first}")
+    raise ValueError(f"{second} has timestamp {later['timestamp']}, {first} has {earlier['timestamp']}")

@@ -17,8 +17,10 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from tailrace.block import FLAG_COMPRESSED, ROWS_MAX, Block
-from tailrace_server.blocks import merge_blocks
+from tailrace_server.blocks import heads_of, merge_steps
 from tailrace_server.tree.memory import HEADER_OBJECT_BYTES, memory_of_all
 
 # Up to so many raw bytes a block is small: its objects, about 900 bytes, are worth copying it twice.
@@ -28,7 +30,18 @@ MERGED_BYTES_MAX = 1024 * 1024
 # So many chunks that were merged once are merged again. It bounds the plan as well.
 WAITING_CHUNKS_MAX = 64
 
-Group = tuple[Block, ...]
+
+class Group(NamedTuple):
+    """Neighbouring ``blocks`` that are to become one, compressed where any of them is; one block stays as it is."""
+
+    blocks: tuple[Block, ...]
+    raw_bytes: int
+    is_compressed: bool
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """First and last seq."""
+        return self.blocks[0].seqs[0], self.blocks[-1].seqs[1]
 
 
 class Chunk(NamedTuple):
@@ -92,7 +105,7 @@ class Aging(NamedTuple):
 class MergePlan(NamedTuple):
     """Neighbouring ``chunks`` of a tree, and their blocks in ``groups``; each is to become one block.
 
-    A group of one block stays as it is. ``settles`` says that these have waited, and are merged for the last time.
+    ``settles`` says that these have waited, and are merged for the last time.
     """
 
     chunks: tuple[Chunk, ...]
@@ -102,59 +115,68 @@ class MergePlan(NamedTuple):
     @property
     def raw_bytes(self) -> int:
         """How much is to be copied."""
-        return sum(_raw_bytes(group) for group in self.groups if len(group) > 1)
+        return sum(group.raw_bytes for group in self.groups if len(group.blocks) > 1)
 
     @property
     def is_compressed(self) -> bool:
         """lz4 is to be run over something: too long for the loop where it is much."""
-        return any(_is_compressed(group) for group in self.groups if len(group) > 1)
+        return any(group.is_compressed for group in self.groups if len(group.blocks) > 1)
 
     def crosses(self, cuts: Sequence[int]) -> bool:
         """A group has blocks on both sides of one of ``cuts``."""
         borders = sorted(cuts)
-        return any(not _on_one_side(group[0], group[-1], borders) for group in self.groups)
+        return any(_side(group.blocks[0], borders) != _side(group.blocks[-1], borders) for group in self.groups)
 
-    def merge(self) -> Iterator[Block]:
-        """Each group as one block, one at a step of about 1 ms; of compressed blocks 10 ms, that is for a thread.
+    def merge(self) -> list[Block]:
+        """Each group as one block. BadBlock where a block was damaged in memory."""
+        return [block for block in self.steps() if block is not None]
 
-        A merged block is compressed where any of its group was. BadBlock where a block was damaged in memory.
+    def steps(self) -> Iterator[Block | None]:
+        """What ``merge`` does, in steps of a fraction of a millisecond, each of which may have made a block.
+
+        Of compressed blocks 10 ms, that is for a thread.
         """
         for group in self.groups:
-            yield group[0] if len(group) == 1 else merge_blocks(group, compress=_is_compressed(group))
+            if len(group.blocks) == 1:
+                yield group.blocks[0]
+            else:
+                yield from merge_steps(group.blocks, compress=group.is_compressed)
 
 
 def plan_merge(chunks: Sequence[Chunk], cuts: Sequence[int], *, settles: bool) -> MergePlan:
     """What is to be merged of ``chunks``. No group crosses any of ``cuts``, which are the last seqs before a border."""
-    borders = sorted(cuts)
     blocks = [block for chunk in chunks for block in chunk.blocks]
-    return MergePlan(tuple(chunks), tuple(_groups(blocks, borders)), settles)
+    return MergePlan(tuple(chunks), tuple(_groups(blocks, sorted(cuts))), settles)
 
 
 def _groups(blocks: Sequence[Block], borders: Sequence[int]) -> Iterator[Group]:
     """Neighbouring small blocks in groups within the bounds; a large block alone."""
+    heads = heads_of(blocks)
+    compressed = (heads["flags"] & FLAG_COMPRESSED).astype(bool).tolist()
+    sizes = heads["raw_bytes"].tolist()
+    # A border inside of a block is none: it came too late.
+    sides = np.searchsorted(np.array(borders, "<u8"), heads["last_seq"]).tolist()
     group: list[Block] = []
     rows = raw_bytes = 0
-    for block in blocks:
-        header = block.header
-        rows += header.rows
-        raw_bytes += header.raw_bytes
-        if group and (rows > ROWS_MAX or raw_bytes > MERGED_BYTES_MAX or not _may_join(group[-1], block, borders)):
-            yield tuple(group)
-            group, rows, raw_bytes = [], header.rows, header.raw_bytes
+    is_compressed = False
+    side, is_small = -1, False
+    for block, more, size, other, packed in zip(blocks, heads["rows"].tolist(), sizes, sides, compressed, strict=True):
+        joins = side == other and is_small and size <= SMALL_BYTES_MAX
+        if group and not (joins and rows + more <= ROWS_MAX and raw_bytes + size <= MERGED_BYTES_MAX):
+            yield Group(tuple(group), raw_bytes, is_compressed)
+            group, rows, raw_bytes, is_compressed = [], 0, 0, False
         group.append(block)
+        rows += more
+        raw_bytes += size
+        is_compressed |= packed
+        side, is_small = other, size <= SMALL_BYTES_MAX
     if group:
-        yield tuple(group)
+        yield Group(tuple(group), raw_bytes, is_compressed)
 
 
-def _may_join(before: Block, after: Block, borders: Sequence[int]) -> bool:
-    """Two neighbours are small, and on one side of every border."""
-    is_small = max(before.header.raw_bytes, after.header.raw_bytes) <= SMALL_BYTES_MAX
-    return is_small and _on_one_side(before, after, borders)
-
-
-def _on_one_side(before: Block, after: Block, borders: Sequence[int]) -> bool:
-    """No border lies between the ends of two blocks. One inside of a block is none: it came too late."""
-    return bisect_left(borders, before.header.last_seq) == bisect_left(borders, after.header.last_seq)
+def _side(block: Block, borders: Sequence[int]) -> int:
+    """Between which of ``borders`` it ends."""
+    return bisect_left(borders, block.seqs[1])
 
 
 def _blocks(chunks: Sequence[Chunk]) -> int:
@@ -162,12 +184,4 @@ def _blocks(chunks: Sequence[Chunk]) -> int:
 
 
 def _waiting_bytes(chunks: Sequence[Chunk]) -> int:
-    return sum(_raw_bytes(chunk.blocks) for chunk in chunks)
-
-
-def _raw_bytes(group: Group) -> int:
-    return sum(block.header.raw_bytes for block in group)
-
-
-def _is_compressed(group: Group) -> bool:
-    return any(block.header.flags & FLAG_COMPRESSED for block in group)
+    return int(heads_of([block for chunk in chunks for block in chunk.blocks])["raw_bytes"].sum())

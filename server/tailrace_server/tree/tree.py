@@ -155,8 +155,8 @@ class Tree:
         """What is to be merged next; None where nothing is, which costs next to nothing to find out.
 
         Nothing above ``stable_seq`` is touched, and no merged block crosses a seq of ``cuts``: the bases of branches,
-        and where something ends that goes by whole blocks, as a flush under way. Go through ``plan.merge()``, here or
-        in a thread, and give the blocks to ``replaced``.
+        and where something ends that goes by whole blocks, as a flush under way. Go through ``plan.steps()``, here
+        or ``plan.merge()`` in a thread, and give the blocks to ``replaced``.
         """
         settled, passed = self._aging.settled, self._aging.passed
         chunks = self._chunks
@@ -173,7 +173,7 @@ class Tree:
         where a block that was made crosses one of ``cuts``, which are those of now. The plan is of a tree that this
         one came from, or of this one.
         """
-        assert [_extent(block) for block in merged] == [_extent_of(group) for group in plan.groups], "another plan's"
+        assert [block.seqs for block in merged] == [group.extent for group in plan.groups], "another plan's"
         start = self._aging.settled if plan.settles else self._aging.passed
         stop = start + len(plan.chunks)
         if any(chunk is not known for chunk, known in zip_longest(plan.chunks, self._range(start, stop))):
@@ -194,7 +194,7 @@ class Tree:
         """All that ``merge_plan`` has, merged in one go: for a thread, or before anybody waits."""
         tree = self
         while (plan := tree.merge_plan(stable_seq, cuts)) is not None:
-            merged = tree.replaced(plan, list(plan.merge()), cuts)
+            merged = tree.replaced(plan, plan.merge(), cuts)
             assert merged is not tree, "a plan fits the tree that made it"
             tree = merged
         return tree
@@ -295,14 +295,6 @@ def _last_seq(block: Block) -> int:
 
 def _last_seq_of_chunk(chunk: Chunk) -> int:
     return chunk.last_seq
-
-
-def _extent(block: Block) -> tuple[int, int]:
-    return block.header.first_seq, block.header.last_seq
-
-
-def _extent_of(group: Sequence[Block]) -> tuple[int, int]:
-    return group[0].header.first_seq, group[-1].header.last_seq
 
 
 def _wire_bytes(blocks: Sequence[Block]) -> int:

@@ -169,18 +169,19 @@ class Flusher:
             await self.flush(partition)
 
     async def merge(self, partition: Partition) -> None:
-        """Makes few blocks of many small ones, as far as they are durable; about 1 ms of the loop at a time."""
+        """Makes few blocks of many small ones, as far as they are durable; in short steps, between which others run."""
         while True:
             cuts = [entry.base for entry in partition.log]
             plan = partition.tree.merge_plan(partition.durable_seq, cuts)
             if plan is None:
                 return
             if plan.is_compressed:
-                merged = await self._host.workers.in_thread(lambda plan=plan: list(plan.merge()))  # type: ignore[misc]
+                merged = await self._host.workers.in_thread(plan.merge)
             else:
                 merged = []
-                for block in plan.merge():
-                    merged.append(block)
+                for block in plan.steps():
+                    if block is not None:
+                        merged.append(block)
                     await trio.lowlevel.checkpoint()
             partition.put_tree(partition.tree.replaced(plan, merged, cuts))
 

@@ -13,7 +13,8 @@ from tailrace.block import (
     encode_block,
 )
 from tailrace.errors import BadBlock
-from tailrace_server.blocks import fits, merge_blocks
+from tailrace_server.blocks import fits, merge_blocks, merge_steps
+from tailrace_server.blocks.merge import STEP_BLOCKS
 
 
 @given(st.data(), st.lists(st.integers(0, 100), max_size=10), st.lists(st.booleans(), min_size=12, max_size=12))
@@ -59,6 +60,13 @@ def test_blocks_that_are_no_neighbours_are_refused(make_block):
         merge_blocks([first, make_block([(b"b", b"2", 2, 6)], partition=4)], compress=False)
     with pytest.raises(ValueError, match="no seqs yet"):
         merge_blocks([encode_block([b"a"], [b"1"], partition=3), second], compress=False)
+
+
+def test_merging_can_be_left_alone_between_short_steps(make_block):
+    blocks = [make_block([(b"k%d" % seq, b"v", seq, 5)]) for seq in range(1, 2 * STEP_BLOCKS + 2)]
+    steps = list(merge_steps(blocks, compress=False))
+    assert steps[:-1] == [None, None, None]
+    assert steps[-1] == merge_blocks(blocks, compress=False)
 
 
 @pytest.mark.parametrize("compress", [False, True])

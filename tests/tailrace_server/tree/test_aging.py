@@ -96,7 +96,7 @@ def test_merging_changes_no_row_and_no_older_root(taken):
                         plan = now.merge_plan(stable_seq, cuts)
                         if plan is not None:
                             roots.append((now, held(now)))
-                            now = now.replaced(plan, list(plan.merge()), cuts)
+                            now = now.replaced(plan, plan.merge(), cuts)
                             assert now is not roots[-1][0]
             now.check()
             assert rows_of(held(now)) == rows
@@ -210,7 +210,7 @@ def test_what_was_merged_in_a_thread_comes_in_while_the_tree_goes_on():
     with small_bounds():
         now = grown_by(Tree(), 9)
         plan = now.merge_plan(9)
-        merged = list(plan.merge())
+        merged = plan.merge()
         later = grown_by(now, 5)
         swapped = later.replaced(plan, merged)
         swapped.check()
@@ -223,7 +223,7 @@ def test_what_was_merged_too_late_does_not_come_in():
     with small_bounds():
         now = grown_by(Tree(), 9)
         plan = now.merge_plan(9)
-        merged = list(plan.merge())
+        merged = plan.merge()
         for seq in (1, 2, 3, 7, 9):
             dropped = now.drop_through(seq)
             assert dropped.replaced(plan, merged) is dropped
@@ -231,7 +231,7 @@ def test_what_was_merged_too_late_does_not_come_in():
         assert now.replaced(plan, merged, [1]) is now
         assert now.replaced(plan, merged, [0, 3]) is not now
         second = now.replaced(plan, merged).merge_plan(9)
-        made = list(second.merge())
+        made = second.merge()
         behind = now.replaced(plan, merged).drop_through(3)
         swapped = behind.replaced(second, made)
         swapped.check()
@@ -244,11 +244,11 @@ def test_a_run_that_waits_is_planned_anew_after_a_drop():
         for _ in range(4):
             plan = now.merge_plan(12)
             assert not plan.settles
-            now = now.replaced(plan, list(plan.merge()))
+            now = now.replaced(plan, plan.merge())
         plan = now.merge_plan(0)
         assert plan.settles
         assert len(plan.chunks) == 4
-        merged = list(plan.merge())
+        merged = plan.merge()
         dropped = now.drop_through(3)
         dropped.check()
         assert dropped.replaced(plan, merged) is dropped
