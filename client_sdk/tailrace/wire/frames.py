@@ -45,6 +45,10 @@ def encode_frame(opcode: int, body: bytes = b"", id: int = 0, flags: int = 0) ->
     return frame_header(opcode, len(body), id, flags) + body
 
 
+# The beginning of a frame that is held keeps what it was read with alive, unless it is that small.
+_COPIED_BYTES_MAX = 64 * 1024
+
+
 class FrameDecoder:
     """Cuts a stream of bytes into frames.
 
@@ -53,7 +57,7 @@ class FrameDecoder:
 
     def __init__(self, body_bytes_max: int = FRAME_BODY_BYTES_MAX) -> None:
         self.body_bytes_max = body_bytes_max
-        self._chunks: list[bytes] = []
+        self._chunks: list[bytes | memoryview] = []
         self._held_bytes = 0
         self._needed_bytes = FRAME_HEADER_BYTES
 
@@ -67,22 +71,36 @@ class FrameDecoder:
 
         Raises ProtocolError (bad check, unknown opcode, reserved bits) or TooLarge; the connection is then of no use.
         """
-        if self._chunks:
-            self._chunks.append(data)
-            self._held_bytes += len(data)
+        frames: list[Frame] = []
+        offset = 0
+        while self._chunks:
+            # Of a frame that has begun no more is joined than it needs: most bytes of a large one are copied once, and
+            # those of the frames behind it not at all.
+            part = memoryview(data)[offset : offset + self._needed_bytes - self._held_bytes]
+            offset += len(part)
+            self._chunks.append(part)
+            self._held_bytes += len(part)
             if self._held_bytes < self._needed_bytes:
-                return []
-            data = b"".join(self._chunks)
-        frames, used = self._cut(data)
-        rest = len(data) - used
-        self._chunks = [data[used:]] if rest else []
-        self._held_bytes = rest
+                return frames
+            whole = b"".join(self._chunks)
+            used = self._cut(whole, 0, frames)
+            # Where nothing was cut it was a header, and it is known now how much more is needed.
+            self._hold([] if used else [whole])
+        used = self._cut(data, offset, frames)
+        rest = memoryview(data)[used:]
+        if rest:
+            self._hold([rest if len(rest) > _COPIED_BYTES_MAX else bytes(rest)])
         return frames
 
-    def _cut(self, data: bytes) -> tuple[list[Frame], int]:
-        frames: list[Frame] = []
+    def _hold(self, chunks: list[bytes | memoryview]) -> None:
+        """Keeps the beginning of a frame."""
+        self._chunks = chunks
+        self._held_bytes = sum(map(len, chunks))
+
+    def _cut(self, data: bytes, offset: int, frames: list[Frame]) -> int:
+        """Adds the whole frames from ``offset`` on to ``frames``; where the rest begins."""
         view = memoryview(data)
-        offset, size = 0, len(data)
+        size = len(data)
         self._needed_bytes = FRAME_HEADER_BYTES
         while size - offset >= FRAME_HEADER_BYTES:
             body_bytes, code, flags, reserved, id, check = _HEADER.unpack_from(data, offset)
@@ -102,4 +120,4 @@ class FrameDecoder:
             # NamedTuple's own constructor takes twice as long.
             frames.append(tuple.__new__(Frame, (opcode, flags, id, view[offset + FRAME_HEADER_BYTES : end])))
             offset = end
-        return frames, offset
+        return offset
