@@ -38,6 +38,8 @@ PUMP_BYTES = 1024 * 1024
 # Where a system call would take more buffers than this, the small ones are joined: those of less than so many bytes.
 BUFFERS_MAX = 8
 JOIN_BYTES_MAX = 16 * 1024
+# Cookies that came back and ends of streams that the peer does not take: what else waits is counted in bytes.
+UNSENT_FRAMES_MAX = 16_384
 # A peer that is told why its connection ends has this long to read it; what it goes on sending meanwhile is dropped.
 LINGER_SECONDS = 5.0
 
@@ -104,6 +106,8 @@ class Connection:
     def _lacks_room(self) -> bool:
         """Before the peer may ask for more it has to take what it was answered, or the flusher has to catch up."""
         if self._answer_bytes + self.transport.backlog_bytes > self._backlog_bytes_max:
+            return True
+        if self.rounds.unsent_frames > UNSENT_FRAMES_MAX:
             return True
         return self.writes and self.node.memory.must_wait
 

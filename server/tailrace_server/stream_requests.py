@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from tailrace.errors import NotDurable, Overloaded, ProtocolError, UnknownFeed
 from tailrace.model import EndReason, Level
 from tailrace.wire.frames import Frame, encode_frame
-from tailrace.wire.messages import RollBack, StreamEnd, StreamRequest, decode_cookie, decode_number
+from tailrace.wire.messages import StreamEnd, StreamRequest, decode_cookie, decode_number
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.stream.partition_stream import PartitionStream
-from tailrace_server.stream.resume import answer_request
+from tailrace_server.stream.resume import begin_stream
 
 if TYPE_CHECKING:
     from tailrace_server.connection import Connection
@@ -36,29 +35,10 @@ def on_stream_request(connection: Connection, frame: Frame) -> None:
     if len(rounds.streams) >= node.config.limits.streams_max:
         raise Overloaded(f"{len(rounds.streams)} streams are open on this connection; use another one")
     partition = node.feeds.of_id(request.feed_id).partitions[request.partition]
-    answer = answer_request(
-        request,
-        log=partition.log,
-        state="leader",
-        high_seq=partition.high_seq,
-        visible_seq=partition.visible_seq(request.level),
-        purge_seq=partition.purge_seq,
-    )
+    answer, stream = begin_stream(frame.id, request, partition, node.pins)
     connection.answer(answer.encode(frame.id))
-    if isinstance(answer, StreamEnd | RollBack):
+    if stream is None:
         return
-    # A consumer that has a part of a snapshot needs the rest before it stands anywhere.
-    promised = request.snapshot_last if request.snapshot_first < answer.seq else answer.seq
-    stream = PartitionStream(
-        frame.id,
-        partition,
-        request.level,
-        answer.seq,
-        request.end_seq,
-        promised,
-        pins=node.pins,
-        purge_seq=request.purge_seq,
-    )
     # The answer has to leave before anything of the stream.
     connection.send_answers()
     rounds.open(stream, connection.has_news)

@@ -8,9 +8,8 @@ from tailrace.consuming.partition import ConsumedPartition
 from tailrace.failover import FailoverLog, request_bounds
 from tailrace.model import EndReason, Level
 from tailrace.position import Position
-from tailrace.wire.messages import RollBack, SnapshotStartMessage, StreamEnd, StreamRequest
-from tailrace_server.stream.partition_stream import PartitionStream
-from tailrace_server.stream.resume import answer_request
+from tailrace.wire.messages import RollBack, StreamEnd, StreamRequest
+from tailrace_server.stream.resume import begin_stream
 
 SNAPSHOTS_MAX = 1_000
 
@@ -56,14 +55,7 @@ class Consumer:
             request = StreamRequest(
                 partition.feed_id, partition.id, position.log, *bounds, position.purge_seq, None, self.level
             )
-            answer = answer_request(
-                request,
-                log=partition.log,
-                state="leader",
-                high_seq=partition.high_seq,
-                visible_seq=partition.visible_seq(self.level),
-                purge_seq=partition.purge_seq,
-            )
+            answer, stream = begin_stream(1, request, partition, node.pins)
             assert not isinstance(answer, StreamEnd), f"a consumer is refused: {answer}"
             consumed = ConsumedPartition(partition.id, position, None, 0.0)
             if isinstance(answer, RollBack):
@@ -73,17 +65,6 @@ class Consumer:
                 continue
             consumed.opened(answer, 0.0)
             self.position = consumed.position
-            promised = request.snapshot_last if request.snapshot_first < answer.seq else answer.seq
-            stream = PartitionStream(
-                1,
-                partition,
-                self.level,
-                answer.seq,
-                None,
-                promised,
-                pins=node.pins,
-                purge_seq=request.purge_seq,
-            )
             return stream, consumed
 
     def _start_over(self, consumed, log):
@@ -104,15 +85,7 @@ class Consumer:
                 self._start_over(consumed, partition.log)
                 return "trimmed"
             stream.begin_snapshot()
-            start = SnapshotStartMessage(
-                partition.id,
-                stream.is_complete,
-                partition.log.branch,
-                stream.snapshot_after,
-                stream.snapshot_last,
-                partition.purge_seq,
-            )
-            self.position = consumed.snapshot_started(start)
+            self.position = consumed.snapshot_started(stream.announcement())
             if not self._snapshot(stream, consumed):
                 return "stopped"
             stream.end_snapshot()

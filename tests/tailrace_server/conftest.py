@@ -1,12 +1,37 @@
-"""The disk in memory, for every test of the server."""
+"""The disk in memory, and connections that say anything at all, for every test of the server."""
 
 from __future__ import annotations
 
 import pytest
 from tests.memory_disk import MemoryDisk
 
+import tailrace
+
 
 @pytest.fixture(scope="session")
 def memory_disk() -> type[MemoryDisk]:
     """The class, so that property tests make a new disk for each example."""
     return MemoryDisk
+
+
+@pytest.fixture
+async def feed_id(feed):
+    return (await feed.resolve()).feed_id
+
+
+@pytest.fixture
+async def greeted(raw):
+    """A connection that has said hello."""
+    async with raw() as connection:
+        yield await connection.hello()
+
+
+@pytest.fixture
+async def others_are_served(running):
+    """Whatever a test does, the node serves another client afterwards, and its invariants hold."""
+    yield
+    async with tailrace.connect(running.url, retry_for=5) as other:
+        after = await other.create_feed("afterwards", partitions=2)
+        version = await after.put(b"k", b"v")
+        assert (await after.get(b"k")).version == version
+    running.node.check()

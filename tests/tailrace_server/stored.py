@@ -67,16 +67,25 @@ class Randomness:
 
 
 class Clock:
-    """Both clocks stand still until they are set."""
+    """Both clocks stand still until ``us``, what the wall's shows, is changed: then that much time has passed."""
 
     def __init__(self):
         self.us = 1_000_000
+        self._jumped_us = 0
 
     def wall_us(self):
         return self.us
 
     def monotonic(self):
-        return self.us / 1e6
+        return (self.us - self._jumped_us) / 1e6
+
+    def sleep(self, seconds):
+        self.us += round(seconds * 1e6)
+
+    def jump(self, us):
+        """Somebody sets the wall clock ahead."""
+        self.us += us
+        self._jumped_us += us
 
 
 class StoredPartition(Partition):

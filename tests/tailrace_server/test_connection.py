@@ -3,51 +3,16 @@
 import dataclasses
 
 import pytest
+from tests.tailrace_server.raw_requests import expect_end
 
 import tailrace
 from tailrace import errors
 from tailrace.errors import ProtocolError, TooLarge
-from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, encode_frame, frame_header
-from tailrace.wire.messages import (
-    HelloOk,
-    encode_json,
-)
+from tailrace.wire.messages import HelloOk, encode_json
 from tailrace.wire.opcodes import Opcode
 
-KEY = b"key"
-PARTITION = partition_of_hash(key_hash(KEY), 4)
-
-
-@pytest.fixture
-async def feed_id(feed):
-    return (await feed.resolve()).feed_id
-
-
-@pytest.fixture
-async def greeted(raw):
-    """A connection that has said hello."""
-    async with raw() as connection:
-        yield await connection.hello()
-
-
-@pytest.fixture(autouse=True)
-async def others_are_served(running):
-    """Whatever a test does, the node serves another client afterwards, and its invariants hold."""
-    yield
-    async with tailrace.connect(running.url, retry_for=5) as other:
-        after = await other.create_feed("afterwards", partitions=2)
-        version = await after.put(b"k", b"v")
-        assert (await after.get(b"k")).version == version
-    running.node.check()
-
-
-async def expect_end(connection, kind, match):
-    """The connection ends with an error frame that names what was wrong."""
-    error = await connection.error()
-    assert type(error) is kind
-    assert match in str(error)
-    assert await connection.is_closed()
+pytestmark = pytest.mark.usefixtures("others_are_served")
 
 
 # What ends a connection

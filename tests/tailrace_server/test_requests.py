@@ -8,13 +8,13 @@ import struct
 import pytest
 import trio
 import xxhash
+from tests.tailrace_server.raw_requests import KEY, PARTITION, block_of, expect_end, write
 
 import tailrace
 from tailrace import Put, errors
-from tailrace.block import Block, encode_block
+from tailrace.block import Block
 from tailrace.errors import BadBlock, NotDurable, ProtocolError, UnknownFeed, VersionConflict
 from tailrace.failover import FailoverLog
-from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.model import Level
 from tailrace.wire.failures import OutOfOrder
 from tailrace.wire.frames import encode_frame
@@ -22,7 +22,6 @@ from tailrace.wire.messages import (
     Get,
     Got,
     StreamRequest,
-    Write,
     WriteFlag,
     Written,
     decode_error,
@@ -31,55 +30,13 @@ from tailrace.wire.messages import (
 from tailrace.wire.opcodes import Opcode
 from tailrace_server import requests as module
 
-KEY = b"key"
-PARTITION = partition_of_hash(key_hash(KEY), 4)
-
-
-@pytest.fixture
-async def feed_id(feed):
-    return (await feed.resolve()).feed_id
-
-
-@pytest.fixture
-async def greeted(raw):
-    """A connection that has said hello."""
-    async with raw() as connection:
-        yield await connection.hello()
-
-
-@pytest.fixture(autouse=True)
-async def others_are_served(running):
-    """Whatever a test does, the node serves another client afterwards, and its invariants hold."""
-    yield
-    async with tailrace.connect(running.url, retry_for=5) as other:
-        after = await other.create_feed("afterwards", partitions=2)
-        version = await after.put(b"k", b"v")
-        assert (await after.get(b"k")).version == version
-    running.node.check()
-
-
-def block_of(*keys, number=1, producer_id=77, partition=PARTITION, value=b"value"):
-    values = [value] * len(keys)
-    return encode_block(list(keys), values, partition=partition, producer_id=producer_id, producer_seq=number)
-
-
-def write(feed_id, block, level=Level.DISK, flags=0, version=None):
-    data = block if isinstance(block, bytes) else block.tobytes()
-    return Write.encode_fixed(feed_id, level, flags, version) + data
+pytestmark = pytest.mark.usefixtures("others_are_served")
 
 
 async def ask_to_write(connection, *arguments, **options):
     frame = await connection.ask(Opcode.WRITE, write(*arguments, **options), id=5)
     assert frame.id == 5
     return Written.decode(frame.body) if frame.opcode is Opcode.WRITTEN else decode_error(frame.body)
-
-
-async def expect_end(connection, kind, match):
-    """The connection ends with an error frame that names what was wrong."""
-    error = await connection.error()
-    assert type(error) is kind
-    assert match in str(error)
-    assert await connection.is_closed()
 
 
 # What is refused, on a connection that goes on

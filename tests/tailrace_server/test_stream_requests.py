@@ -1,15 +1,16 @@
 """Streams frame by frame, over real sockets. After every kind of bad request the node goes on serving others."""
 
 import json
+import socket
 import struct
 
 import pytest
+import trio
+from tests.tailrace_server.raw_requests import KEY, PARTITION, block_of, expect_end, write
 
-import tailrace
-from tailrace.block import Block, encode_block
+from tailrace.block import Block
 from tailrace.errors import ProtocolError
 from tailrace.failover import FailoverLog
-from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.model import EndReason, Level
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import (
@@ -17,55 +18,13 @@ from tailrace.wire.messages import (
     StreamEnd,
     StreamOk,
     StreamRequest,
-    Write,
     decode_seq,
     encode_json,
 )
 from tailrace.wire.opcodes import Opcode
+from tailrace_server import connection as module
 
-KEY = b"key"
-PARTITION = partition_of_hash(key_hash(KEY), 4)
-
-
-@pytest.fixture
-async def feed_id(feed):
-    return (await feed.resolve()).feed_id
-
-
-@pytest.fixture
-async def greeted(raw):
-    """A connection that has said hello."""
-    async with raw() as connection:
-        yield await connection.hello()
-
-
-@pytest.fixture(autouse=True)
-async def others_are_served(running):
-    """Whatever a test does, the node serves another client afterwards, and its invariants hold."""
-    yield
-    async with tailrace.connect(running.url, retry_for=5) as other:
-        after = await other.create_feed("afterwards", partitions=2)
-        version = await after.put(b"k", b"v")
-        assert (await after.get(b"k")).version == version
-    running.node.check()
-
-
-def block_of(*keys, number=1, producer_id=77, partition=PARTITION, value=b"value"):
-    values = [value] * len(keys)
-    return encode_block(list(keys), values, partition=partition, producer_id=producer_id, producer_seq=number)
-
-
-def write(feed_id, block, level=Level.DISK, flags=0, version=None):
-    data = block if isinstance(block, bytes) else block.tobytes()
-    return Write.encode_fixed(feed_id, level, flags, version) + data
-
-
-async def expect_end(connection, kind, match):
-    """The connection ends with an error frame that names what was wrong."""
-    error = await connection.error()
-    assert type(error) is kind
-    assert match in str(error)
-    assert await connection.is_closed()
+pytestmark = pytest.mark.usefixtures("others_are_served")
 
 
 def request_of(feed_id, partition=PARTITION, seq=0, **fields):
@@ -140,6 +99,28 @@ async def test_a_barrier_covers_what_is_not_durable_yet(greeted, feed_id):
     while "BARRIER_REACHED" not in names:
         names.append((await greeted.receive()).opcode.name)
     assert names.index("BLOCK") < names.index("BARRIER_REACHED")
+
+
+async def test_a_client_that_takes_no_cookies_back_is_not_read(greeted, node, nursery, monkeypatch):
+    """Each would come back at once, and waits in memory instead: the node stops reading, and goes on when it can."""
+    monkeypatch.setattr(module, "UNSENT_FRAMES_MAX", 1_000)
+    (connection,) = (made for made in node.connections if made.greeted)
+    connection.transport._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+    greeted.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    cookies = [number.to_bytes(64, "big") for number in range(30_000)]
+    all_sent = trio.Event()
+
+    async def send():
+        await greeted.send(*(encode_frame(Opcode.BARRIER, cookie) for cookie in cookies))
+        all_sent.set()
+
+    nursery.start_soon(send)
+    while connection._room is None and not all_sent.is_set():
+        await trio.lowlevel.checkpoint()
+    assert not all_sent.is_set(), "it was read to the end"
+    assert 1_000 < connection.rounds.unsent_frames < 3_000
+    for cookie in cookies:
+        assert bytes((await greeted.receive()).body) == cookie
 
 
 async def test_a_window_is_kept(raw, feed, feed_id):

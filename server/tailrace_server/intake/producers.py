@@ -114,18 +114,6 @@ class ProducerTable:
                 self._evicted_at = now
             self._entries.popitem(last=False)
 
-    def roll_back(self, seq: int) -> None:
-        """Forgets every result above ``seq``."""
-        for producer_id, entry in list(self._entries.items()):
-            kept = [(number, result) for number, result in entry.results if result.last_seq <= seq]
-            if len(kept) == len(entry.results):
-                continue
-            if kept:
-                entry.results = collections.deque(kept, maxlen=RESULTS_MAX)
-                entry.last_number = kept[-1][0]
-            else:
-                del self._entries[producer_id]
-
     def snapshot(self, now: float) -> tuple[list[ProducerEntry], float | None]:
         """All entries, least recently used first, and how long ago one was evicted; what is over its age is left out.
 

@@ -22,44 +22,69 @@ class Returned(NamedTuple):
 class _Barrier:
     __slots__ = ("cookie", "lost_partition", "pending")
 
-    def __init__(self, cookie: bytes, pending: dict[int, int]) -> None:
+    def __init__(self, cookie: bytes) -> None:
         self.cookie = cookie
-        self.pending = pending  # stream id -> seq that has to be delivered
+        self.pending = 0  # needs that are not met
         self.lost_partition: int | None = None
 
 
 class Barriers:
-    """The cookies that have not gone back yet."""
+    """The cookies that have not gone back yet.
+
+    One waits for those before it anyway, so it notes of a stream only what is more than they need: otherwise a client
+    that takes nothing of many streams could fill the memory with many cookies.
+    """
 
     def __init__(self) -> None:
         self.waiting: collections.deque[_Barrier] = collections.deque()
+        # stream id -> seqs that have to be delivered, and what for; both ascend
+        self._needs: dict[int, collections.deque[tuple[int, _Barrier]]] = {}
 
     def __len__(self) -> int:
         return len(self.waiting)
 
     def add(self, cookie: bytes, streams: Iterable[tuple[int, int, int]]) -> None:
         """A cookie arrived; ``streams`` are (stream id, accepted seq, delivered seq) of every stream."""
-        self.waiting.append(
-            _Barrier(cookie, {id: accepted for id, accepted, delivered in streams if delivered < accepted})
-        )
+        barrier = _Barrier(cookie)
+        self.waiting.append(barrier)
+        for id, accepted, delivered in streams:
+            if delivered < accepted:
+                needs = self._needs.setdefault(id, collections.deque())
+                if not needs or needs[-1][0] < accepted:
+                    needs.append((accepted, barrier))
+                    barrier.pending += 1
 
     def delivered(self, stream_id: int, seq: int) -> None:
         """A stream has been delivered up to ``seq``, where a consumer may stand."""
-        for barrier in self.waiting:
-            if barrier.pending.get(stream_id, seq + 1) <= seq:
-                del barrier.pending[stream_id]
+        needs = self._needs.get(stream_id)
+        if needs is None:
+            return
+        while needs and needs[0][0] <= seq:
+            needs.popleft()[1].pending -= 1
+        if not needs:
+            del self._needs[stream_id]
 
     def finished(self, stream_id: int) -> None:
         """A stream reached its own end: it covers every cookie."""
-        for barrier in self.waiting:
-            barrier.pending.pop(stream_id, None)
+        for _, barrier in self._needs.pop(stream_id, ()):
+            barrier.pending -= 1
 
     def lost(self, stream_id: int, partition: int) -> None:
         """A stream ended for another reason: the cookies that wait for it cannot be covered."""
-        for barrier in self.waiting:
-            if barrier.pending.pop(stream_id, None) is not None:
+        if stream_id not in self._needs:
+            return
+        _, first = self._needs[stream_id][0]
+        for barrier in reversed(self.waiting):
+            if barrier.lost_partition is None:
                 barrier.lost_partition = partition
-                barrier.pending.clear()
+            barrier.pending = 0
+            if barrier is first:
+                break
+        for id, needs in list(self._needs.items()):
+            while needs and needs[-1][1].lost_partition is not None:
+                needs.pop()
+            if not needs:
+                del self._needs[id]
 
     def returned(self) -> list[Returned]:
         """The cookies that may go back now, oldest first; they are forgotten."""

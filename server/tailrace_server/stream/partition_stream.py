@@ -13,6 +13,7 @@ import collections
 
 from tailrace.block import Block
 from tailrace.model import Level
+from tailrace.wire.messages import SnapshotStartMessage
 from tailrace_server.chain import Pins
 from tailrace_server.partition import Partition
 from tailrace_server.stream.disk_part import DiskPart
@@ -56,9 +57,7 @@ class PartitionStream:
         self._purge_seq = purge_seq
         self._parts: collections.deque[DiskPart] = collections.deque()
         self._blocks: collections.deque[Block] = collections.deque()
-        # Its place in a round, and whether it has one in the next: kept by ``Rounds``.
-        self.key = (partition.feed_id, partition.id, id)
-        self.has_turn = False
+        self.key = (partition.feed_id, partition.id, id)  # its place in a round
 
     @property
     def has_news(self) -> bool:
@@ -126,6 +125,18 @@ class PartitionStream:
             self._blocks.append(block)
             self.snapshot_last = block.header.last_seq
             size += block.nbytes
+
+    def announcement(self) -> SnapshotStartMessage:
+        """What the consumer is told of the snapshot that it is in from now on."""
+        partition = self.partition
+        return SnapshotStartMessage(
+            partition.id,
+            self.is_complete,
+            partition.log.branch,
+            self.snapshot_after,
+            self.snapshot_last,
+            partition.purge_seq,
+        )
 
     def _take_segments(self, least_seq: int) -> None:
         """Adds the next segment, and as many more as it takes to reach ``least_seq``."""

@@ -1,10 +1,42 @@
-"""What a node answers to a STREAM_REQUEST: one pure function, a row of docs/streams.md's table after the other."""
+"""What a node answers to a STREAM_REQUEST, and the stream that begins with it. Pure."""
 
 from __future__ import annotations
 
 from tailrace.failover import FailoverLog, resume_point
 from tailrace.model import EndReason
 from tailrace.wire.messages import RollBack, StreamEnd, StreamOk, StreamRequest
+from tailrace_server.chain import Pins
+from tailrace_server.partition import Partition
+from tailrace_server.stream.partition_stream import PartitionStream
+
+
+def begin_stream(
+    id: int, request: StreamRequest, partition: Partition, pins: Pins
+) -> tuple[StreamOk | RollBack | StreamEnd, PartitionStream | None]:
+    """The answer to ``request`` of ``partition``, which this node leads, and the stream ``id`` where one begins."""
+    answer = answer_request(
+        request,
+        log=partition.log,
+        state="leader",
+        high_seq=partition.high_seq,
+        visible_seq=partition.visible_seq(request.level),
+        purge_seq=partition.purge_seq,
+    )
+    if not isinstance(answer, StreamOk):
+        return answer, None
+    # A consumer that has a part of a snapshot needs the rest before it stands anywhere.
+    promised_seq = request.snapshot_last if request.snapshot_first < answer.seq else answer.seq
+    stream = PartitionStream(
+        id,
+        partition,
+        request.level,
+        answer.seq,
+        request.end_seq,
+        promised_seq,
+        pins=pins,
+        purge_seq=request.purge_seq,
+    )
+    return answer, stream
 
 
 def answer_request(

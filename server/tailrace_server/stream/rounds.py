@@ -1,6 +1,6 @@
 """The streams of one connection: rounds over the partitions that have news. Pure: seqs and blocks in, bytes out.
 
-    turns: (feed id, partition, stream id), kept sorted ── a pass in this order, a slice or a whole snapshot each
+    turns: streams by (feed id, partition, stream id) ── a pass in this order, a slice or a whole snapshot each
                                                              │
                      SNAPSHOT_START, BLOCK ..., SNAPSHOT_END │ ... after the pass: ROUND_COMPLETE, and again
 
@@ -13,13 +13,15 @@ Source: the UPR design, "How ep-engine sends snapshots to UPR clients".
 from __future__ import annotations
 
 import collections
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
+from operator import attrgetter
+
+from sortedcontainers import SortedKeyList
 
 from tailrace.block import Block
 from tailrace.model import EndReason
 from tailrace.wire.frames import encode_frame, frame_header
-from tailrace.wire.messages import SnapshotStartMessage, StreamEnd, encode_number, encode_seq
+from tailrace.wire.messages import StreamEnd, encode_number, encode_seq
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.frames import SnapshotFrames
 from tailrace_server.stream.barriers import Barriers
@@ -46,14 +48,13 @@ class Rounds:
         self.streams: dict[int, PartitionStream] = {}
         self._notifiers: dict[int, Callable[[], None]] = {}
         self._frames: dict[int, SnapshotFrames] = {}
-        # Of streams with news. A list: where 16,384 of them move up, that takes 5 µs.
-        self._turns: list[_Key] = []
-        self._turn: _Key | None = None  # the last one that had its turn in this pass
-        self._interrupted: _Key | None = None  # whose turn a full window has interrupted
+        self._turns: SortedKeyList[PartitionStream] = SortedKeyList(key=attrgetter("key"))  # streams with news
+        self._last_turn: _Key | None = None  # of the stream that had the last turn of this pass
+        self._interrupted: PartitionStream | None = None  # whose turn a full window has interrupted
         self._in_pass = False
         self._out: list[bytes | memoryview] = []
         self._moved: dict[int, Callable[[], None]] = {}
-        self._to_load: collections.deque[PartitionStream] = collections.deque()
+        self._to_load: collections.OrderedDict[PartitionStream, None] = collections.OrderedDict()
         self._loads: set[PartitionStream] = set()
         self._loading: set[PartitionStream] = set()  # a thread reads for them, though they may be gone by now
         self.barriers = Barriers()
@@ -70,14 +71,18 @@ class Rounds:
             return True
         return self._in_pass
 
+    @property
+    def unsent_frames(self) -> int:
+        """How many frames wait for the next ``next_buffers``."""
+        return len(self._out)
+
     def open(self, stream: PartitionStream, notify: Callable[[], None]) -> None:
         """Adds a stream; ``notify`` is called whenever it has news."""
 
         def news() -> None:
             if stream.has_news:
-                if not stream.has_turn:
-                    stream.has_turn = True
-                    insort(self._turns, stream.key)
+                if stream not in self._turns:
+                    self._turns.add(stream)
                 notify()
 
         def moved() -> None:
@@ -114,14 +119,10 @@ class Rounds:
         del self.streams[stream.id], self._frames[stream.id]
         stream.partition.unwatch(stream.level, self._notifiers.pop(stream.id))
         stream.partition.off_flush(self._moved.pop(stream.id))
-        self._take_turn_from(stream)
+        self._turns.discard(stream)
+        self._to_load.pop(stream, None)
         self._loads.discard(stream)
         stream.close()
-
-    def _take_turn_from(self, stream: PartitionStream) -> None:
-        if stream.has_turn:
-            stream.has_turn = False
-            del self._turns[bisect_left(self._turns, stream.key)]
 
     def _end(self, stream: PartitionStream, reason: EndReason, message: str) -> None:
         self._forget(stream)
@@ -146,22 +147,22 @@ class Rounds:
     def next_buffers(self, bytes_max: int) -> list[bytes | memoryview]:
         """What is to be sent next, about ``bytes_max`` bytes; empty where there is nothing, or no room."""
         if len(self._turns) == 1:
-            buffers = self._only_block(self.streams[self._turns[0][2]], bytes_max)
+            buffers = self._only_block(self._turns[0], bytes_max)
             if buffers:
                 return buffers
         budget = bytes_max
         while budget > 0 and not self.window_full:
-            key = self._next_key()
-            if key is None:
+            stream = self._next_stream()
+            if stream is None:
                 break
-            budget -= self._give_turn(key)
+            budget -= self._give_turn(stream)
         buffers, self._out = self._out, []
         return buffers
 
     def _only_block(self, stream: PartitionStream, bytes_max: int) -> list[bytes | memoryview]:
         """A whole round of ``stream``, which alone has news; empty where it is about more than one block.
 
-        The same bytes, and the same state after them, as ``_next_key`` and ``_give_turn`` come to.
+        The same bytes, and the same state after them, as ``_next_stream`` and ``_give_turn`` come to.
         """
         if self._in_pass or self._out or self.barriers.waiting:
             return []
@@ -180,48 +181,45 @@ class Rounds:
         stream.sent_only_block(block)
         self.outstanding_bytes += size
         self._turns.clear()
-        stream.has_turn = False
         if size < JOIN_BYTES_MAX:
             return [b"".join((before, block.head, block.body, after))]
         return [before + block.head, block.body, after]
 
-    def _next_key(self) -> _Key | None:
+    def _next_stream(self) -> PartitionStream | None:
         """Whose turn it is; begins and completes passes."""
         if not self._in_pass:
             if not self._turns:
                 return None
-            self._in_pass, self._turn = True, None
+            self._in_pass, self._last_turn = True, None
             self.round_number += 1
         interrupted, self._interrupted = self._interrupted, None
-        if interrupted is not None:
-            stream = self.streams.get(interrupted[2])
-            if stream is not None and stream.has_turn and stream.key == interrupted:
-                return interrupted
-        index = 0 if self._turn is None else bisect_right(self._turns, self._turn)
-        if index >= len(self._turns):
+        if interrupted is not None and interrupted in self._turns:
+            return interrupted
+        index = 0 if self._last_turn is None else self._turns.bisect_key_right(self._last_turn)
+        if index == len(self._turns):
             self._in_pass = False
             self._out.append(encode_number(Opcode.ROUND_COMPLETE, self.round_number))
-            return self._next_key()
-        return self._turns[index]
+            return self._next_stream()
+        stream: PartitionStream = self._turns[index]
+        return stream
 
-    def _give_turn(self, key: _Key) -> int:
+    def _give_turn(self, stream: PartitionStream) -> int:
         """One slice of a stream's snapshot; the bytes that it took."""
-        stream = self.streams[key[2]]
         if not stream.in_snapshot and not self._start_snapshot(stream):
             return 0
         taken = 0
         while taken < SLICE_BYTES and (block := stream.next_block()) is not None:
             taken += self._send_block(stream, block)
             if self.window_full and not stream.all_sent:
-                self._interrupted = key  # its turn goes on where the consumer grants more
+                self._interrupted = stream  # its turn goes on where the consumer grants more
                 self._load_next(stream)
                 return taken
-        self._turn = key
+        self._last_turn = stream.key
         if stream.all_sent:
             self._end_snapshot(stream)
         self._load_next(stream)
         if not stream.has_news:
-            self._take_turn_from(stream)
+            self._turns.discard(stream)
         if stream.at_end and not stream.in_snapshot:
             self._end(stream, EndReason.END_REACHED, "the end that was asked for is reached")
         return taken
@@ -232,8 +230,8 @@ class Rounds:
         """After a turn: a stream that cannot go on without its next chunk has no turn until that is here."""
         if stream.part_to_load is not None:
             self._loads.discard(stream)
-            self._take_turn_from(stream)
-            self._to_load.append(stream)
+            self._turns.discard(stream)
+            self._to_load[stream] = None
         elif stream in self._loads and stream.is_in_memory:
             self._loads.discard(stream)
 
@@ -241,12 +239,12 @@ class Rounds:
         """What is to be loaded now, each elsewhere: call ``loaded`` or ``load_failed`` then."""
         loads = []
         while self._to_load and len(self._loads | self._loading) < LOADS_MAX:
-            stream = self._to_load.popleft()
+            stream, _ = self._to_load.popitem(last=False)
             part = stream.part_to_load
-            if part is not None and self.streams.get(stream.id) is stream:
-                self._loads.add(stream)
-                self._loading.add(stream)
-                loads.append((stream, part))
+            assert part is not None, "a stream waits for its next chunk"
+            self._loads.add(stream)
+            self._loading.add(stream)
+            loads.append((stream, part))
         return loads
 
     def loaded(self, stream: PartitionStream, part: DiskPart, blocks: list[Block], index: int) -> None:
@@ -283,16 +281,7 @@ class Rounds:
         return True
 
     def _announce(self, stream: PartitionStream) -> None:
-        partition = stream.partition
-        start = SnapshotStartMessage(
-            partition.id,
-            stream.is_complete,
-            partition.log.branch,
-            stream.snapshot_after,
-            stream.snapshot_last,
-            partition.purge_seq,
-        )
-        self._out.append(start.encode(stream.id))
+        self._out.append(stream.announcement().encode(stream.id))
 
     def _send_block(self, stream: PartitionStream, block: Block) -> int:
         size = block.nbytes

@@ -2,23 +2,11 @@ import threading
 
 import pytest
 import trio
+from tests.tailrace_server.stored import Clock
 
 from tailrace.errors import NotDurable
 from tailrace_server.intake import committer as module
 from tailrace_server.intake.committer import Committer
-
-
-class FakeClock:
-    """Stands still; a journal moves it."""
-
-    def __init__(self):
-        self.now = 100.0
-
-    def monotonic(self):
-        return self.now
-
-    def wall_us(self):
-        return 0
 
 
 class FakeJournal:
@@ -41,7 +29,7 @@ class FakeJournal:
         upto = self.written
         if self.gate is not None:
             self.gate.wait()
-        self.clock.now += self.seconds
+        self.clock.sleep(self.seconds)
         if self.error is not None:
             raise self.error
         self.synced = max(self.synced, upto)
@@ -59,7 +47,7 @@ class FakePartition:
 
 class Made:
     def __init__(self):
-        self.clock = FakeClock()
+        self.clock = Clock()
         self.journal = FakeJournal(self.clock)
         self.committer = Committer(self.journal, self.clock)
         self.partitions = [FakePartition() for _ in range(3)]

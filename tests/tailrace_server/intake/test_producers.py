@@ -1,6 +1,4 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tailrace.model import VersionRange
 from tailrace_server.intake import producers
@@ -118,20 +116,6 @@ def test_deciding_changes_nothing():
         table.decide(2, number, resend=True, now=1.0)
     assert len(table) == 1
     assert table.decide(1, 4, resend=False, now=1.0) == ACCEPT
-
-
-@given(st.integers(1, 40), st.integers(0, 500))
-def test_a_rollback_forgets_what_is_above_it(count, seq):
-    table = table_with(range(1, count + 1))
-    table.record(2, 1, VersionRange(0, b"u" * 16, 600, 600), 0.0)
-    table.roll_back(seq)
-    kept = [n for n in range(1, count + 1) if result(n).last_seq <= seq and n > count - RESULTS_MAX]
-    if kept:
-        assert table.decide(1, kept[-1], resend=True, now=1.0) == duplicate(kept[-1])
-        assert table.decide(1, kept[-1] + 1, resend=True, now=1.0) == ACCEPT
-    else:
-        assert table.decide(1, 1, resend=True, now=1.0) == ACCEPT
-    assert table.decide(2, 2, resend=True, now=1.0) == out_of_order(1)
 
 
 def test_bounds():

@@ -43,9 +43,11 @@ class Consumer:
         self.rounds = rounds
         self.decoder = FrameDecoder()
         self.streams = {}
-        self.on_returned = lambda opcode, cookie: None
+        self.on_returned = lambda frame: None  # called with each BARRIER_REACHED and BARRIER_LOST
         self.log = []  # (opcode name, stream id)
         self.passes = 0
+        self.turns = []  # partition ids of this pass, in order
+        self.largest_block_bytes = 0
         self.loads = []  # under way
         self.failures = []
 
@@ -61,6 +63,7 @@ class Consumer:
             self.log.append((frame.opcode.name, frame.id))
             if frame.opcode is Opcode.BLOCK:
                 size += len(frame.body)
+                self.largest_block_bytes = max(self.largest_block_bytes, len(frame.body))
             self.receive(frame)
         assert not self.decoder.held_bytes
         for stream, part in self.rounds.next_loads():
@@ -87,9 +90,10 @@ class Consumer:
         for _ in range(10_000):
             size = self.read()
             self.rounds.credit(size)
+            rests = not size and not self.loads  # where a load has ended, another stream may have its place
             while self.loads:
                 self.load()
-            if not size and not self.rounds.has_news and not self.loads:
+            if rests and not self.rounds.has_news:
                 return list(self.log)
         raise AssertionError("it never rests")
 
@@ -98,7 +102,9 @@ class Consumer:
             case Opcode.SNAPSHOT_START:
                 self._start(self.streams[frame.id], SnapshotStartMessage.decode(frame.body))
             case Opcode.BLOCK:
-                self._block(self.streams[frame.id], Block.parse(frame.body))
+                block = Block.parse(frame.body)
+                self._take_turn(block.header.partition)
+                self._block(self.streams[frame.id], block)
             case Opcode.SNAPSHOT_END:
                 self._end(self.streams[frame.id], decode_seq(frame.body, "")[1])
             case Opcode.STREAM_END:
@@ -106,15 +112,21 @@ class Consumer:
             case Opcode.ROUND_COMPLETE:
                 self.passes += 1
                 assert decode_number(frame.body, "") == self.passes
+                self.turns.clear()
             case Opcode.BARRIER_REACHED | Opcode.BARRIER_LOST:
-                self.on_returned(frame.opcode, bytes(frame.body))
+                self.on_returned(frame)
+
+    def _take_turn(self, partition):
+        assert not self.turns or self.turns[-1] <= partition, "a pass goes in the order of partitions"
+        self.turns.append(partition)
 
     @staticmethod
     def _start(held, start):
-        assert start.after_seq <= held.seq <= start.last_seq
         assert start.after_seq < start.last_seq, "a snapshot of nothing"
         assert start.last_seq >= held.promised
-        if held.snapshot is not None:  # it was moved from memory to segments
+        if held.snapshot is None:
+            assert start.after_seq == held.seq
+        else:  # it was moved from memory to segments
             assert start.after_seq == held.snapshot[0]
             assert start.last_seq >= held.snapshot[1]
         if held.seq == 0:

@@ -1,3 +1,5 @@
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,12 +47,45 @@ def test_a_stream_that_reached_its_own_end_covers_every_cookie():
 
 def test_a_stream_that_ended_otherwise_loses_those_that_wait_for_it():
     barriers = Barriers()
+    barriers.add(b"0", [(2, 10, 5)])
     barriers.add(b"1", [(1, 10, 5), (2, 10, 5)])
-    barriers.add(b"2", [(2, 10, 5)])
+    barriers.add(b"2", [(1, 10, 5), (2, 10, 5)])
     barriers.lost(1, 77)
-    assert barriers.returned() == [Returned(b"1", 77)]
+    barriers.add(b"3", [(2, 11, 5)])
+    assert barriers.returned() == []
     barriers.delivered(2, 10)
-    assert barriers.returned() == [Returned(b"2")]
+    assert barriers.returned() == [Returned(b"0"), Returned(b"1", 77), Returned(b"2", 77)]
+    barriers.delivered(2, 11)
+    assert barriers.returned() == [Returned(b"3")]
+
+
+def test_a_cookie_after_a_lost_one_waits_on_its_own():
+    barriers = Barriers()
+    barriers.add(b"1", [(1, 10, 5)])
+    barriers.add(b"2", [(1, 10, 5), (2, 7, 0), (3, 9, 0)])
+    barriers.lost(2, 77)
+    barriers.add(b"3", [(1, 10, 5), (3, 9, 0)])
+    barriers.delivered(1, 10)
+    assert barriers.returned() == [Returned(b"1"), Returned(b"2", 77)]
+    barriers.delivered(3, 9)
+    assert barriers.returned() == [Returned(b"3")]
+
+
+def test_many_cookies_that_wait_for_many_streams_take_little():
+    """A client that takes nothing of 16,384 streams may send 4,096 cookies: they must not hold the product of these."""
+    streams = [(id, 10, 0) for id in range(1_000)]
+    barriers = Barriers()
+    tracemalloc.start()
+    try:
+        for number in range(1_000):
+            barriers.add(number.to_bytes(2, "big"), streams)
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000
+    finally:
+        tracemalloc.stop()
+    for id in range(1_000):
+        assert barriers.returned() == []
+        barriers.delivered(id, 10)
+    assert len(barriers.returned()) == 1_000
 
 
 steps = st.lists(

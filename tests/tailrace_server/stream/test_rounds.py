@@ -3,220 +3,29 @@
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import invariant, run_state_machine_as_test
+from tests.tailrace_server.stream.consumer import Consumer
+from tests.tailrace_server.stream.model import StreamsModel
 
-from tailrace.block import Block
 from tailrace.model import EndReason, Level
 from tailrace.wire.frames import FrameDecoder
-from tailrace.wire.messages import SnapshotStartMessage, StreamEnd, decode_number, decode_seq
-from tailrace.wire.opcodes import Opcode
-from tailrace_server.stream import partition_stream, rounds
+from tailrace.wire.messages import StreamEnd
+from tailrace_server.stream import rounds
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.rounds import Rounds
 
 
-class Reader:
-    """A consumer of one connection: reads the frames, and asserts all that a consumer may rely on."""
-
-    def __init__(self, connection):
-        self.connection = connection
-        self.decoder = FrameDecoder()
-        self.seqs = {}  # stream id -> last seq delivered
-        self.snapshots = {}  # stream id -> (after, last) while inside of one
-        self.ended = {}  # stream id -> StreamEnd
-        self.promised = {}
-        self.returned = []  # (opcode, cookie)
-        self.log = []  # (opcode name, stream id) in order
-        self.turns = []  # partition ids of this pass, in order
-        self.rounds = 0
-
-    def read(self, bytes_max=1 << 20):
-        """Reads what is sent next; the bytes of blocks in it."""
-        buffers = self.connection.next_buffers(bytes_max)
-        size = 0
-        for frame in self.decoder.receive_data(b"".join(buffers)):
-            self.log.append((frame.opcode.name, frame.id))
-            if frame.opcode is Opcode.BLOCK:
-                size += len(frame.body)
-            self.receive(frame)
-        assert not self.decoder.held_bytes
-        return size
-
-    def receive(self, frame):
-        id = frame.id
-        match frame.opcode:
-            case Opcode.SNAPSHOT_START:
-                start = SnapshotStartMessage.decode(frame.body)
-                assert start.complete
-                assert id not in self.snapshots
-                assert start.after_seq == self.seqs[id] < start.last_seq
-                assert start.last_seq >= self.promised.get(id, 0)
-                self.snapshots[id] = start.last_seq
-                self.take_turn(start.partition)
-            case Opcode.BLOCK:
-                block = Block.parse(frame.body)
-                assert block.header.first_seq <= self.seqs[id] + 1, "something was left out"
-                assert block.header.last_seq > self.seqs[id], "sent twice"
-                self.seqs[id] = block.header.last_seq
-                self.take_turn(block.header.partition)
-            case Opcode.SNAPSHOT_END:
-                _, seq = decode_seq(frame.body, "")
-                assert seq == self.snapshots.pop(id) == self.seqs[id]
-            case Opcode.STREAM_END:
-                self.ended[id] = StreamEnd.decode(frame.body)
-            case Opcode.ROUND_COMPLETE:
-                self.rounds += 1
-                assert decode_number(frame.body, "") == self.rounds
-                self.turns.clear()
-            case Opcode.BARRIER_REACHED | Opcode.BARRIER_LOST:
-                self.returned.append((frame.opcode, bytes(frame.body), frame.id))
-
-    def take_turn(self, partition):
-        assert not self.turns or self.turns[-1] <= partition, "a pass goes in the order of partitions"
-        self.turns.append(partition)
-
-
-class RoundsModel(RuleBasedStateMachine):
-    @initialize(window=st.sampled_from([1, 600, 1 << 30]), slice_bytes=st.sampled_from([1, 300, 1 << 20]))
-    def start(self, window, slice_bytes):
-        self.before = rounds.SLICE_BYTES, partition_stream.SNAPSHOT_BLOCKS_MAX
-        rounds.SLICE_BYTES, partition_stream.SNAPSHOT_BLOCKS_MAX = slice_bytes, 3
-        self.partitions = [self.make_partition(id) for id in range(3)]
-        self.connection = Rounds(window)
-        self.reader = Reader(self.connection)
-        self.next_id = 1
-        self.open = {}  # stream id -> stream
-        self.sent = self.granted = 0
-        self.cookies = []  # (cookie, {stream id: seq needed}) in the order of arrival
-        self.checked = 0
-        self.notified = False
-
-    def notify(self):
-        self.notified = True
-
-    @rule(partition=st.integers(0, 2), rows=st.integers(1, 3), value_bytes=st.sampled_from([1, 200]))
-    def write(self, partition, rows, value_bytes):
-        self.partitions[partition].write(rows, value_bytes)
-
-    @rule(partition=st.integers(0, 2))
-    def sync(self, partition):
-        self.partitions[partition].sync()
-
-    @rule(
-        partition=st.integers(0, 2),
-        level=st.sampled_from([Level.MEMORY, Level.DISK]),
-        end=st.none() | st.integers(0, 12),
-        data=st.data(),
-    )
-    def open_stream(self, partition, level, end, data):
-        held = self.partitions[partition]
-        after = data.draw(st.integers(0, held.visible_seq(level)))
-        promised = data.draw(st.sampled_from([after, held.visible_seq(level)]))
-        stream = PartitionStream(self.next_id, held, level, after, end, promised, pins=held.pins)
-        self.reader.seqs[stream.id] = after
-        self.reader.promised[stream.id] = promised if end is None else 0
-        self.open[stream.id] = stream
-        self.next_id += 1
-        self.connection.open(stream, self.notify)
-
-    @precondition(lambda self: self.open)
-    @rule(data=st.data())
-    def close_stream(self, data):
-        self.connection.close(data.draw(st.sampled_from(sorted(self.open))), EndReason.CLOSED)
-
-    @rule()
-    def close_nothing(self):
-        self.connection.close(4711, EndReason.CLOSED)
-
-    @rule()
-    def barrier(self):
-        cookie = len(self.cookies).to_bytes(4, "big")
-        needed = {
-            id: stream.partition.high_seq if stream.end_seq is None else min(stream.partition.high_seq, stream.end_seq)
-            for id, stream in self.open.items()
-            if id in self.connection.streams
-        }
-        self.cookies.append((cookie, needed))
-        self.connection.barrier(cookie)
-
-    @rule(bytes_max=st.sampled_from([1, 500, 1 << 20]))
-    def pump(self, bytes_max):
-        self.sent += self.reader.read(bytes_max)
-        self.check_returned()
-
-    @rule(share=st.sampled_from([1, 2]))
-    def credit(self, share):
-        consumed = (self.sent - self.granted) // share
-        self.granted += consumed
-        self.connection.credit(consumed)
-
-    def check_returned(self):
-        for opcode, cookie, lost in self.reader.returned[self.checked :]:
-            expected, needed = self.cookies[self.checked]
-            assert cookie == expected, "out of the order of arrival"
-            behind = {id for id, seq in needed.items() if self.reader.seqs[id] < seq}
-            ended = {id for id in behind if id in self.reader.ended}
-            if opcode is Opcode.BARRIER_REACHED:
-                assert not behind, "a barrier came back early"
-            else:
-                assert any(
-                    self.open[id].partition.id == lost and self.reader.ended[id].reason is EndReason.CLOSED
-                    for id in ended
-                )
-            self.checked += 1
+class RoundsModel(StreamsModel):
+    """Nothing moves."""
 
     @invariant()
-    def the_window_is_kept(self):
-        if hasattr(self, "connection"):
-            largest = 96 + 3 * 250 + 100
-            assert self.connection.outstanding_bytes == self.sent - self.granted
-            assert self.connection.outstanding_bytes < self.connection.window_bytes + largest
-
-    @invariant()
-    def an_end_is_told_once_it_is_reached(self):
-        if hasattr(self, "connection"):
-            for id, end in self.reader.ended.items():
-                assert id not in self.connection.streams
-                if end.reason is EndReason.END_REACHED:
-                    assert self.reader.seqs[id] >= self.open[id].end_seq
-                    assert id not in self.reader.snapshots
-
-    def teardown(self):
-        if not hasattr(self, "connection"):
-            return
-        try:
-            self.finish()
-        finally:
-            rounds.SLICE_BYTES, partition_stream.SNAPSHOT_BLOCKS_MAX = self.before
-
-    def finish(self):
-        for partition in self.partitions:
-            partition.sync()
-        for _ in range(1000):
-            self.credit(1)
-            before = len(self.reader.log)
-            self.pump(1 << 20)
-            if len(self.reader.log) == before:
-                break
-        assert not self.connection.has_news, "it never rests"
-        assert self.checked == len(self.cookies), "a cookie did not come back"
-        for id, stream in self.open.items():
-            if id in self.connection.streams:
-                assert self.reader.seqs[id] == stream.partition.high_seq
-                assert stream.end_seq is None or stream.end_seq > stream.partition.high_seq
-                assert id not in self.reader.snapshots
+    def snapshots_are_whole_and_announced_once(self):
+        for held in self.consumer.streams.values() if hasattr(self, "consumer") else ():
+            assert all(complete for _, _, complete in held.starts)
+            assert len({after for after, _, _ in held.starts}) == len(held.starts)
 
 
-def test_model(make_partition):
-    # Hypothesis makes the state machine itself, so that it cannot ask for the fixture.
-    RoundsModel.make_partition = staticmethod(make_partition)
+def test_model():
     run_state_machine_as_test(RoundsModel, settings=settings(max_examples=150, stateful_step_count=30, deadline=None))
 
 
@@ -239,13 +48,14 @@ def connection(partitions):
 @pytest.fixture
 def read_all(connection):
     """A function that reads what is sent now: (opcode, stream id) of each frame."""
-    reader = Reader(connection)
-    reader.seqs = {id: stream.delivered_seq for id, stream in connection.streams.items()}
+    consumer = Consumer(connection)
+    for id, stream in connection.streams.items():
+        consumer.add(id, stream.partition)
 
     def read():
-        reader.log.clear()
-        reader.read()
-        return list(reader.log)
+        consumer.log.clear()
+        consumer.read()
+        return list(consumer.log)
 
     return read
 

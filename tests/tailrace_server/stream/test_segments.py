@@ -1,5 +1,8 @@
 """Streams that read segments: hazards 10 and 12 of the design, and barriers."""
 
+import gc
+import weakref
+
 import pytest
 from tests.tailrace_server.stored import StoredPartition
 
@@ -71,6 +74,24 @@ def test_few_chunks_are_in_memory_at_a_time(made, monkeypatch):
     assert len(made.consumer.loads) == 2, "and now another has its place"
     made.consumer.read_all()
     assert {made.held(id).seq for id in range(2, 6)} == {1}
+
+
+def test_a_stream_that_is_closed_while_it_waits_for_a_chunk_is_forgotten(made, monkeypatch):
+    """Else a client that opens and closes streams while the disk hangs would fill the memory with them."""
+    monkeypatch.setattr(rounds, "LOADS_MAX", 1)
+    made.put((b"a", b"1"))
+    made.partition.flush()
+    made.open(id=1)
+    made.consumer.read()
+    streams = []
+    for id in range(2, 12):
+        streams.append(weakref.ref(made.open(id=id)))
+        made.consumer.read()
+        made.rounds.close(id, EndReason.CLOSED)
+    gc.collect()
+    assert not any(stream() for stream in streams)
+    made.consumer.read_all()
+    assert made.held(1).seq == 1
 
 
 def test_a_segment_that_is_read_stays_until_the_last_reader_has_gone(made):
@@ -239,7 +260,7 @@ def test_a_segment_of_nothing_brings_consumers_to_its_end(made):
 def test_a_barrier_waits_for_the_end_of_a_deduplicated_run(made):
     """The cookie was sent after k@1; that is superseded by k@4, which comes last."""
     came = []
-    made.consumer.on_returned = lambda opcode, cookie: came.append((opcode, cookie, made.held().state[b"k"]))
+    made.consumer.on_returned = lambda frame: came.append((frame.opcode, bytes(frame.body), made.held().state[b"k"]))
     made.put((b"k", b"1"), (b"x", bytes(300)))
     made.rounds.window_bytes = 0
     made.open()
@@ -254,7 +275,7 @@ def test_a_barrier_waits_for_the_end_of_a_deduplicated_run(made):
 
 def test_a_barrier_comes_back_where_the_last_rows_were_purged(made):
     came = []
-    made.consumer.on_returned = lambda opcode, cookie: came.append(opcode)
+    made.consumer.on_returned = lambda frame: came.append(frame.opcode)
     made.put((b"x", b"1"), (b"k", None))
     made.partition.flush()
     made.partition.fold(purge_before_us=1)
