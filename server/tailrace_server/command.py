@@ -24,6 +24,7 @@ import typer
 from tailrace.cli.errors import CommandFailed, WrongUsage, alone
 from tailrace_server.config import Config
 from tailrace_server.doors import parse_door, show_door
+from tailrace_server.host.disk import is_no_space
 from tailrace_server.node import Node
 from tailrace_server.start import open_node
 
@@ -96,7 +97,7 @@ def serve(
     except* KeyboardInterrupt:
         print("tailrace: stopped before it was ready", file=sys.stderr)
     except* OSError as group:
-        raise CommandFailed(f"cannot serve: {_explain(group, listen)}") from group
+        raise CommandFailed(f"cannot serve: {_explain(group, listen, data)}") from group
 
 
 def _frames(text: str) -> tuple[str, int]:
@@ -113,12 +114,14 @@ def _door(option: str, text: str, default_port: int) -> tuple[str, int] | None:
         raise WrongUsage(f"{option}: {error}") from None
 
 
-def _explain(group: BaseExceptionGroup[OSError], listen: str) -> str:
+def _explain(group: BaseExceptionGroup[OSError], listen: str, data: str) -> str:
     error = alone(group)
     assert isinstance(error, OSError)
     reason = error.strerror or str(error)
     if error.filename:
         return f"{error.filename}: {reason}"
+    if is_no_space(error):
+        return f"{data}: {reason}"
     if isinstance(error, socket.gaierror) or error.errno in ADDRESS_ERRORS:
         return reason if reason.startswith("--") else f"--listen {listen}: {reason}"
     return reason

@@ -68,7 +68,7 @@ def recover(config: Config, host: Host) -> Node:
     After a stop that was not clean every partition begins a new branch, durable before this returns. Raises
     BadDirectory, JournalDamaged, NoSpace, JournalFailed, OSError; nothing that was durable is lost then.
     """
-    marks.check_may_start(host.disk, config.data)
+    marks.check_usable(host.disk, config.data)
     if config.restored:
         marks.mark_restored(host.disk, config.data, host.randomness)
     is_restored = marks.is_restored(host.disk, config.data)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import resource
 import signal
@@ -18,6 +20,8 @@ import pytest
 import trio
 
 import tailrace
+from tailrace.cli.commands import run
+from tailrace_server import command
 
 TAILRACE = Path(sys.executable).with_name("tailrace")
 READY = re.compile(r"tailrace: ready, frames on (\S+), http on (\S+), ws on (\S+)\n")
@@ -280,3 +284,13 @@ def test_what_reads_the_ready_line_may_go_away(data):
         put(server.url, b"k", b"v")
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(SECONDS_MAX) == 0
+
+
+def test_a_full_disk_is_told_with_the_directory(tmp_path, monkeypatch, capsys):
+    def pwrite(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.pwrite", pwrite)
+    monkeypatch.setattr(command, "_set_up_logging", lambda level: None)  # of this process
+    assert run(["serve", "--data", str(tmp_path), "--listen", "127.0.0.1:0", "--http", "off", "--ws", "off"]) == 1
+    assert capsys.readouterr().err == f"tailrace: cannot serve: {tmp_path}: No space left on device\n"

@@ -26,24 +26,31 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.errors import TailraceError
 from tailrace_server.host.disk import read_file, write_atomically
-from tailrace_server.identity import FILE_NAME, BadDirectory, load
+from tailrace_server.identity import FILE_NAME, load
 from tailrace_server.journal import DirectoryInUse, lock_directory
 from tailrace_server.journal.errors import JournalDamaged
-from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, FormatError, file_name, file_number
+from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, FormatError, file_name
 from tailrace_server.journal.reader import RawRecord, Window
 from tailrace_server.manifest import FeedFile, Manifest, ManifestDamaged, segment_name
 from tailrace_server.manifest.store import FEED_NAME, FEEDS_NAME, MANIFEST_NAME
 from tailrace_server.offline import marks
-from tailrace_server.offline.copying import Shrunk, can_link, copy_bytes, copy_file, make_durable, remove_below
-from tailrace_server.offline.journal_walk import Bad, walk
-from tailrace_server.offline.listing import Unwatched, Watcher
+from tailrace_server.offline.copying import (
+    Shrunk,
+    can_link,
+    check_target,
+    copy_bytes,
+    copy_file,
+    make_durable,
+    remove_below,
+)
+from tailrace_server.offline.journal_walk import Bad, numbers_in, walk
+from tailrace_server.offline.listing import JOURNAL_NAME, Unwatched, Watcher, check_data_directory
 from tailrace_server.sealed import seal
 from tailrace_server.upkeep import uptime_file
 
 if TYPE_CHECKING:
-    from tailrace_server.host.disk import Disk, File, Lock
+    from tailrace_server.host.disk import Disk, File
 
-JOURNAL_NAME = "journal"
 STAGING_NAME = "backup.new"
 STAGING_LOCK_NAME = "backup.lock"
 _FORMAT = "tailrace backup"
@@ -94,21 +101,15 @@ def backup(
     that begins: a test goes on writing there. BackupFailed, BadDirectory, OSError: ``target`` is incomplete and says
     so by having no BACKUP, or is as it was.
     """
-    if disk.exists(target) and disk.names(target):
-        raise BadDirectory(f"{target} is not empty: a backup needs a directory of its own")
-    for name in (marks.REPAIRING_NAME, marks.RESTORING_NAME, marks.BACKUP_NAME):
-        if marks.is_marked(disk, directory, name):
-            marks.check_may_start(disk, directory)
+    check_data_directory(disk, directory)
+    marks.check_usable(disk, directory)
+    check_target(disk, directory, target)
     load(disk, directory)
-    lock: Lock | None = None
-    with contextlib.suppress(DirectoryInUse):  # then a node runs, and need not be stopped
-        lock = lock_directory(disk, directory)
-    try:
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(DirectoryInUse):  # then a node runs, and need not be stopped
+            stack.enter_context(contextlib.closing(lock_directory(disk, directory)))
         disk.make_directory(target)
         return _Backup(disk, directory, target, watcher or Unwatched(), between, copies=copies).run(wall_us)
-    finally:
-        if lock is not None:
-            lock.close()
 
 
 class _Backup:
@@ -193,8 +194,7 @@ class _Backup:
     def _hold_journal(self) -> None:
         """Opens every file that is not held yet. _Moved where one was replaced, or there is a gap."""
         directory = os.path.join(self._data, JOURNAL_NAME)
-        names = self._disk.names(directory) if self._disk.exists(directory) else []
-        for number in sorted(number for name in names if (number := file_number(name)) is not None):
+        for number in numbers_in(self._disk, directory):
             file = self._disk.open(os.path.join(directory, file_name(number)))
             known = self._held.get(number)
             if known is not None:
@@ -207,7 +207,7 @@ class _Backup:
                 header = FileHeader.unpack(file.read_at(0, FILE_HEADER_BYTES))
             except FormatError as error:
                 file.close()
-                raise JournalDamaged(os.path.join(directory, file_name(number)), 0, str(error)) from None
+                raise _damaged(os.path.join(directory, file_name(number)), 0, str(error)) from None
             self._held[number] = _Held(file, header)
         numbers = sorted(self._held)
         if numbers and numbers != list(range(numbers[0], numbers[-1] + 1)):
@@ -246,14 +246,12 @@ class _Backup:
                     end = item.header.end
                 elif bad is not None and _synced_in(item) > bad.offset:
                     if bad.offset == looked_at:
-                        raise JournalDamaged(
-                            path, bad.offset, f"{bad.why}; verify the directory before it is backed up"
-                        )
+                        raise _damaged(path, bad.offset, bad.why)
                     looked_at = bad.offset
                     break
             else:
                 if end < held.header.synced:
-                    raise JournalDamaged(path, end, "this was durable; verify the directory before it is backed up")
+                    raise _damaged(path, end, "this was durable")
                 return end
 
     def _check_older(self) -> None:
@@ -270,9 +268,7 @@ class _Backup:
             for item in walk(Window(held.file, path), held.header, FILE_HEADER_BYTES, end):
                 if isinstance(item, Bad):
                     if held.file.identity() in self._suspects:
-                        raise JournalDamaged(
-                            path, item.offset, f"{item.why}; verify the directory before it is backed up"
-                        )
+                        raise _damaged(path, item.offset, item.why)
                     self._suspects.add(held.file.identity())
                     raise _Moved
 
@@ -376,6 +372,10 @@ class _Backup:
             "journal_end": journal_end,
         }
         write_atomically(self._disk, os.path.join(self._target, marks.BACKUP_NAME), seal(_FORMAT, _VERSION, members))
+
+
+def _damaged(path: str, offset: int, why: str) -> JournalDamaged:
+    return JournalDamaged(path, offset, f"{why}; verify the directory before it is backed up")
 
 
 def _synced_in(item: RawRecord | Bad) -> int:

@@ -17,7 +17,7 @@ from tailrace.cli.errors import CommandFailed
 from tailrace.cli.options import Json
 from tailrace.cli.output import make_console, make_table, print_json, printable
 from tailrace_server.host.clock import SystemClock
-from tailrace_server.host.disk import RealDisk
+from tailrace_server.host.disk import RealDisk, is_no_space
 from tailrace_server.host.randomness import SystemRandomness
 from tailrace_server.offline.backup import backup as take_backup
 from tailrace_server.offline.listing import Unwatched, Watcher
@@ -34,13 +34,17 @@ Directory = Annotated[str, typer.Argument(metavar="DIR", help="A data directory.
 Copies = Annotated[bool, typer.Option("--copy", help="Copy segments even where links would do.")]
 
 
+def _new(metavar: str) -> Any:
+    return typer.Argument(metavar=metavar, help="A directory that is empty or not there.", show_default=False)
+
+
 def verify(
     directory: Directory,
     files: Annotated[bool, typer.Option("--files", help="Show the good files too.")] = False,
     json: Json = False,
 ) -> None:
     """Read everything in the directory of a stopped node, check it, and change nothing; exit code 1 for any problem."""
-    with _watching("verify") as watcher:
+    with _watching("verify", directory, "it changes nothing but LOCK") as watcher:
         report = verify_directory(RealDisk(), directory, watcher)
     if json:
         for file in report.files:
@@ -58,7 +62,7 @@ def repair(
     json: Json = False,
 ) -> None:
     """Make the damaged directory of a stopped node consistent, and list in lost/ what could not be saved."""
-    with _watching("repair") as watcher:
+    with _watching("repair", directory, "make space, and run it again: it goes on") as watcher:
         outcome = repair_directory(
             RealDisk(),
             directory,
@@ -76,14 +80,12 @@ def repair(
 
 def backup(
     directory: Directory,
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="A directory that is empty or not there.", show_default=False)
-    ],
+    target: Annotated[str, _new("TARGET")],
     copy: Copies = False,
     json: Json = False,
 ) -> None:
     """Take a backup of a directory, while a node serves it or while none does."""
-    with _watching("backup") as watcher:
+    with _watching("backup", target, "there is no backup: remove what was begun") as watcher:
         taken = take_backup(RealDisk(), directory, target, SystemClock().wall_us(), copies=copy, watcher=watcher)
     if json:
         print_json(taken._asdict())
@@ -96,21 +98,18 @@ def backup(
 
 def restore(
     source: Annotated[str, typer.Argument(metavar="BACKUP", help="What `tailrace backup` made.", show_default=False)],
-    directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="A directory that is empty or not there.", show_default=False)
-    ],
+    directory: Annotated[str, _new("DIR")],
     copy: Copies = False,
     json: Json = False,
 ) -> None:
     """Make a data directory of a backup: that of another node of the same cluster."""
-    with _watching("restore") as watcher:
+    with _watching("restore", directory, "nothing is restored: remove what was begun") as watcher:
         restored = restore_backup(RealDisk(), source, directory, SystemRandomness(), copies=copy, watcher=watcher)
     if json:
         print_json(restored._asdict())
     else:
-        print(
-            f"{printable(directory)}: {restored.files} files, {restored.linked} of them linked, {restored.nbytes:,} B"
-        )
+        linked = f"{restored.linked} of them linked"
+        print(f"{printable(directory)}: {restored.files} files, {linked}, {restored.nbytes:,} bytes")
 
 
 class _Bar:
@@ -136,10 +135,19 @@ class _Bar:
 
 
 @contextlib.contextmanager
-def _watching(title: str) -> Iterator[Watcher]:
-    if not sys.stderr.isatty():
-        yield Unwatched()
-        return
+def _watching(title: str, written: str, full: str) -> Iterator[Watcher]:
+    """``written`` is the directory that is written to; ``full`` says what becomes of it where there is no space."""
+    try:
+        with contextlib.ExitStack() as stack:
+            yield stack.enter_context(_bar(title)) if sys.stderr.isatty() else Unwatched()
+    except OSError as error:
+        if not is_no_space(error):
+            raise
+        raise CommandFailed(f"{error.filename or written}: {error.strerror}; {full}") from None
+
+
+@contextlib.contextmanager
+def _bar(title: str) -> Iterator[Watcher]:
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
     console = Console(stderr=True)
     with Progress(*columns, TextColumn("{task.fields[file]}", markup=False), console=console, transient=True) as bar:
@@ -157,8 +165,7 @@ def _show_report(report: Report, files: bool) -> None:
     for title, found in (("Problems", report.problems), ("Notes", report.notes)):
         if found:
             _show_findings(console, title, found)
-    summary = report.summary()
-    console.print("everything is in order" if report.problems == [] else f"{summary['problems']} problems")
+    console.print(f"{len(report.problems)} problems" if report.problems else "everything is in order")
 
 
 def _show_findings(console: Console, title: str, found: list[tuple[FileResult, Finding]]) -> None:

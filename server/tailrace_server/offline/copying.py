@@ -7,6 +7,8 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+from tailrace_server.identity import BadDirectory
+
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk, File
     from tailrace_server.offline.listing import Watcher
@@ -15,6 +17,14 @@ COPY_BYTES = 1 << 20
 
 # What a file system says that has no links, or not from there to here, or no more of this file.
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+
+
+def check_target(disk: Disk, source: str, target: str) -> None:
+    """BadDirectory where ``target`` is not an empty directory, or none yet, that lies outside of ``source``."""
+    if disk.exists(target) and disk.names(target):
+        raise BadDirectory(f"{target} is not empty: take a new directory, or remove what an earlier try has left there")
+    if f"{disk.real_path(target)}/".startswith(f"{disk.real_path(source)}/"):
+        raise BadDirectory(f"{target} lies in {source}: take a directory outside of it")
 
 
 class Shrunk(Exception):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tailrace.hashing import partition_range
 from tailrace_server.host.disk import read_file
@@ -20,7 +20,10 @@ from tailrace_server.segment import Problem, Segment, SegmentDamaged, SegmentIde
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
 
+_T = TypeVar("_T")
+
 _ID = re.compile(r"[0-9a-f]{32}")
+_NUMBER = re.compile(r"0|[1-9][0-9]*")
 _SEGMENT = re.compile(r"[0-9a-f]{32}\.seg")
 
 
@@ -85,9 +88,8 @@ class FeedFindings(NamedTuple):
 
 def bytes_of_feeds(disk: Disk, data: str) -> int:
     """How much ``examine_feeds`` reads: the segments."""
-    root = os.path.join(data, FEEDS_NAME)
     total = 0
-    for directory in _directories(disk, root, _ID):
+    for directory in _feed_directories(disk, data):
         for number in _partition_names(disk, directory):
             partition = os.path.join(directory, number)
             names = (name for name in disk.names(partition) if _SEGMENT.fullmatch(name))
@@ -97,19 +99,18 @@ def bytes_of_feeds(disk: Disk, data: str) -> int:
 
 def examine_feeds(disk: Disk, data: str, watcher: Watcher) -> Iterator[FeedFindings]:
     """Every feed's directory."""
-    root = os.path.join(data, FEEDS_NAME)
-    for directory in _directories(disk, root, _ID):
+    for directory in _feed_directories(disk, data):
         yield _examine_feed(disk, data, directory, watcher)
 
 
-def _directories(disk: Disk, root: str, pattern: re.Pattern[str]) -> list[str]:
-    if not disk.exists(root):
-        return []
-    return [os.path.join(root, name) for name in disk.names(root) if pattern.fullmatch(name)]
+def _feed_directories(disk: Disk, data: str) -> list[str]:
+    root = os.path.join(data, FEEDS_NAME)
+    names = disk.names(root) if disk.exists(root) else []
+    return [os.path.join(root, name) for name in names if _ID.fullmatch(name)]
 
 
 def _partition_names(disk: Disk, directory: str) -> list[str]:
-    names = (name for name in disk.names(directory) if name.isdecimal() and name.isascii())
+    names = (name for name in disk.names(directory) if _NUMBER.fullmatch(name))
     return sorted((name for name in names if is_directory(disk, os.path.join(directory, name))), key=int)
 
 
@@ -126,17 +127,22 @@ def _examine_feed(disk: Disk, data: str, directory: str, watcher: Watcher) -> Fe
 
 
 def _read_feed(disk: Disk, path: str, feed_id: bytes) -> tuple[FeedFile | None, str]:
+    feed, why = _read(disk, path, FeedFile.decode)
+    if feed is not None and feed.info.feed_id != feed_id:
+        return None, f"it is the file of feed {feed.info.feed_id.hex()}"
+    return feed, why
+
+
+def _read(disk: Disk, path: str, decode: Callable[[bytes, str], _T]) -> tuple[_T | None, str]:
+    """What is in a file, and why it can't be used; (None, "") where there is none."""
     if not disk.exists(path):
         return None, ""
     try:
-        feed = FeedFile.decode(read_file(disk, path), path)
+        return decode(read_file(disk, path), path), ""
     except ManifestDamaged as error:
         return None, error.why
     except OSError as error:
         return None, f"the disk can't read it: {error.strerror}"
-    if feed.info.feed_id != feed_id:
-        return None, f"it is the file of feed {feed.info.feed_id.hex()}"
-    return feed, ""
 
 
 def examine_partition(
@@ -159,14 +165,9 @@ def examine_partition(
 def _read_manifest(
     disk: Disk, path: str, feed_id: bytes, number: int, feed: FeedFile | None
 ) -> tuple[Manifest | None, str]:
-    if not disk.exists(path):
-        return None, ""
-    try:
-        manifest = Manifest.decode(read_file(disk, path), path)
-    except ManifestDamaged as error:
-        return None, error.why
-    except OSError as error:
-        return None, f"the disk can't read it: {error.strerror}"
+    manifest, why = _read(disk, path, Manifest.decode)
+    if manifest is None:
+        return None, why
     if (manifest.feed_id, manifest.partition) != (feed_id, number):
         return None, f"it is of partition {manifest.feed_id.hex()}/{manifest.partition}"
     if feed is not None:

@@ -24,6 +24,7 @@ from tailrace_server.journal.format import (
 )
 from tailrace_server.journal.reader import BadRecord, RawRecord, Window, read_file_header, read_head, read_record
 from tailrace_server.journal.recovery import FileCase, FileFacts, decide
+from tailrace_server.offline.listing import JOURNAL_NAME, size_of
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk, File
@@ -48,6 +49,11 @@ class Bad(NamedTuple):
 
 
 Item: TypeAlias = RawRecord | Bad
+
+
+def end_of(item: Item) -> int:
+    """Where the next item begins."""
+    return item.end if isinstance(item, Bad) else item.header.end
 
 
 class ReadableFile:
@@ -92,20 +98,14 @@ class JournalFile:
         self.bad_header = ""
         self.is_missing = not disk.exists(path)
         self.unread: set[int] = set()
-        self.end = 0
         self._disk = disk
         self._successor_says = successor_says
-        self._facts = FileFacts(0)
+        self.facts = FileFacts(0)
 
     @property
     def case(self) -> FileCase:
         """What a start makes of the file."""
-        return decide(None if self.is_missing else self._facts, self._successor_says)
-
-    @property
-    def facts(self) -> FileFacts:
-        """What was found, as recovery puts it."""
-        return self._facts
+        return decide(None if self.is_missing else self.facts, self._successor_says)
 
     def items(self) -> Iterator[Item]:
         """Every record, and every stretch without one."""
@@ -118,7 +118,7 @@ class JournalFile:
             window = Window(cast("File", readable), self.path)
             header = self._read_header(window)
             if header is None:
-                self._facts = FileFacts(self.nbytes, bad=self.bad_header)
+                self.facts = FileFacts(self.nbytes, bad=self.bad_header)
                 yield Bad(0, self.nbytes, self.bad_header)
                 return
             limit = self.nbytes if self._successor_says is None else min(self.nbytes, self._successor_says)
@@ -153,28 +153,39 @@ class JournalFile:
                 synced = max(synced, head.synced)
             elif head is not None:
                 witness = max(witness, head.synced)
-            self.end = item.end if isinstance(item, Bad) else item.header.end
+            if isinstance(item, Bad) and item.end == window.size and not used_bytes(window, item.offset):
+                break  # allocated, and never written
             yield item
         end = limit if first_bad is None else first_bad.offset
         if self.bad_header:
-            self._facts = FileFacts(self.nbytes, bad=self.bad_header)
+            self.facts = FileFacts(self.nbytes, bad=self.bad_header)
             return
         tail_bytes = 0 if self._successor_says is not None else used_bytes(window, end)
         why, newer = (first_bad.why, first_bad.newer) if first_bad is not None else ("", False)
-        self._facts = FileFacts(self.nbytes, end, why, newer, tail_bytes, synced, witness)
+        self.facts = FileFacts(self.nbytes, end, why, newer, tail_bytes, synced, witness)
 
 
 def journal_files(disk: Disk, directory: str) -> list[JournalFile]:
     """The files of a journal by number, those that are missing between others among them."""
-    if not disk.exists(directory):
-        return []
-    numbers = sorted(number for name in disk.names(directory) if (number := file_number(name)) is not None)
+    numbers = numbers_in(disk, directory)
     if not numbers:
         return []
     wanted = range(numbers[0], numbers[-1] + 1)
     paths = {number: os.path.join(directory, file_name(number)) for number in wanted}
     says = {number - 1: previous_end_in(disk, path) for number, path in paths.items()}
     return [JournalFile(disk, path, number, says.get(number)) for number, path in paths.items()]
+
+
+def numbers_in(disk: Disk, directory: str) -> list[int]:
+    """The numbers of the journal's files in a directory, sorted; none where there is no directory."""
+    names = disk.names(directory) if disk.exists(directory) else []
+    return sorted(number for name in names if (number := file_number(name)) is not None)
+
+
+def bytes_of_journal(disk: Disk, data: str) -> int:
+    """How much there is to read of a data directory's journal."""
+    directory = os.path.join(data, JOURNAL_NAME)
+    return sum(size_of(disk, os.path.join(directory, file_name(number))) for number in numbers_in(disk, directory))
 
 
 def previous_end_in(disk: Disk, path: str) -> int | None:

@@ -10,7 +10,6 @@ A repair that was interrupted goes on in the same directory; a line that is ther
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -161,12 +160,13 @@ class Lost:
         self._disk.sync_directory(os.path.dirname(path))
 
     def copy(self, path: str) -> None:
-        """Keeps a copy of a small file that is about to be replaced."""
-        self.moved_files += 1
-        if self._is_dry:
-            return
-        with contextlib.suppress(OSError):  # what the disk can't read can't be kept either
+        """Keeps a copy of a small file that is about to be replaced; none of what the disk can't read."""
+        try:
             data = read_file(self._disk, path)
+        except OSError:
+            return
+        self.moved_files += 1
+        if not self._is_dry:
             write_atomically(self._disk, self._place_of(path, data), data)
 
     def _place_of(self, path: str, data: bytes | None = None) -> str:

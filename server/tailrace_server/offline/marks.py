@@ -39,11 +39,11 @@ _REFUSED = {
 }
 
 
-def check_may_start(disk: Disk, directory: str) -> None:
-    """BadDirectory where a node must not start on the directory, and what to do."""
+def check_usable(disk: Disk, directory: str, *, but: str = "") -> None:
+    """BadDirectory, and what to do, where a mark says that a node must not start on it; ``but`` is let pass."""
     for name, why in _REFUSED.items():
-        if is_marked(disk, directory, name):
-            raise BadDirectory(f"{directory} cannot be served: {why}")
+        if name != but and is_marked(disk, directory, name):
+            raise BadDirectory(f"{directory} cannot be used: {why}")
 
 
 def is_marked(disk: Disk, directory: str, name: str) -> bool:

@@ -15,6 +15,7 @@ Names of segments and branches are made of the repair's token: a repair that goe
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,6 +26,7 @@ from tailrace.block import Block
 from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.hashing import partition_range
 from tailrace.model import FeedInfo
+from tailrace_server.identity import BadDirectory, load
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of
 from tailrace_server.manifest.producers import NO_PRODUCERS
 from tailrace_server.manifest.store import MANIFEST_NAME
@@ -65,19 +67,19 @@ class _Made(NamedTuple):
 
 
 class Mender:
-    """Mends partitions one after the other; ``actions`` is what it did or, where ``is_dry``, would do."""
+    """Mends partitions one after the other; adds to ``actions`` what it did or, where ``is_dry``, would do."""
 
     def __init__(
-        self, disk: Disk, data: str, lost: Lost, token: bytes, placement_id: bytes, spare: Spare, *, is_dry: bool
+        self, disk: Disk, data: str, lost: Lost, token: bytes, spare: Spare, actions: list[str], *, is_dry: bool
     ) -> None:
         self._disk = disk
+        self._data = data
         self._store = ManifestStore(disk, data)
         self._lost = lost
         self._token = token
-        self._placement_id = placement_id
         self._spare = spare
+        self._actions = actions
         self._is_dry = is_dry
-        self.actions: list[str] = []
 
     def id_of(self, place: Place, *parts: bytes | int) -> bytes:
         """16 bytes, the same for the same parts in the same repair."""
@@ -138,13 +140,13 @@ class Mender:
     def _tell(self, found: PartitionFindings, parts: Sequence[_Part], lost: Sequence[tuple[str, LostRange]]) -> None:
         name = f"partition {found.number} of feed {found.feed_id.hex()}"
         if found.manifest is None:
-            self.actions.append(f"{name}: a new manifest of {len(parts)} segments; all consumers begin at 0")
+            self._actions.append(f"{name}: a new manifest of {len(parts)} segments; all consumers begin at 0")
         fresh = sum(part.entry is None for part in parts)
         if fresh:
             seqs = ", ".join(f"{one.first_seq} to {one.last_seq}" for _, one in lost[:5])
             more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
             what = f"seqs {seqs}{more} are lost; all consumers begin at 0" if lost else "nothing is lost"
-            self.actions.append(f"{name}: {fresh} segments made anew of what can be read; {what}")
+            self._actions.append(f"{name}: {fresh} segments made anew of what can be read; {what}")
 
     def _install(self, found: PartitionFindings, manifest: Manifest, parts: Sequence[_Part]) -> None:
         path = os.path.join(found.directory, MANIFEST_NAME)
@@ -203,13 +205,13 @@ class Mender:
     def _parts_of_files(self, found: PartitionFindings, info: FeedInfo) -> Iterator[_Part]:
         """A chain of the segments there are. Those of which nothing but blocks can be read go where a gap is."""
         nameless = tuple(segment for segment in found.others if segment.identity is None)
-        named = {segment.identity.segment_id: segment for segment in found.others if segment.identity is not None}
-        of_this = [
-            segment.identity
-            for segment in named.values()
-            if segment.identity is not None
-            and (segment.identity.feed_id, segment.identity.partition) == (found.feed_id, found.number)
-        ]
+        place = found.feed_id, found.number
+        named = {
+            identity.segment_id: segment
+            for segment in found.others
+            if (identity := segment.identity) is not None and (identity.feed_id, identity.partition) == place
+        }
+        of_this = [segment.identity for segment in named.values() if segment.identity is not None]
         good = [identity for identity in of_this if named[identity.segment_id].is_good]
         # The beginning of a history may have been dropped for its age, unless there is a file that may have been it.
         first = min((identity.after_seq for identity in of_this), default=0)
@@ -218,7 +220,7 @@ class Mender:
         if not _is_whole(pieces, of_this):
             pieces = choose_chain(of_this, begin)
         end = pieces[-1].last_seq if pieces else 0
-        top = max((self._last_seq_in(segment) for segment in nameless), default=0)
+        top = max((self._last_seq_in(segment, found.number) for segment in nameless), default=0)
         if top > end:
             pieces.append(Gap(end, top))
         before = NO_BASE
@@ -228,8 +230,8 @@ class Mender:
             before = part.identity.segment_id
             yield part
 
-    def _last_seq_in(self, segment: SegmentFindings) -> int:
-        items = read_segment(self._disk, segment.path, partition_of(segment.path))
+    def _last_seq_in(self, segment: SegmentFindings, partition: int) -> int:
+        items = read_segment(self._disk, segment.path, partition)
         return max((item.header.last_seq for item in items if isinstance(item, Block)), default=0)
 
     def _part_of(
@@ -312,6 +314,9 @@ class Mender:
     def _empty(self, found: PartitionFindings, info: FeedInfo) -> Manifest:
         """What is known of a partition that has lost its manifest, but for what its segments say."""
         hash_first, hash_last = partition_range(found.number, info.partitions)
+        placement_id = bytes(16)
+        with contextlib.suppress(BadDirectory, OSError):  # a dry run has no NODE where that is lost too
+            placement_id = load(self._disk, self._data).placement_id
         return Manifest(
             feed_id=found.feed_id,
             partition=found.number,
@@ -323,16 +328,11 @@ class Mender:
             purge_seq=0,
             trim_seq=0,
             log=FailoverLog(),
-            placement_id=self._placement_id,
+            placement_id=placement_id,
             last_timestamp=0,
             producers=_FORGOTTEN_PRODUCERS,
             sinks={},
         )
-
-
-def partition_of(path: str) -> int:
-    """The partition in whose directory a segment lies."""
-    return int(os.path.basename(os.path.dirname(path)))
 
 
 def _is_whole(pieces: Sequence[Piece], identities: Sequence[SegmentIdentity]) -> bool:

@@ -29,13 +29,19 @@ from tailrace_server.manifest.fields import read_id
 from tailrace_server.manifest.store import FEED_NAME
 from tailrace_server.offline import marks
 from tailrace_server.offline.examine import FeedFindings, PartitionFindings, bytes_of_feeds, examine_feeds
-from tailrace_server.offline.journal_walk import journal_files
-from tailrace_server.offline.listing import Unwatched, Watcher, files_below, size_of
+from tailrace_server.offline.journal_walk import bytes_of_journal
+from tailrace_server.offline.listing import JOURNAL_NAME, Unwatched, Watcher, files_below, locked
 from tailrace_server.offline.lost import Lost
 from tailrace_server.offline.mend import Mender
-from tailrace_server.offline.resift import JOURNAL_NAME, JournalSurvey, Resift, begin_journal, swap_journal
+from tailrace_server.offline.resift import (
+    JournalSurvey,
+    Resift,
+    begin_journal,
+    is_short_of,
+    swap_journal,
+    take_journal,
+)
 from tailrace_server.offline.sieve import Place, Sieve, Start
-from tailrace_server.offline.verify import locked
 from tailrace_server.sealed import seal, unseal
 from tailrace_server.upkeep import uptime_file
 
@@ -101,9 +107,7 @@ def repair(
     can be called again, and goes on.
     """
     with locked(disk, directory):
-        for name in (marks.BACKUP_NAME, marks.RESTORING_NAME):
-            if marks.is_marked(disk, directory, name):
-                marks.check_may_start(disk, directory)
+        marks.check_usable(disk, directory, but=marks.REPAIRING_NAME)
         earlier = _Mark.load(disk, directory)
         mark = earlier or _Mark(time, randomness.token(16), None)
         lost = Lost(disk, directory, mark.time, is_dry=is_dry)
@@ -142,15 +146,14 @@ class _Repair:
         self._starts: dict[Place, Start] = {}
         self._names: set[str] = set()
         self.actions: list[str] = []
+        self._mender = Mender(disk, data, lost, mark.token, self._survey.spare, self.actions, is_dry=is_dry)
 
     def run(self, *, goes_on: bool) -> None:
         """Looks, and does what is to be done."""
         if self._mark.journal is not None and not self._is_dry:
             swap_journal(self._disk, self._data, self._lost, self._mark.journal)
             self._put_mark(None)
-        self._watcher.expect(bytes_of_feeds(self._disk, self._data))
-        files = journal_files(self._disk, self._path(JOURNAL_NAME))
-        self._watcher.expect(sum(size_of(self._disk, file.path) for file in files))
+        self._watcher.expect(bytes_of_feeds(self._disk, self._data) + bytes_of_journal(self._disk, self._data))
         feeds = list(examine_feeds(self._disk, self._data, self._watcher))
         bad = {(p.feed_id, p.number) for feed in feeds for p in feed.partitions if not p.is_good}
         self._watcher.begin(self._path(JOURNAL_NAME))
@@ -161,7 +164,7 @@ class _Repair:
         if goes_on:
             steps.insert(0, lambda: self._take_replaced(feeds))
         clean = self._clean(steps)
-        if steps or goes_on or self._needs_resift() or self._is_short(clean):
+        if steps or goes_on or not self._has_good_journal(clean):
             self._begin()
             for step in steps:
                 step()
@@ -222,15 +225,15 @@ class _Repair:
             steps.append(lambda: None)  # it goes at the end of each repair
             return None
 
-    def _is_short(self, clean: CleanMark | None) -> bool:
-        """The mark of a clean stop tells of more than there is."""
-        if clean is None:
+    def _has_good_journal(self, clean: CleanMark | None) -> bool:
+        """A start goes through the whole journal, and comes to where the mark of a clean stop says."""
+        sieve = self._survey.sifted(self._sieve())
+        if sieve is None:
             return False
-        resift = Resift(self._disk, self._data, self._survey, self._sieve)
-        short = clean.journal_end != self._survey.newest or resift.is_short_of(clean)
-        if short:
-            self.actions.append(f"{CLEAN_NAME}: removed; what it says to be there is not all there")
-        return short
+        if clean is None or (clean.journal_end == self._survey.newest and not is_short_of(sieve, clean)):
+            return True
+        self.actions.append(f"{CLEAN_NAME}: removed; what it says to be there is not all there")
+        return False
 
     # Feeds and partitions
 
@@ -262,27 +265,11 @@ class _Repair:
         elif not found.is_good:
             steps.append(lambda: self._mend(found, info))
         elif found.manifest is not None:
-            self._starts[place] = self._mender().start_of(place, found.manifest)
-
-    def _mender(self) -> Mender:
-        placement_id = bytes(16)
-        with contextlib.suppress(BadDirectory, OSError):
-            placement_id = load(self._disk, self._data).placement_id
-        return Mender(
-            self._disk,
-            self._data,
-            self._lost,
-            self._mark.token,
-            placement_id,
-            self._survey.spare,
-            is_dry=self._is_dry,
-        )
+            self._starts[place] = self._mender.start_of(place, found.manifest)
 
     def _mend(self, found: PartitionFindings, info: FeedInfo) -> None:
         place = found.feed_id, found.number
-        mender = self._mender()
-        self._starts[place] = mender.mend(found, info, self._survey.terms.get(place, 0))
-        self.actions += mender.actions
+        self._starts[place] = self._mender.mend(found, info, self._survey.terms.get(place, 0))
 
     def _feed_of(self, found: FeedFindings) -> FeedFile | None:
         """The feed as it is, with what is missing from the journal, or from what the partitions say; None: nothing."""
@@ -294,7 +281,7 @@ class _Repair:
             count = _partitions_of(found)
             if count is None:
                 return None
-            feed = FeedFile(self._guess(found, count), self._mender().id_of((found.feed_id, 0), b"feed"))
+            feed = FeedFile(self._guess(found, count), self._mender.id_of((found.feed_id, 0), b"feed"))
         if feed.info.name in self._names:
             feed = feed._replace(info=feed.info._replace(name=_recovered_name(found.feed_id)))
         return feed
@@ -355,28 +342,26 @@ class _Repair:
     def _sieve(self) -> Sieve:
         return Sieve(self._known, self._starts)
 
-    def _needs_resift(self) -> bool:
-        return Resift(self._disk, self._data, self._survey, self._sieve).is_needed
-
     def _resift(self, clean: CleanMark | None) -> None:
-        resift = Resift(self._disk, self._data, self._survey, self._sieve)
-        if not resift.is_needed:
-            if clean is not None:
-                resift.tell_end(self._lost, clean)
+        sieve = self._survey.sifted(self._sieve())
+        if sieve is not None:  # it can stay as it is
+            Resift(self._survey, sieve, self._lost, None).tell_end(clean)
             return
         if self._is_dry:
-            resift.run(None, self._lost, clean)
+            kept_rows = Resift(self._survey, self._sieve(), self._lost, None).run(clean)
+            take_journal(self._disk, self._data, self._lost)
         else:
             journal, first = begin_journal(self._disk, self._data, self._randomness, self._clock.monotonic)
             try:
-                resift.run(journal, self._lost, clean)
+                kept_rows = Resift(self._survey, self._sieve(), self._lost, journal).run(clean)
             finally:
                 journal.close()
+            fresh = first, journal.end[0]
             self._lost.sync()
-            self._put_mark((first, journal.end[0]))
-            swap_journal(self._disk, self._data, self._lost, (first, journal.end[0]))
+            self._put_mark(fresh)
+            swap_journal(self._disk, self._data, self._lost, fresh)
         self.actions.append(
-            f"journal: written anew with {resift.kept_rows} rows; {self._lost.exported_rows} rows are exported"
+            f"journal: written anew with {kept_rows} rows; {self._lost.exported_rows} rows are exported"
         )
 
 
@@ -385,13 +370,10 @@ def _partitions_of(found: FeedFindings) -> int | None:
     for partition in found.partitions:
         manifest = partition.manifest
         if manifest is not None:
+            hashes = manifest.hash_first, manifest.hash_last
             count = round((1 << 64) / (manifest.hash_last - manifest.hash_first + 1))
-            for guess in range(max(1, count - 1), count + 2):
-                if guess > partition.number and partition_range(partition.number, guess) == (
-                    manifest.hash_first,
-                    manifest.hash_last,
-                ):
-                    return guess
+            if partition.number < count and partition_range(partition.number, count) == hashes:
+                return count
     return None
 
 

@@ -15,14 +15,22 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.block import HEADER_BYTES, Block, BlockHeader
-from tailrace.errors import BadBlock
+from tailrace.errors import BadBlock, TailraceError
 from tailrace_server.journal import Journal, RecordKind
 from tailrace_server.journal.clean import CleanMark
 from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, file_name, file_number
 from tailrace_server.journal.reader import RawRecord
 from tailrace_server.journal.recovery import STOPS, FileCase
 from tailrace_server.journal.writer import FILE_BYTES_DEFAULT, create_file, file_key, publish_file
-from tailrace_server.offline.journal_walk import Bad, Item, JournalFile, journal_files
+from tailrace_server.offline.journal_walk import (
+    Bad,
+    Item,
+    JournalFile,
+    end_of,
+    journal_files,
+    numbers_in,
+)
+from tailrace_server.offline.listing import JOURNAL_NAME
 from tailrace_server.offline.lost import Lost
 from tailrace_server.offline.salvage import proven_keys
 from tailrace_server.offline.sieve import BadControl, Creation, Fate, Place, Sieve
@@ -32,14 +40,13 @@ if TYPE_CHECKING:
     from tailrace_server.host.randomness import Randomness
 
 STAGING_NAME = "journal.new"
-JOURNAL_NAME = "journal"
 
 
 class JournalSurvey:
     """What one pass over the journal tells, before anything is known of the partitions.
 
-    ``creations`` and ``dropped`` are feeds; ``terms`` the highest term of each partition; ``ends`` up to where each
-    file counts; ``damaged`` whether a start would stop at it.
+    ``creations`` and ``dropped`` are feeds; ``terms`` the highest term of each partition; ``damaged`` whether a start
+    would stop at it; ``newest`` the newest file's number, and where it ends.
     """
 
     def __init__(self, disk: Disk, data: str) -> None:
@@ -48,9 +55,9 @@ class JournalSurvey:
         self.creations: dict[bytes, Creation] = {}
         self.dropped: set[bytes] = set()
         self.terms: dict[Place, int] = {}
-        self.ends: dict[int, int] = {}
         self.damaged = False
         self.newest = (0, 0)
+        self._torn: dict[int, int] = {}  # files of which only what lies before an offset counts
         self._blocks: dict[Place, list[tuple[int, int, str, int]]] = {}
 
     def run(self, wanted: Callable[[Place], bool], on_bytes: Callable[[int], None]) -> None:
@@ -59,16 +66,16 @@ class JournalSurvey:
         for file in journal_files(self._disk, self._directory):
             offset = 0
             for item in file.items():
-                end = item.end if isinstance(item, Bad) else item.header.end
-                on_bytes(end - offset)
-                offset = end
+                on_bytes(end_of(item) - offset)
+                offset = end_of(item)
                 if isinstance(item, RawRecord):
                     self._note(sieve, item, file.path, wanted)
                 elif item.newer:
                     raise NewerJournal(
                         f"{file.path} at offset {item.offset}: {item.why}; repair it with the Tailrace that wrote it"
                     )
-            self.ends[file.number] = file.facts.end if file.case in (FileCase.TORN, FileCase.ALLOCATED) else 1 << 62
+            if file.case in (FileCase.TORN, FileCase.ALLOCATED):
+                self._torn[file.number] = file.facts.end
             self.damaged |= file.case in STOPS
             self.newest = file.number, file.facts.end
         self.creations, self.dropped = sieve.creations, sieve.dropped
@@ -103,182 +110,145 @@ class JournalSurvey:
         for first in sorted(blocks):
             yield blocks[first]
 
-
-class NewerJournal(BadControl):
-    """The journal is of a Tailrace that knows more than this one."""
-
-
-class Resift:
-    """One pass over the journal with everything known of the partitions: what is kept, exported, lost."""
-
-    def __init__(self, disk: Disk, data: str, survey: JournalSurvey, make_sieve: Callable[[], Sieve]) -> None:
-        self._disk = disk
-        self._data = data
-        self._directory = os.path.join(data, JOURNAL_NAME)
-        self._survey = survey
-        self._make_sieve = make_sieve
-        self.kept_rows = 0
-
-    @property
-    def is_needed(self) -> bool:
-        """The journal as it is would stop a start, or tells of a history that was renamed."""
-        if self._survey.damaged:
-            return True
-        sieve = self._make_sieve()
-        for _, item in self._items():
-            if isinstance(item, RawRecord):
-                if sieve.is_superseded(item) or self._is_of_old_name(sieve, item):
-                    return True
-                if sieve.sift(item) in (Fate.GAP, Fate.UNKNOWN) and item.header.feed_id not in self._survey.dropped:
-                    return True
-        return False
-
-    @staticmethod
-    def _is_of_old_name(sieve: Sieve, record: RawRecord) -> bool:
-        place = record.header.feed_id, record.header.partition
-        if record.block is None or not sieve.is_renamed(place):
-            return False
-        return (
-            record.block.header.last_seq > sieve.held_seq(place) and record.header.branch != sieve.log_of(place).branch
-        )
-
-    def _items(self) -> Iterator[tuple[JournalFile, Item]]:
+    def items(self) -> Iterator[tuple[JournalFile, Item]]:
         """All that counts: a torn end does not, whatever the disk wrote behind it."""
         for file in journal_files(self._disk, self._directory):
-            end = self._survey.ends.get(file.number, 1 << 62)
+            torn = self._torn.get(file.number)
             if file.is_missing:
                 yield file, Bad(0, 0, "the file is missing")
             for item in file.items():
-                if (item.offset if isinstance(item, Bad) else item.header.offset) >= end:
+                if torn is not None and end_of(item) > torn:
                     break
                 yield file, item
 
-    def run(self, journal: Journal | None, lost: Lost, clean: CleanMark | None) -> None:
-        """Writes what is kept to ``journal`` (None: nowhere), and the rest to ``lost``."""
-        sieve = self._make_sieve()
-        seen: dict[Place, int] = {}  # up to here of each partition all is told, kept or not
-        for file, item in self._items():
-            if isinstance(item, Bad):
-                self._tell_bad(file, item, sieve, seen, lost)
-                continue
-            self._sift(file, item, sieve, seen, journal, lost)
-        if clean is not None:
-            self._tell_end(sieve, seen, lost, clean)
+    def sifted(self, sieve: Sieve) -> Sieve | None:
+        """``sieve`` once the whole journal has gone through it; None where the journal can't stay as it is.
 
-    def tell_end(self, lost: Lost, clean: CleanMark) -> None:
-        """Of a journal that is kept as it is: what the mark of the last clean stop says to be there, and is not."""
-        self._tell_end(self._sifted(), {}, lost, clean)
-
-    def is_short_of(self, clean: CleanMark) -> bool:
-        """A partition ends elsewhere than the mark of the last clean stop says."""
-        held = self._sifted().held()
-        return any(held.get((p.feed_id, p.partition), 0) != p.high_seq for p in clean.partitions)
-
-    def _sifted(self) -> Sieve:
-        """A sieve through which the whole journal has gone."""
-        sieve = self._make_sieve()
-        for _, item in self._items():
-            if isinstance(item, RawRecord):
-                sieve.sift(item)
+        It would stop a start then, or it tells of a history that was renamed.
+        """
+        if self.damaged:
+            return None
+        for record in (item for _, item in self.items() if isinstance(item, RawRecord)):
+            if sieve.is_superseded(record) or _is_of_old_name(sieve, record):
+                return None
+            if sieve.sift(record) in (Fate.GAP, Fate.UNKNOWN) and record.header.feed_id not in self.dropped:
+                return None
         return sieve
 
-    def _tell_end(self, sieve: Sieve, seen: dict[Place, int], lost: Lost, clean: CleanMark) -> None:
-        for partition in clean.partitions:
-            place = partition.feed_id, partition.partition
-            top = max(sieve.held_seq(place), seen.get(place, 0))
-            if top < partition.high_seq and partition.feed_id not in self._survey.dropped:
-                why = "the mark of the last clean stop says that they were there"
-                lost.rows(*place, top + 1, partition.high_seq, source="", why=why)
 
-    def _sift(
-        self,
-        file: JournalFile,
-        record: RawRecord,
-        sieve: Sieve,
-        seen: dict[Place, int],
-        journal: Journal | None,
-        lost: Lost,
-    ) -> None:
+class NewerJournal(TailraceError):
+    """The journal is of a Tailrace that knows more than this one."""
+
+
+def _is_of_old_name(sieve: Sieve, record: RawRecord) -> bool:
+    place = record.header.feed_id, record.header.partition
+    if record.block is None or not sieve.is_renamed(place):
+        return False
+    return record.block.header.last_seq > sieve.held_seq(place) and record.header.branch != sieve.log_of(place).branch
+
+
+def is_short_of(sieve: Sieve, clean: CleanMark) -> bool:
+    """A partition ends elsewhere than the mark of the last clean stop says. The journal has gone through ``sieve``."""
+    held = sieve.held()
+    return any(held.get((p.feed_id, p.partition), 0) != p.high_seq for p in clean.partitions)
+
+
+class Resift:
+    """One pass over the journal with everything known of the partitions: what is kept, exported, lost.
+
+    What is kept is written to ``journal`` (None: nowhere), the rest to ``lost``.
+    """
+
+    def __init__(self, survey: JournalSurvey, sieve: Sieve, lost: Lost, journal: Journal | None) -> None:
+        self._survey = survey
+        self._sieve = sieve
+        self._lost = lost
+        self._journal = journal
+        self._seen: dict[Place, int] = {}  # up to here of each partition all is told, kept or not
+        self._kept_rows = 0
+
+    def run(self, clean: CleanMark | None) -> int:
+        """The pass, and ``tell_end``; how many rows are kept."""
+        for file, item in self._survey.items():
+            if isinstance(item, Bad):
+                self._tell_bad(file, item)
+            else:
+                self._sift(file, item)
+        self.tell_end(clean)
+        return self._kept_rows
+
+    def tell_end(self, clean: CleanMark | None) -> None:
+        """What the mark of the last clean stop says to be there, and is not. The journal has gone through the sieve."""
+        for partition in clean.partitions if clean is not None else ():
+            place = partition.feed_id, partition.partition
+            told = self._told(place)
+            if told < partition.high_seq and partition.feed_id not in self._survey.dropped:
+                why = "the mark of the last clean stop says that they were there"
+                self._lost.rows(*place, told + 1, partition.high_seq, source="", why=why)
+
+    def _told(self, place: Place) -> int:
+        return max(self._sieve.held_seq(place), self._seen.get(place, 0))
+
+    def _sift(self, file: JournalFile, record: RawRecord) -> None:
         header, block = record.header, record.block
         place = header.feed_id, header.partition
-        if header.feed_id in self._survey.dropped:
-            fate = Fate.CONTROL if block is None else Fate.DROPPED
-        else:
-            if self._survey.damaged and block is not None and sieve.branch_is_missing(record):
-                log = sieve.add_branch(place, header.branch)
-                if journal is not None:
-                    payload = json.dumps(log.to_json()).encode()
-                    journal.append(RecordKind.FAILOVER_ENTRY, *place, payload)
-            superseded = sieve.is_superseded(record)
+        fate = Fate.CONTROL if block is None else Fate.DROPPED
+        if header.feed_id not in self._survey.dropped:
+            if self._survey.damaged and self._sieve.branch_is_missing(record):
+                log = self._sieve.add_branch(place, header.branch)
+                self._append(RecordKind.FAILOVER_ENTRY, place, json.dumps(log.to_json()).encode())
             try:
-                fate = sieve.sift(record)
+                fate = self._sieve.sift(record)
             except BadControl as error:
-                lost.unknown(file.path, header.offset, header.end - header.offset, str(error))
+                self._lost.unknown(file.path, header.offset, header.end - header.offset, str(error))
                 return
-            if superseded:
+            if self._sieve.is_superseded(record):
                 return
         if block is None:
-            if journal is not None:
-                journal.append(RecordKind(header.kind), *place, record.payload)
+            self._append(RecordKind(header.kind), place, record.payload)
         elif fate is Fate.NEXT:
-            self.kept_rows += block.rows
-            if journal is not None:
-                branch = sieve.log_of(place).branch if sieve.is_renamed(place) else header.branch
-                journal.append_block(*place, branch, block, (header.snapshot_first, header.snapshot_last))
+            self._kept_rows += block.rows
+            if self._journal is not None:
+                branch = self._sieve.log_of(place).branch if self._sieve.is_renamed(place) else header.branch
+                self._journal.append_block(*place, branch, block, (header.snapshot_first, header.snapshot_last))
         elif fate in (Fate.GAP, Fate.UNKNOWN):
-            self._export(file, record, block, fate, sieve, seen, lost)
+            self._tell_gap(place, block.header.first_seq, file, header.offset)
+            why = "a gap is before it" if fate is Fate.GAP else "nothing is known of its feed"
+            self._lost.export(*place, block, why)
+            self._seen[place] = max(self._told(place), block.header.last_seq)
 
-    def _export(
-        self,
-        file: JournalFile,
-        record: RawRecord,
-        block: Block,
-        fate: Fate,
-        sieve: Sieve,
-        seen: dict[Place, int],
-        lost: Lost,
-    ) -> None:
-        place = record.header.feed_id, record.header.partition
-        told = max(sieve.held_seq(place), seen.get(place, 0))
-        if block.header.first_seq > told + 1:
-            lost.rows(
-                *place,
-                told + 1,
-                block.header.first_seq - 1,
-                source=file.path,
-                offset=record.header.offset,
-                why="they are missing before this block of the journal",
-            )
-        why = "a gap is before it" if fate is Fate.GAP else "nothing is known of its feed"
-        lost.export(*place, block, why)
-        seen[place] = max(told, block.header.last_seq)
+    def _append(self, kind: RecordKind, place: Place, payload: bytes) -> None:
+        if self._journal is not None:
+            self._journal.append(kind, *place, payload)
 
-    def _tell_bad(self, file: JournalFile, bad: Bad, sieve: Sieve, seen: dict[Place, int], lost: Lost) -> None:
+    def _tell_bad(self, file: JournalFile, bad: Bad) -> None:
         header = None
         if bad.head is not None and bad.head.kind == RecordKind.BLOCK:
             header = block_header_in(bad.payload)
         if header is None or bad.head is None:
-            lost.unknown(file.path, bad.offset, bad.end - bad.offset, bad.why)
+            self._lost.unknown(file.path, bad.offset, bad.end - bad.offset, bad.why)
             return
         place = bad.head.feed_id, bad.head.partition
-        told = max(sieve.held_seq(place), seen.get(place, 0))
-        if place[0] in self._survey.dropped or header.last_seq <= told:
+        if place[0] in self._survey.dropped or header.last_seq <= self._told(place):
             return
-        if header.first_seq > told + 1:
-            why = "they are missing before this block of the journal"
-            lost.rows(*place, told + 1, header.first_seq - 1, source=file.path, offset=bad.offset, why=why)
-        keys = proven_keys(bad.payload)
-        lost.rows(
+        self._tell_gap(place, header.first_seq, file, bad.offset)
+        self._lost.rows(
             *place,
             header.first_seq,
             header.last_seq,
             source=file.path,
             offset=bad.offset,
             rows=header.rows,
-            keys=keys,
+            keys=proven_keys(bad.payload),
             why=bad.why,
         )
-        seen[place] = header.last_seq
+        self._seen[place] = header.last_seq
+
+    def _tell_gap(self, place: Place, first_seq: int, file: JournalFile, offset: int) -> None:
+        told = self._told(place)
+        if first_seq > told + 1:
+            why = "they are missing before this block of the journal"
+            self._lost.rows(*place, told + 1, first_seq - 1, source=file.path, offset=offset, why=why)
 
 
 def block_header_in(payload: bytes) -> BlockHeader | None:
@@ -314,25 +284,23 @@ def begin_journal(disk: Disk, data: str, randomness: Randomness, clock: Callable
     return journal, first
 
 
-def numbers_in(disk: Disk, directory: str) -> list[int]:
-    """The numbers of the journal files in a directory."""
-    if not disk.exists(directory):
-        return []
-    return [number for name in disk.names(directory) if (number := file_number(name)) is not None]
+def take_journal(disk: Disk, data: str, lost: Lost, fresh: Sequence[int] = (0, 0)) -> None:
+    """Moves the journal's files to ``lost``, but for the new ones, first to last number."""
+    directory = os.path.join(data, JOURNAL_NAME)
+    for name in disk.names(directory) if disk.exists(directory) else []:
+        number = file_number(name)
+        if number is None or not fresh[0] <= number <= fresh[1]:
+            lost.take(os.path.join(directory, name))
 
 
 def swap_journal(disk: Disk, data: str, lost: Lost, fresh: Sequence[int]) -> None:
     """Moves the old files to ``lost`` and the new ones, first to last number, to their place. May be done again."""
-    first, last = fresh
     directory, staging = os.path.join(data, JOURNAL_NAME), os.path.join(data, STAGING_NAME)
     disk.make_directory(directory)
-    for name in disk.names(directory):
-        number = file_number(name)
-        if number is None or not first <= number <= last:
-            lost.take(os.path.join(directory, name))
+    take_journal(disk, data, lost, fresh)
     if not disk.exists(staging):
         return
-    for number in sorted(numbers_in(disk, staging)):
+    for number in numbers_in(disk, staging):
         disk.rename(os.path.join(staging, file_name(number)), os.path.join(directory, file_name(number)))
     disk.sync_directory(directory)
     disk.sync_directory(staging)

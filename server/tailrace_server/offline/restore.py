@@ -16,9 +16,8 @@ from tailrace_server.journal.clean import CLEAN_NAME
 from tailrace_server.journal.lock import LOCK_NAME
 from tailrace_server.journal.reserve import RESERVE_NAME
 from tailrace_server.offline import marks
-from tailrace_server.offline.copying import can_link, copy_file, make_durable
-from tailrace_server.offline.listing import Unwatched, Watcher, files_below, size_of
-from tailrace_server.offline.verify import locked
+from tailrace_server.offline.copying import can_link, check_target, copy_file, make_durable
+from tailrace_server.offline.listing import Unwatched, Watcher, files_below, locked, size_of
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
@@ -50,9 +49,9 @@ def restore(
     incomplete and can't be served; it is removed before another try.
     """
     if not marks.is_marked(disk, source, marks.BACKUP_NAME):
-        raise BadDirectory(f"{source} is no finished backup: it has no {marks.BACKUP_NAME}")
-    if disk.exists(directory) and disk.names(directory):
-        raise BadDirectory(f"{directory} is not empty: restore into a new directory")
+        why = f"it has no {marks.BACKUP_NAME}" if disk.exists(source) else "it is not there"
+        raise BadDirectory(f"{source} is no finished backup: {why}")
+    check_target(disk, source, directory)
     disk.make_directory(directory)
     marks.mark(disk, directory, marks.RESTORING_NAME)
     watcher = Unwatched() if watcher is None else watcher

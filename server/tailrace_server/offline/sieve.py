@@ -69,10 +69,6 @@ class _Held:
         self.renamed = start.renamed
         self.sums: dict[int, int] = {}  # of the blocks that were applied, by first seq
 
-    @property
-    def term(self) -> int:
-        return self.log.term
-
 
 _CASES = {
     BlockCase.FLUSHED: Fate.FLUSHED,
@@ -116,23 +112,17 @@ class Sieve:
         place = header.feed_id, header.partition
         if header.feed_id in self.dropped:
             return Fate.DROPPED
-        if header.partition >= self._feeds.get(header.feed_id, 0):
+        if not self._knows(place):
             return Fate.UNKNOWN
         return self._block(self._partition(place), record.block)
 
     def branch_is_missing(self, record: RawRecord) -> bool:
         """The block extends the partition on a branch of which no record has told. To be asked before ``sift``."""
         place = record.header.feed_id, record.header.partition
-        held = self._held.get(place)
-        if held is None:
-            held = self._partition(place) if place[0] in self._feeds else None
-        if (
-            held is None
-            or held.renamed
-            or not held.log
-            or record.block is None
-            or record.block.header.first_seq != held.seq + 1
-        ):
+        if record.block is None or not self._knows(place):
+            return False
+        held = self._partition(place)
+        if held.renamed or not held.log or record.block.header.first_seq != held.seq + 1:
             return False
         branch = record.header.branch
         return held.seq >= held.log[0].base and all(entry.branch != branch for entry in held.log)
@@ -152,6 +142,9 @@ class Sieve:
         place = record.header.feed_id, record.header.partition
         return record.header.kind == RecordKind.FAILOVER_ENTRY and self.is_renamed(place)
 
+    def _knows(self, place: Place) -> bool:
+        return place[1] < self._feeds.get(place[0], 0)
+
     def _partition(self, place: Place) -> _Held:
         held = self._held.get(place)
         if held is None:
@@ -170,7 +163,7 @@ class Sieve:
                 case RecordKind.FAILOVER_ENTRY:
                     held = self._partition((header.feed_id, header.partition))
                     found = FailoverLog.from_json(json.loads(payload))
-                    if found.term > held.term and not held.renamed:
+                    if found.term > held.log.term and not held.renamed:
                         held.log = found
                 case _:
                     raise BadControl(f"a record of kind {RecordKind(header.kind).name}, which a start does not know")

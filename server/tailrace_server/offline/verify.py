@@ -9,15 +9,13 @@ Memory: 9 bytes for each row of the largest segment, and an entry for each block
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tailrace.errors import BadBlock
 from tailrace_server.host.disk import read_file
 from tailrace_server.identity import FILE_NAME, BadDirectory, load
-from tailrace_server.journal import lock_directory
 from tailrace_server.journal.clean import CLEAN_NAME, CleanMark, decode_mark
 from tailrace_server.journal.lock import LOCK_NAME
 from tailrace_server.journal.reader import RawRecord
@@ -32,8 +30,8 @@ from tailrace_server.offline.examine import (
     bytes_of_feeds,
     examine_feeds,
 )
-from tailrace_server.offline.journal_walk import Bad, JournalFile, journal_files
-from tailrace_server.offline.listing import Unwatched, Watcher, is_directory, size_of
+from tailrace_server.offline.journal_walk import JournalFile, bytes_of_journal, end_of, journal_files
+from tailrace_server.offline.listing import JOURNAL_NAME, Unwatched, Watcher, is_directory, locked, size_of
 from tailrace_server.offline.lost import LOST_NAME
 from tailrace_server.offline.report import FileResult, Report
 from tailrace_server.offline.sieve import BadControl, Fate, Place, Sieve, Start
@@ -42,8 +40,6 @@ from tailrace_server.upkeep import uptime_file
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
-
-JOURNAL_NAME = "journal"
 
 _MARKS = (marks.RESTORED_NAME, marks.RESTORING_NAME, marks.REPAIRING_NAME, marks.BACKUP_NAME)
 _KNOWN = (FILE_NAME, CLEAN_NAME, LOCK_NAME, RESERVE_NAME, uptime_file.FILE_NAME, JOURNAL_NAME, FEEDS_NAME, LOST_NAME)
@@ -54,18 +50,6 @@ _FEED_LOST = "the feed is unknown to a node; repair makes it anew from the journ
 _SWEPT = "left over from something that was interrupted; the next start removes it"
 _IGNORED = "a node takes no notice of it"
 _PROBLEMS_MAX = 1_000
-
-
-@contextlib.contextmanager
-def locked(disk: Disk, directory: str) -> Iterator[None]:
-    """The directory is nobody else's meanwhile. BadDirectory where it is none, DirectoryInUse where a node has it."""
-    if not any(disk.exists(os.path.join(directory, name)) for name in (FILE_NAME, JOURNAL_NAME, FEEDS_NAME)):
-        raise BadDirectory(f"{directory} is no data directory: it has neither {FILE_NAME} nor a journal")
-    lock = lock_directory(disk, directory)
-    try:
-        yield
-    finally:
-        lock.close()
 
 
 def verify(disk: Disk, directory: str, watcher: Watcher | None = None) -> Report:
@@ -88,8 +72,8 @@ class Verification:
     def run(self) -> Report:
         """The report."""
         files = journal_files(self._disk, os.path.join(self._directory, JOURNAL_NAME))
-        self._watcher.expect(bytes_of_feeds(self._disk, self._directory))
-        self._watcher.expect(sum(size_of(self._disk, file.path) for file in files))
+        directory = self._directory
+        self._watcher.expect(bytes_of_feeds(self._disk, directory) + bytes_of_journal(self._disk, directory))
         self._check_small_files()
         self._feeds = list(examine_feeds(self._disk, self._directory, self._watcher))
         sieve = Sieve(*known_of(self._feeds))
@@ -147,9 +131,8 @@ class Verification:
             self._watcher.begin(file.path)
             offset = 0
             for item in file.items():
-                end = item.end if isinstance(item, Bad) else item.header.end
-                self._watcher.read(end - offset)
-                offset = end
+                self._watcher.read(end_of(item) - offset)
+                offset = end_of(item)
                 if isinstance(item, RawRecord):
                     self._check_record(result, item, sieve, gaps, unknown)
             _tell_case(file, result)
@@ -195,7 +178,7 @@ class Verification:
                 self._file(os.path.join(feed.directory, DROPPED_NAME), "feed").note("the feed was dropped", _SWEPT)
                 continue
             is_told = feed.feed_id in sieve.creations and not feed.why
-            if feed.feed is not None or feed.why or not is_told:
+            if feed.feed is not None or not is_told:
                 self._tell_feed(feed, self._file(path, "feed"), names)
             for name in feed.rest:
                 self._file(os.path.join(feed.directory, name), "other").note("not known", _IGNORED)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+
 from tests.tailrace_server.made_directory import DATA, MadeDirectory, rows_of
 
 from tailrace_server.offline.repair import repair
@@ -28,6 +31,38 @@ def make_directory(seed_of_values=0):
 def files_of(disk):
     """Every file of the directory but LOCK, sorted."""
     return sorted(path for path in disk.names_now if path.startswith(f"{DATA}/") and not path.endswith("/LOCK"))
+
+
+def contents_of(disk):
+    """What is in each of ``files_of``."""
+    return {path: bytes(disk.names_now[path].content) for path in files_of(disk)}
+
+
+def segments_of(disk):
+    return [path for path in files_of(disk) if path.endswith(".seg")]
+
+
+def journal_of(disk):
+    return [path for path in files_of(disk) if "/journal/" in path]
+
+
+def lose(disk, path):
+    """Removes a file, durably."""
+    disk.remove(path)
+    disk.sync_directory(path.rpartition("/")[0])
+
+
+def fill_at(disk, number):
+    """The disk is full from the ``number``-th call on that needs space. A list of the calls that failed."""
+    failed, calls = [], itertools.count()
+
+    def before(name, path):
+        if name in ("write_at", "create", "make_directory", "link") and next(calls) >= number:
+            failed.append(path)
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    disk.before = before
+    return failed
 
 
 def repaired(made, disk, **options):

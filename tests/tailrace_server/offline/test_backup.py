@@ -1,12 +1,14 @@
+import contextlib
 import errno
+import itertools
 import random
 
 import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tailrace_server.made_directory import DATA, MadeDirectory, blocks_of
-from tests.tailrace_server.offline.damage import files_of, make_directory
+from tests.tailrace_server.made_directory import DATA, MadeDirectory, rows_of
+from tests.tailrace_server.offline.damage import files_of, fill_at, journal_of, make_directory, segments_of
 
 import tailrace
 from tailrace_server.config import Config, Storage
@@ -26,14 +28,7 @@ TARGET, AGAIN = "/backup", "/again"
 
 def state_of(node):
     """The latest value of each key, by feed."""
-    state = {}
-    for feed in node.feeds:
-        for partition in feed.partitions:
-            for block in blocks_of(partition):
-                columns = block.columns()
-                for key, value in zip(columns.keys(), columns.values(), strict=True):
-                    state[feed.info.name, key] = value
-    return state
+    return {(name, key): value for (name, _, _), (key, value) in rows_of(node).items()}
 
 
 class Busy:
@@ -123,13 +118,6 @@ def refuse_links_to(disk, target):
     disk.before = before
 
 
-@pytest.fixture(scope="module")
-def stopped():
-    made = make_directory()
-    made.stop()
-    return made
-
-
 def test_a_backup_of_a_stopped_node_takes_its_lock(stopped):
     disk = stopped.disk.fork()
     seen = []
@@ -152,7 +140,7 @@ def test_segments_are_linked_and_the_journal_is_copied(stopped):
         copy = path.replace(DATA, TARGET)
         if disk.exists(copy):
             assert (disk.names_now[copy] is disk.names_now[path]) == path.endswith(".seg"), path
-    assert taken.segments == taken.linked == sum(path.endswith(".seg") for path in files_of(disk))
+    assert taken.segments == taken.linked == len(segments_of(disk))
 
 
 def test_copies_share_nothing(stopped):
@@ -243,13 +231,11 @@ def test_restore_makes_another_node_of_the_same_cluster(stopped):
 
 def test_damage_is_not_backed_up_without_a_word(stopped):
     disk = stopped.disk.fork()
-    journal = [path for path in files_of(disk) if "/journal/" in path]
-    disk.flip(journal[-1], 8 * 200)
+    disk.flip(journal_of(disk)[-1], 8 * 200)
     with pytest.raises(JournalDamaged, match="verify the directory"):
         backup(disk, DATA, TARGET, 0)
     disk = stopped.disk.fork()
-    segment = next(path for path in files_of(disk) if path.endswith(".seg"))
-    disk.remove(segment)
+    disk.remove(segments_of(disk)[0])
     with pytest.raises(ManifestDamaged, match="is missing"):
         backup(disk, DATA, TARGET, 0)
 
@@ -260,7 +246,7 @@ def test_a_node_that_changes_too_fast_is_told(stopped):
 
     def between(stage):
         if stage == "journal again":
-            [*_, newest] = (path for path in files_of(disk) if "/journal/" in path)
+            newest = journal_of(disk)[-1]
             data = read_file(disk, newest)
             disk.remove(newest)
             file = disk.create(newest)
@@ -277,6 +263,118 @@ def test_a_half_repaired_directory_is_not_backed_up(stopped):
     marks.mark(disk, DATA, marks.REPAIRING_NAME)
     with pytest.raises(BadDirectory, match="tailrace repair"):
         backup(disk, DATA, TARGET, 0)
+
+
+def test_a_target_inside_of_the_directory_is_refused(stopped):
+    disk = stopped.disk.fork()
+    with pytest.raises(BadDirectory, match="lies in"):
+        backup(disk, DATA, f"{DATA}/backup", 0)
+    backup(disk, DATA, f"{DATA}-backup", 0)
+    with pytest.raises(BadDirectory, match="lies in"):
+        restore(disk, f"{DATA}-backup", f"{DATA}-backup/again", stopped.host.randomness)
+
+
+def test_what_is_not_there_or_is_no_data_directory_has_no_backup(stopped):
+    disk = stopped.disk.fork()
+    with pytest.raises(FileNotFoundError):
+        backup(disk, "/nowhere", TARGET, 0)
+    with pytest.raises(BadDirectory, match="not there"):
+        restore(disk, "/nowhere", AGAIN, stopped.host.randomness)
+    disk.make_directory("/other")
+    with pytest.raises(BadDirectory, match="no data directory"):
+        backup(disk, "/other", TARGET, 0)
+    assert not disk.exists(TARGET)
+    assert disk.names("/other") == []
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_full_disk_leaves_nothing_that_looks_like_a_backup(stopped, copies):
+    for number in itertools.count():
+        disk = stopped.disk.fork()
+        failed = fill_at(disk, number)
+        with contextlib.suppress(OSError):
+            backup(disk, DATA, TARGET, 0, copies=copies)
+        if not failed:
+            return
+        assert not disk.exists(f"{TARGET}/BACKUP")
+        assert not disk.exists(f"{DATA}/backup.new")
+        disk.before = None
+        assert verify(disk, DATA).problems == []
+
+
+def test_a_full_disk_leaves_nothing_that_looks_restored(stopped):
+    disk = stopped.disk.fork()
+    backup(disk, DATA, TARGET, 0)
+    for number in itertools.count():
+        full = disk.fork()
+        failed = fill_at(full, number)
+        with contextlib.suppress(OSError):
+            restore(full, TARGET, AGAIN, stopped.host.randomness)
+        if not failed:
+            return
+        assert marks.is_marked(full, AGAIN, "RESTORING") or not full.exists(AGAIN) or full.names(AGAIN) == []
+        full.before = None
+        assert verify(full, TARGET).problems == []
+
+
+def test_two_backups_that_need_a_place_beside_the_data_do_not_meet(stopped):
+    disk = stopped.disk.fork()
+    lock = disk.lock(f"{DATA}/backup.lock")
+    with pytest.raises(BackupFailed, match="another backup"):
+        backup(disk, DATA, TARGET, 0, copies=True)
+    lock.close()
+
+
+def test_a_journal_file_whose_header_is_damaged_is_told(stopped):
+    disk = stopped.disk.fork()
+    disk.flip(journal_of(disk)[0], 8 * 4)
+    with pytest.raises(JournalDamaged, match="verify the directory"):
+        backup(disk, DATA, TARGET, 0)
+
+
+def test_a_directory_without_a_journal_has_a_backup(stopped):
+    disk = stopped.disk.fork()
+    for path in journal_of(disk):
+        disk.remove(path)
+    assert backup(disk, DATA, TARGET, 0).journal_bytes == 0
+    assert restore(disk, TARGET, AGAIN, stopped.host.randomness).linked > 0
+
+
+def test_an_older_file_of_the_journal_that_is_damaged_is_told():
+    made = MadeDirectory(journal_file_bytes_max=1_000)
+    made.create("orders", 2)
+    for number in range(12):
+        made.write("orders", [(b"k%d" % number, bytes(100))])
+    made.stop()
+    assert len(journal_of(made.disk)) > 2
+    disk = made.disk.fork()
+    disk.flip(journal_of(disk)[1], 8 * 300)
+    with pytest.raises(JournalDamaged, match="verify the directory"):
+        backup(disk, DATA, TARGET, 0)
+    disk = made.disk.fork()
+    del disk.content(journal_of(disk)[1])[200:]
+    with pytest.raises(BackupFailed, match="quieter time"):
+        backup(disk, DATA, TARGET, 0)
+
+
+def test_a_feed_that_is_dropped_meanwhile_is_not_in_the_backup():
+    made = make_directory()
+    disk, dropped = made.disk, []
+    feed_id = made.node.feeds.named("log").info.feed_id.hex()
+
+    def before(name, path):
+        if name == "link" and feed_id in path and not dropped:
+            dropped.append(path)
+            made.drop("log")
+            for file in [file for file in files_of(disk) if feed_id in file and not file.endswith(".seg")]:
+                disk.names_now.pop(file)
+
+    disk.before = before
+    backup(disk, DATA, TARGET, 0)
+    disk.before = None
+    assert dropped
+    assert verify(disk, TARGET).problems == []
+    assert not any(feed_id in path and path.endswith(".seg") for path in disk.names_now if path.startswith(TARGET))
 
 
 async def test_a_backup_of_a_running_node_under_writes(tmp_path):

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 
 import pytest
 import trio
@@ -6,6 +8,7 @@ import trio
 import tailrace
 from tailrace.cli.commands import installed_commands, invoke, make_app, run
 from tailrace_server.config import Config
+from tailrace_server.host.disk import RealFile
 from tailrace_server.offline import commands
 from tailrace_server.start import open_node
 
@@ -127,8 +130,60 @@ def test_what_is_no_data_directory_is_one_line(tmp_path, capsys):
 def test_a_bar_is_shown_where_people_look(data, monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert invoke(make_app({"verify": installed_commands()["verify"]}), ["verify", data]) == 0
-    with commands._watching("verify") as watcher:
+    with commands._bar("verify") as watcher:
         watcher.expect(10)
         watcher.begin("/data/x")
         watcher.read(10)
     assert "everything is in order" in capsys.readouterr().out
+
+
+def test_what_was_done_is_told_in_words(data, tmp_path, capsys, monkeypatch):
+    target = str(tmp_path / "backup")
+    assert run(["backup", data, target]) == 0
+    assert "of them linked" in capsys.readouterr().out
+    assert run(["restore", target, str(tmp_path / "again"), "--copy", "--json"]) == 0
+    assert lines(capsys)[0]["linked"] == 0
+    assert run(["verify", data, "--files"]) == 0
+    assert "journal/00000001.log" in capsys.readouterr().out
+    monkeypatch.setattr(commands, "_FINDINGS_SHOWN_MAX", 0)
+    (tmp_path / "data" / "NODE").write_text("x")
+    assert run(["verify", data]) == 1
+    assert "and 1 more: --json has them all" in capsys.readouterr().out
+    assert run(["repair", data]) == 0
+    assert "0 lines in" in capsys.readouterr().out
+
+
+def test_what_cannot_be_read_or_written_is_one_line_that_names_it(data, tmp_path, capsys):
+    (tmp_path / "file").write_text("x")
+    file, missing = str(tmp_path / "file"), str(tmp_path / "missing")
+    for command, told in (
+        (["verify", missing], f"{missing}: No such file"),
+        (["repair", missing], f"{missing}: No such file"),
+        (["backup", missing, str(tmp_path / "b")], f"{missing}: No such file"),
+        (["restore", missing, str(tmp_path / "b")], "it is not there"),
+        (["restore", data, str(tmp_path / "b")], "no finished backup"),
+        (["backup", data, file], f"{file}: Not a directory"),
+        (["backup", data, f"{file}/b"], f"{file}: File exists"),
+        (["backup", data, f"{data}/b"], "lies in"),
+    ):
+        assert run(command) == 1
+        [line] = capsys.readouterr().err.splitlines()
+        assert told in line
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(("command", "told"), [("backup", "there is no backup"), ("repair", "it goes on")])
+def test_a_full_disk_is_one_line_that_says_what_to_do(data, segment, tmp_path, capsys, monkeypatch, command, told):
+    flip(segment, 64 + 96 + 3)
+
+    def write_at(self, offset, buffers, nbytes):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(RealFile, "write_at", write_at)
+        target = [str(tmp_path / "backup")] if command == "backup" else []
+        assert run([command, data, *target]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert "No space left on device" in line
+    assert told in line
+    assert (target or [data])[0] in line

@@ -1,3 +1,6 @@
+import contextlib
+import errno
+import itertools
 import json
 import random
 
@@ -5,48 +8,47 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tailrace_server.made_directory import DATA, rows_of
-from tests.tailrace_server.offline.damage import TIME, check_repaired, files_of, make_directory, repaired
+from tests.tailrace_server.offline.damage import (
+    TIME,
+    check_repaired,
+    contents_of,
+    files_of,
+    fill_at,
+    journal_of,
+    lose,
+    make_directory,
+    repaired,
+    segments_of,
+)
 
 from tailrace.block import Block
+from tailrace.errors import TailraceError
 from tailrace.failover import ResumeReason, resume_point
 from tailrace_server.host.disk import read_file
 from tailrace_server.identity import BadDirectory
-from tailrace_server.journal import DirectoryInUse
+from tailrace_server.journal import DirectoryInUse, RecordKind
+from tailrace_server.journal.format import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, pack_record
+from tailrace_server.journal.reader import RawRecord
 from tailrace_server.offline import marks
+from tailrace_server.offline.copying import copy_file
+from tailrace_server.offline.journal_walk import journal_files
+from tailrace_server.offline.listing import Unwatched
+from tailrace_server.offline.resift import NewerJournal
 from tailrace_server.offline.verify import verify
 
 LOST = f"{DATA}/lost/{TIME}"
-
-
-@pytest.fixture(scope="module")
-def stopped():
-    made = make_directory()
-    made.stop()
-    return made
-
-
-def state(disk):
-    return {path: bytes(disk.names_now[path].content) for path in files_of(disk)}
 
 
 def index(disk):
     return [json.loads(line) for line in read_file(disk, f"{LOST}/index.jsonl").splitlines()]
 
 
-def segments_of(disk):
-    return [path for path in files_of(disk) if path.endswith(".seg")]
-
-
-def journal_of(disk):
-    return [path for path in files_of(disk) if "/journal/" in path]
-
-
 def test_of_a_good_directory_nothing_is_changed(stopped):
     disk = stopped.disk.fork()
-    before = state(disk)
+    before = contents_of(disk)
     outcome = repaired(stopped, disk)
     assert outcome.actions == []
-    assert state(disk) == before, "CLEAN is still there"
+    assert contents_of(disk) == before, "CLEAN is still there"
 
 
 def damage(disk, rnd):
@@ -61,8 +63,7 @@ def damage(disk, rnd):
         begin = rnd.randrange(len(content))
         content[begin : begin + 512] = bytes(len(content[begin : begin + 512]))
     else:
-        disk.remove(path)
-        disk.sync_directory(path.rpartition("/")[0])
+        lose(disk, path)
     return path, kind
 
 
@@ -76,15 +77,16 @@ def test_a_damaged_directory_starts_after_a_repair_and_all_that_it_lacks_is_list
         return
     dry = repaired(stopped, disk.fork(), is_dry=True)
     found = verify(disk, DATA).problems
-    before = state(disk)
+    before = contents_of(disk)
     outcome = repaired(stopped, disk)
     assert bool(outcome.actions) == bool(found)
     assert (dry.actions, dry.lost.seqs) == (outcome.actions, outcome.lost.seqs)
+    assert (dry.lost.lines, dry.lost.moved_files) == (outcome.lost.lines, outcome.lost.moved_files)
     if found:
         assert not disk.exists(f"{DATA}/CLEAN")
         assert marks.is_restored(disk, DATA)
     assert verify(disk, DATA).problems == []
-    kept = set(state(disk).values())
+    kept = set(contents_of(disk).values())
     assert all(data in kept for path, data in before.items()), "nothing is deleted, only moved"
     check_repaired(stopped, disk, outcome.lost.seqs)
 
@@ -93,9 +95,9 @@ def test_a_dry_run_changes_nothing(stopped):
     for path in files_of(stopped.disk):
         disk = stopped.disk.fork()
         disk.flip(path, 8 * 20)
-        before = state(disk)
+        before = contents_of(disk)
         repaired(stopped, disk, is_dry=True)
-        assert state(disk) == before
+        assert contents_of(disk) == before
 
 
 def kinds_of_damage():
@@ -105,8 +107,7 @@ def kinds_of_damage():
     disk.flip(segments_of(disk)[0], 8 * 150)  # in a block
     yield "block of a segment", made, disk
     disk = made.disk.fork()
-    disk.remove(segments_of(disk)[-1])
-    disk.sync_directory(segments_of(made.disk)[-1].rpartition("/")[0])
+    lose(disk, segments_of(disk)[-1])
     yield "missing segment", made, disk
     disk = made.disk.fork()
     disk.flip(next(path for path in files_of(disk) if path.endswith("0/MANIFEST")), 99)
@@ -120,7 +121,7 @@ def test_a_repair_that_is_interrupted_anywhere_goes_on(made, damaged, memory_dis
     rnd = random.Random(3)
     for crash_at in range(10_000):
         disk = damaged.fork()
-        before = set(state(disk).values())
+        before = set(contents_of(disk).values())
         disk.crash_at(crash_at)
         try:
             repaired(made, disk)
@@ -132,7 +133,7 @@ def test_a_repair_that_is_interrupted_anywhere_goes_on(made, damaged, memory_dis
             repaired(made, disk)
             assert verify(disk, DATA).problems == []
             assert not marks.is_marked(disk, DATA, marks.REPAIRING_NAME)
-            assert before <= set(state(disk).values()), "nothing is deleted, only moved"
+            assert before <= set(contents_of(disk).values()), "nothing is deleted, only moved"
             seqs = [
                 (bytes.fromhex(line["feed"]), line["partition"], line["first_seq"], line["last_seq"])
                 for line in index(disk)
@@ -279,8 +280,7 @@ def test_a_beginning_of_the_journal_that_is_missing_is_listed_by_the_mark_of_the
     made.stop()
     disk = made.disk.fork()
     for path in journal_of(disk)[:-1]:
-        disk.remove(path)
-        disk.sync_directory(f"{DATA}/journal")
+        lose(disk, path)
     assert verify(disk, DATA).problems
     outcome = repaired(made, disk)
     assert verify(disk, DATA).problems == []
@@ -300,3 +300,203 @@ def test_a_partition_of_which_nothing_can_be_read_begins_empty(stopped):
     _, missing = check_repaired(stopped, disk, outcome.lost.seqs)
     assert missing
     assert {line["lost"] for line in index(disk)} == {"rows", "exported", "bytes"}
+
+
+def fail_writes_of(disk, ending):
+    """The disk is full for files whose path ends so."""
+
+    def before(name, path):
+        if name == "write_at" and path.endswith(ending):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    disk.before = before
+
+
+def test_a_manifest_that_cannot_be_kept_is_not_replaced(stopped):
+    disk = stopped.disk.fork()
+    path = next(path for path in files_of(disk) if path.endswith("0/MANIFEST"))
+    disk.flip(path, 99)
+    damaged = read_file(disk, path)
+    fail_writes_of(disk, f"lost/{TIME}/{path.removeprefix(f'{DATA}/')}.new")
+    with pytest.raises(OSError, match="No space"):
+        repaired(stopped, disk)
+    disk.before = None
+    assert read_file(disk, path) == damaged
+    repaired(stopped, disk)
+    assert damaged in contents_of(disk).values(), "it is in lost/"
+    assert verify(disk, DATA).problems == []
+
+
+def test_a_repair_that_has_no_space_goes_on_later():
+    [_, _, (_, made, damaged)] = kinds_of_damage()
+    before = set(contents_of(damaged).values())
+    for number in itertools.count():
+        disk = damaged.fork()
+        failed = fill_at(disk, number)
+        with contextlib.suppress(OSError, TailraceError):
+            repaired(made, disk)
+        if not failed:
+            return
+        disk.before = None
+        repaired(made, disk)
+        assert verify(disk, DATA).problems == []
+        assert before <= set(contents_of(disk).values()), "nothing is deleted, only moved"
+
+
+def test_a_control_record_that_cannot_be_used_is_listed():
+    made = make_directory()
+    made.node.journal.append(RecordKind.FEED_CREATED, b"x" * 16, 0, b"{}")
+    made.stop()
+    assert any("FEED_CREATED" in finding.what for _, finding in verify(made.disk, DATA).problems)
+    repaired(made, made.disk)
+    assert [line["lost"] for line in index(made.disk)] == ["bytes"]
+    assert rows_of(made.start_on(made.disk)) == made.rows
+
+
+def test_a_journal_of_a_newer_version_is_left_to_it(stopped):
+    disk = stopped.disk.fork()
+    content = disk.content(journal_of(disk)[-1])
+    [*_, newest] = journal_files(disk, f"{DATA}/journal")
+    assert all(isinstance(item, RawRecord) for item in newest.items())
+    end, header = newest.facts.end, FileHeader.unpack(bytes(content[:FILE_HEADER_BYTES]))
+    record = pack_record(header.key, newest.number, end, end, 8, 99, 0, b"f" * 16, bytes(16), (0, 0), b"is newer")
+    content[end:] = record + b"is newer"
+    before = contents_of(disk)
+    with pytest.raises(NewerJournal, match="with the Tailrace that wrote it"):
+        repaired(stopped, disk)
+    assert contents_of(disk) == before
+
+
+def flip_record(disk, kind, number=-1):
+    """Damages the payload of one record of this kind; whether the record was there."""
+    headers = [
+        (file.path, item.header)
+        for file in journal_files(disk, f"{DATA}/journal")
+        for item in file.items()
+        if isinstance(item, RawRecord) and item.header.kind == kind
+    ]
+    path, header = headers[number]
+    disk.flip(path, 8 * (header.offset + RECORD_HEADER_BYTES + 3))
+
+
+def restarted():
+    """A directory whose node was killed: each partition has a second branch, which only the journal tells of."""
+    made = make_directory()
+    made.kill()
+    made.start()
+    for number in range(6):
+        made.write("orders", [(b"k%d" % i, b"w%d" % number) for i in range(8)])
+        made.write("log", [(b"l", b"w%d" % number)])
+    made.stop()
+    return made
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_branch_whose_record_is_lost_is_put_back(number):
+    made = restarted()
+    before = made.start_on(made.disk.fork())
+    disk = made.disk.fork()
+    flip_record(disk, RecordKind.FAILOVER_ENTRY, number)
+    outcome = repaired(made, disk)
+    node, missing = check_repaired(made, disk, outcome.lost.seqs)
+    assert not missing
+    for old, new in zip(before.feeds.partitions(), node.feeds.partitions(), strict=True):
+        assert {entry.branch for entry in old.log} <= {entry.branch for entry in new.log}
+
+
+def test_branches_of_a_history_that_was_renamed_leave_the_journal(stopped):
+    made = restarted()
+    disk, orders, _ = lose_a_block(made)
+    outcome = repaired(made, disk)
+    assert outcome.lost.seqs
+    node, _ = check_repaired(made, disk, outcome.lost.seqs)
+    new = node.feeds.of_id(orders.info.feed_id).partitions[0]
+    assert not {entry.branch for entry in orders.partitions[0].log} & {entry.branch for entry in new.log}
+
+
+def test_a_damaged_journal_does_not_bring_a_dropped_feed_back():
+    made = make_directory()
+    made.drop("log")
+    made.write("orders", [(b"k%d" % i, b"last") for i in range(8)])
+    made.stop()
+    disk = made.disk.fork()
+    flip_record(disk, RecordKind.BLOCK)
+    outcome = repaired(made, disk)
+    node, _ = check_repaired(made, disk, outcome.lost.seqs)
+    assert [feed.info.name for feed in node.feeds] == ["orders"]
+
+
+def test_what_nothing_is_known_of_goes_to_lost(stopped):
+    """A feed of which there is no FEED, no record and no manifest; and a partition that its feed does not have."""
+    disk = stopped.disk.fork()
+    node = stopped.start_on(stopped.disk.fork())
+    orders, log = (f"{DATA}/feeds/{node.feeds.named(name).info.feed_id.hex()}" for name in ("orders", "log"))
+    for path in files_of(disk):
+        if path.startswith(log) and path.endswith("MANIFEST"):
+            lose(disk, path)
+    disk.flip(f"{log}/FEED", 8 * 30)
+    disk.make_directory(f"{orders}/7")
+    for path in files_of(disk):
+        if path.startswith(f"{orders}/0/"):
+            copy_file(disk, path, path.replace(f"{orders}/0/", f"{orders}/7/"), Unwatched())
+    for path in journal_of(disk):
+        lose(disk, path)
+    outcome = repaired(stopped, disk)
+    assert any("nothing tells what it was" in action for action in outcome.actions)
+    assert any("the feed has no such partition" in action for action in outcome.actions)
+    assert verify(disk, DATA).problems == []
+    assert [feed.info.name for feed in stopped.start_on(disk).feeds] == ["orders"]
+
+
+def test_a_file_of_ages_that_is_damaged_is_moved(stopped):
+    disk = stopped.disk.fork()
+    disk.flip(f"{DATA}/UPTIME", 8 * 20)
+    outcome = repaired(stopped, disk)
+    assert any("ages count from the next start on" in action for action in outcome.actions)
+    assert disk.exists(f"{LOST}/UPTIME")
+
+
+def test_a_chain_of_which_manifest_and_a_segment_are_lost_has_a_gap():
+    made = make_directory()
+    made.flush("log")
+    made.stop()
+    log = made.start_on(made.disk.fork()).feeds.named("log").partitions[0]
+    assert len(log.chain.segments) > 1
+    disk = made.disk.fork()
+    first, *_, last = log.chain.segments
+    lose(disk, f"{first.path.rpartition('/')[0]}/MANIFEST")
+    lose(disk, first.path)
+    disk.flip(last.path, 8 * (64 + 96 + 3))
+    for path in journal_of(disk):
+        lose(disk, path)
+    outcome = repaired(made, disk)
+    node, missing = check_repaired(made, disk, outcome.lost.seqs)
+    assert missing
+    assert node.feeds.named("log").partitions[0].trim_seq == first.identity.last_seq
+
+
+def test_a_manifest_that_the_disk_cannot_read_is_made_anew(stopped):
+    disk = stopped.disk.fork()
+    manifest = next(path for path in files_of(disk) if path.endswith("0/MANIFEST"))
+
+    def before(name, path):
+        if name == "read_at" and path == manifest:
+            raise OSError(errno.EIO, "Input/output error", path)
+
+    disk.before = before
+    outcome = repaired(stopped, disk)
+    disk.before = None
+    assert any("a new manifest" in action for action in outcome.actions)
+    assert verify(disk, DATA).problems == []
+    check_repaired(stopped, disk, outcome.lost.seqs)
+
+
+def test_space_that_was_allocated_and_never_written_is_not_lost():
+    made = make_directory()
+    newest = journal_of(made.disk)[-1]
+    made.disk.content(newest).extend(bytes(64_000))
+    made.kill()
+    flip_record(made.disk, RecordKind.BLOCK, -2)
+    repaired(made, made.disk)
+    assert verify(made.disk, DATA).problems == []
+    assert all(line.get("bytes", 0) < 64_000 for line in index(made.disk))

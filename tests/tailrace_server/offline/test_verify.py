@@ -3,20 +3,21 @@ import random
 
 import pytest
 from tests.tailrace_server.made_directory import DATA, rows_of
-from tests.tailrace_server.offline.damage import check_repaired, files_of, make_directory, repaired
+from tests.tailrace_server.offline.damage import (
+    check_repaired,
+    contents_of,
+    files_of,
+    journal_of,
+    make_directory,
+    repaired,
+    segments_of,
+)
 
 from tailrace_server.host.disk import read_file
 from tailrace_server.identity import BadDirectory, load
 from tailrace_server.journal import DirectoryInUse
-from tailrace_server.manifest import FeedFile
+from tailrace_server.manifest import FeedFile, Manifest
 from tailrace_server.offline.verify import verify
-
-
-@pytest.fixture(scope="module")
-def stopped():
-    made = make_directory()
-    made.stop()
-    return made
 
 
 def problems(disk):
@@ -25,10 +26,10 @@ def problems(disk):
 
 def test_a_good_directory_has_no_problem_and_is_not_changed(stopped):
     disk = stopped.disk.fork()
-    before = {path: bytes(disk.names_now[path].content) for path in files_of(disk)}
+    before = contents_of(disk)
     report = verify(disk, DATA)
     assert report.problems == report.notes == []
-    assert {path: bytes(disk.names_now[path].content) for path in files_of(disk)} == before
+    assert contents_of(disk) == before
     kinds = {kind: files for kind, files, _, _ in report.kinds()}
     assert kinds.keys() == {"node", "uptime", "mark", "lock", "journal", "feed", "manifest", "segment"}
     assert kinds["feed"] == 2
@@ -75,7 +76,7 @@ def test_every_flip_is_found_or_in_bytes_that_do_not_count(stopped):
 
 def test_problems_name_the_file_the_place_and_what_they_mean(stopped):
     disk = stopped.disk.fork()
-    segment = next(path for path in files_of(disk) if path.endswith(".seg"))
+    segment = segments_of(disk)[0]
     disk.flip(segment, 8 * (64 + 96 + 3))
     found = problems(disk)
     place = segment.removeprefix(f"{DATA}/"), 64
@@ -89,7 +90,7 @@ def test_missing_files_are_found(stopped):
         disk.remove(path)
         is_optional = path.endswith(("/UPTIME", "/CLEAN"))
         # The journal is trimmed at its beginning, and what its oldest file said may have its home elsewhere.
-        is_oldest = path == min(p for p in files_of(stopped.disk) if "/journal/" in p)
+        is_oldest = path == journal_of(stopped.disk)[0]
         assert bool(problems(disk)) or is_optional or is_oldest, path
 
 
@@ -110,7 +111,7 @@ def test_leftovers_are_notes(stopped):
     directory = next(path for path in files_of(disk) if path.endswith("MANIFEST")).removesuffix("/MANIFEST")
     for path in (f"{directory}/x.new", f"{DATA}/journal/00000099.log.new", f"{DATA}/what"):
         disk.create(path).close()
-    segment = next(path for path in files_of(disk) if path.endswith(".seg"))
+    segment = segments_of(disk)[0]
     other = disk.create(f"{directory}/{'ab' * 16}.seg")
     other.write_at(0, (read_file(disk, segment),), len(read_file(disk, segment)))
     report = verify(disk, DATA)
@@ -161,10 +162,77 @@ def test_what_is_no_data_directory_is_refused_and_left_alone(memory_disk):
 
 def test_a_journal_that_ends_before_the_mark_of_a_clean_stop_says_is_a_problem(stopped):
     disk = stopped.disk.fork()
-    path = max(path for path in files_of(disk) if "/journal/" in path)
+    path = journal_of(disk)[-1]
     content = disk.content(path)
     del content[-8:]
     assert any("the journal ended at" in finding.what for _, finding in verify(disk, DATA).problems)
     outcome = repaired(stopped, disk)
     _, missing = check_repaired(stopped, disk, outcome.lost.seqs)
     assert missing, "the last block was in the record that was cut"
+
+
+@pytest.mark.parametrize("name", ["FEED", "MANIFEST"])
+def test_a_file_of_another_feed_is_a_problem(stopped, name):
+    disk = stopped.disk.fork()
+    one, *_, other = (path for path in files_of(disk) if path.endswith(name))
+    content = disk.content(one)
+    content[:] = disk.content(other)
+    assert any(finding.what.startswith("it is ") for finding in problems(disk).values())
+    outcome = repaired(stopped, disk)
+    assert verify(disk, DATA).problems == []
+    check_repaired(stopped, disk, outcome.lost.seqs)
+
+
+@pytest.mark.parametrize(("name", "told"), [("7", "the feed has 2 partitions"), ("1", "its hashes are not those")])
+def test_a_manifest_of_other_hashes_is_a_problem(stopped, name, told):
+    disk = stopped.disk.fork()
+    orders = stopped.start_on(stopped.disk.fork()).feeds.named("orders")
+    directory = f"{DATA}/feeds/{orders.info.feed_id.hex()}"
+    disk.make_directory(f"{directory}/{name}")
+    manifest = Manifest.decode(read_file(disk, f"{directory}/0/MANIFEST"), "")
+    content = manifest._replace(partition=int(name)).encode()
+    disk.create(f"{directory}/{name}/MANIFEST").write_at(0, (content,), len(content))
+    assert any(told in finding.what for finding in problems(disk).values())
+
+
+def test_what_is_no_feed_and_no_partition_is_passed_over(stopped):
+    disk = stopped.disk.fork()
+    orders = stopped.start_on(stopped.disk.fork()).feeds.named("orders")
+    disk.make_directory(f"{DATA}/feeds/x")
+    disk.make_directory(f"{DATA}/feeds/{orders.info.feed_id.hex()}/007")
+    assert verify(disk, DATA).problems == []
+
+
+def test_a_directory_of_a_feed_with_nothing_in_it_is_a_note(stopped):
+    disk = stopped.disk.fork()
+    disk.make_directory(f"{DATA}/feeds/{'ab' * 16}")
+    report = verify(disk, DATA)
+    assert report.problems == []
+    assert any("there is nothing in the directory" in finding.what for _, finding in report.notes)
+
+
+def test_a_segment_that_cannot_be_opened_is_a_problem(stopped):
+    disk = stopped.disk.fork()
+
+    segment, opened = segments_of(disk)[0], []
+
+    def before(name, path):
+        if name == "open" and path == segment:
+            opened.append(path)
+            if len(opened) == 2:  # the first is to know its size
+                raise OSError(errno.EACCES, "Permission denied", path)
+
+    disk.before = before
+    assert any("cannot be opened" in finding.what for finding in problems(disk).values())
+
+
+def test_blocks_of_a_feed_that_nothing_tells_of_are_a_problem():
+    made = make_directory()
+    made.create("late", 1)
+    made.write("late", [(b"k", bytes(3_000))])
+    made.node.journal._rotate()
+    made.write("late", [(b"k", b"v")])
+    made.stop()
+    for path in journal_of(made.disk)[:-1]:
+        made.disk.remove(path)
+    assert any("which is not known" in finding.what for finding in problems(made.disk).values())
