@@ -156,6 +156,9 @@ class MemoryFile:
         self._call("read_at")
         return bytes(self._inode.content[offset : offset + nbytes])
 
+    def read_cached(self, offset: int, nbytes: int) -> bytes:
+        return self.read_at(offset, nbytes)
+
     def write_at(self, offset: int, buffers, nbytes: int) -> None:
         data = b"".join(buffers)
         assert len(data) == nbytes

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tailrace.model import Version
 from tailrace_server.partition import Partition
+from tailrace_server.segment import Reads
 from tailrace_server.tree.key_index import OpenBlocks
 
 # An answer ends with the value that comes to this: with one of the largest size it still fits into a frame.
@@ -20,6 +21,7 @@ class Lookup:
         self._keys = keys
         self._partitions = partitions
         self._value_bytes = 0
+        self._reads = Reads()
 
     @property
     def is_done(self) -> bool:
@@ -32,13 +34,17 @@ class Lookup:
         return any(p.high_seq > p.durable_seq for p in set(self._partitions))
 
     def step(self, out_of_time: Callable[[], bool]) -> bool:
-        """Looks keys up until all is done (True), or ``out_of_time()`` (False: call it again)."""
+        """Looks keys up until all is done (True), or ``out_of_time()`` (False: call it again).
+
+        NotCached where it would have to wait for the disk: load it, and call it again. SegmentDamaged, UnknownFeed.
+        """
         opened = OpenBlocks()
         while not self.is_done:
             partition = self._partitions[len(self.items)]
             if not partition.keys.catch_up(partition.tree, out_of_time):
                 return False
-            found = partition.find(self._keys[len(self.items)], opened)
+            found = partition.find(self._keys[len(self.items)], opened, self._reads)
+            self._reads.forget()
             if found is None or found.value is None:
                 self.items.append(None)
             else:

@@ -33,11 +33,12 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.frames import written
 from tailrace_server.lookup import Lookup
 from tailrace_server.partition import CONDITIONS, Partition
-from tailrace_server.segment import SegmentDamaged
+from tailrace_server.segment import NotCached, Reads, SegmentDamaged
 from tailrace_server.stream_requests import on_barrier, on_credit, on_stream_close, on_stream_request
 
 if TYPE_CHECKING:
     from tailrace_server.connection import Connection
+    from tailrace_server.node import Node
 
 # A block that came in a chunk so many times larger is copied out of it: it would keep the whole chunk in memory.
 KEPT_SHARE_MAX = 1.1
@@ -135,15 +136,18 @@ def _on_write(connection: Connection, frame: Frame) -> None:
         return
     if block.header.rows != 1:
         raise ProtocolError("WRITE: a condition is for a block of one row")
+    reads = Reads()
     _wait(
         connection,
         frame.id,
         lambda out_of_time: partition.keys.catch_up(partition.tree, out_of_time),
-        lambda: _take(connection, frame.id, write, partition, block),
+        lambda: _take(connection, frame.id, write, partition, block, reads),
     )
 
 
-def _take(connection: Connection, id: int, write: Write, partition: Partition, block: Block) -> None:
+def _take(
+    connection: Connection, id: int, write: Write, partition: Partition, block: Block, reads: Reads | None = None
+) -> None:
     node, flags = connection.node, write.flags
     committer = node.committer
     if committer.failure is not None:
@@ -159,6 +163,7 @@ def _take(connection: Connection, id: int, write: Write, partition: Partition, b
             now=node.now,
             flags=flags,
             if_version=Version(partition.id, write.branch, write.seq) if flags & WriteFlag.IF_VERSION else None,
+            reads=reads,
         )
     except TailraceError as error:
         if not flags & CONDITIONS:
@@ -199,15 +204,22 @@ def _on_get(connection: Connection, frame: Frame) -> None:
 def _wait(connection: Connection, id: int, step: _Step, then: Callable[[], None]) -> None:
     """Runs ``then`` at once where one ``step`` is enough; else steps in a task, with the loop free in between.
 
-    Nothing happens between the last step and ``then``.
+    Nothing happens between the last step and ``then``. What either of them would have to wait for the disk for is read
+    in a thread, and both are tried again.
     """
-    if step(_out_of_time(connection)):
-        then()
-        return
+    missing = None
+    try:
+        if step(_out_of_time(connection)):
+            then()
+            return
+    except NotCached as error:
+        missing = error
     if connection.waiting_requests >= connection.node.config.limits.waiting_requests_max:
         raise Overloaded(f"{connection.waiting_requests} requests of this connection are waiting; wait for answers")
     connection.waiting_requests += 1
-    connection.nursery.start_soon(_step_until, connection, id, step, then)
+    if missing is not None:
+        _pin(connection.node, missing)
+    connection.nursery.start_soon(_step_until, connection, id, step, then, missing)
 
 
 def _out_of_time(connection: Connection) -> Callable[[], bool]:
@@ -217,14 +229,24 @@ def _out_of_time(connection: Connection) -> Callable[[], bool]:
     return lambda: clock.monotonic() >= deadline
 
 
-async def _step_until(connection: Connection, id: int, step: _Step, then: Callable[[], None]) -> None:
+async def _step_until(
+    connection: Connection, id: int, step: _Step, then: Callable[[], None], missing: NotCached | None
+) -> None:
     try:
         while True:
-            await trio.lowlevel.checkpoint()
+            if missing is None:
+                await trio.lowlevel.checkpoint()
+            else:
+                await _load(connection.node, missing)
             await connection.wait_for_room()
-            if step(_out_of_time(connection)):
-                break
-        then()
+            try:
+                if step(_out_of_time(connection)):
+                    then()
+                    break
+                missing = None
+            except NotCached as error:
+                missing = error
+                _pin(connection.node, missing)
     except ProtocolError as error:
         connection.fail(error)
     except TailraceError as error:
@@ -232,6 +254,21 @@ async def _step_until(connection: Connection, id: int, step: _Step, then: Callab
     finally:
         connection.waiting_requests -= 1
     connection.node.turn_ended()
+
+
+def _pin(node: Node, missing: NotCached) -> None:
+    """A segment that leaves its chain now stays open until ``_load`` has read what is missing."""
+    assert missing.segment is not None, "a segment says that it is its own"
+    node.pins.pin(missing.segment)
+
+
+async def _load(node: Node, missing: NotCached) -> None:
+    """Reads what is missing, of a segment that is pinned, and unpins it. SegmentDamaged."""
+    assert missing.segment is not None
+    try:
+        await node.host.workers.in_thread(missing.load)
+    finally:
+        node.pins.unpin(missing.segment)
 
 
 HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {

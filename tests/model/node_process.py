@@ -183,6 +183,11 @@ class MortalFile:
             assert not self._unsynced, "nothing reads what it has just written"
         return self._file.read_at(offset, nbytes)
 
+    def read_cached(self, offset, nbytes):
+        with self._lock:
+            assert not self._unsynced, "nothing reads what it has just written"
+        return self._file.read_cached(offset, nbytes)
+
     def size(self):
         with self._lock:
             assert not self._unsynced, "nothing measures what it has just written"

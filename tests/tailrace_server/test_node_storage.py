@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import errno
 import os
+import threading
 
 import pytest
 import trio
@@ -18,6 +19,7 @@ from tailrace.wire.messages import StreamEnd, StreamRequest, encode_number
 from tailrace.wire.opcodes import Opcode
 from tailrace_server import requests
 from tailrace_server.config import Storage
+from tailrace_server.host.disk import RealFile
 from tailrace_server.stream import partition_stream
 
 
@@ -209,6 +211,87 @@ async def test_hazard_18_look_up_and_append_are_one_step(running, feed, monkeypa
     assert sorted(key for key, _ in won) == [b"x", b"y", b"z"]
     for key, value in won:
         assert (await feed.get(key)).value == value
+
+
+@pytest.fixture
+def cold(monkeypatch):
+    """Nothing that a segment holds is in memory, until it has been read. Counts the reads that somebody waited for."""
+    waited = []
+    read_at = RealFile.read_at
+    monkeypatch.setattr(RealFile, "read_cached", lambda file, offset, nbytes: None)
+
+    def counted(file, offset, nbytes):
+        waited.append(threading.current_thread())
+        return read_at(file, offset, nbytes)
+
+    monkeypatch.setattr(RealFile, "read_at", counted)
+    return waited
+
+
+async def test_what_has_to_be_read_from_the_disk_is_read_in_a_thread(running, feed, cold):
+    node = running.node
+    Gate(node)
+    await fill(feed, 10)
+    await flush(node)
+    cold.clear()
+    version = (await feed.get(b"3")).version
+    assert [item is None for item in await feed.get_many([b"3", b"x", b"4"])] == [False, True, False]
+    with pytest.raises(VersionConflict):
+        await feed.put(b"3", b"v", if_absent=True)
+    assert (await feed.put(b"3", b"v", if_version=version)).seq > version.seq
+    assert await feed.delete(b"4") is not None
+    assert cold
+    assert threading.main_thread() not in cold, "the loop waits for no disk"
+
+
+async def test_a_disk_that_takes_its_time_holds_up_nobody_else(running, feed, cold, monkeypatch):
+    node = running.node
+    Gate(node)
+    await fill(feed, 10)
+    await flush(node)
+    gate, read_at = threading.Event(), RealFile.read_at
+    reading = []
+
+    def slow(file, offset, nbytes):
+        reading.append(offset)
+        assert gate.wait(20)
+        return read_at(file, offset, nbytes)
+
+    monkeypatch.setattr(RealFile, "read_at", slow)
+    found = []
+
+    async def get():
+        found.append(await feed.get(b"3"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(get)
+        await until(lambda: reading)
+        await feed.put(b"new", b"v")
+        assert (await feed.get(b"new")).value == b"v"
+        (segment,) = next(p for p in node.feeds.partitions() if node.routes([b"3"], 4) == [p.id]).chain.segments
+        node.pins.retire([segment])
+        assert node.pins.take_free() == [], "what is being read stays open"
+        assert not found
+        gate.set()
+    assert found[0].key == b"3"
+    assert node.pins.take_free() == [segment]
+
+
+async def test_damage_that_is_met_in_a_thread_is_told(running, feed, cold, monkeypatch):
+    node = running.node
+    Gate(node)
+    await fill(feed, 10)
+    await flush(node)
+
+    def broken(file, offset, nbytes):
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(RealFile, "read_at", broken)
+    for look_up in (feed.get(b"3"), feed.put(b"3", b"v", if_absent=True)):
+        with pytest.raises(tailrace.TailraceError, match="is damaged at offset"):
+            await look_up
+    assert not node.status()["healthy"]
+    await feed.put(b"3", b"v")
 
 
 # Damage

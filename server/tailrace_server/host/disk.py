@@ -27,6 +27,9 @@ TEMPORARY = ".new"
 
 _MACHINE_ID_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 
+# Linux since 4.14. Elsewhere such a read waits.
+_NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
+
 # Disk full, or the quota of the user who runs the node; both end when somebody frees space.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -54,6 +57,12 @@ class File(Protocol):
 
     def read_at(self, offset: int, nbytes: int) -> bytes:
         """``nbytes`` bytes from ``offset`` on; fewer only where the file ends."""
+
+    def read_cached(self, offset: int, nbytes: int) -> bytes | memoryview | None:
+        """As ``read_at``, without waiting for the disk: None where the bytes are not all in memory.
+
+        Where the system cannot tell they are read all the same.
+        """
 
     def write_at(self, offset: int, buffers: Sequence[Buffer], nbytes: int) -> None:
         """Write ``buffers``, which together hold ``nbytes``, one after the other at ``offset``, without joining them.
@@ -171,6 +180,21 @@ class RealFile:
 
     def read_at(self, offset: int, nbytes: int) -> bytes:
         return os.pread(self._fd, nbytes, offset)
+
+    def read_cached(self, offset: int, nbytes: int) -> bytes | memoryview | None:
+        buffer = bytearray(nbytes)
+        try:
+            count = os.preadv(self._fd, (buffer,), offset, _NO_WAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            return self.read_at(offset, nbytes)
+        if count == nbytes:
+            return memoryview(buffer)
+        # Either the rest is not in memory, or the file ends.
+        return self.read_at(offset, nbytes) if offset + nbytes > self.size() else None
 
     def write_at(self, offset: int, buffers: Sequence[Buffer], nbytes: int) -> None:
         written = os.pwritev(self._fd, buffers, offset)

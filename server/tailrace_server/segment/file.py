@@ -1,13 +1,18 @@
-"""A segment's file: reads that fail name the file and the place."""
+"""A segment's file: reads that fail name the file and the place, and reads on the loop do not wait for the disk."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tailrace_server.segment.errors import SegmentDamaged
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace_server.host.disk import Disk
+    from tailrace_server.segment.reader import Segment
+
+T = TypeVar("T", bytes, bytes | memoryview | None)
 
 
 class SegmentFile:
@@ -21,11 +26,18 @@ class SegmentFile:
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """``nbytes`` bytes from ``offset`` on. SegmentDamaged where they are not there, or the disk can't read them."""
+        return self._checked(self._file.read_at, offset, nbytes)
+
+    def read_cached(self, offset: int, nbytes: int) -> bytes | memoryview | None:
+        """As ``read``; None where the disk would have to be waited for."""
+        return self._checked(self._file.read_cached, offset, nbytes)
+
+    def _checked(self, read: Callable[[int, int], T], offset: int, nbytes: int) -> T:
         try:
-            data = self._file.read_at(offset, nbytes)
+            data = read(offset, nbytes)
         except OSError as error:  # EIO: the disk itself says that it lost something
             raise self.damaged(offset, f"the disk can't read it: {error.strerror}") from error
-        if len(data) != nbytes:
+        if data is not None and len(data) != nbytes:
             raise self.damaged(offset, f"{nbytes} bytes were expected here, the file ends after {len(data)}")
         return data
 
@@ -36,3 +48,47 @@ class SegmentFile:
     def close(self) -> None:
         """Close. May be called again."""
         self._file.close()
+
+
+class NotCached(Exception):
+    """A look-up needs bytes that are not in memory. Call ``load``, in a thread, and look up again."""
+
+    def __init__(self, reads: Reads, file: SegmentFile, offset: int, nbytes: int) -> None:
+        super().__init__(f"{nbytes} bytes at offset {offset} of {file.path} are not in memory")
+        self.segment: Segment | None = None  # whose file it is: to be pinned while it is read
+        self._reads = reads
+        self._place = file, offset, nbytes
+
+    def load(self) -> None:
+        """Reads them, for as long as the disk takes, and keeps them for the next try. SegmentDamaged."""
+        file, offset, nbytes = self._place
+        self._reads.loaded[self._place] = file.read(offset, nbytes)
+
+
+class Reads:
+    """What one look-up reads, without waiting for the disk: NotCached where it would have to.
+
+    What was loaded for it is kept until it is told to forget, so that each try comes further than the one before,
+    however short of memory the machine is.
+    """
+
+    def __init__(self) -> None:
+        self.loaded: dict[tuple[SegmentFile, int, int], bytes] = {}
+
+    def read(self, file: SegmentFile, offset: int, nbytes: int) -> bytes | memoryview:
+        """``nbytes`` bytes of ``file`` from ``offset`` on. NotCached, SegmentDamaged."""
+        data: bytes | memoryview | None = self.loaded.get((file, offset, nbytes)) if self.loaded else None
+        if data is None:
+            data = file.read_cached(offset, nbytes)
+        if data is None:
+            raise NotCached(self, file, offset, nbytes)
+        return data
+
+    def forget(self) -> None:
+        """The look-up has ended."""
+        self.loaded.clear()
+
+
+def read_by(reads: Reads | None, file: SegmentFile, offset: int, nbytes: int) -> bytes | memoryview:
+    """``nbytes`` bytes of ``file`` from ``offset`` on, by ``reads``; None waits for the disk. SegmentDamaged."""
+    return file.read(offset, nbytes) if reads is None else reads.read(file, offset, nbytes)

@@ -23,6 +23,50 @@ def disk_and_directory(request, tmp_path, memory_disk):
     return disk, "/data"
 
 
+def test_what_is_in_memory_is_read_without_waiting(disk_and_directory):
+    disk, directory = disk_and_directory
+    file = disk.create(directory + "/a")
+    file.write_at(0, (b"abcdef",), 6)
+    assert file.read_cached(1, 3) == b"bcd"
+    assert file.read_cached(4, 100) == b"ef", "as read_at where the file ends"
+    assert file.read_cached(100, 5) == b""
+    file.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (BlockingIOError(errno.EAGAIN, "not there"), None),
+        (OSError(errno.EOPNOTSUPP, "not on this file system"), b"bcd"),
+        (2, None),  # the rest is not there
+    ],
+)
+def test_what_the_disk_would_have_to_be_waited_for_is_not_read(tmp_path, monkeypatch, answer, expected):
+    file = RealDisk().create(str(tmp_path / "a"))
+    file.write_at(0, (b"abcdef",), 6)
+
+    def preadv(descriptor, buffers, offset, flags):
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert file.read_cached(1, 3) == expected
+    file.close()
+
+
+def test_a_disk_that_cannot_read_says_so_also_without_waiting(tmp_path, monkeypatch):
+    file = RealDisk().create(str(tmp_path / "a"))
+
+    def preadv(descriptor, buffers, offset, flags):
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    with pytest.raises(OSError, match="broken"):
+        file.read_cached(0, 3)
+    file.close()
+
+
 def test_writes_at_an_offset_and_reads_back(disk_and_directory):
     disk, directory = disk_and_directory
     file = disk.create(directory + "/a")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tailrace.hashing import key_hash
 from tailrace_server.blocks import Found
-from tailrace_server.segment import Segment, SegmentDamaged
+from tailrace_server.segment import NotCached, Reads, Segment, SegmentDamaged
 
 KEYS = [b"a", b"b", b"ab", b"c" * 100, b"never written"]
 HASHES = {"real": key_hash, "one": lambda key: 7, "two": lambda key: 2**63 + len(key) % 2}
@@ -133,6 +133,47 @@ def test_a_block_is_read_once_for_all_its_rows_of_a_hash(one_file, written, bloc
     assert segment.find(b"0", 7) == Found(1, 0, b"")
     assert disk.reads - before == 2
     segment.close()
+    segment.close()
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_what_is_not_in_memory_is_loaded_once(one_file, written, block_of):
+    rows = [(b"%d" % number, b"v%d" % number, number + 1, 0) for number in range(200)]
+    disk = one_file(written([block_of(rows[:100]), block_of(rows[100:])]))
+    segment = Segment.open(disk, "a.seg")
+    for key in (b"7", b"150", b"never written"):
+        expected = segment.find(key, key_hash(key))
+        before = disk.reads
+        assert segment.find(key, key_hash(key), Reads()) == expected
+        needed, before = disk.reads - before, disk.reads
+        disk.cached, reads, loads, segments = False, Reads(), 0, set()
+        while True:
+            try:
+                found = segment.find(key, key_hash(key), reads)
+                break
+            except NotCached as missing:
+                missing.load()
+                segments.add(missing.segment)
+                loads += 1
+        assert found == expected
+        assert segments <= {segment}
+        assert loads == needed == disk.reads - before, "nothing is read twice, whatever memory forgets"
+        reads.forget()
+        with pytest.raises(NotCached):
+            segment.find(key, key_hash(key), reads)
+        disk.cached = True
+    segment.close()
+
+
+def test_what_is_loaded_may_be_damaged(one_file, written, block_of):
+    disk = one_file(written([block_of([(b"a", b"1", 1, 1)])]))
+    segment = Segment.open(disk, "a.seg")
+    disk.cached = False
+    with pytest.raises(NotCached) as caught:
+        segment.find(b"a", key_hash(b"a"), Reads())
+    disk.bad = range(len(disk.data))
+    with pytest.raises(SegmentDamaged, match="the disk can't read it"):
+        caught.value.load()
     segment.close()
 
 
