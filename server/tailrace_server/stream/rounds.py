@@ -207,6 +207,7 @@ class Rounds:
         """One slice of a stream's snapshot; the bytes that it took."""
         if not stream.in_snapshot and not self._start_snapshot(stream):
             return 0
+        self._last_turn = stream.key
         taken = 0
         while taken < SLICE_BYTES and (block := stream.next_block()) is not None:
             taken += self._send_block(stream, block)
@@ -214,7 +215,6 @@ class Rounds:
                 self._interrupted = stream  # its turn goes on where the consumer grants more
                 self._load_next(stream)
                 return taken
-        self._last_turn = stream.key
         if stream.all_sent:
             self._end_snapshot(stream)
         self._load_next(stream)

@@ -100,6 +100,19 @@ def test_a_turn_that_a_full_window_interrupts_goes_on_first(connection, partitio
         assert read_all() == expected
 
 
+def test_a_pass_goes_on_behind_a_stream_that_was_closed_in_its_turn(connection, partitions, read_all):
+    connection.window_bytes = 1
+    partitions[2].write()
+    partitions[2].write()
+    assert read_all() == [(START, 3), (BLOCK, 3)]
+    for id in (0, 3):
+        partitions[id].write()
+    connection.close(3, EndReason.CLOSED)
+    for expected in ([("STREAM_END", 3)], whole(4), [COMPLETE, *whole(1)], [COMPLETE]):
+        assert read_all() == expected
+        connection.credit(1 << 20)
+
+
 def test_an_end_and_a_barrier_leave_though_the_window_is_full(connection, partitions, read_all):
     connection.window_bytes = 1
     partitions[1].write()
