@@ -2,10 +2,13 @@
 
 bulk ── rest ── writes alone ── bulk ── writes, while the node folds ── rest ── ...
 bare append and fdatasync, alone ── the same beside a bare writer
+
+The node's writes take turns with bare appends to a file beside its own: what a neighbour of the machine does, both get.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -20,43 +23,46 @@ from _storage.server import Server, at_rest
 
 _FEED = "beside"
 _LEVELS = ("disk", "memory")
+_BARE = "bare"
 # Enough that the p99 has ten above it.
 _WRITES_MIN = 1_000
 _WRITE_SECONDS_MAX = 20.0
 _TURN = 25
 _RECORD_BYTES = 320  # what a single put is in the journal
+_RECORD = os.urandom(_RECORD_BYTES)
+_ALLOCATE_BYTES = 4 << 20  # as the journal does it
 
 
 class _Found:
     """Microseconds of each write by level, alone and beside a compaction, of one repeat."""
 
     def __init__(self) -> None:
-        self.alone: dict[str, list[float]] = {level: [] for level in _LEVELS}
-        self.beside: dict[str, list[float]] = {level: [] for level in _LEVELS}
+        self.alone: dict[str, list[float]] = {level: [] for level in (*_LEVELS, _BARE)}
+        self.beside: dict[str, list[float]] = {level: [] for level in (*_LEVELS, _BARE)}
         self.compaction_rate = 0.0
 
 
 async def latency(folder: Path, log: Path, rows: Rows, count: int, repeats: int = 3) -> list[Line]:
     """p99 of writes with and without a compaction of about ``count`` rows, medians of ``repeats``."""
     found: list[_Found] = []
-    with Server(folder / "node", log) as server:
+    with Server(folder / "node", log) as server, contextlib.closing(_BareFile(folder / "turns")) as bare_file:
         async with tailrace.connect(server.address) as client:
             await client.create_feed(_FEED, partitions=1)
             for _ in range(repeats):
                 one = _Found()
                 await _fill(client, rows, count)
                 await at_rest(client, server)
-                await _write(client, server, one.alone, beside=False)
+                await _write(client, server, bare_file, one.alone, beside=False)
                 await _fill(client, rows, count)
-                one.compaction_rate = await _write(client, server, one.beside, beside=True)
+                one.compaction_rate = await _write(client, server, bare_file, one.beside, beside=True)
                 found.append(one)
         server.stop()
     rate = median([one.compaction_rate for one in found])
     bare = [_bare(folder, rate) for _ in range(repeats)]
     bare_alone, bare_beside = median([p99(alone) for alone, _ in bare]), median([p99(beside) for _, beside in bare])
-    disk, memory = (
+    disk, memory, turns = (
         (median([p99(one.alone[level]) for one in found]), median([p99(one.beside[level]) for one in found]))
-        for level in _LEVELS
+        for level in (*_LEVELS, _BARE)
     )
     return [
         Line("a compaction writes meanwhile", rate / 2**20, "MiB/s"),
@@ -71,6 +77,10 @@ async def latency(folder: Path, log: Path, rows: Rows, count: int, repeats: int 
         Line("bare append and fdatasync, p99, alone", bare_alone, "µs"),
         Line("bare append and fdatasync, p99, beside a writer", bare_beside, "µs"),
         Line("level disk / bare, both beside", disk[1] / bare_beside, most=1.5),
+        Line("bare, in turns with the node's writes, p99, alone", turns[0], "µs"),
+        Line("bare, in turns with the node's writes, p99, beside a compaction", turns[1], "µs"),
+        Line("level disk / bare, in turns, alone", disk[0] / turns[0]),
+        Line("level disk / bare, in turns, beside a compaction", disk[1] / turns[1]),
     ]
 
 
@@ -80,7 +90,9 @@ async def _fill(client: tailrace.Client, rows: Rows, count: int) -> None:
             await writer.write(batch)
 
 
-async def _write(client: tailrace.Client, server: Server, times: dict[str, list[float]], *, beside: bool) -> float:
+async def _write(
+    client: tailrace.Client, server: Server, bare: _BareFile, times: dict[str, list[float]], *, beside: bool
+) -> float:
     """Writes one at a time, the levels in turns; what comes while no compaction runs does not count ``beside`` one.
 
     The bytes a second that compactions wrote meanwhile.
@@ -89,12 +101,15 @@ async def _write(client: tailrace.Client, server: Server, times: dict[str, list[
     begin = time.perf_counter()
     seen: dict[int, list[tuple[float, int]]] = {}  # when, and how much it had written by then
     while time.perf_counter() - begin < _WRITE_SECONDS_MAX:
-        for level in _LEVELS:
+        for level in times:
             before = server.compactions
             turn: list[float] = []
             for number in range(_TURN):
                 start = time.perf_counter_ns()
-                await feed.put(key_of(number), value, level=level)
+                if level == _BARE:
+                    bare.append()
+                else:
+                    await feed.put(key_of(number), value, level=level)
                 turn.append((time.perf_counter_ns() - start) / 1000)
             if not beside or set(before) & set(server.compactions):
                 times[level] += turn
@@ -118,14 +133,29 @@ def _bare(folder: Path, rate: float) -> tuple[list[float], list[float]]:
 
 
 def _appends(path: Path) -> list[float]:
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_TRUNC)
-    os.posix_fallocate(descriptor, 0, _WRITES_MIN * _RECORD_BYTES)
     times: list[float] = []
-    for number in range(_WRITES_MIN):
-        record = os.urandom(_RECORD_BYTES)
-        start = time.perf_counter_ns()
-        os.pwrite(descriptor, record, number * _RECORD_BYTES)
-        os.fdatasync(descriptor)
-        times.append((time.perf_counter_ns() - start) / 1000)
-    os.close(descriptor)
+    with contextlib.closing(_BareFile(path)) as file:
+        for _ in range(_WRITES_MIN):
+            start = time.perf_counter_ns()
+            file.append()
+            times.append((time.perf_counter_ns() - start) / 1000)
     return times
+
+
+class _BareFile:
+    """What is appended to it is durable at once, in space that was allocated before."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_TRUNC)
+        self._end = self._allocated = 0
+
+    def append(self) -> None:
+        if self._end + _RECORD_BYTES > self._allocated:
+            os.posix_fallocate(self._descriptor, self._allocated, _ALLOCATE_BYTES)
+            self._allocated += _ALLOCATE_BYTES
+        os.pwrite(self._descriptor, _RECORD, self._end)
+        os.fdatasync(self._descriptor)
+        self._end += _RECORD_BYTES
+
+    def close(self) -> None:
+        os.close(self._descriptor)
