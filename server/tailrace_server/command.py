@@ -24,6 +24,7 @@ import typer
 from tailrace.cli.errors import CommandFailed, WrongUsage, alone
 from tailrace_server.config import Config
 from tailrace_server.doors import parse_door, show_door
+from tailrace_server.host.allocator import keep_freed_memory
 from tailrace_server.host.disk import is_no_space
 from tailrace_server.node import Node
 from tailrace_server.start import open_node
@@ -91,6 +92,7 @@ def serve(
     config = Config(data, *doors, restored=restored)
     _set_up_logging(log_level)
     _raise_descriptor_limit()
+    keep_freed_memory()
     try:
         with _sigterm_as_sigint():
             trio.run(_serve, config, frozenset(ws_origin or ()))
