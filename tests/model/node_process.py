@@ -21,9 +21,10 @@ from typing import NamedTuple
 
 from tailrace import cli
 from tailrace.model import Level
-from tailrace_server import command, node
+from tailrace_server import command, node, start
 from tailrace_server.config import Config, Storage
 from tailrace_server.host.disk import RealDisk, RealFile
+from tailrace_server.host.host import Host
 from tailrace_server.intake.committer import Committer
 from tailrace_server.intake.producers import Decision, ProducerTable, Verdict
 from tailrace_server.journal import RecordKind, Recovered
@@ -238,11 +239,11 @@ def shown_before_fsync() -> None:
 
 
 def no_new_branch() -> None:
-    node.why_unclean = lambda taken, journal_end, partitions: None
+    start.why_unclean = lambda taken, journal_end, partitions: None
 
 
 def last_block_forgotten() -> None:
-    open_journal = node.open_journal
+    open_journal = start.open_journal
 
     def forgetful(*args, **kwargs):
         journal, recovered = open_journal(*args, **kwargs)
@@ -252,11 +253,11 @@ def last_block_forgotten() -> None:
             del records[blocks[-1]]
         return journal, Recovered(**{**recovered._asdict(), "records": records})
 
-    node.open_journal = forgetful
+    start.open_journal = forgetful
 
 
 def conditions_not_checked() -> None:
-    Partition._holds = lambda self, block, flags, if_version: True
+    Partition._holds = lambda self, *args: True
 
 
 BUGS = {
@@ -300,7 +301,7 @@ async def open_mortal(orders: Orders, config: Config):
             reserve_bytes=256 * 1024,
         )
         config = dataclasses.replace(config, storage=storage)
-    async with node.open_node(config, node.Host(disk=MortalDisk(death, forgets=orders.forgets))) as opened:
+    async with start.open_node(config, Host(disk=MortalDisk(death, forgets=orders.forgets))) as opened:
         yield opened
         if orders.dies_at_stop:
             death.count_anew(orders.dies_at_stop)
