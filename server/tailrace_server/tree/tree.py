@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from operator import itemgetter
 from typing import NamedTuple
 
 from pyrsistent import PVector, pvector
@@ -26,6 +27,7 @@ from tailrace_server.tree.memory import BLOCK_OBJECT_BYTES, HEADER_OBJECT_BYTES,
 
 CHUNK_BLOCKS_MAX = 64
 
+_FIRST_SEQ_OF_CHUNK = itemgetter(Chunk._fields.index("first_seq"))
 _BYTES_WITH_OWN_BODY = BLOCK_OBJECT_BYTES + HEADER_BYTES
 _NOTHING_AGED = Aging()
 
@@ -213,14 +215,7 @@ class Tree:
 
     def _chunk_at(self, seq: int) -> int:
         """Index of the last chunk that begins at or below ``seq``; -1 where all begin above it."""
-        low, high = 0, len(self._chunks)
-        while low < high:
-            middle = (low + high) // 2
-            if self._chunks[middle].first_seq <= seq:
-                low = middle + 1
-            else:
-                high = middle
-        return low - 1
+        return bisect_right(self._chunks, seq, key=_FIRST_SEQ_OF_CHUNK) - 1
 
     def find(self, seq: int) -> Block | None:
         """The block that holds ``seq``, or None."""
