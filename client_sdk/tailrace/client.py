@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -13,11 +13,12 @@ from tailrace.block import Block
 from tailrace.consuming.session import Wanted
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.feed import Feed
+from tailrace.host import Host
 from tailrace.lifetime import Lifetime
-from tailrace.link import Connect, RequestLink, connect_tcp
+from tailrace.link import RequestLink
 from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
 from tailrace.replies import feed_info, node_status, resolved
-from tailrace.requests.lane import Done, Lane, Lanes
+from tailrace.requests.lane import Done, Lane, Lanes, random_producer_id
 from tailrace.requests.session import RequestSession
 from tailrace.stream import Stream
 from tailrace.wire.messages import Hello
@@ -67,17 +68,23 @@ class Client:
         name: str | None = None,
         connect_timeout: float = 10.0,
         retry_for: float = 30.0,
-        connect: Connect = connect_tcp,
+        host: Host | None = None,
     ) -> None:
         self._addresses = parse_url(url)
         self._hello = Hello(name=name or "", token=token)
-        self._connect = connect
+        self.host = host = Host() if host is None else host
         self._connect_timeout_s = connect_timeout
         self._retry_for_s = retry_for
-        self._session = RequestSession(self._hello, trio.current_time)
-        self._link = RequestLink(self._session, self._addresses, connect=connect, connect_timeout_s=connect_timeout)
+        self._session = RequestSession(self._hello, trio.current_time, host.random.random)
+        self._link = RequestLink(
+            self._session,
+            self._addresses,
+            connect=host.connect,
+            connect_timeout_s=connect_timeout,
+            jitter=host.random.random,
+        )
         self._lifetime = Lifetime()
-        self.lanes = Lanes()
+        self.lanes = Lanes(partial(random_producer_id, host.random))
 
     async def __aenter__(self) -> Client:
         """Connects. Raises Unreachable where no node has answered within ``connect_timeout`` seconds, or Forbidden."""
@@ -129,7 +136,7 @@ class Client:
         """
         value = {
             "name": name,
-            "feed_id": secrets.token_hex(16),
+            "feed_id": self.host.random.randbytes(16).hex(),
             "partitions": partitions,
             "keyspace": keyspace,
             "retention": retention,
@@ -230,7 +237,7 @@ class Client:
             self._addresses,
             self._hello._replace(window_bytes=window_bytes),
             wanted,
-            connect=self._connect,
+            host=self.host,
             connect_timeout_s=self._connect_timeout_s,
             retry_for_s=self._retry_for_s,
         )
@@ -243,11 +250,13 @@ def connect(
     name: str | None = None,
     connect_timeout: float = 10.0,
     retry_for: float = 30.0,
+    host: Host | None = None,
 ) -> Client:
     """A client, an async context manager.
 
     ``url``: ``tailrace://HOST:PORT[,HOST:PORT...]``. ``name`` is shown in the node's status. Entering connects, within
-    ``connect_timeout`` seconds; then every call retries for ``retry_for`` seconds what may succeed later.
+    ``connect_timeout`` seconds; then every call retries for ``retry_for`` seconds what may succeed later. ``host`` is
+    what a simulator hands over (`tailrace.host`), and nobody else.
     Raises ValueError for a bad URL; on entering Unreachable, Forbidden, ProtocolError.
     """
-    return Client(url, token=token, name=name, connect_timeout=connect_timeout, retry_for=retry_for)
+    return Client(url, token=token, name=name, connect_timeout=connect_timeout, retry_for=retry_for, host=host)

@@ -33,6 +33,7 @@ from tailrace.writer import Writer
 if TYPE_CHECKING:
     from tailrace.client import Client
     from tailrace.follower import Follower
+    from tailrace.host import Host
     from tailrace.indexes import Index
 
 
@@ -219,6 +220,11 @@ class Feed:
         return [partition_info(partition) for partition in value["partitions"]]
 
     # For the writer and the follower
+
+    @property
+    def host(self) -> Host:
+        """What the client runs on."""
+        return self._client.host
 
     async def resolve(self) -> Resolved:
         """Id and number of partitions, asked for once. Raises UnknownFeed."""

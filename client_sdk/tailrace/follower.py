@@ -20,7 +20,6 @@ from tailrace.indexes import AppliedMutation, Index
 from tailrace.lifetime import Lifetime
 from tailrace.model import EndReason, Version
 from tailrace.position import Position, Positions
-from tailrace.worker_thread import WorkerThread
 
 if TYPE_CHECKING:
     from tailrace.feed import Feed
@@ -37,7 +36,7 @@ class Follower:
         self._feed = feed
         self._index = index
         self._visibility = visibility
-        self._thread = WorkerThread(f"tailrace index of {feed.name}")
+        self._thread = feed.host.worker(f"tailrace index of {feed.name}")
         self._lifetime = Lifetime()
         self._pending: list[Mutations | Rollback] = []
         self._pending_rows = self._pending_bytes = 0

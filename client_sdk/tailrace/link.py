@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import trio
@@ -74,10 +75,12 @@ class RequestLink:
         *,
         connect: Connect = connect_tcp,
         connect_timeout_s: float = 10.0,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._session = session
         self._addresses = addresses
         self._connect = connect
+        self._jitter = jitter
         # Where the first address is dead, there has to be time for the others.
         self._try_seconds = connect_timeout_s / len(addresses)
         self._transport: Transport | None = None
@@ -119,7 +122,7 @@ class RequestLink:
             if isinstance(error, Forbidden) or (isinstance(error, ProtocolError) and not greeted):
                 raise error
             tries += 1
-            await trio.sleep(backoff_seconds(tries))
+            await trio.sleep(backoff_seconds(tries, self._jitter))
 
     async def _use(self, transport: Transport) -> None:
         self._transport = transport

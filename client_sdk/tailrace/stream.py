@@ -12,8 +12,9 @@ from tailrace.backoff import backoff_seconds
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.session import ConsumerSession, Event, Wanted
 from tailrace.errors import Forbidden, StreamEnded, TailraceError, Unreachable
+from tailrace.host import Host
 from tailrace.lifetime import Lifetime
-from tailrace.link import SILENT_INTERVALS_MAX, Connect, Silence
+from tailrace.link import SILENT_INTERVALS_MAX, Silence
 from tailrace.model import EndReason
 from tailrace.position import Positions
 from tailrace.transport import Transport
@@ -34,13 +35,13 @@ class Stream:
         hello: Hello,
         wanted: Wanted,
         *,
-        connect: Connect,
+        host: Host,
         connect_timeout_s: float,
         retry_for_s: float,
     ) -> None:
         self._addresses = addresses
-        self._session = ConsumerSession(hello, wanted, trio.current_time)
-        self._connect = connect
+        self._session = ConsumerSession(hello, wanted, trio.current_time, host.random.random)
+        self._host = host
         self._connect_timeout_s = connect_timeout_s
         self._retry_for_s = retry_for_s
         self._lifetime = Lifetime()
@@ -198,10 +199,10 @@ class Stream:
 
     async def _reconnect(self) -> None:
         if self._tries:
-            await trio.sleep(backoff_seconds(self._tries))
+            await trio.sleep(backoff_seconds(self._tries, self._host.random.random))
         address = self._addresses[self._tries % len(self._addresses)]
         with trio.move_on_after(self._connect_timeout_s) as scope:
-            self._transport = await self._connect(address)
+            self._transport = await self._host.connect(address)
         if scope.cancelled_caught:
             raise Unreachable(f"cannot connect to {address}: no answer within {self._connect_timeout_s:g} s")
         assert self._transport is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -126,7 +127,8 @@ class Writer:
     def _lane(self, partition: int) -> Lane:
         lane = self._lanes.get(partition)
         if lane is None:
-            lane = Lane(self._resolved.feed_id, partition, random_producer_id, self._outcome.lost)
+            new_producer_id = partial(random_producer_id, self._feed.host.random)
+            lane = Lane(self._resolved.feed_id, partition, new_producer_id, self._outcome.lost)
             self._lanes[partition] = lane
         return lane
 

@@ -104,7 +104,7 @@ class Node:
         self.compactor.on_damage = self.found_damage
         self.flusher.on_flushed = self._flushed
         self.damages: dict[str, str] = {}  # segments that were found damaged, and what was said of them
-        self.committer = Committer(journal, host.clock)
+        self.committer = Committer(journal, host.clock, host.workers)
         self.committer.on_committed = self._committed
         self.connections: dict[Connection, None] = {}
         self.to_flush: dict[Connection, None] = {}

@@ -40,9 +40,9 @@ async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[N
     lock: Lock = lock_directory(host.disk, config.data)
     try:
         node = recover(config, host)
-        # What was recovered lives long: it is kept out of every later collection.
-        gc.collect()
-        gc.freeze()
+        if host.owns_process:  # what was recovered lives long: it is kept out of every later collection
+            gc.collect()
+            gc.freeze()
         try:
             listener = await host.network.listen(*config.listen)
             node.listening = listener.address

@@ -83,6 +83,8 @@ class InlineWorkers:
         await trio.lowlevel.checkpoint()
         return function()
 
+    in_own_thread = in_thread
+
     async def compact(self, task, rate):
         await trio.lowlevel.checkpoint()
         try:

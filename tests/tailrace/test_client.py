@@ -4,6 +4,7 @@ import trio
 import tailrace
 from tailrace.client import Client
 from tailrace.errors import ProtocolError
+from tailrace.host import Host
 from tailrace.link import connect_tcp
 
 
@@ -145,7 +146,7 @@ async def test_a_node_that_speaks_another_version(running):
         return transport
 
     with pytest.raises(ProtocolError):
-        async with Client(running.url, connect=connect_garbled):
+        async with Client(running.url, host=Host(connect=connect_garbled)):
             raise AssertionError("it was let in")
 
 

@@ -9,6 +9,7 @@ import trio
 
 import tailrace
 from tailrace.client import Client
+from tailrace.host import Host
 from tailrace.indexes import MemoryIndex
 from tailrace.lifetime import Lifetime
 from tailrace.link import connect_tcp
@@ -55,7 +56,7 @@ async def connect(running, feed):
             raise BackgroundError
         return await connect_tcp(address)
 
-    yield Client(running.url, connect=connect_once), running.cut_connections
+    yield Client(running.url, host=Host(connect=connect_once)), running.cut_connections
 
 
 @contextlib.asynccontextmanager
@@ -91,7 +92,7 @@ async def consume(running, feed):
             transport.run = run
         return transport
 
-    async with Client(running.url, connect=connect_breakable) as client:
+    async with Client(running.url, host=Host(connect=connect_breakable)) as client:
         yield client.feed(feed.name).consume(), broken.set
 
 

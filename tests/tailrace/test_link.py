@@ -9,6 +9,7 @@ import trio
 import tailrace
 from tailrace.client import Client
 from tailrace.errors import ProtocolError
+from tailrace.host import Host
 from tailrace.link import Silence, connect_tcp
 from tailrace.model import Level
 from tailrace.wire.messages import Get
@@ -105,7 +106,7 @@ class Muted:
 async def test_a_node_that_says_nothing_is_left(running):
     """The request goes to another connection as soon as the silence is noticed, and not after its time is up."""
     network = Muted()
-    async with Client(running.url, connect=network.connect) as client:
+    async with Client(running.url, host=Host(connect=network.connect)) as client:
         feed = await client.create_feed("orders", partitions=2)
         await feed.put(b"k", b"1")
         network.muted = True
@@ -127,7 +128,7 @@ async def test_a_stream_leaves_a_node_that_says_nothing(running, feed):
         return await (connect_tcp(address) if connects == 1 else network.connect(address))
 
     seqs = []
-    async with Client(running.url, connect=connect) as client, client.feed("orders").consume() as stream:
+    async with Client(running.url, host=Host(connect=connect)) as client, client.feed("orders").consume() as stream:
         async for event in stream:
             if isinstance(event, tailrace.Mutations):
                 seqs += event.seqs()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +44,13 @@ _MAP_ID = 0xFFFFFFFF  # the request for the partition map; streams have the ids 
 class ConsumerSession:
     """See the module. Times are monotonic seconds of the shell's clock."""
 
-    def __init__(self, hello: Hello, wanted: Wanted, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        hello: Hello,
+        wanted: Wanted,
+        clock: Callable[[], float],
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
         self._hello = hello
         self._wanted = wanted
         self._decoder = FrameDecoder()
@@ -65,7 +72,7 @@ class ConsumerSession:
             self._handled = dict(wanted.since)
         # Once a stream has stopped, an answer to a barrier that was sent before counts for nothing: the node may have
         # given it because it had no such stream any more.
-        self._streams = PartitionStreams(wanted, clock, self._handled, self._sent_barriers.clear)
+        self._streams = PartitionStreams(wanted, clock, self._handled, self._sent_barriers.clear, jitter)
 
     # The link
 

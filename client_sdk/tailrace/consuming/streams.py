@@ -10,6 +10,7 @@ Every end of a stream leads to another request but those in ``FINAL``. Source: d
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, NoReturn
 
@@ -80,11 +81,13 @@ class PartitionStreams:
         clock: Callable[[], float],
         handled: dict[int, Position],
         on_stopped: Callable[[], None],
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._wanted = wanted
         self._clock = clock
         self._handled = handled
         self._on_stopped = on_stopped
+        self._jitter = jitter
         self._partitions: dict[int, ConsumedPartition] = {}
         self._by_stream: dict[int, ConsumedPartition] = {}
         self._waiting: dict[int, ConsumedPartition] = {}  # those to be asked for, by id
@@ -298,7 +301,7 @@ class PartitionStreams:
 
     def _try_again(self, partition: ConsumedPartition, reason: str) -> None:
         partition.tries += 1
-        self._wait(partition, reason, self._clock() + backoff_seconds(partition.tries))
+        self._wait(partition, reason, self._clock() + backoff_seconds(partition.tries, self._jitter))
 
     def _wait(self, partition: ConsumedPartition, reason: str, retry_at: float) -> None:
         self._by_stream.pop(partition.stream_id, None)

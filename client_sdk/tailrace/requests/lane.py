@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import collections
 import enum
-import secrets
+import random
 from collections.abc import Callable
 
 from tailrace.block import Block
@@ -261,11 +261,18 @@ class Lanes(dict[tuple[bytes, int], Lane]):
     Losses are not reported: put, delete and write give their own version, as it was.
     """
 
+    def __init__(self, new_producer_id: Callable[[], int] | None = None) -> None:
+        super().__init__()
+        self._new_producer_id = random_producer_id if new_producer_id is None else new_producer_id
+
     def __missing__(self, key: tuple[bytes, int]) -> Lane:
-        lane = self[key] = Lane(*key, random_producer_id)
+        lane = self[key] = Lane(*key, self._new_producer_id)
         return lane
 
 
-def random_producer_id() -> int:
+_system_random = random.SystemRandom()
+
+
+def random_producer_id(source: random.Random = _system_random) -> int:
     """A new producer's id: 64 random bits, never 0."""
-    return secrets.randbits(64) or 1
+    return source.getrandbits(64) or 1

@@ -11,6 +11,7 @@ client chose), and writes carry producer numbers.
 from __future__ import annotations
 
 import enum
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -69,11 +70,12 @@ class Request:
 
 
 class RequestSession:
-    """See the module. All times are monotonic seconds of the shell's clock."""
+    """See the module. All times are monotonic seconds of the shell's clock; ``jitter`` spreads retries (backoff.py)."""
 
-    def __init__(self, hello: Hello, clock: Callable[[], float]) -> None:
+    def __init__(self, hello: Hello, clock: Callable[[], float], jitter: Callable[[], float] = random.random) -> None:
         self._hello = hello
         self._clock = clock
+        self._jitter = jitter
         self._decoder = FrameDecoder()
         self._link = Link.DOWN
         self._out: list[bytes | memoryview] = []
@@ -311,7 +313,7 @@ class RequestSession:
     def _refused(self, request: Request | WriteRequest, error: TailraceError) -> None:
         now = self._clock()
         request.tries += 1
-        hold_until = now + backoff_seconds(request.tries)
+        hold_until = now + backoff_seconds(request.tries, self._jitter)
         if isinstance(error, Retryable):
             self.last_error = error
         if isinstance(request, WriteRequest):

@@ -13,10 +13,14 @@ from tailrace_server.host.workers import ThreadWorkers, Workers
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a node runs on; a test or a simulator hands over its own."""
+    """What a node runs on; a test or a simulator hands over its own.
+
+    ``owns_process``: the node is what this process is for, and may set it up for that (Python's garbage collector).
+    """
 
     clock: Clock = field(default_factory=SystemClock)
     randomness: Randomness = field(default_factory=SystemRandomness)
     disk: Disk = field(default_factory=RealDisk)
     network: Network = field(default_factory=TcpNetwork)
     workers: Workers = field(default_factory=ThreadWorkers)
+    owns_process: bool = True

@@ -14,6 +14,11 @@ class Randomness(Protocol):
         ...
 
 
+def fraction(randomness: Randomness) -> float:
+    """A number from 0 to 1, 1 excluded: to spread what would happen at once."""
+    return int.from_bytes(randomness.token(4), "little") / 2**32
+
+
 class SystemRandomness:
     """The operating system's randomness."""
 

@@ -23,6 +23,10 @@ class Workers(Protocol):
         """What ``function()`` gives, run elsewhere; a cancellation waits until it has ended."""
         ...
 
+    async def in_own_thread(self, function: Callable[[], T]) -> T:
+        """As ``in_thread``, without waiting for a thread that other work has: for the fsync that writers wait for."""
+        ...
+
     async def compact(self, task: CompactionTask, rate: Rate) -> CompactionResult:
         """Does ``task`` no faster than ``rate`` says; errors as those of ``compaction.process.run_compaction``."""
         ...
@@ -40,6 +44,9 @@ class ThreadWorkers:
             self._limiter = trio.CapacityLimiter(self._threads_max)
         # Not abandoned at a cancellation: nobody may close a file while a thread reads it.
         return await trio.to_thread.run_sync(function, abandon_on_cancel=False, limiter=self._limiter)
+
+    async def in_own_thread(self, function: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(function, abandon_on_cancel=False)
 
     async def compact(self, task: CompactionTask, rate: Rate) -> CompactionResult:
         return await run_compaction(task, rate)

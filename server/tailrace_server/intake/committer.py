@@ -24,6 +24,7 @@ import trio
 
 from tailrace.errors import NotDurable, TailraceError
 from tailrace_server.host.clock import Clock
+from tailrace_server.host.workers import Workers
 from tailrace_server.partition import Partition
 
 # On the loop: while an fsync of so little usually takes less than this.
@@ -52,9 +53,10 @@ class Syncable(Protocol):
 class Committer:
     """Makes a journal durable and tells whom it concerns. One a node."""
 
-    def __init__(self, journal: Syncable, clock: Clock) -> None:
+    def __init__(self, journal: Syncable, clock: Clock, workers: Workers) -> None:
         self._journal = journal
         self._clock = clock
+        self._workers = workers
         self._waiting: collections.deque[tuple[int, Partition, int]] = collections.deque()
         self._answers: collections.deque[tuple[int, Callable[[TailraceError | None], None]]] = collections.deque()
         self._wanted = trio.Event()
@@ -131,8 +133,8 @@ class Committer:
         self._urgent, self._syncing = False, True
         small = self._journal.written - self._journal.synced <= INLINE_BYTES_MAX
         try:
-            # Not abandoned at a cancellation: the file must not be closed while a thread syncs it.
-            seconds = await trio.to_thread.run_sync(self._timed_sync, abandon_on_cancel=False)
+            # A cancellation waits for it: the file must not be closed while a thread syncs it.
+            seconds = await self._workers.in_own_thread(self._timed_sync)
         except NotDurable as error:
             self._fail(error)
         else:

@@ -14,6 +14,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketReque
 
 from tailrace.client import Client
 from tailrace.errors import TailraceError
+from tailrace.host import Host
 from tailrace.lifetime import Lifetime
 from tailrace.link import Connect
 from tailrace.position import Positions
@@ -108,7 +109,7 @@ class Session:
 
     async def _follow(self, ws: WebSocketConnection, request: TailRequest, since: str | Positions) -> None:
         # A stream has a connection of its own, so the client itself needs none and is never entered.
-        client = Client("tailrace://loopback", name=f"websocket {self._peer}", connect=self._connect)
+        client = Client("tailrace://loopback", name=f"websocket {self._peer}", host=Host(connect=self._connect))
         stream = client.feed(request.feed).consume(since, window_bytes=WINDOW_BYTES)
         async with Lifetime() as lifetime, stream:
             lifetime.start(partial(_expect_nothing, ws))

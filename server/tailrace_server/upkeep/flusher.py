@@ -19,6 +19,7 @@ from tailrace.block import Block
 from tailrace.errors import NoSpace, TailraceError
 from tailrace_server.host.disk import Disk
 from tailrace_server.host.host import Host
+from tailrace_server.host.randomness import fraction
 from tailrace_server.journal import Journal
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.memory import MemoryAccount
@@ -136,7 +137,7 @@ class Flusher:
         why = await self._try(functools.partial(self._flush_or_free, partition), partition)
         if why:
             tries = self._failed[partition][0] + 1 if partition in self._failed else 1
-            pause = min(backoff_seconds(tries), PAUSE_SECONDS_MAX)
+            pause = min(backoff_seconds(tries, lambda: fraction(self._host.randomness)), PAUSE_SECONDS_MAX)
             self._failed[partition] = tries, self._host.clock.monotonic() + pause, why
         else:
             self._failed.pop(partition, None)

@@ -5,6 +5,7 @@ import trio
 from tests.tailrace_server.stored import Clock
 
 from tailrace.errors import NotDurable
+from tailrace_server.host.workers import ThreadWorkers
 from tailrace_server.intake import committer as module
 from tailrace_server.intake.committer import Committer
 
@@ -49,7 +50,7 @@ class Made:
     def __init__(self):
         self.clock = Clock()
         self.journal = FakeJournal(self.clock)
-        self.committer = Committer(self.journal, self.clock)
+        self.committer = Committer(self.journal, self.clock, ThreadWorkers())
         self.partitions = [FakePartition() for _ in range(3)]
         self.log = []
         self.committer.on_committed = lambda: self.log.append("flush")
