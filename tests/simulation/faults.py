@@ -1,0 +1,160 @@
+"""What goes wrong, and when."""
+
+from __future__ import annotations
+
+import errno
+
+import trio
+
+from .machine import FAILING, End
+
+# How often each kind comes, against the others.
+KINDS = {
+    "kill": 3,
+    "power": 3,
+    "crash_at_call": 6,
+    "stop": 1,
+    "cut": 3,
+    "drop": 4,
+    "slow_disk": 2,
+    "failing_disk": 2,
+    "full_disk": 1,
+    "slow_network": 1,
+    "fragments": 1,
+    "kill_follower": 3,
+    "kill_writer": 2,
+    "set_clock": 1,
+    "other_keys": 4,
+}
+
+
+class Faults:
+    """One after the other, with pauses, and some of them at once."""
+
+    def __init__(self, world):
+        self.world = world
+        self.random = world.random_of("faults")
+        self.machine = world.machine
+        self.network = world.network
+
+    async def run(self, seconds):
+        """Lets things go wrong for so long, and mends everything then."""
+        async with trio.open_nursery() as nursery:
+            with trio.move_on_after(seconds):
+                nursery.start_soon(self._operate)
+                while True:
+                    await trio.sleep(self.random.choice((0.05, 0.5, 2.0, 4.0)) * self.random.random())
+                    (kind,) = self.random.choices(list(KINDS), KINDS.values())
+                    nursery.start_soon(getattr(self, "_" + kind))
+            nursery.cancel_scope.cancel()
+        self._mend()
+
+    def _mend(self):
+        self.network.heal_all()
+        self.network.seconds_max = 0.002
+        self.machine.mend()
+        if self.machine.has_given_up:
+            self.machine.kill(End.KILL)
+        self.machine.start()
+        self.world.report.note("mended")
+
+    async def _operate(self):
+        """Somebody restarts a node that takes nothing more."""
+        while True:
+            await trio.sleep(0.5 + self.random.random())
+            if self.machine.has_given_up:
+                self.machine.kill(End.KILL)
+                self.world.report.fault("restart of a node that has given up")
+                self.machine.start()
+
+    def _note(self, detail=""):
+        pass
+
+    # The node
+
+    async def _kill(self):
+        self.world.report.fault("process killed")
+        await self._end_node(End.KILL)
+
+    async def _power(self):
+        self.world.report.fault("power cut")
+        await self._end_node(End.POWER)
+
+    async def _end_node(self, end):
+        self.machine.kill(end)
+        await trio.sleep(self.random.choice((0, 0.5, 4.0)) * self.random.random())
+        self.machine.start()
+
+    async def _crash_at_call(self):
+        end = self.random.choice((End.KILL, End.POWER))
+        self.world.report.fault(f"{end.value} at a call of the disk")
+        self.machine.crash_at_call(self.random.choice((3, 20, 60)) * self.random.random() // 1, end)
+
+    async def _stop(self):
+        self.world.report.fault("clean stop")
+        await self.machine.stop()
+        self.machine.start()
+
+    async def _slow_disk(self):
+        self.world.report.fault("slow disk")
+        self.machine.slowness_s = self.random.choice((0.002, 0.02, 0.2))
+        await trio.sleep(2.0 * self.random.random())
+        self.machine.slowness_s = 0.0
+
+    async def _failing_disk(self):
+        self.world.report.fault("disk errors")
+        names = self.random.sample(FAILING, self.random.randint(1, 3))
+        self.machine.fail_calls(names, self.random.choice((0.05, 0.3, 1.0)), errno.EIO)
+        await trio.sleep(2.0 * self.random.random())
+        self.machine.mend()
+
+    async def _full_disk(self):
+        self.world.report.fault("full disk")
+        self.machine.fill(self.random.randint(0, 6_000))
+        await trio.sleep(3.0 * self.random.random())
+        self.machine.mend()
+
+    async def _set_clock(self):
+        self.world.report.fault("wall clock set")
+        self.machine.node_clock.set_ahead_us += self.random.choice((-3_600, -5, 5, 60)) * 1_000_000
+
+    # The network
+
+    async def _cut(self):
+        one = self.random.choice([*self.world.writers, *self.world.followers]).name
+        self.world.report.fault("cut", one)
+        self.network.cut(one, self.machine.name)
+        await trio.sleep(self.random.choice((0.2, 2.0, 8.0)) * self.random.random())
+        self.network.heal(one, self.machine.name)
+
+    async def _drop(self):
+        transports = list(self.network.transports)
+        if transports:
+            self.world.report.fault("connection dropped")
+            self.network.drop(self.random.choice(transports))
+
+    async def _slow_network(self):
+        self.world.report.fault("slow network")
+        self.network.seconds_max = self.random.choice((0.02, 0.2))
+        await trio.sleep(2.0 * self.random.random())
+        self.network.seconds_max = 0.002
+
+    async def _fragments(self):
+        self.network.fragments = not self.network.fragments
+
+    # Those who use it
+
+    async def _kill_follower(self):
+        self.world.report.fault("follower killed")
+        self.world.followers[1].kill(self.random.choice((0.1, 3.0, 12.0)) * self.random.random())
+
+    async def _kill_writer(self):
+        self.world.report.fault("writer killed")
+        self.random.choice(self.world.writers).kill(self.random.choice((0.1, 3.0)) * self.random.random())
+
+    async def _other_keys(self):
+        """Other partitions are written to, and the rest is quiet."""
+        count = self.random.choice((1, 1, 2, len(self.world.truth.partitions)))
+        chosen = self.random.sample(sorted(self.world.truth.partitions), count)
+        of = self.world.truth.history.partition_of
+        self.world.keys_in_use = [key for key in self.world.keys if of(key) in chosen]

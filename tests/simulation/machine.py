@@ -1,0 +1,342 @@
+"""A machine with a node on it: its disk outlives the node's processes, each of which is a `Life`.
+
+A life ends in the middle of anything: at a call of the disk, which then raises `Crashed`, or when somebody says so.
+From that moment on nothing that its tasks still do has an effect: its disk refuses every call, and its connections are
+those of a dead process. What the disk has kept is decided then: all that was written where a process was killed, any
+part of what was not synced where the power was cut.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import trio
+from tests.memory_disk import READING, Crashed, MemoryDisk, failure
+
+from tailrace.errors import TailraceError
+from tailrace_server.compaction.worker import compact, discard
+from tailrace_server.config import Config, Limits, Storage
+from tailrace_server.host.host import Host
+from tailrace_server.start import open_node
+
+DATA = "/data"
+PORT = 4700
+WALL_US = 1_700_000_000_000_000
+# So small that a run of a minute flushes, folds, purges, rotates and trims all the time.
+STORAGE = Storage(
+    memory_bytes_max=60_000,
+    segment_bytes=1_500,
+    flush_age_s=4.0,
+    journal_file_bytes_max=2_500,
+    journal_bytes_max=10_000,
+    reserve_bytes=24_000,
+    free_bytes_min=4_000,
+    compaction_rate=0,
+)
+LIMITS = Limits(noop_interval_s=1.0, hello_timeout_s=5.0)
+# Calls of the disk that may be made to fail.
+FAILING = ("write_at", "sync", "rename", "sync_directory", "remove", "create", "open", "truncate")
+# A node that cannot start is started again after so long, and one that has given up writing likewise.
+RESTART_SECONDS = 1.0
+
+
+class End(enum.Enum):
+    """How a life ends."""
+
+    STOP = "a clean stop"
+    KILL = "a killed process"
+    POWER = "a power cut"
+
+
+class SimulatedClock:
+    """The wall's clock, which somebody may set, and one that only passes: both pass as trio's does."""
+
+    def __init__(self):
+        self.set_ahead_us = 0
+
+    def wall_us(self):
+        return WALL_US + int(trio.current_time() * 1e6) + self.set_ahead_us
+
+    def monotonic(self):
+        return trio.current_time()
+
+
+class SeededRandomness:
+    def __init__(self, rnd):
+        self._rnd = rnd
+
+    def token(self, size):
+        return self._rnd.randbytes(size)
+
+
+class Life:
+    """One process of a node."""
+
+    def __init__(self, machine):
+        self.machine = machine
+        self.is_over = False
+        self.node = None
+        self.scope = trio.CancelScope()
+        self.shields = {}  # scopes of what a cancellation would wait for: a death does not
+        self.stopping = trio.Event()
+
+    def die(self):
+        """Nothing that the process still does has an effect."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self.machine.died(self)
+        self.scope.cancel()
+        for shield in list(self.shields):
+            shield.cancel()
+
+    def check(self):
+        if self.is_over:
+            raise Crashed
+
+
+class DiskOfLife:
+    """The machine's disk as a life sees it, or a file or lock of it."""
+
+    def __init__(self, inner, life):
+        self._inner = inner
+        self._life = life
+
+    def __getattr__(self, name):
+        method = getattr(self._inner, name)
+
+        def call(*args, **kwargs):
+            self._life.check()
+            result = method(*args, **kwargs)
+            return DiskOfLife(result, self._life) if name in ("create", "open", "lock") else result
+
+        return call
+
+
+class SimulatedWorkers:
+    """Threads and processes: what they do happens at one moment of the time that they take."""
+
+    def __init__(self, life, rnd):
+        self._life = life
+        self._rnd = rnd
+        self._disk = DiskOfLife(life.machine.disk, life)
+
+    async def in_thread(self, function):
+        await self._pass()
+        try:
+            return function()
+        finally:
+            await self._pass()
+
+    in_own_thread = in_thread
+
+    async def _pass(self):
+        """Some time, which no cancellation cuts short: others go on meanwhile."""
+        await trio.lowlevel.checkpoint()
+        with trio.CancelScope(shield=True) as shield:
+            self._life.shields[shield] = None
+            try:
+                await trio.sleep(self._rnd.choice((0, 0, 0.0005, 0.003, self._life.machine.slowness_s)))
+            finally:
+                del self._life.shields[shield]
+        self._life.check()
+
+    async def compact(self, task, rate):
+        machine = self._life.machine
+        machine.compacting += 1
+        try:
+            await trio.sleep(self._rnd.choice((0, 0.01, 0.5)))
+            result = compact(task, self._disk)
+            machine.report.compacted(task, result)
+            try:
+                await trio.sleep(self._rnd.choice((0, 0.01, 0.5)))
+            except trio.Cancelled:
+                discard(task, self._disk)
+                raise
+            return result
+        except (OSError, TailraceError):
+            discard(task, self._disk)
+            raise
+        finally:
+            machine.compacting -= 1
+
+
+class Machine:
+    """See the module. ``on_start(node)`` is called with each node that has come up; ``name`` is its host."""
+
+    def __init__(self, name, rnd, network, clock, report, on_start):
+        self.name = name
+        self.disk = MemoryDisk()
+        self.report = report
+        self.slowness_s = 0.0
+        self.compacting = 0
+        self.life = None
+        self._clock = clock  # trio's
+        self.node_clock = SimulatedClock()
+        self._rnd = rnd
+        self._network = network
+        self._on_start = on_start
+        self._crash_in = None  # so many changing calls until the next crash, and how it ends
+        self._failing = None
+        self.last_end = End.STOP  # how the last life has ended
+        self.starts = 0  # since one has come up
+        self.may_be_clean = True  # the last stop
+        self._may_start = trio.Event()
+        self._may_start.set()
+        self._up = trio.Event()
+        self._gone = trio.Event()
+        self.config = Config(DATA, listen=(name, PORT), http=None, ws=None, storage=STORAGE, limits=LIMITS)
+        self.disk.make_directory(DATA)
+
+    # What goes wrong
+
+    def crash_at_call(self, calls, end):
+        """The life ends at a call of the disk that changes something, after so many others."""
+        self._crash_in = (calls, end)
+
+    def fail_calls(self, names, chance, code):
+        """These calls fail, each with this chance, until ``mend``."""
+        self._failing = (frozenset(names), chance, code)
+
+    def fill(self, free_bytes):
+        """The disk has no more than this left, until ``mend``."""
+        self.disk.size_bytes -= self.disk.free - free_bytes
+
+    def mend(self):
+        self._failing = None
+        self.slowness_s = 0.0
+        self.disk.size_bytes = 1 << 40
+
+    @property
+    def has_given_up(self):
+        """The node runs, and takes nothing more: somebody has to restart it."""
+        node = None if self.life is None else self.life.node
+        return node is not None and (node.committer.failure is not None or node.journal.failed is not None)
+
+    def _before(self, name, path):
+        if self._crash_in is not None and name not in READING:
+            calls, end = self._crash_in
+            if calls == 0:
+                self._crash_in = None
+                self.disk.torn_bytes = self._rnd.choice((0, 0, 10, 60, 1_000))
+                self.life.end = end
+                self.life.die()
+                raise Crashed
+            self._crash_in = (calls - 1, end)
+        if self._failing is not None:
+            names, chance, code = self._failing
+            if name in names and self._rnd.random() < chance:
+                self.disk.torn_bytes = self._rnd.choice((0, 0, 10))
+                raise failure(code, path)
+        if self.slowness_s and name == "sync":
+            self._clock.jump(self._rnd.random() * self.slowness_s)
+
+    # Lives
+
+    def kill(self, end):
+        """Ends the life that there is, at once; ``start`` lets the next one begin."""
+        self._hold()
+        if self.life is not None and not self.life.is_over:
+            self.life.end = end
+            self.life.die()
+
+    async def stop(self):
+        """A clean stop, unless something goes wrong in it."""
+        self._hold()
+        if self.life is not None:
+            self.life.stopping.set()
+            await self._gone.wait()
+
+    def _hold(self):
+        if self._may_start.is_set():
+            self._may_start = trio.Event()
+
+    def start(self):
+        """Lets a node run."""
+        self._may_start.set()
+
+    async def up(self):
+        """Until a node serves."""
+        while not self.is_up:
+            await self._up.wait()
+
+    @property
+    def is_up(self):
+        return self.life is not None and self.life.node is not None and not self.life.is_over
+
+    def died(self, life):
+        """Called at the moment of a death."""
+        if life.end is End.POWER:
+            self._network.machine_died(self.name)
+        else:
+            self._network.process_died(self.name)
+
+    async def run(self):
+        """One life after the other, for ever."""
+        while True:
+            await self._may_start.wait()
+            self._network.machine_up(self.name)
+            life = self.life = Life(self)
+            life.end = End.KILL
+            self._gone = trio.Event()
+            self.starts += 1
+            try:
+                await self._live(life)
+                if not life.is_over:
+                    life.is_over = True
+                    self.last_end = life.end = End.STOP
+            except BaseException as error:
+                self._judge(life, error)
+                self.last_end = life.end
+            if life.node is not None:  # else the mark that there was has been taken, or not
+                self.may_be_clean = life.stopping.is_set()
+            self.life = None
+            self._gone.set()
+            if self.last_end is End.POWER:
+                self.disk.cut_power(self._rnd)
+            else:
+                self.disk.kill()
+            self.disk.torn_bytes = 0
+            self.report.operation("node ends", self.last_end.value)
+            await trio.sleep(RESTART_SECONDS * self._rnd.random())
+
+    async def _live(self, life):
+        self.disk.before = self._before
+        host = Host(
+            clock=self.node_clock,
+            randomness=SeededRandomness(self._rnd),
+            disk=DiskOfLife(self.disk, life),
+            network=self._network.of(self.name),
+            workers=SimulatedWorkers(life, self._rnd),
+            owns_process=False,
+        )
+        with life.scope:
+            async with open_node(self.config, host) as node:
+                life.node = node
+                self._on_start(node)
+                self.starts = 0
+                up, self._up = self._up, trio.Event()
+                up.set()
+                await life.stopping.wait()
+                node.check()
+
+    def _judge(self, life, error):
+        """What a life ended with: its death, or what the disk has refused at the start; anything else is a bug."""
+        errors = list(_leaves(error))
+        if life.is_over and all(isinstance(e, Crashed | trio.Cancelled | OSError | TailraceError) for e in errors):
+            if any(isinstance(e, trio.Cancelled) for e in errors):
+                raise error
+            return
+        is_faulty = self._failing is not None or self.disk.size_bytes < 1 << 40
+        if not is_faulty or not all(isinstance(e, OSError | TailraceError) for e in errors):
+            raise error
+        life.is_over, life.end = True, End.KILL
+        self._network.process_died(self.name)
+
+
+def _leaves(error):
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

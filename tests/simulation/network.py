@@ -1,0 +1,363 @@
+"""A network in memory: it delays, cuts and heals, and drops connections, as it is told; ``tailrace`` runs over it.
+
+    Transport.send ──> socket buffer ──pump: delay, cut?──> inbox ──> Transport.receive
+
+1. Each direction of a connection is a `Pipe` with a task of its own, which belongs to the network: what was sent before
+   an orderly end still arrives, whoever has ended.
+2. Between two machines that are cut off from each other nothing moves, and connecting hangs. Connections outlive a cut,
+   unless somebody gives them up; healed, what was under way goes on.
+3. A process that dies leaves its kernel behind, which ends its connections. A machine that dies ends nothing: its peers
+   hear nothing, until it is up again and does not know what they talk about.
+4. All that a peer can be made to hold is bounded, as by the buffers of a socket: who does not read stops who sends.
+"""
+
+from __future__ import annotations
+
+import collections
+import errno
+import os
+
+import trio
+
+from tailrace.errors import Unreachable
+
+# Small, so that writers meet full ones; a frame may be many times as large.
+SOCKET_BYTES = 8 * 1024
+INBOX_BYTES = 16 * 1024
+
+
+def _reset():
+    return ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+
+
+class Pipe:
+    """One direction of a connection: a socket's send buffer, the way, and the receiver's buffer."""
+
+    def __init__(self, network, link, tap):
+        self._network = network
+        self._link = link  # the two machines
+        self._tap = tap
+        self._sent = collections.deque()
+        self.sent_bytes = 0
+        self.inbox = collections.deque()
+        self.inbox_bytes = 0
+        self.is_finished = False  # the sender has said all
+        self.at_end = False  # and the receiver has heard it
+        self.is_broken = False
+        self.is_unread = False  # nobody listens any more
+        self.changed = trio.Event()
+        self.arrived = trio.Event()
+        self.room = trio.Event()
+
+    def wake(self):
+        for name in ("changed", "arrived", "room"):
+            getattr(self, name).set()
+            setattr(self, name, trio.Event())
+
+    def push(self, data):
+        self._sent.append(data)
+        self.sent_bytes += len(data)
+        self.wake()
+
+    def finish(self):
+        self.is_finished = True
+        self.wake()
+
+    def break_(self):
+        self.is_broken = True
+        self._sent.clear()
+        self.inbox.clear()
+        self.sent_bytes = self.inbox_bytes = 0
+        self.wake()
+
+    async def pump(self):
+        """Moves what is sent, until there is nothing more to come."""
+        while not self.is_broken:
+            if not self._sent:
+                if self.is_finished:
+                    self.at_end = True
+                    self.wake()
+                    return
+                await self.changed.wait()
+                continue
+            if self.inbox_bytes >= INBOX_BYTES and not self.is_unread:
+                await self.changed.wait()
+                continue
+            await self._network.way(self._link)
+            if self.is_broken or not self._sent:
+                continue
+            data = self._sent.popleft()
+            self.sent_bytes -= len(data)
+            if not self.is_unread:
+                self._tap(data)
+                self.inbox.append(data)
+                self.inbox_bytes += len(data)
+            self.wake()
+
+
+class SimulatedTransport:
+    """A ``tailrace.transport.Transport``: an end of a connection, that of ``machine``."""
+
+    def __init__(self, network, machine, peer, incoming, outgoing):
+        self._network = network
+        self.machine = machine
+        self._peer = peer
+        self.incoming = incoming
+        self.outgoing = outgoing
+        self._queue = collections.deque()
+        self.backlog_bytes = 0
+        self.on_drained = None
+        self._closed = False
+        self._queued = trio.Event()
+
+    @property
+    def peer(self):
+        return self._peer
+
+    def send(self, *buffers):
+        if self._closed or self.outgoing.is_broken or self.outgoing.is_finished:
+            return
+        data = b"".join(buffers)
+        if not data:
+            return
+        if not self._queue and self.outgoing.sent_bytes < SOCKET_BYTES:
+            self.outgoing.push(data)
+            return
+        self._queue.append(data)
+        self.backlog_bytes += len(data)
+        self._queued.set()
+
+    async def receive(self):
+        await trio.lowlevel.checkpoint()
+        while True:
+            pipe = self.incoming
+            if self._closed:
+                return b""
+            if pipe.is_broken:
+                raise _reset()
+            if pipe.inbox:
+                return self._take(pipe)
+            if pipe.at_end:
+                return b""
+            await pipe.arrived.wait()
+
+    def _take(self, pipe):
+        data = pipe.inbox.popleft()
+        cut = self._network.fragment(len(data))
+        if cut < len(data):
+            pipe.inbox.appendleft(data[cut:])
+            data = data[:cut]
+        pipe.inbox_bytes -= len(data)
+        pipe.wake()
+        return data
+
+    async def run(self):
+        while not self._closed and not self.outgoing.is_broken:
+            if not self._queue:
+                self._queued = trio.Event()
+                if self.on_drained is not None:
+                    self.on_drained()
+                if not self._queue:
+                    await self._queued.wait()
+                continue
+            if self.outgoing.sent_bytes >= SOCKET_BYTES:
+                await self.outgoing.room.wait()
+                continue
+            data = self._queue.popleft()
+            self.backlog_bytes -= len(data)
+            self.outgoing.push(data)
+
+    def finish(self):
+        self.outgoing.finish()
+
+    def close(self):
+        if self._closed:
+            return
+        self._closed = True
+        self._queue.clear()
+        self.backlog_bytes = 0
+        self._queued.set()
+        self.outgoing.finish()
+        self.incoming.is_unread = True
+        self.incoming.wake()
+        self._network.forget(self)
+
+    def die(self):
+        """Its process is gone: nothing that it still does has any effect."""
+        self._closed = True
+        self._queue.clear()
+        self.backlog_bytes = 0
+        self._queued.set()
+        self.incoming.wake()
+
+    def reset(self):
+        """Both sides hear that the connection is broken."""
+        self.incoming.break_()
+        self.outgoing.break_()
+        self._queued.set()
+        self._network.forget(self)
+
+
+class SimulatedListener:
+    """A ``tailrace_server.host.network.Listener``."""
+
+    def __init__(self, network, machine, address):
+        self._network = network
+        self.machine = machine
+        self.address = address
+        self._waiting = []
+        self._nursery = None
+        self._handler = None
+
+    async def serve(self, handler):
+        async with trio.open_nursery() as nursery:
+            self._nursery, self._handler = nursery, handler
+            for transport in self._waiting:
+                nursery.start_soon(handler, transport)
+            await trio.sleep_forever()
+
+    def accept(self, transport):
+        if self._nursery is None:
+            self._waiting.append(transport)
+        else:
+            self._nursery.start_soon(self._handler, transport)
+
+    async def aclose(self):
+        self.close()
+
+    def close(self):
+        if self._network.listeners.get(self.address) is self:
+            del self._network.listeners[self.address]
+
+
+class Network:
+    """See the module. ``nursery`` is that of the pumps; ``tap`` hears what arrives."""
+
+    def __init__(self, rnd, nursery, tap):
+        self._rnd = rnd
+        self._nursery = nursery
+        self._tap = tap
+        self.listeners = {}
+        self.dead = {}  # machines without power, and the event of their coming up
+        self.transports = {}
+        self._cut = {}  # pair of machines -> the event of its healing
+        self.seconds_max = 0.002  # the longest delay, of one direction
+        self.fragments = False
+        self._connections = 0
+
+    # For nodes and clients
+
+    def of(self, machine):
+        """The network as a machine sees it: ``listen`` for nodes, ``connect`` for clients."""
+        return _Endpoint(self, machine)
+
+    async def connect(self, machine, address):
+        other = address.host
+        await self.way((machine, other))
+        while (up := self.dead.get(other)) is not None:  # nobody there to refuse
+            await up.wait()
+        await self.way((machine, other))
+        listener = self.listeners.get((address.host, address.port))
+        if listener is None:
+            raise Unreachable(f"cannot connect to {address}: {os.strerror(errno.ECONNREFUSED)}")
+        self._connections += 1
+        number = self._connections
+        link = (machine, other)
+        upward = Pipe(self, link, lambda data: self._tap(number, machine, other, True, data))
+        downward = Pipe(self, link, lambda data: self._tap(number, machine, other, False, data))
+        client = SimulatedTransport(self, machine, str(address), downward, upward)
+        server = SimulatedTransport(self, other, f"{machine}:{number}", upward, downward)
+        for transport in (client, server):
+            self.transports[transport] = None
+        for pipe in (upward, downward):
+            self._nursery.start_soon(pipe.pump)
+        listener.accept(server)
+        return client
+
+    def forget(self, transport):
+        self.transports.pop(transport, None)
+
+    # What the way does
+
+    async def way(self, link):
+        """Waits as long as a packet takes between two machines."""
+        await trio.sleep(self._rnd.uniform(0, self.seconds_max))
+        while (healed := self._cut.get(frozenset(link))) is not None:
+            await healed.wait()
+
+    def fragment(self, nbytes):
+        """So many of the bytes that have arrived are read at once."""
+        if not self.fragments or self._rnd.random() < 0.8:
+            return nbytes
+        return self._rnd.randint(1, nbytes)
+
+    # What goes wrong
+
+    def cut(self, one, other):
+        self._cut.setdefault(frozenset((one, other)), trio.Event())
+
+    def heal(self, one, other):
+        healed = self._cut.pop(frozenset((one, other)), None)
+        if healed is not None:
+            healed.set()
+
+    def heal_all(self):
+        for pair in list(self._cut):
+            self.heal(*pair)
+
+    def drop(self, transport):
+        """A connection breaks; what was under way is lost."""
+        transport.reset()
+
+    def of_machine(self, machine):
+        return [transport for transport in self.transports if transport.machine == machine]
+
+    def process_died(self, machine):
+        """The kernel ends what the process had open: what it had already been given still goes, or it is reset."""
+        self._stop_listening(machine)
+        for transport in self.of_machine(machine):
+            transport.die()
+            if self._rnd.random() < 0.5:
+                transport.reset()
+            else:
+                transport.outgoing.finish()
+                transport.incoming.is_unread = True
+                transport.incoming.wake()
+                self.forget(transport)
+
+    def machine_died(self, machine):
+        """Nobody is told; what was under way from there is lost."""
+        self._stop_listening(machine)
+        self.dead[machine] = trio.Event()
+        for transport in self.of_machine(machine):
+            transport.die()
+            transport.outgoing.is_unread = True  # lost on the way
+
+    def machine_up(self, machine):
+        """It knows of none of the connections that it had."""
+        if machine in self.dead:
+            self.dead.pop(machine).set()
+        for transport in self.of_machine(machine):
+            transport.reset()
+
+    def _stop_listening(self, machine):
+        for listener in list(self.listeners.values()):
+            if listener.machine == machine:
+                listener.close()
+
+
+class _Endpoint:
+    def __init__(self, network, machine):
+        self._network = network
+        self._machine = machine
+
+    async def listen(self, host, port):
+        address = (host, port)
+        if address in self._network.listeners:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        listener = SimulatedListener(self._network, self._machine, address)
+        self._network.listeners[address] = listener
+        return listener
+
+    async def connect(self, address):
+        return await self._network.connect(self._machine, address)

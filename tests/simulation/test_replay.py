@@ -1,0 +1,63 @@
+"""A seed is a run: byte for byte, whatever process it runs in."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from .scheduling import seeded
+from .world import simulate
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import sys
+from tests.simulation.world import simulate
+print(simulate(int(sys.argv[1])).digest)
+"""
+
+
+def digest_elsewhere(seed, hash_seed):
+    """The digest of a run in another process, in which sets of strings have another order."""
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    process = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(seed)], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return process.stdout.strip()
+
+
+@pytest.mark.parametrize("seed", [1, 4])
+def test_a_seed_replays_in_another_process(seed):
+    digests = {digest_elsewhere(seed, "0"), digest_elsewhere(seed, "4711"), simulate(seed).digest}
+    assert len(digests) == 1
+
+
+def test_another_seed_is_another_run():
+    assert simulate(1).digest != simulate(2).digest
+
+
+def order_of_tasks(seed):
+    """The order in which trio runs ten tasks that are ready at once, ten times."""
+    order = []
+
+    async def task(number):
+        for _ in range(10):
+            order.append(number)
+            await trio.lowlevel.checkpoint()
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(task, number)
+
+    with seeded(seed):
+        trio.run(main)
+    return order
+
+
+def test_tasks_are_scheduled_by_the_seed():
+    """The private names of trio are there, and do what scheduling.py says."""
+    assert order_of_tasks(1) == order_of_tasks(1)
+    assert order_of_tasks(1) != order_of_tasks(2)

@@ -1,0 +1,190 @@
+"""What the node has really done, seen from inside, and what everybody else may therefore have.
+
+Every row that a partition takes is noted at the moment that it gets its seq, so the whole history is known, also what a
+node loses in a crash, and what a compaction drops. From it follows, for each key, what an index may hold:
+
+    floor   the greatest seq that the index has to cover: an acknowledged write before a barrier, its own checkpoint
+    key     its newest row up to the floor, or any later one; where it has none, a later deletion, or never a row
+
+The promises to writers and readers are those of tests/model: `History` takes what they were told, `Verdict` judges it
+in the end against the history that there is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+
+from tests.model.history import History, Row, Violation
+from tests.model.verdict import Verdict
+
+from tailrace.model import Level
+
+from .machine import End
+
+
+class PartitionTruth:
+    """A partition's rows, that of seq 1 first, with the branch of each."""
+
+    def __init__(self, number):
+        self.number = number
+        self.rows = []
+        self.lost = set()  # (seq, key, value) of rows that a crash has taken
+        self.seqs = defaultdict(list)  # of each key
+        self.acknowledged = 0  # the greatest seq that a writer was told of, at any level
+        self.acknowledged_on_disk = 0
+        self.forks = []  # the seq that each crash has left, oldest first
+
+    def append(self, row):
+        self.rows.append(row)
+        self.seqs[row.key].append(len(self.rows))
+
+    def cut(self, high_seq):
+        """A node has come up with no more than this."""
+        self.lost.update((seq, row.key, row.value) for seq, row in enumerate(self.rows[high_seq:], high_seq + 1))
+        del self.rows[high_seq:]
+        for key, seqs in list(self.seqs.items()):
+            del seqs[bisect_right(seqs, high_seq) :]
+            if not seqs:
+                del self.seqs[key]
+        self.acknowledged = min(self.acknowledged, high_seq)
+        self.forks.append(high_seq)
+
+    def newest(self, key, at):
+        """The seq of the newest row of ``key`` up to ``at``; 0: none."""
+        seqs = self.seqs.get(key, ())
+        index = bisect_right(seqs, at)
+        return seqs[index - 1] if index else 0
+
+    def deleted_since(self, key, seq):
+        """Whether a row of ``key`` at or after ``seq`` is a deletion."""
+        return any(self.rows[later - 1].value is None for later in self.seqs.get(key, ()) if later >= seq)
+
+    def still(self, floor, forks):
+        """What is left of ``floor``, taken when there were so many forks."""
+        return min([floor, *self.forks[forks:]])
+
+
+class ToldHistory(History):
+    """Tells the truth what is acknowledged, at once."""
+
+    on_acknowledged = None
+
+    def acknowledge(self, write, versions):
+        self.on_acknowledged(write, versions)
+        super().acknowledge(write, versions)
+
+
+class Truth:
+    """Of one feed."""
+
+    def __init__(self, partitions, report):
+        self.history = ToldHistory(partitions)
+        self.history.on_acknowledged = self.acknowledged
+        self.partitions = {number: PartitionTruth(number) for number in range(partitions)}
+        self._report = report
+
+    # The node
+
+    def attach(self, node, feed_name):
+        """Notes from now on what is written to the feed's partitions, which a node has just begun to serve."""
+        for partition in node.feeds.named(feed_name).partitions:
+            partition.watch(Level.MEMORY, lambda partition=partition: self._appended(partition))
+
+    def _take_unanswered(self, partition, truth, what):
+        """The block whose record was written as the node died, before anybody inside had heard of it."""
+        for block in partition.tree.blocks_after(len(truth.rows)):
+            columns = block.open_columns()
+            for seq, *row in zip(columns.seqs(), columns.keys(), columns.values(), columns.timestamps(), strict=True):
+                if seq > len(truth.rows):
+                    truth.append(Row(*row))
+        if partition.high_seq > len(truth.rows):
+            raise Violation(f"{what}: it is at {partition.high_seq}, and {len(truth.rows)} rows were written")
+
+    def _appended(self, partition):
+        block, truth = partition.newest_block, self.partitions[partition.id]
+        header = block.header
+        if header.first_seq != len(truth.rows) + 1:
+            raise Violation(f"{partition.id}: {header.first_seq} is given after {len(truth.rows)}")
+        columns = block.open_columns()
+        for row in zip(columns.keys(), columns.values(), columns.timestamps(), strict=True):
+            truth.append(Row(*row))
+        self._report.appended(partition.id, header.last_seq)
+
+    def restarted(self, node, feed_name, starts, end, *, may_be_clean):
+        """A node has come up after so many starts; the life before has come to such an ``end``.
+
+        ``may_be_clean``: a clean stop was under way by then.
+        """
+        for partition in node.feeds.named(feed_name).partitions:
+            truth, high_seq = self.partitions[partition.id], partition.high_seq
+            what = f"partition {partition.id} after {end.value}"
+            self._take_unanswered(partition, truth, what)
+            if high_seq < truth.acknowledged_on_disk:
+                raise Violation(f"{what}: it is at {high_seq}; {truth.acknowledged_on_disk} was acknowledged at disk")
+            if end is not End.POWER and high_seq < truth.acknowledged:
+                raise Violation(f"{what}: it is at {high_seq}, and {truth.acknowledged} was acknowledged")
+            if high_seq < len(truth.rows):
+                self._report.lost(len(truth.rows) - high_seq)
+            truth.cut(high_seq)
+            starts_min = 0 if may_be_clean else 1
+            self.history.branches[partition.id].started(partition.log, starts_min, starts, what)
+        self.attach(node, feed_name)
+
+    # Writers
+
+    def acknowledged(self, write, versions):
+        """A writer was told of ``versions``."""
+        partition, branch, _, last_seq = versions
+        truth = self.partitions[partition]
+        stands = last_seq <= len(truth.rows) and branch in self.history.branches[partition].names(last_seq)
+        if stands:  # else it was lost while the answer was on its way
+            truth.acknowledged = max(truth.acknowledged, last_seq)
+        if write.lasting:
+            if not stands:
+                raise Violation(f"{versions} were acknowledged at disk, and were lost before")
+            truth.acknowledged_on_disk = max(truth.acknowledged_on_disk, last_seq)
+
+    def floors(self):
+        """What a barrier that is asked for now has to cover: (seq, forks so far) of each partition."""
+        return {number: (truth.acknowledged, len(truth.forks)) for number, truth in self.partitions.items()}
+
+    # Indexes
+
+    def check_rows(self, mutations, *, may_be_lost):
+        """Rows that were delivered: they are of the history, or of one that was."""
+        for partition, key, value, seq, _ in mutations:
+            truth = self.partitions[partition]
+            if seq <= len(truth.rows) and truth.rows[seq - 1][:2] == (key, value):
+                continue
+            if not may_be_lost or (seq, key, value) not in truth.lost:
+                raise Violation(f"{partition}/{seq} was delivered as {key!r}: {value!r}, which it never was")
+
+    def check_covers(self, partition, floor, state, versions, what):
+        """An index holds of each key of ``partition`` its newest row up to ``floor``, or a later one."""
+        truth = self.partitions[partition]
+        for key in truth.seqs:
+            newest = truth.newest(key, floor)
+            version = versions.get(key)
+            if version is None:
+                if newest and truth.rows[newest - 1].value is not None and not truth.deleted_since(key, newest):
+                    raise Violation(f"{what}: {key!r} of {partition}/{newest} is missing, at {floor}")
+            elif version.seq < newest:
+                raise Violation(f"{what}: {key!r} is that of {partition}/{version.seq}, not of {newest}, at {floor}")
+            elif version.seq <= len(truth.rows) and truth.rows[version.seq - 1][:2] != (key, state[key]):
+                raise Violation(f"{what}: {partition}/{version.seq} is held as {key!r}: {state[key]!r}")
+
+    def state(self):
+        """Keys and values in the end."""
+        state = {}
+        for truth in self.partitions.values():
+            for row in truth.rows:
+                if row.value is None:
+                    state.pop(row.key, None)
+                else:
+                    state[row.key] = row.value
+        return state
+
+    def judge(self):
+        """Holds all that anybody was told against the history that there is."""
+        Verdict(self.history, {number: truth.rows for number, truth in self.partitions.items()}).check()

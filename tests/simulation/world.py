@@ -1,0 +1,187 @@
+"""A cluster with all that use it, what goes wrong with it, and the look at everything after it has healed."""
+
+from __future__ import annotations
+
+import random
+
+import trio
+import trio.testing
+from tests.model.history import Violation
+
+import tailrace
+from tailrace.host import Host
+
+from .actors import FEED, FollowingProcess, InlineWorker, WritingProcess
+from .faults import Faults
+from .machine import PORT, Machine
+from .network import Network
+from .report import Report
+from .scheduling import seeded
+from .truth import Truth
+
+PARTITIONS = 4
+KEYS_PER_PARTITION = 8
+NODE = "node-1"
+# In the simulated time: how long things go wrong, and how long everything may then take to be well again.
+FAULTY_SECONDS = 12.0
+HEALING_SECONDS_MAX = 120.0
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, seed, clock, report, nursery):
+        self.seed = seed
+        self.clock = clock
+        self.report = report
+        self.nursery = nursery
+        self.network = Network(self.random_of("network"), nursery, report.arrived)
+        self.truth = Truth(PARTITIONS, report)
+        self.keys = self._make_keys()
+        self.keys_in_use = self.keys
+        self.versions = {}  # that writers know of each key
+        self.is_over = trio.Event()  # nobody writes or asks any more
+        self.may_end = trio.Event()  # and all has been looked at
+        self.url = f"tailrace://{NODE}:{PORT}"
+        self._has_feed = False
+        self.machine = Machine(NODE, self.random_of("node"), self.network, clock, report, self._node_started)
+        self.writers = [
+            WritingProcess(self, "writer-1"),
+            WritingProcess(self, "writer-2", "memory"),
+            WritingProcess(self, "writer-3", pipelined=True),
+        ]
+        self.followers = [
+            FollowingProcess(self, "steady"),
+            FollowingProcess(self, "restless"),
+            FollowingProcess(self, "hasty", "memory"),
+        ]
+
+    def random_of(self, name):
+        return random.Random(f"{self.seed} {name}")
+
+    def _make_keys(self):
+        keys = {number: [] for number in range(PARTITIONS)}
+        number = 0
+        while any(len(found) < KEYS_PER_PARTITION for found in keys.values()):
+            key = b"key %d" % number
+            found = keys[self.truth.history.partition_of(key)]
+            if len(found) < KEYS_PER_PARTITION:
+                found.append(key)
+            number += 1
+        return [key for found in keys.values() for key in found]
+
+    def _node_started(self, node):
+        if self._has_feed:
+            machine = self.machine
+            self.truth.restarted(node, FEED, machine.starts, machine.last_end, may_be_clean=machine.may_be_clean)
+
+    async def run(self):
+        """Raises Violation, or whatever else went wrong."""
+        self.nursery.start_soon(self.machine.run)
+        await self._make_feed()
+        for process in (*self.writers, *self.followers):
+            self.nursery.start_soon(process.run)
+        await Faults(self).run(FAULTY_SECONDS)
+        with trio.move_on_after(HEALING_SECONDS_MAX) as healing:
+            await self._heal()
+            await self._all_caught_up()
+        if healing.cancelled_caught:
+            raise Violation(f"{HEALING_SECONDS_MAX:g} s after everything was healed: {self._who_is_behind()}")
+        self._compare()
+        self.may_end.set()
+        await self._stop_cleanly()
+
+    async def _make_feed(self):
+        await self.machine.up()
+        host = Host(connect=self.network.of("operator").connect, worker=InlineWorker, random=self.random_of("operator"))
+        async with tailrace.connect(self.url, host=host) as client:
+            await client.create_feed(FEED, partitions=PARTITIONS, tombstone_age_s=2.0)
+        self._has_feed = True
+        self.truth.restarted(self.machine.life.node, FEED, 1, self.machine.last_end, may_be_clean=False)
+
+    # In the end
+
+    async def _heal(self):
+        self.is_over.set()
+        for process in self.writers:
+            await process.ended.wait()
+
+    async def _all_caught_up(self):
+        async with trio.open_nursery() as nursery:
+            for process in self.followers:
+                nursery.start_soon(self._catch_up, process)
+
+    async def _catch_up(self, process):
+        await process.started.wait()
+        await process.barrier()
+
+    def _who_is_behind(self):
+        return "; ".join(
+            f"{process.name}: {process.follower.status() if process.follower else 'not started'}"
+            for process in self.followers
+        )
+
+    def _compare(self):
+        """Every index is what the node is, and the node keeps what was promised."""
+        node = self.machine.life.node
+        node.check()
+        self.truth.judge()
+        state = self.truth.state()
+        for process in self.followers:
+            held = process.index.state
+            wrong = sorted(key for key in held.keys() | state.keys() if held.get(key) != state.get(key))
+            if wrong:
+                raise Violation(f"{process.name} differs from the node in {len(wrong)} keys: {wrong[:5]}")
+        self._check_look_ups(node, state)
+
+    def _check_look_ups(self, node, state):
+        """The node finds by key what was written."""
+        for key in self.keys:
+            partition = node.feeds.named(FEED).partitions[self.truth.history.partition_of(key)]
+            partition.keys.catch_up(partition.tree, lambda: False)
+            found = partition.find(key)
+            value = None if found is None else found.value
+            if value != state.get(key):
+                raise Violation(f"the node finds {value!r} for {key!r}, which is {state.get(key)!r}")
+
+    async def _stop_cleanly(self):
+        """And a node that starts again holds the same, without a new branch."""
+        await self.machine.stop()
+        self.machine.start()
+        await self.machine.up()
+        self.machine.life.node.check()
+
+
+def simulate(seed, *, trace=None):
+    """A run; its report. What goes wrong is raised, with the seed."""
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    report = Report(trace=trace)
+
+    async def main():
+        report.now = trio.current_time
+        async with trio.open_nursery() as nursery:
+            await World(seed, clock, report, nursery).run()
+            nursery.cancel_scope.cancel()
+
+    try:
+        with seeded(seed):
+            trio.run(main, clock=clock)
+    except BaseException as error:
+        found = _most_telling(error)
+        found.add_note(f"make simulate SEED={seed}")
+        if found is error:
+            raise
+        raise found from error
+    return report
+
+
+def _most_telling(error):
+    """A violation, where there is one: what it has ended may have failed too."""
+    todo, leaves = [error], []
+    while todo:
+        one = todo.pop()
+        if isinstance(one, BaseExceptionGroup):
+            todo += one.exceptions
+        else:
+            leaves.append(one)
+    return next((one for one in leaves if isinstance(one, Violation)), leaves[0])
