@@ -3,9 +3,13 @@
 # make test    every test, with the coverage
 # make check   format, lint, types
 # make bench   the measurements
+# make simulate
+#              a node, writers and followers under faults, in one process on virtual time, a run for each seed:
+#              SEED=n that one (TRACE=1 tells all that it does), SEEDS=n so many, SECONDS=n as many as that time allows;
+#              FIRST=n begins there; without any of them 20
 # make clean   removes everything that the others made
 #
-# The first four do all the set-up by themselves: a .venv with the versions of constraints.txt, made again where
+# The first five do all the set-up by themselves: a .venv with the versions of constraints.txt, made again where
 # pyproject.toml or constraints.txt changed. PYTHON=python3.12 takes another interpreter for a new .venv.
 
 PYTHON ?= python3
@@ -14,7 +18,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench simulate clean
 
 demo: $(INSTALLED)
 	@$(BIN)/tailrace demo --data demo-data $(if $(REPO),--repo '$(REPO)')
@@ -29,6 +33,9 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED)
 	@set -e; for question in bench/[!_]*.py; do echo "== $$question"; $(BIN)/python "$$question"; done
+
+simulate: $(INSTALLED)
+	@SEED='$(SEED)' SEEDS='$(SEEDS)' SECONDS='$(SECONDS)' FIRST='$(FIRST)' TRACE='$(TRACE)' $(BIN)/python -m tests.simulation
 
 clean:
 	rm -rf $(VENV) build dist demo-data spark-warehouse metastore_db derby.log

@@ -13,6 +13,7 @@ KINDS = {
     "kill": 3,
     "power": 3,
     "crash_at_call": 6,
+    "power_at_sync": 4,
     "stop": 1,
     "cut": 3,
     "drop": 4,
@@ -22,7 +23,7 @@ KINDS = {
     "slow_network": 1,
     "fragments": 1,
     "kill_follower": 3,
-    "kill_writer": 2,
+    "kill_another": 2,
     "set_clock": 1,
     "other_keys": 4,
 }
@@ -36,6 +37,8 @@ class Faults:
         self.random = world.random_of("faults")
         self.machine = world.machine
         self.network = world.network
+        # In a calm run nodes live long enough to fold and purge a lot; in a stormy one nothing ever comes to its end.
+        self._pause = self.random.choice((0.5, 1.0, 1.0, 3.0))
 
     async def run(self, seconds):
         """Lets things go wrong for so long, and mends everything then."""
@@ -43,13 +46,14 @@ class Faults:
             with trio.move_on_after(seconds):
                 nursery.start_soon(self._operate)
                 while True:
-                    await trio.sleep(self.random.choice((0.05, 0.5, 2.0, 4.0)) * self.random.random())
+                    await trio.sleep(self._pause * self.random.choice((0.05, 0.5, 2.0)) * self.random.random())
                     (kind,) = self.random.choices(list(KINDS), KINDS.values())
                     nursery.start_soon(getattr(self, "_" + kind))
             nursery.cancel_scope.cancel()
         self._mend()
 
     def _mend(self):
+        self.machine.expect_nothing()
         self.network.heal_all()
         self.network.seconds_max = 0.002
         self.machine.mend()
@@ -66,9 +70,6 @@ class Faults:
                 self.machine.kill(End.KILL)
                 self.world.report.fault("restart of a node that has given up")
                 self.machine.start()
-
-    def _note(self, detail=""):
-        pass
 
     # The node
 
@@ -88,7 +89,11 @@ class Faults:
     async def _crash_at_call(self):
         end = self.random.choice((End.KILL, End.POWER))
         self.world.report.fault(f"{end.value} at a call of the disk")
-        self.machine.crash_at_call(self.random.choice((3, 20, 60)) * self.random.random() // 1, end)
+        self.machine.crash_at_call(self.random.randrange(self.random.choice((3, 20, 60))), end)
+
+    async def _power_at_sync(self):
+        self.world.report.fault("power cut at an fsync")
+        self.machine.crash_at_sync(self.random.randrange(10))
 
     async def _stop(self):
         self.world.report.fault("clean stop")
@@ -121,7 +126,7 @@ class Faults:
     # The network
 
     async def _cut(self):
-        one = self.random.choice([*self.world.writers, *self.world.followers]).name
+        one = self.random.choice(self.world.processes).name
         self.world.report.fault("cut", one)
         self.network.cut(one, self.machine.name)
         await trio.sleep(self.random.choice((0.2, 2.0, 8.0)) * self.random.random())
@@ -146,11 +151,13 @@ class Faults:
 
     async def _kill_follower(self):
         self.world.report.fault("follower killed")
-        self.world.followers[1].kill(self.random.choice((0.1, 3.0, 12.0)) * self.random.random())
+        self.world.followers[1].kill(self.random.choice((0.1, 3.0, 8.0)) * self.random.random())
 
-    async def _kill_writer(self):
-        self.world.report.fault("writer killed")
-        self.random.choice(self.world.writers).kill(self.random.choice((0.1, 3.0)) * self.random.random())
+    async def _kill_another(self):
+        self.world.report.fault("writer, consumer or looker killed")
+        self.random.choice([*self.world.writers, *self.world.others]).kill(
+            self.random.choice((0.1, 3.0)) * self.random.random()
+        )
 
     async def _other_keys(self):
         """Other partitions are written to, and the rest is quiet."""

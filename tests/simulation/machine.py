@@ -34,8 +34,9 @@ STORAGE = Storage(
     compaction_rate=0,
 )
 LIMITS = Limits(noop_interval_s=1.0, hello_timeout_s=5.0)
-# Calls of the disk that may be made to fail.
-FAILING = ("write_at", "sync", "rename", "sync_directory", "remove", "create", "open", "truncate")
+# Calls of the disk that may be made to fail: those that write. A segment that cannot be read counts as damaged until
+# the node is restarted, and somebody has to look at it: tests/storage does that.
+FAILING = ("write_at", "sync", "rename", "sync_directory", "remove", "create", "truncate")
 # A node that cannot start is started again after so long, and one that has given up writing likewise.
 RESTART_SECONDS = 1.0
 
@@ -177,10 +178,12 @@ class Machine:
         self._network = network
         self._on_start = on_start
         self._crash_in = None  # so many changing calls until the next crash, and how it ends
+        self._sync_crash_in = None  # so many syncs until the power goes
         self._failing = None
-        self.last_end = End.STOP  # how the last life has ended
-        self.starts = 0  # since one has come up
+        # Since a node has last come up: how many have been started, and what has become of them.
+        self.starts = 0
         self.may_be_clean = True  # the last stop
+        self.lost_power = False
         self._may_start = trio.Event()
         self._may_start.set()
         self._up = trio.Event()
@@ -194,6 +197,10 @@ class Machine:
         """The life ends at a call of the disk that changes something, after so many others."""
         self._crash_in = (calls, end)
 
+    def crash_at_sync(self, syncs):
+        """The power goes as a file is to be synced, after so many others: what was shown at level memory is lost."""
+        self._sync_crash_in = syncs
+
     def fail_calls(self, names, chance, code):
         """These calls fail, each with this chance, until ``mend``."""
         self._failing = (frozenset(names), chance, code)
@@ -201,6 +208,10 @@ class Machine:
     def fill(self, free_bytes):
         """The disk has no more than this left, until ``mend``."""
         self.disk.size_bytes -= self.disk.free - free_bytes
+
+    def expect_nothing(self):
+        """No crash that was planned comes any more."""
+        self._crash_in = self._sync_crash_in = None
 
     def mend(self):
         self._failing = None
@@ -223,6 +234,13 @@ class Machine:
                 self.life.die()
                 raise Crashed
             self._crash_in = (calls - 1, end)
+        if self._sync_crash_in is not None and name == "sync":
+            if self._sync_crash_in == 0:
+                self._sync_crash_in = None
+                self.life.end = End.POWER
+                self.life.die()
+                raise Crashed
+            self._sync_crash_in -= 1
         if self._failing is not None:
             names, chance, code = self._failing
             if name in names and self._rnd.random() < chance:
@@ -266,6 +284,7 @@ class Machine:
 
     def died(self, life):
         """Called at the moment of a death."""
+        self.report.node_died(life.end.value)
         if life.end is End.POWER:
             self._network.machine_died(self.name)
         else:
@@ -283,21 +302,20 @@ class Machine:
             try:
                 await self._live(life)
                 if not life.is_over:
-                    life.is_over = True
-                    self.last_end = life.end = End.STOP
+                    life.is_over, life.end = True, End.STOP
             except BaseException as error:
                 self._judge(life, error)
-                self.last_end = life.end
             if life.node is not None:  # else the mark that there was has been taken, or not
                 self.may_be_clean = life.stopping.is_set()
             self.life = None
             self._gone.set()
-            if self.last_end is End.POWER:
+            if life.end is End.POWER:
+                self.lost_power = True
                 self.disk.cut_power(self._rnd)
             else:
                 self.disk.kill()
             self.disk.torn_bytes = 0
-            self.report.operation("node ends", self.last_end.value)
+            self.report.operation("node ends", life.end.value)
             await trio.sleep(RESTART_SECONDS * self._rnd.random())
 
     async def _live(self, life):
@@ -314,7 +332,7 @@ class Machine:
             async with open_node(self.config, host) as node:
                 life.node = node
                 self._on_start(node)
-                self.starts = 0
+                self.starts, self.lost_power = 0, False
                 up, self._up = self._up, trio.Event()
                 up.set()
                 await life.stopping.wait()

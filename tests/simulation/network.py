@@ -208,16 +208,22 @@ class SimulatedListener:
         self._waiting = []
         self._nursery = None
         self._handler = None
+        self._ended = False
 
     async def serve(self, handler):
         async with trio.open_nursery() as nursery:
             self._nursery, self._handler = nursery, handler
             for transport in self._waiting:
                 nursery.start_soon(handler, transport)
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._ended = True
 
     def accept(self, transport):
-        if self._nursery is None:
+        if self._ended:
+            transport.reset()
+        elif self._nursery is None:
             self._waiting.append(transport)
         else:
             self._nursery.start_soon(self._handler, transport)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 
 import xxhash
+
+from .crosses import Crosses
 
 
 class Report:
@@ -18,9 +20,7 @@ class Report:
         self._trace = trace
         self._digest = xxhash.xxh3_128()
         self.bytes = 0
-        self.appended_at = defaultdict(float)  # of each partition, the time of its last row
-        self.compacted_at = {}
-        self.crashed_at = -1.0
+        self._crosses = Crosses(lambda: self.now(), self._cross)
         self.lost_rows = 0
 
     def note(self, what):
@@ -38,36 +38,41 @@ class Report:
         self.faults[name] += 1
         self.note(f"fault: {name} {detail}")
 
-    def cross(self, name):
+    def _cross(self, name):
         self.crosses[name] += 1
         self.note(f"cross: {name}")
 
     def arrived(self, connection, client, server, upward, data):
         """Bytes have come to the other side of a connection."""
         self.bytes += len(data)
+        if upward:
+            self._crosses.heard(connection, client, data)
         way = ">" if upward else "<"
         self.note(f"{client} {way} {server} {connection} {len(data)} {xxhash.xxh3_64_hexdigest(data)}")
 
     def appended(self, partition, last_seq):
-        self.appended_at[partition] = self.now()
+        self._crosses.appended(partition)
         self.operation("block", f"{partition}/{last_seq}")
 
     def compacted(self, task, result):
         partition = int(task.output.split("/")[-2])
-        self.compacted_at[partition] = self.now()
+        self._crosses.compacted(partition, purged=bool(result.purged))
         self.operation("purge" if result.purged else "fold", f"{partition} {result.rows} {result.purged}")
 
     def lost(self, rows):
         self.lost_rows += rows
 
-    # Crosses
+    def node_died(self, how):
+        self._crosses.died()
+        self.operation("node dies", how)
 
-    def barrier_begins(self, name):
-        self.operation("barrier asked for", name)
-        return self.now()
+    def barrier_begins(self, client):
+        self.operation("barrier asked for", client)
+        return self._crosses.barrier_begins()
 
-    def barrier_ends(self, begun):
-        self.operation("barrier")
+    def barrier_ends(self, client, begun):
+        self._crosses.barrier_ends(client, begun)
+        self.operation("barrier", client)
 
     @property
     def digest(self):

@@ -20,8 +20,6 @@ from tests.model.verdict import Verdict
 
 from tailrace.model import Level
 
-from .machine import End
-
 
 class PartitionTruth:
     """A partition's rows, that of seq 1 first, with the branch of each."""
@@ -111,18 +109,18 @@ class Truth:
             truth.append(Row(*row))
         self._report.appended(partition.id, header.last_seq)
 
-    def restarted(self, node, feed_name, starts, end, *, may_be_clean):
-        """A node has come up after so many starts; the life before has come to such an ``end``.
+    def restarted(self, node, feed_name, starts, *, lost_power, may_be_clean):
+        """A node has come up, after so many starts since one had come up before.
 
-        ``may_be_clean``: a clean stop was under way by then.
+        ``lost_power``: there was a power cut since then. ``may_be_clean``: the other one was being stopped.
         """
         for partition in node.feeds.named(feed_name).partitions:
             truth, high_seq = self.partitions[partition.id], partition.high_seq
-            what = f"partition {partition.id} after {end.value}"
+            what = f"partition {partition.id} after {starts} starts"
             self._take_unanswered(partition, truth, what)
             if high_seq < truth.acknowledged_on_disk:
                 raise Violation(f"{what}: it is at {high_seq}; {truth.acknowledged_on_disk} was acknowledged at disk")
-            if end is not End.POWER and high_seq < truth.acknowledged:
+            if not lost_power and high_seq < truth.acknowledged:
                 raise Violation(f"{what}: it is at {high_seq}, and {truth.acknowledged} was acknowledged")
             if high_seq < len(truth.rows):
                 self._report.lost(len(truth.rows) - high_seq)

@@ -1,0 +1,58 @@
+"""Bugs to plant: each breaks one promise, and a few seeds of the simulator have to find it."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from tailrace import failover
+from tailrace.failover import Resume, ResumeReason
+from tailrace_server.compaction import worker
+from tailrace_server.intake.committer import Committer
+from tailrace_server.stream import rounds
+
+_identity_of = worker.identity_of
+
+
+def _answer_before_fsync(self, callback):
+    """A write is answered as soon as it is in the journal."""
+    callback(None)
+
+
+def _resume_beyond_the_base(consumer, seq, first, last, server, high_seq):
+    """`>` for `>=`: whoever has come to just the first seq of a branch that he does not know need not go back."""
+    if not consumer:
+        return Resume(0, ResumeReason.NOTHING_STORED)
+    upper = failover._common_seq(consumer, last, server, high_seq)
+    if upper is None:
+        return Resume(0, ResumeReason.NO_COMMON_BRANCH)
+    next_branch = upper + 1
+    if not last > next_branch:
+        return Resume(seq, ResumeReason.STANDS)
+    if not first > next_branch:
+        return Resume(first, ResumeReason.STANDS if first == seq else ResumeReason.HALF_SNAPSHOT)
+    return Resume(upper, ResumeReason.FORKED)
+
+
+def _covered_by_this_round(stream):
+    """A barrier waits for what this round delivers, not for what was accepted and the next one will."""
+    visible_seq = stream.partition.visible_seq(stream.level)
+    return visible_seq if stream.end_seq is None else min(visible_seq, stream.end_seq)
+
+
+def _purge_in_silence(task, identities, decision=worker._ALL_STAY):
+    """Deletions are dropped, and the purge seq says nothing of it."""
+    return _identity_of(task, identities, decision)._replace(purge_seq=0)
+
+
+BUGS = {
+    "an acknowledgement before fsync": (Committer, "when_durable", _answer_before_fsync),
+    "`>` for `>=` at a base": (failover, "_resume_in_history", _resume_beyond_the_base),
+    "a barrier answered one round early": (rounds, "_covered", _covered_by_this_round),
+    "a purge without raising the purge seq": (worker, "identity_of", _purge_in_silence),
+}
+
+
+def planted(bug):
+    """A context in which the program has this bug."""
+    owner, name, wrong = BUGS[bug]
+    return mock.patch.object(owner, name, wrong)

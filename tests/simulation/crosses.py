@@ -1,0 +1,100 @@
+"""Which of the things that are hard together have met: elsewhere most bugs of changefeeds sat where two of them cross.
+
+    compaction, purge, crash, quiet partition   x resume    since this client had last asked for a partition's stream,
+                                                            its segments were folded, its deletions purged, the node
+                                                            had died, or nothing was written to it
+    compaction, crash, quiet partition, resume  x barrier   between the question for a barrier and its return; quiet: a
+                                                            partition without a row since this client's last one
+
+Resumes are seen on the wire. (Filter x resume: there are no filters yet.)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from tailrace.wire.frames import FrameDecoder
+from tailrace.wire.messages import StreamRequest
+from tailrace.wire.opcodes import Opcode
+
+ALL = (
+    *(f"{what} x resume" for what in ("compaction", "purge", "crash", "quiet partition")),
+    *(f"{what} x barrier" for what in ("compaction", "crash", "quiet partition", "resume")),
+)
+# Before a partition had its first row, or was folded for the first time.
+NEVER = -1.0
+
+
+class Crosses:
+    """``note`` is called with the name of each cross that happens, ``now`` gives the time."""
+
+    def __init__(self, now, note):
+        self._now = now
+        self._note = note
+        self._decoders = {}
+        self._asked = {}  # (client, partition): when its stream was last asked for
+        self._resumed = {}  # client: when it last asked for a stream again
+        self._barriers = {}  # client: when its last barrier came back
+        self._appended = defaultdict(lambda: NEVER)
+        self._compacted = defaultdict(lambda: NEVER)
+        self._purged = defaultdict(lambda: NEVER)
+        self._died = NEVER
+
+    # What happens
+
+    def died(self):
+        self._died = self._now()
+
+    def appended(self, partition):
+        self._appended[partition] = self._now()
+
+    def compacted(self, partition, *, purged):
+        self._compacted[partition] = self._now()
+        if purged:
+            self._purged[partition] = self._now()
+
+    def heard(self, connection, client, data):
+        """A node has got this from a client."""
+        decoder = self._decoders.setdefault(connection, FrameDecoder())
+        for frame in decoder.receive_data(data):
+            if frame.opcode is Opcode.STREAM_REQUEST:
+                self._requested(client, StreamRequest.decode(frame.body))
+
+    # What crosses it
+
+    def _requested(self, client, request):
+        partition, now = request.partition, self._now()
+        last = self._asked.get((client, partition))
+        self._asked[client, partition] = now
+        if last is None or not request.seq:
+            return
+        self._resumed[client] = now
+        times = {
+            "compaction": self._compacted[partition],
+            "purge": self._purged[partition],
+            "crash": self._died,
+        }
+        for what, time in times.items():
+            if time >= last:
+                self._note(f"{what} x resume")
+        if NEVER < self._appended[partition] < last:
+            self._note("quiet partition x resume")
+
+    def barrier_begins(self):
+        """What ``barrier_ends`` is to be given."""
+        return self._now()
+
+    def barrier_ends(self, client, begun):
+        """A barrier that was asked for at ``begun`` has come back."""
+        times = {
+            "compaction": max(self._compacted.values(), default=NEVER),
+            "crash": self._died,
+            "resume": self._resumed.get(client, NEVER),
+        }
+        for what, time in times.items():
+            if time >= begun:
+                self._note(f"{what} x barrier")
+        last = self._barriers.get(client, begun)
+        if any(NEVER < time < last for time in self._appended.values()):
+            self._note("quiet partition x barrier")
+        self._barriers[client] = self._now()

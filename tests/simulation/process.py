@@ -1,0 +1,70 @@
+"""A program that uses the feed, on a machine of its own."""
+
+from __future__ import annotations
+
+import trio
+
+import tailrace
+from tailrace.host import Host
+
+FEED = "simulated"
+# Longer than any outage here: whoever waits that long gets an answer.
+PATIENT_S = 600.0
+
+
+class InlineWorker:
+    """What an index works on, without a thread."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def start(self):
+        """There is nothing to start."""
+
+    def stop(self):
+        """And nothing to end."""
+
+    async def run(self, function, *args):
+        with trio.CancelScope(shield=True):
+            await trio.lowlevel.checkpoint()
+        return function(*args)
+
+
+class Process:
+    """A program on a machine of its own: runs ``session`` again and again; may be killed in the middle of anything."""
+
+    def __init__(self, world, name):
+        self.world = world
+        self.name = name
+        self.random = world.random_of(name)
+        self._scope = trio.CancelScope()
+        self._paused_s = 0.0
+        self.until = world.is_over
+        self.ended = trio.Event()
+
+    def connect(self, **options):
+        host = Host(connect=self.world.network.of(self.name).connect, worker=InlineWorker, random=self.random)
+        return tailrace.connect(self.world.url, name=self.name, host=host, **options)
+
+    def kill(self, paused_s):
+        """Ends it; it is started again after so many seconds."""
+        self._paused_s = paused_s
+        self.world.network.process_died(self.name)
+        self._scope.cancel()
+
+    async def run(self):
+        while not self.until.is_set():
+            with trio.CancelScope() as self._scope:
+                await self.session()
+            if self._paused_s:
+                paused_s, self._paused_s = self._paused_s, 0.0
+                await self.pause(paused_s)
+        self.ended.set()
+
+    async def pause(self, seconds):
+        """Waits, but no longer than there is anything to do."""
+        with trio.move_on_after(seconds):
+            await self.world.is_over.wait()
+
+    async def session(self):
+        raise NotImplementedError

@@ -1,0 +1,5 @@
+"""The seeds that the tests run. The quick ones are among them."""
+
+SEEDS = range(210)
+QUICK = range(10)
+BATCH = 20
