@@ -163,7 +163,8 @@ class ConsumingProcess(Process):
         self.world.truth.check_rows(rows, may_be_lost=False)
         before = self._seqs.get(event.partition, 0)
         for row in rows:
-            if row.seq <= before:
+            is_next = row.seq == before + 1 if self.world.retention == "history" else row.seq > before
+            if not is_next:
                 raise Violation(f"{self.name}: {event.partition}/{row.seq} comes after {before}")
             before = row.seq
             if row.value is None:

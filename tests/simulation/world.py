@@ -48,6 +48,7 @@ class World:
         self.may_end = trio.Event()  # and all has been looked at
         self.url = f"tailrace://{NODE}:{PORT}"
         self._has_feed = False
+        self.retention = self.random_of("feed").choice(("compact", "compact", "compact", "history"))
         self.machine = Machine(NODE, self.random_of("node"), self.network, clock, report, self._node_started)
         self.writers = [
             WritingProcess(self, "writer-1"),
@@ -107,7 +108,9 @@ class World:
         await self.machine.up()
         host = Host(connect=self.network.of("operator").connect, worker=InlineWorker, random=self.random_of("operator"))
         async with tailrace.connect(self.url, host=host) as client:
-            await client.create_feed(FEED, partitions=PARTITIONS, tombstone_age_s=TOMBSTONE_AGE_SECONDS)
+            await client.create_feed(
+                FEED, partitions=PARTITIONS, retention=self.retention, tombstone_age_s=TOMBSTONE_AGE_SECONDS
+            )
         self._has_feed = True
         self.truth.restarted(self.machine.life.node, FEED, 1, lost_power=False, may_be_clean=False)
 

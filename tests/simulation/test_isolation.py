@@ -1,0 +1,53 @@
+"""A run takes nothing from outside of it: no thread, process, socket or file, no other time, no other randomness."""
+
+import logging
+import os
+import random
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+import trio
+
+from .world import simulate
+
+OUTSIDE = [
+    (threading.Thread, "start"),
+    (subprocess.Popen, "__init__"),
+    (trio.to_thread, "run_sync"),
+    (socket.socket, "connect"),
+    (socket.socket, "bind"),
+    (os, "open"),
+    (os, "urandom"),
+    (time, "time"),
+    (time, "time_ns"),
+    (time, "monotonic"),
+    (random, "random"),
+]
+
+
+def test_a_run_takes_nothing_from_outside(monkeypatch):
+    simulate(4)  # what is imported late is there by now
+    taken = []
+
+    def note(name, original):
+        def call(*arguments, **keywords):
+            taken.append(name)
+            return original(*arguments, **keywords)
+
+        return call
+
+    for owner, name in OUTSIDE:
+        monkeypatch.setattr(owner, name, note(f"{owner.__name__}.{name}", getattr(owner, name)))
+    simulate(4)
+    assert not taken
+
+
+@pytest.fixture(autouse=True)
+def no_logs():
+    """A record of a log has the wall's time, and is nothing of the run's."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
