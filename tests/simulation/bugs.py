@@ -1,4 +1,7 @@
-"""Bugs to plant: each breaks one promise, and a few seeds of the simulator have to find it."""
+"""Bugs to plant: each breaks one promise, and a few seeds of the simulator have to find it.
+
+One is to come with the consumer's ring: a ring that is dropped after a refetch.
+"""
 
 from __future__ import annotations
 

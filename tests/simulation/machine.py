@@ -34,9 +34,8 @@ STORAGE = Storage(
     compaction_rate=0,
 )
 LIMITS = Limits(noop_interval_s=1.0, hello_timeout_s=5.0)
-# Calls of the disk that may be made to fail: those that write. A segment that cannot be read counts as damaged until
-# the node is restarted, and somebody has to look at it: tests/storage does that.
-FAILING = ("write_at", "sync", "rename", "sync_directory", "remove", "create", "truncate")
+# Calls of the disk that may be made to fail.
+FAILING = ("write_at", "sync", "rename", "sync_directory", "remove", "create", "truncate", "open", "read_at")
 # A node that cannot start is started again after so long, and one that has given up writing likewise.
 RESTART_SECONDS = 1.0
 
@@ -220,9 +219,11 @@ class Machine:
 
     @property
     def has_given_up(self):
-        """The node runs, and takes nothing more: somebody has to restart it."""
+        """The node takes nothing more, or takes segments for damaged that it could not read: it has to be restarted."""
         node = None if self.life is None else self.life.node
-        return node is not None and (node.committer.failure is not None or node.journal.failed is not None)
+        if node is None:
+            return False
+        return node.committer.failure is not None or node.journal.failed is not None or bool(node.damages)
 
     def _before(self, name, path):
         if self._crash_in is not None and name not in READING:

@@ -189,7 +189,7 @@ class LookingProcess(Process):
 
     async def session(self):
         looker = Looker(self.world.truth.history, self.random, self.world.keys, ["disk"])
-        with contextlib.suppress(Retryable):
+        with contextlib.suppress(Retryable), self.world.damage():
             async with self.connect(retry_for=self.random.choice((0.3, PATIENT_S)), connect_timeout=5.0) as client:
                 feed = client.feed(FEED)
                 while not self.world.is_over.is_set():

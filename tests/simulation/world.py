@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import trio
@@ -9,6 +10,7 @@ import trio.testing
 from tests.model.history import Violation
 
 import tailrace
+from tailrace.errors import TailraceError
 from tailrace.host import Host
 
 from .faults import Faults
@@ -25,7 +27,7 @@ PARTITIONS = 4
 KEYS_PER_PARTITION = 8
 NODE = "node-1"
 # In the simulated time: how long things go wrong, and how long everything may then take to be well again.
-FAULTY_SECONDS = 10.0
+FAULTY_SECONDS = 7.0
 HEALING_SECONDS_MAX = 120.0
 # So short that deletions are purged while a follower is away.
 TOMBSTONE_AGE_SECONDS = 0.3
@@ -80,6 +82,16 @@ class World:
                 found.append(key)
             number += 1
         return [key for found in keys.values() for key in found]
+
+    @contextlib.contextmanager
+    def damage(self):
+        """A node that could not read a segment says so to whoever asks for what is in it."""
+        try:
+            yield
+        except TailraceError as error:
+            if "is damaged at offset" not in str(error):
+                raise
+            self.report.operation("answer that a segment is damaged")
 
     def _node_started(self, node):
         if self._has_feed:

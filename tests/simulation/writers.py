@@ -60,7 +60,7 @@ class WritingProcess(Process):
 
     async def session(self):
         retry_for = self.random.choice((0.3, 3.0, PATIENT_S))
-        with contextlib.suppress(Retryable):
+        with contextlib.suppress(Retryable), self.world.damage():
             async with self.connect(retry_for=retry_for, connect_timeout=5.0) as client:
                 feed = client.feed(FEED)
                 while not self.world.is_over.is_set():
