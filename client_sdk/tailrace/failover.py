@@ -178,7 +178,7 @@ def _resume_in_history(
 ) -> Resume:
     if not consumer:
         return Resume(0, ResumeReason.NOTHING_STORED)
-    upper = _common_seq(consumer, last, server, high_seq)
+    upper = common_seq(consumer, last, server, high_seq)
     if upper is None:
         return Resume(0, ResumeReason.NO_COMMON_BRANCH)
     if last <= upper:
@@ -189,8 +189,11 @@ def _resume_in_history(
     return Resume(upper, ResumeReason.FORKED)
 
 
-def _common_seq(consumer: FailoverLog, last: int, server: FailoverLog, high_seq: int) -> int | None:
-    """The last seq that both have of the newest branch that both know; None where there is no such branch."""
+def common_seq(consumer: FailoverLog, last: int, server: FailoverLog, high_seq: int) -> int | None:
+    """The last seq that both have of the newest branch that both know; None where there is no such branch.
+
+    ``last`` is all that the consumer was promised, ``high_seq`` the last seq that the server has.
+    """
     server_ends = _branch_ends(server, high_seq)
     for branch, end in _branch_ends(consumer, last).items():
         if branch in server_ends:

@@ -113,6 +113,7 @@ class World:
         founder = Node(FailoverLog([self.new_entry(1, 0)]))
         self.nodes = [founder.copy() for _ in range(nodes)]
         self.leader = 0
+        self.backup = founder.copy()
         self.consumer = Consumer()
         self.resumed = []
 
@@ -140,6 +141,15 @@ class World:
     def fail_over(self, other):
         self.leader = (self.leader + other) % len(self.nodes)
         self.lead(self.nodes[self.leader])
+
+    def back_up(self):
+        self.backup = self.nodes[self.leader].copy()
+
+    def restore(self):
+        """The leader's directory is replaced by the backup, which may have been anywhere before."""
+        self.nodes[self.leader] = node = self.backup.copy()
+        term = (1 << 20) + max(known.log.term for known in self.nodes)
+        node.log = node.log.with_entry(self.new_entry(term, node.high_seq))
 
     def compact(self, other, upto):
         self.nodes[(self.leader + other) % len(self.nodes)].compact(upto)
@@ -227,6 +237,8 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("replicate"), OTHERS),
     st.tuples(st.just("fail_over"), OTHERS),
     st.tuples(st.just("compact"), OTHERS, st.integers(0, 12)),
+    st.tuples(st.just("back_up")),
+    st.tuples(st.just("restore")),
     st.tuples(st.just("consume"), OTHERS, st.none() | st.integers(0, 3), st.booleans()),
 )
 WRITE_A, WRITE_B, DELETE_A = ("write", "a", False), ("write", "b", False), ("write", "a", True)
@@ -249,6 +261,9 @@ def run(operations):
 @example([WRITE_A, WRITE_B, ("consume", 0, 1, False), ("crash", 1), WRITE_B])  # half a snapshot, and its end is lost
 @example([WRITE_A, WRITE_B, CONSUME, DELETE_A, ("compact", 0, 3)])  # a deletion that the consumer never hears of
 @example([WRITE_A, DELETE_A, ("compact", 0, 2), WRITE_B, WRITE_A, ("consume", 0, 1, True)])  # a first fill goes on
+@example([WRITE_A, ("back_up",), WRITE_B, CONSUME, ("restore",), WRITE_A, WRITE_A])  # above it is another history
+@example([WRITE_A, CONSUME, ("back_up",), WRITE_B, ("restore",)])  # the consumer has nothing above the backup
+@example([WRITE_A, ("back_up",), CONSUME, *[("crash", 0)] * ENTRIES_MAX, ("restore",)])  # a loop of crashes, no writes
 def test_the_state_is_right_at_the_end_of_every_snapshot(operations):
     run(operations)
 
@@ -269,6 +284,20 @@ def test_a_consumer_that_was_away_for_more_failovers_than_a_log_holds():
     world = run([WRITE_A, CONSUME, *away])
     assert world.resumed[-1] == Resume(0, ResumeReason.NO_COMMON_BRANCH)
     assert run([WRITE_A, CONSUME, *away[:-2]]).resumed[-1] == Resume(1, ResumeReason.STANDS)
+
+
+def test_crashes_without_writes_evict_nothing():
+    world = run([WRITE_A, CONSUME, *[("crash", 0)] * (2 * ENTRIES_MAX), WRITE_B])
+    assert world.resumed[-1] == Resume(1, ResumeReason.STANDS)
+    assert len(world.nodes[0].log) == 2
+
+
+@pytest.mark.parametrize(("purged", "seq"), [(2, 2), (3, 0)])
+def test_the_purge_seq_on_either_side(purged, seq):
+    """At the purge seq a consumer has heard of every deletion that is gone; below it, it may not have."""
+    writes = [WRITE_B, DELETE_A] if purged == 2 else [WRITE_B, WRITE_B, DELETE_A]
+    head = [*writes[:2], CONSUME, *writes[2:]]
+    assert run([*head, ("compact", 0, purged)]).resumed[-1].seq == seq
 
 
 def random_operation(chance):
