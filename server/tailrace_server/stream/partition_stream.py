@@ -46,9 +46,10 @@ class PartitionStream:
         self.partition = partition
         self.level = level
         self.delivered_seq = after_seq
-        self.end_seq = end_seq
-        # The end of the snapshot that the consumer was in: no snapshot ends below it.
+        # The end of the snapshot that the consumer was in, or of what it has read again: no snapshot ends below it, and
+        # no stream.
         self.promised_seq = promised_seq
+        self.end_seq = end_seq if end_seq is None else max(end_seq, promised_seq)
         self.snapshot_after = after_seq
         self.snapshot_last = after_seq
         self.in_snapshot = False

@@ -24,8 +24,7 @@ def begin_stream(
     )
     if not isinstance(answer, StreamOk):
         return answer, None
-    # A consumer that has a part of a snapshot needs the rest before it stands anywhere.
-    promised_seq = request.snapshot_last if request.snapshot_first < answer.seq else answer.seq
+    promised_seq = promised(request, answer.seq, partition.high_seq)
     stream = PartitionStream(
         id,
         partition,
@@ -37,6 +36,15 @@ def begin_stream(
         purge_seq=request.purge_seq,
     )
     return answer, stream
+
+
+def promised(request: StreamRequest, seq: int, high_seq: int) -> int:
+    """Below which no snapshot of a stream ends that begins at ``seq``, of a partition that has come to ``high_seq``.
+
+    A consumer that has a part of a snapshot, or has read keys again, needs the rest before it stands anywhere. What was
+    never written here cannot come: such a consumer reads those keys again, and asks once more.
+    """
+    return max(seq, request.snapshot_last) if request.snapshot_last <= high_seq else seq
 
 
 def answer_request(

@@ -80,7 +80,7 @@ class StreamsModel(RuleBasedStateMachine):
             seq = 0
         promised = seq if promised_place is None else seq + int(promised_place * (partition.high_seq - seq))
         stream = PartitionStream(id, partition, level, seq, end, promised, pins=partition.pins)
-        self.consumer.add(id, partition, seq, promised=promised if end is None else 0)
+        self.consumer.add(id, partition, seq, promised=promised)
         self.opened[id] = stream
         self.rounds.open(stream, lambda: None)
 

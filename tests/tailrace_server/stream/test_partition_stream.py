@@ -80,6 +80,12 @@ def test_a_large_snapshot_is_cut(partition, monkeypatch):
     assert snapshot(open_stream(partition)) == (0, 3, [(1, 3)])
 
 
+def test_no_stream_ends_below_what_was_promised(partition):
+    stream = open_stream(partition, 3, end_seq=5, promised_seq=9)
+    assert snapshot(stream) == (3, 9, [(4, 6), (7, 9)])
+    assert stream.at_end
+
+
 def test_no_snapshot_ends_below_what_was_promised(partition, monkeypatch):
     monkeypatch.setattr(module, "SNAPSHOT_BLOCKS_MAX", 1)
     assert snapshot(open_stream(partition, 3, promised_seq=9)) == (3, 9, [(4, 6), (7, 9)])

@@ -3,7 +3,7 @@ import pytest
 from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
 from tailrace.wire.messages import RollBack, StreamEnd, StreamOk, StreamRequest
-from tailrace_server.stream.resume import answer_request
+from tailrace_server.stream.resume import answer_request, promised
 
 U, V, W = b"u" * 16, b"v" * 16, b"w" * 16
 LOG_U = FailoverLog([(U, 1, 0)])
@@ -80,3 +80,17 @@ def test_below_what_was_purged_it_begins_anew():
 @pytest.mark.parametrize("request_", [asked(100, LOG_U), asked(120), asked(150), asked(90, LOG_U, first=80, last=100)])
 def test_by_the_function_where_it_stands(request_):
     assert answered(request_) == StreamOk(4, request_.seq, LOG_V, 150)
+
+
+@pytest.mark.parametrize(
+    ("request_", "least"),
+    [
+        (asked(120), 120),
+        (asked(120, first=110, last=140), 140),
+        (asked(120, first=120, last=140), 140),  # after keys were read again
+        (asked(120, first=120, last=150), 150),
+        (asked(120, first=120, last=151), 120),  # was never written here, and would be waited for
+    ],
+)
+def test_no_snapshot_ends_below_what_the_consumer_has_a_part_of(request_, least):
+    assert promised(request_, 120, 150) == least
