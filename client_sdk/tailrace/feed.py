@@ -25,6 +25,7 @@ from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Ve
 from tailrace.position import Positions
 from tailrace.replies import failover_log, partition_info, resolved
 from tailrace.requests.lane import Done, Lane
+from tailrace.ring import RING_ROWS
 from tailrace.stream import Stream
 from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
@@ -183,13 +184,17 @@ class Feed:
         visibility: str = "disk",
         window_bytes: int = 8 * 1024 * 1024,
         on_rollback: str = "follow",
+        ring: int = RING_ROWS,
     ) -> Stream:
         """A stream of the feed's mutations: a snapshot first, then live. An async context manager.
 
         ``since``: "beginning", "now" (fixed when the body begins), or positions that were stored. ``until``: None (for
         ever), "now" (all that is there when the body begins), or positions. ``partitions``: all by default.
         ``visibility``: the level that mutations must have reached. ``window_bytes``: what may be under way.
-        ``on_rollback``: "follow" and "restart" deliver a Rollback event and go on, "stop" raises StreamEnded.
+        ``on_rollback``: what happens where the node has lost something that was delivered. "follow": a Rollback event,
+        then the present values of its keys, then the stream goes on; "restart": a Rollback event without keys, and the
+        partition from the beginning; "stop": StreamEnded. ``ring``: so many of the latest keys are remembered for each
+        partition, as long as those of all partitions take less than 256 MiB; a rollback beyond them is a restart.
         """
         for name, value in (("since", since), ("until", until)):
             allowed = ("beginning", "now") if name == "since" else (None, "now")
@@ -200,19 +205,28 @@ class Feed:
             raise ValueError(f"on_rollback is {on_rollback!r}, none of 'follow', 'stop', 'restart'")
         if window_bytes < 1:
             raise ValueError(f"window_bytes is {window_bytes}, and has to be positive")
+        if ring < 0:
+            raise ValueError(f"ring is {ring}: a number of entries for each partition, 0 for none")
         only = None if partitions is None else frozenset(partitions)
         if only is not None and not only:
             raise ValueError("partitions is empty: name one at least, or leave it out for all of them")
         level = self._client.level(visibility)
         stored = tuple(value for value in (since, until) if isinstance(value, Positions))
         end = until.seqs() if isinstance(until, Positions) else until
-        return self._client.stream(Wanted(self.name, since, end, only, level, on_rollback, stored), window_bytes)
+        wanted = Wanted(self.name, since, end, only, level, on_rollback, stored, ring)
+        return self._client.stream(wanted, window_bytes)
 
-    def follow(self, index: Index, *, visibility: str = "disk") -> Follower:
-        """Keeps ``index`` equal to the feed while the body of this async context manager runs."""
+    def follow(self, index: Index, *, visibility: str = "disk", ring: int = RING_ROWS) -> Follower:
+        """Keeps ``index`` equal to the feed while the body of this async context manager runs.
+
+        ``visibility``: the level that mutations must have reached. ``ring``: so many of the latest keys of each
+        partition are stored with the index; where the node has lost more, the partition is read again as a whole.
+        """
         from tailrace.follower import Follower
 
-        return Follower(self, index, visibility=visibility)
+        if ring < 0:
+            raise ValueError(f"ring is {ring}: a number of entries for each partition, 0 for none")
+        return Follower(self, index, visibility=visibility, ring=ring)
 
     async def partitions(self) -> list[PartitionInfo]:
         """The partitions: ids, ranges, leaders, and how far they have come. Raises UnknownFeed."""
@@ -235,6 +249,10 @@ class Feed:
     def stream(self, wanted: Wanted) -> Stream:
         """A consumer of this feed."""
         return self._client.stream(wanted)
+
+    def level(self, text: str) -> Level:
+        """A level by name. ValueError, NotDurable."""
+        return self._client.level(text)
 
     def send_block(self, lane: Lane, block: Block, level: Level, done: Done) -> None:
         """Queues a block; ``kick`` sends it."""

@@ -2,48 +2,47 @@
 
 Two tasks: one reads what arrives, up to the bounds of a transaction; the other applies it, on the index's own thread,
 and of each key only the newest. So the slower the index, the more a transaction holds, and the fewer rows it writes.
+What is done with the index, and in which order, is in ``applying``.
 """
 
 from __future__ import annotations
 
-from itertools import repeat
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.checkpoint import Checkpoint
+from tailrace.applying import APPLY_BYTES_MAX, APPLY_ROWS_MAX, Applier, Back, Batch, Jobs
 from tailrace.consuming.partition import PartitionStatus
+from tailrace.consuming.session import Wanted
 from tailrace.errors import StreamEnded, VersionLost
-from tailrace.events import Mutations, Rollback
-from tailrace.indexes import AppliedMutation, Index
+from tailrace.events import Rollback
+from tailrace.indexes import Index
 from tailrace.lifetime import Lifetime
 from tailrace.model import EndReason, Version
 from tailrace.position import Position, Positions
+from tailrace.ring import RING_ROWS
 
 if TYPE_CHECKING:
     from tailrace.feed import Feed
 
-# A transaction: small enough to be short, large enough that its commit does not matter. 64 MiB bounds the memory.
-APPLY_ROWS_MAX = 10_000
-APPLY_BYTES_MAX = 64 * 1024 * 1024
+__all__ = ["APPLY_BYTES_MAX", "APPLY_ROWS_MAX", "Follower"]
 
 
 class Follower:
     """See the module. Made by ``Feed.follow``; an index that fails ends the body with its exception."""
 
-    def __init__(self, feed: Feed, index: Index, *, visibility: str = "disk") -> None:
+    def __init__(self, feed: Feed, index: Index, *, visibility: str = "disk", ring: int = RING_ROWS) -> None:
         self._feed = feed
         self._index = index
+        self._applier = Applier(index)
         self._visibility = visibility
+        self._ring_rows = ring
         self._thread = feed.host.worker(f"tailrace index of {feed.name}")
         self._lifetime = Lifetime()
-        self._pending: list[Mutations | Rollback] = []
-        self._pending_rows = self._pending_bytes = 0
-        self._pending_positions: Positions | None = None
         self._arrived = trio.Event()
         self._taken = trio.Event()
-        self._received = self._applied = 0  # events, to tell when a barrier's have been applied
+        self._applied = 0  # events, to tell when a barrier's have been applied
         self._moved = trio.Event()
         self._ended = False
         self._positions: Positions | None = None
@@ -54,9 +53,18 @@ class Follower:
         """Opens the index, and resumes where it stands. Raises what the index raises, BadPosition, UnknownFeed, ..."""
         self._thread.start()
         try:
-            checkpoint = await self._thread.run(self._index.open)
-            since = "beginning" if checkpoint is None else checkpoint.positions
-            self._stream = self._feed.consume(since, visibility=self._visibility)
+            checkpoint = await self._thread.run(self._applier.open)
+            wanted = Wanted(
+                self._feed.name,
+                visibility=self._feed.level(self._visibility),
+                ring_rows=self._ring_rows,
+                by_index=True,
+            )
+            if checkpoint is not None:
+                positions, rings = checkpoint.positions, checkpoint.rings
+                wanted = wanted._replace(since=positions, stored=(positions,), rings=rings)
+            self._stream = self._feed.stream(wanted)
+            self._jobs = Jobs(self._stream)
             await self._stream.__aenter__()
         except BaseException:
             await self._close_index()
@@ -93,7 +101,7 @@ class Follower:
         Raises StreamEnded where the follower has ended.
         """
         await self._stream.barrier()
-        await self._wait_applied(self._received)
+        await self._wait_applied(self._jobs.received)
 
     async def wait_for(self, version: Version) -> None:
         """Returns when the index has come to ``version``.
@@ -145,56 +153,34 @@ class Follower:
 
     async def _read(self) -> None:
         async for event in self._stream:
-            while self._pending_rows >= APPLY_ROWS_MAX or self._pending_bytes >= APPLY_BYTES_MAX:
+            while self._jobs.is_full:
                 self._taken = trio.Event()
                 await self._taken.wait()
-            if isinstance(event, Mutations):
-                self._pending_rows += len(event)
-                self._pending_bytes += event.block.header.raw_bytes
-                self._pending.append(event)
-            elif isinstance(event, Rollback):
-                self._pending.append(event)
-            self._received += 1
-            self._pending_positions = self._stream.latest_positions if not self._stream.has_event() else None
-            if self._pending_positions is not None or self._is_full():
-                self._pending_positions = self._stream.latest_positions
+            if self._jobs.add(event):
                 self._arrived.set()
-
-    def _is_full(self) -> bool:
-        return self._pending_rows >= APPLY_ROWS_MAX or self._pending_bytes >= APPLY_BYTES_MAX
+            if isinstance(event, Rollback):
+                # What comes next depends on how far the index goes back: nothing later may be stored before.
+                await self._wait_applied(self._jobs.received)
 
     async def _apply(self) -> None:
         while True:
             await self._arrived.wait()
             self._arrived = trio.Event()
-            if self._pending_positions is None:
-                continue
-            pending, positions, received = self._pending, self._pending_positions, self._received
-            self._pending, self._pending_positions = [], None
-            self._pending_rows = self._pending_bytes = 0
+            jobs, covered = self._jobs.take()
             self._taken.set()
-            self._applied_rows += await self._thread.run(self._apply_all, pending, positions)
-            self._transactions += 1
-            self._positions = positions
-            self._applied = received
+            for job in jobs:
+                await self._do(job)
+            self._applied = covered
             self._moved.set()
             self._moved = trio.Event()
 
-    def _apply_all(self, pending: list[Mutations | Rollback], positions: Positions) -> int:
-        """On the index's thread: one transaction, unless a rollback stands in the middle."""
-        newest: dict[bytes, AppliedMutation] = {}
-        pending.reverse()
-        while pending:
-            event = pending.pop()  # its columns are copies: what has been taken over is let go
-            if isinstance(event, Rollback):
-                newest = {key: row for key, row in newest.items() if row.partition != event.partition}
-                self._index.clear(event.partition)
-            else:
-                keys = event.keys()
-                rows = zip(repeat(event.partition), keys, event.values(), event.seqs(), event.timestamps())
-                newest.update(zip(keys, map(AppliedMutation._make, rows), strict=True))
-        self._index.apply(list(newest.values()), Checkpoint(positions))
-        return len(newest)
+    async def _do(self, job: Batch | Back) -> None:
+        if isinstance(job, Back):
+            point = await self._thread.run(self._applier.roll_back, job)
+            self._stream.settle(job.event, point)
+        else:
+            self._applied_rows += await self._thread.run(self._applier.apply, job)
+        self._positions = self._applier.positions
 
 
 def _is_lost(version: Version, position: Position) -> bool:

@@ -44,7 +44,8 @@ class Items:
     async def _read(self, info: PartitionInfo) -> list[Item]:
         """The items of a partition, as of the seq that it had come to when the partitions were asked for, or later."""
         latest: dict[bytes, Item] = {}
-        wanted = Wanted(self._feed.name, "beginning", {info.id: info.high_seq}, frozenset([info.id]))
+        until, only = {info.id: info.high_seq}, frozenset([info.id])
+        wanted = Wanted(self._feed.name, "beginning", until, only, on_rollback="restart", ring_rows=0)
         async with self._feed.stream(wanted) as stream:
             async for event in stream:
                 if isinstance(event, Mutations):

@@ -12,11 +12,13 @@ from tailrace.backoff import backoff_seconds
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.session import ConsumerSession, Event, Wanted
 from tailrace.errors import Forbidden, StreamEnded, TailraceError, Unreachable
+from tailrace.events import Rollback
 from tailrace.host import Host
 from tailrace.lifetime import Lifetime
 from tailrace.link import SILENT_INTERVALS_MAX, Silence
 from tailrace.model import EndReason
 from tailrace.position import Positions
+from tailrace.ring import RingChange
 from tailrace.transport import Transport
 from tailrace.wire.messages import Hello
 
@@ -124,6 +126,18 @@ class Stream:
     def latest_positions(self) -> Positions:
         """As ``positions``, and the event that is being handled as well: for who stores both together."""
         return self._session.latest_positions
+
+    def settle(self, event: Rollback, point: int | None) -> None:
+        """For who consumes for an index: it has gone back to ``point`` for ``event``, or cannot by itself (None)."""
+        self._session.settle(event, point)
+
+    def ring_floor(self, partition: int) -> int:
+        """The seq above which every key that was delivered of ``partition`` is known."""
+        return self._session.ring_floor(partition)
+
+    def ring_change(self, partition: int) -> RingChange | None:
+        """How the ring of ``partition`` has changed with the last refetched event, once."""
+        return self._session.ring_change(partition)
 
     def status(self) -> list[PartitionStatus]:
         """The state of each partition: how its stream is and why, when it is tried again, how far it is behind."""

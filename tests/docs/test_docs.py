@@ -12,9 +12,13 @@ import xxhash
 import tailrace_server
 from tailrace.block import Block
 from tailrace.consuming.partition import TRANSITIONS
+from tailrace.consuming.refetch import KEYS_MAX
+from tailrace.consuming.resume import Move, Record, decide
 from tailrace.consuming.session import FINAL
-from tailrace.failover import FailoverLog, ResumeReason, resume_point
+from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, ResumeReason, resume_point
 from tailrace.model import EndReason, Level, VersionRange
+from tailrace.position import Position
+from tailrace.ring import RING_ROWS, RINGS_BYTES_MAX
 from tailrace.wire import failures, frames, messages
 from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.opcodes import Opcode
@@ -277,6 +281,36 @@ def test_the_rows_of_where_a_consumer_may_go_on():
         assert resume.seq == {"0": 0, "S": seq, "A": first, "upper": node[0].base}[where], condition
         assert resume.why.value == why, condition
     assert {row[2] for row in table} | {"purged"} == {reason.value for reason in ResumeReason}
+
+
+def consumer_at(seq, last=None, *, top=0, floor=0):
+    return Record(Position.at(log((U, 1, 0)), seq, seq, last), top, floor)
+
+
+# For each row of the table: the consumer, and the answer.
+DECISIONS = [
+    (consumer_at(5), messages.RollBack(3, 0, log((V, 2, 3), (U, 1, 0)), "")),
+    (consumer_at(5, floor=3), messages.RollBack(3, 3, log((V, 2, 3), (U, 1, 0)), "")),
+    (consumer_at(5, floor=4), messages.RollBack(3, 3, log((V, 2, 3), (U, 1, 0)), "")),
+    (consumer_at(0, 2), messages.StreamOk(3, 0, log((U, 1, 0)), 9)),
+    (consumer_at(0), messages.StreamOk(3, 0, log((U, 1, 0)), 9)),
+    (consumer_at(5, SNAPSHOT_LAST_UNKNOWN), messages.StreamOk(3, 5, log((U, 1, 0)), 9)),
+    (consumer_at(5, 9, top=9), messages.StreamOk(3, 5, log((U, 1, 0)), 9)),
+    (consumer_at(5, 9, top=9), messages.StreamOk(3, 5, log((U, 1, 0)), 8)),
+    (consumer_at(5, 9, floor=9), messages.StreamOk(3, 5, log((U, 1, 0)), 8)),
+]
+
+
+def test_the_rows_of_how_a_consumer_goes_back():
+    table, modes = tables(sections(STREAMS)["How a consumer goes back"])
+    for (answer, condition, move), (stored, answered) in zip(table, DECISIONS, strict=True):
+        assert answer.startswith("ROLLBACK") == isinstance(answered, messages.RollBack), condition
+        assert decide(stored, answered).move.name == move, condition
+    assert {row[2] for row in table} == {move.name for move in Move}
+    assert [row[0] for row in modes] == ["follow", "restart", "stop"]
+    assert f"{RING_ROWS:,} entries" in STREAMS
+    assert f"{RINGS_BYTES_MAX >> 20} MiB" in STREAMS
+    assert f"{KEYS_MAX:,} keys" in STREAMS
 
 
 def request(**changes):

@@ -86,7 +86,9 @@ class Consumer:
     def _handle(self, event: object, stream: tailrace.Stream) -> None:
         if self._random.random() < 0.2 and not self._atomic:
             self._store(stream.positions)
-        if isinstance(event, Mutations):
+        if isinstance(event, Mutations) and event.refetched:
+            pass  # documents from anywhere; here every row is followed, and they come again as rows
+        elif isinstance(event, Mutations):
             for mutation in event:
                 row = Row(mutation.key, mutation.value, mutation.timestamp)
                 self._take(event.partition, mutation.seq, row, event.branch)

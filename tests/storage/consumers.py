@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 
 from tailrace.consuming.partition import ConsumedPartition
-from tailrace.failover import FailoverLog, request_bounds
+from tailrace.consuming.resume import Move, bounds, decide
+from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
 from tailrace.position import Position
+from tailrace.ring import Ring
 from tailrace.wire.messages import RollBack, StreamEnd, StreamRequest
 from tailrace_server.stream.resume import begin_stream
 
@@ -51,25 +53,26 @@ class Consumer:
     def _ask(self, node, partition):
         while True:
             position = self.position
-            bounds = request_bounds(position.seq, position.snapshot_first, position.snapshot_last)
+            consumed = ConsumedPartition(partition.id, position, Ring(0, 0), None, 0.0)
+            asked = bounds(consumed.record)
             request = StreamRequest(
-                partition.feed_id, partition.id, position.log, *bounds, position.purge_seq, None, self.level
+                partition.feed_id, partition.id, position.log, *asked, position.purge_seq, None, self.level
             )
             answer, stream = begin_stream(1, request, partition, node.pins)
             assert not isinstance(answer, StreamEnd), f"a consumer is refused: {answer}"
-            consumed = ConsumedPartition(partition.id, position, None, 0.0)
             if isinstance(answer, RollBack):
                 self.why.append(answer.why)
                 assert len(self.why) < 1_000, "a consumer rolls back for ever"
                 self._start_over(consumed, answer.log)
                 continue
+            assert decide(consumed.record, answer).move is Move.STREAM
             consumed.opened(answer, 0.0)
             self.position = consumed.position
             return stream, consumed
 
     def _start_over(self, consumed, log):
         self.rows.clear()
-        self.position = consumed.rolled_back(log)
+        self.position = consumed.goes_back(0, 0, log)
 
     def _follow(self, stream, consumed, partition, told):
         """Reads; why it ended: None at the end of what there is."""

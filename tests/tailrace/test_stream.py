@@ -36,6 +36,7 @@ class Collector:
     def __init__(self, feed, **options):
         self.rows = []
         self.rollbacks = []
+        self.refetched = {}
         self.stream = None
         self.error = None
         self._feed = feed
@@ -53,11 +54,13 @@ class Collector:
                 self.error = error
 
     def take(self, event):
-        if isinstance(event, Mutations):
+        if isinstance(event, Mutations) and event.refetched:
+            self.refetched |= {m.key: m.value for m in event}
+        elif isinstance(event, Mutations):
             self.rows += [(event.partition, m.seq, m.key, m.value) for m in event]
         elif isinstance(event, Rollback):
             self.rollbacks.append((event.partition, event.seq, event.keys))
-            self.rows = [row for row in self.rows if row[0] != event.partition]
+            self.rows = [row for row in self.rows if row[0] != event.partition or row[1] <= event.seq]
 
     def state(self):
         latest = {key: value for _, _, key, value in self.rows}
@@ -413,6 +416,7 @@ async def test_what_the_node_has_lost_is_rolled_back(running, feed, collect, tmp
     await collector.stream.barrier()
     assert {partition for partition, _, _ in collector.rollbacks} == {partition_of(b"key %d" % n) for n in range(10)}
     collector.check()
+    assert collector.refetched == {b"key %d" % n: b"v" for n in range(10)}
     assert collector.state() == {b"key %d" % n: b"v" for n in range(40)} | {b"after": b"v"}
 
 
@@ -436,7 +440,7 @@ async def test_a_consumer_between_snapshots_whose_snapshot_was_lost(running, fee
         async for event in stream:
             if isinstance(event, Mutations):
                 break
-        assert stream.latest_positions[partition_of(b"k")].snapshot_last == 3
+        assert stream.latest_positions[partition_of(b"k")].snapshot_last == 1
         positions = Positions.parse(str(stream.latest_positions))
     assert positions.seqs()[partition_of(b"k")] == 1
     await running.stop()

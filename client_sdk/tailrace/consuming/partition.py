@@ -1,8 +1,12 @@
 """One partition as a consumer sees it: its stream's state, and the position that it has reached. Pure.
 
     WAITING ──request──> REQUESTED ──STREAM_OK──> OPEN <──SNAPSHOT_START / SNAPSHOT_END──> IN_SNAPSHOT
-       ^                     │                      │                                          │
-       └── ROLLBACK, any end that is not final ─────┴──────────────────────────────────────────┘
+     ^   ^                   │                      │                                          │
+     │   └── any end that is not final ─────────────┴──────────────────────────────────────────┘
+     │                       └─ROLLBACK, or a STREAM_OK that says the same─┐
+     │                                                                     v
+     └──all handled── ROLLING_BACK ──GET──> REFETCHING ──GOT────────> ROLLING_BACK
+                                   └─STREAM_REQUEST──> MEASURING ──STREAM_OK──┘
     ENDED: the end that was asked for is reached
 
 ``TRANSITIONS`` is this drawing as data; what is not in it is an error of the protocol.
@@ -13,9 +17,13 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+from tailrace.consuming.refetch import Refetch
+from tailrace.consuming.resume import Record, bounds
 from tailrace.errors import ProtocolError
+from tailrace.events import Event
 from tailrace.failover import FailoverLog
 from tailrace.position import Position
+from tailrace.ring import Ring, RingChange
 from tailrace.wire.messages import SnapshotStartMessage, StreamOk
 from tailrace.wire.opcodes import Opcode
 
@@ -27,6 +35,9 @@ class State(enum.Enum):
     REQUESTED = "requested"
     OPEN = "open"
     IN_SNAPSHOT = "in snapshot"
+    ROLLING_BACK = "rolling back"  # the program has to handle an event before it goes on
+    REFETCHING = "refetching"  # keys are being looked up
+    MEASURING = "measuring"  # how far the node shows what was looked up
     ENDED = "ended"
 
     __hash__ = object.__hash__  # members are what they are; the enum's own hash is a call, one for each frame
@@ -34,7 +45,7 @@ class State(enum.Enum):
 
 TRANSITIONS: dict[tuple[State, Opcode], State] = {
     (State.REQUESTED, Opcode.STREAM_OK): State.OPEN,
-    (State.REQUESTED, Opcode.ROLLBACK): State.WAITING,
+    (State.REQUESTED, Opcode.ROLLBACK): State.ROLLING_BACK,
     (State.REQUESTED, Opcode.STREAM_END): State.WAITING,
     (State.REQUESTED, Opcode.ERROR): State.WAITING,
     (State.OPEN, Opcode.SNAPSHOT_START): State.IN_SNAPSHOT,
@@ -44,6 +55,11 @@ TRANSITIONS: dict[tuple[State, Opcode], State] = {
     (State.IN_SNAPSHOT, Opcode.BLOCK): State.IN_SNAPSHOT,
     (State.IN_SNAPSHOT, Opcode.SNAPSHOT_END): State.OPEN,
     (State.IN_SNAPSHOT, Opcode.STREAM_END): State.WAITING,
+    (State.REFETCHING, Opcode.GOT): State.ROLLING_BACK,
+    (State.REFETCHING, Opcode.ERROR): State.WAITING,
+    (State.MEASURING, Opcode.STREAM_OK): State.ROLLING_BACK,
+    (State.MEASURING, Opcode.STREAM_END): State.WAITING,
+    (State.MEASURING, Opcode.ERROR): State.WAITING,
 }
 
 
@@ -67,9 +83,12 @@ class PartitionStatus(NamedTuple):
 class ConsumedPartition:
     """See the module. ``position`` is None until the first answer where the stream begins "now"."""
 
-    def __init__(self, id: int, position: Position | None, end_seq: int | None, now: float) -> None:
+    def __init__(self, id: int, position: Position | None, ring: Ring, end_seq: int | None, now: float) -> None:
         self.id = id
         self.position = position
+        self.ring = ring
+        self.refetch: Refetch | None = None
+        self.awaited: Event | None = None  # the event that has to be handled before a rollback goes on
         self.end_seq = end_seq
         self.state = State.WAITING
         self.stream_id = 0  # of the last request
@@ -78,8 +97,10 @@ class ConsumedPartition:
         self.retry_at = 0.0
         self.tries = 0
         self.high_seq = 0
-        self.snapshot_after = 0
+        self.snapshot_after = self.snapshot_last = 0
         self.in_complete_snapshot = False
+        # Below this the partition's state is no state: rows above were read again, or half a run was read.
+        self.promised_seq = 0
         self._set_log(position.log if position is not None else FailoverLog())
 
     def _set_log(self, log: FailoverLog) -> None:
@@ -105,46 +126,67 @@ class ConsumedPartition:
         self.tries, self.reason, self.since = 0, "", now
         if self.position is None:
             self.position = Position.at(answer.log, answer.seq)
+            self.ring.apply(RingChange(answer.seq))
+            self.promised_seq = answer.seq
         else:
-            self.position = self.position._replace(branch=answer.log.branch, log=answer.log)
+            self.promised_seq = self._move(*bounds(self.record), self.position.purge_seq).snapshot_last
+
+    @property
+    def record(self) -> Record:
+        """What decisions need to know."""
+        assert self.position is not None, _NOT_AGREED
+        return Record.of(self.position, self.ring)
 
     def snapshot_started(self, message: SnapshotStartMessage) -> Position:
-        """The position with the snapshot's bounds."""
+        """The position at the start of a snapshot. Its end counts from the first block on: nothing is applied yet."""
         position = self.position
         assert position is not None, _NOT_AGREED
         seq, last_seq = position.seq, message.last_seq
-        if message.after_seq > seq or last_seq < seq:
+        if message.after_seq > seq or last_seq < max(seq, self.promised_seq):
             raise ProtocolError(
                 f"SNAPSHOT_START of partition {self.id} after seq {message.after_seq} to {last_seq}, the consumer is "
-                f"at {seq}"
+                f"at {seq} and needs all up to {max(seq, self.promised_seq)}"
             )
         self.in_complete_snapshot = message.complete
         self.snapshot_after = message.after_seq
+        self.snapshot_last = last_seq
         if last_seq > self.high_seq:
             self.high_seq = last_seq
         purge_seq = position.purge_seq if seq else message.purge_seq or None
-        # Inside of a run already: its start stays where it was until the run has been read to its end.
-        return self._move(seq, position.snapshot_first, last_seq, purge_seq)
+        return self._move(seq, position.snapshot_first, position.snapshot_last, purge_seq)
 
     def advanced(self, seq: int) -> Position:
         """The position after a block that ends at ``seq``."""
         position = self.position
         assert position is not None, _NOT_AGREED
         _, _, first, last, purge_seq, _ = position
-        return self._move(seq, seq if self.in_complete_snapshot else first, seq if seq > last else last, purge_seq)
+        if seq >= self.promised_seq and seq >= self.run_last:
+            return self._move(seq, seq, seq, purge_seq)
+        # Inside of a run, or of several one after the other: its start stays where it was until its end is reached.
+        return self._move(seq, first, max(last, self.promised_seq, self.run_last), purge_seq)
+
+    @property
+    def run_last(self) -> int:
+        """The end of the run that a block of the present snapshot is in; 0 where each block's end is one."""
+        return 0 if self.in_complete_snapshot else self.snapshot_last
 
     def at_end_of_run(self, seq: int) -> Position:
         """The position between snapshots, at ``seq``."""
         position = self.position
         assert position is not None, _NOT_AGREED
-        if seq < position.seq:
-            raise ProtocolError(f"partition {self.id} is announced at seq {seq}, and was at {position.seq}")
+        if seq < max(position.seq, self.promised_seq):
+            raise ProtocolError(
+                f"partition {self.id} is announced at seq {seq}, and was at {position.seq}, needing {self.promised_seq}"
+            )
         return self._move(seq, seq, seq, position.purge_seq)
 
-    def rolled_back(self, log: FailoverLog) -> Position:
-        """The position at the very beginning of the history that ``log`` tells of."""
+    def goes_back(self, seq: int, last: int, log: FailoverLog) -> Position:
+        """The position at ``seq`` of the history that ``log`` tells of; ``last`` is B."""
+        position = self.position
+        assert position is not None, "a consumer that begins now has nothing to roll back"
         self._set_log(log)
-        return self._move(0, 0, 0, None)
+        self.promised_seq = 0
+        return self._move(seq, seq, last, position.purge_seq if seq else None)
 
     def _move(self, seq: int, first: int, last: int, purge_seq: int | None) -> Position:
         if purge_seq is not None and seq >= purge_seq:

@@ -16,12 +16,14 @@ from collections.abc import Callable
 from typing import Any
 
 from tailrace.consuming.partition import PartitionStatus
-from tailrace.consuming.streams import FINAL, PartitionStreams, Queued, Wanted
+from tailrace.consuming.rollbacks import Queued
+from tailrace.consuming.streams import FINAL, PartitionStreams, Wanted
 from tailrace.errors import BadPosition, ProtocolError, Retryable, StreamEnded, TailraceError, TooLarge, UnknownFeed
-from tailrace.events import Event, RoundComplete
+from tailrace.events import Event, Rollback, RoundComplete
 from tailrace.failover import SEQ_MAX
 from tailrace.model import FEED_ID_BYTES, EndReason
 from tailrace.position import PARTITION_MAX, Position, Positions
+from tailrace.ring import RingChange
 from tailrace.wire.frames import Frame, FrameDecoder, encode_frame
 from tailrace.wire.messages import (
     PROTOCOL_VERSION,
@@ -72,7 +74,9 @@ class ConsumerSession:
             self._handled = dict(wanted.since)
         # Once a stream has stopped, an answer to a barrier that was sent before counts for nothing: the node may have
         # given it because it had no such stream any more.
-        self._streams = PartitionStreams(wanted, clock, self._handled, self._sent_barriers.clear, jitter)
+        self._streams = PartitionStreams(
+            wanted, clock, self._handled, self._sent_barriers.clear, self._queue.extend, jitter
+        )
 
     # The link
 
@@ -181,11 +185,12 @@ class ConsumerSession:
         What it raises ends the connection; ``failure`` says whether it is final.
         """
         if self._handing is not None:
-            _, partition, position, credit_bytes = self._handing
+            handled, partition, position, credit_bytes = self._handing
             self._handing = None
             self._consumed_bytes += credit_bytes
             if position is not None:
                 self._handled[partition] = position
+            self._streams.handled(handled, partition)
         while True:
             if self._queue:
                 queued: Queued | None = self._queue.popleft()
@@ -221,6 +226,22 @@ class ConsumerSession:
                 if queued is not None:
                     self._queue.append(queued)
 
+    # Rollbacks, for who follows with an index
+
+    def settle(self, event: Rollback, point: int | None) -> None:
+        """The index has gone back to ``point``, or cannot go back by itself (None); ``event`` is being handled."""
+        position = self._streams.settle(event, point)
+        if position is not None and self._handing is not None and self._handing[0] is event:
+            self._handing = (event, event.partition, position, 0)
+
+    def ring_floor(self, partition: int) -> int:
+        """The seq above which the ring of a partition knows every key."""
+        return self._streams.ring(partition).floor_seq
+
+    def ring_change(self, partition: int) -> RingChange | None:
+        """How the ring has changed with the last refetched event; None where there was none since this was asked."""
+        return self._streams.rollbacks.changes.pop(partition, None)
+
     # Barriers
 
     def barrier(self, cookie: bytes, reached: Callable[[], None]) -> None:
@@ -235,7 +256,7 @@ class ConsumerSession:
 
     def _send_barriers(self) -> None:
         """Sends those that are not under way, each time under another name."""
-        if len(self._sent_barriers) == len(self._barriers) or not self.answered:
+        if len(self._sent_barriers) == len(self._barriers) or not self._streams.open:
             return
         under_way = set(self._sent_barriers.values())
         for cookie in [cookie for cookie in self._barriers if cookie not in under_way]:

@@ -1,7 +1,7 @@
 """The streams of a consumer's partitions on one connection: requests out, frames in, events out. Sans-IO.
 
     a STREAM_REQUEST for each partition
-    then: STREAM_OK, or ROLLBACK and a request from the beginning, or an end, and a request again after a while
+    then: STREAM_OK, or ROLLBACK and what follows from it (``rollbacks``), or an end, and a request again after a while
     then: SNAPSHOT_START, BLOCK ..., SNAPSHOT_END as events
 
 Every end of a stream leads to another request but those in ``FINAL``. Source: docs/streams.md.
@@ -11,25 +11,28 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
 from tailrace.backoff import backoff_seconds
 from tailrace.block import Block
 from tailrace.consuming.partition import ConsumedPartition, State
+from tailrace.consuming.resume import Move, bare_floor, bounds, decide
+from tailrace.consuming.rollbacks import Queued, Rollbacks
 from tailrace.errors import (
     DataGone,
     Forbidden,
     ProtocolError,
     Retryable,
-    StreamEnded,
     TailraceError,
     UnknownFeed,
 )
 from tailrace.events import Event, Mutations, Rollback, SnapshotEnd, SnapshotStart
-from tailrace.failover import FailoverLog, request_bounds
+from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
 from tailrace.position import Position, Positions
+from tailrace.ring import RING_ROWS, RINGS_BYTES_MAX, Ring, RingChange
 from tailrace.wire.frames import Frame, encode_frame
 from tailrace.wire.messages import (
     RollBack,
@@ -40,10 +43,6 @@ from tailrace.wire.messages import (
     decode_seq,
 )
 from tailrace.wire.opcodes import Opcode
-
-# An event that waits to be asked for (bytes: the cookie of a barrier that has come back), its partition, the position
-# that it leads to, and the bytes that it frees. A plain tuple, since there is one for each event.
-Queued = tuple[Event | bytes, int, Position | None, int]
 
 FINAL: dict[EndReason, Callable[[str], TailraceError]] = {
     EndReason.TRIMMED: DataGone,
@@ -57,7 +56,9 @@ _new = tuple.__new__  # a NamedTuple's own constructor takes twice as long
 class Wanted(NamedTuple):
     """What a consumer asks for. ``since``: "beginning", "now" or positions; ``until``: None, "now" or the
 
-    last seq of each partition."""
+    last seq of each partition. ``ring_rows``: entries kept for each partition; ``rings``: what was stored of them.
+    ``by_index``: an index may go back by itself, and `PartitionStreams.settle` says how far it has.
+    """
 
     feed: str
     since: str | Positions = "beginning"
@@ -66,13 +67,17 @@ class Wanted(NamedTuple):
     visibility: Level = Level.DISK
     on_rollback: str = "follow"
     stored: tuple[Positions, ...] = ()  # what was given as positions: has to be of this feed
+    ring_rows: int = RING_ROWS
+    rings: Mapping[int, RingChange] = MappingProxyType({})
+    by_index: bool = False
 
 
 class PartitionStreams:
     """See the module.
 
     ``handled`` has the position of each partition up to which the program has handled events. ``on_stopped`` is called
-    where a stream stops, to be asked for again. ``dropped_bytes`` counts blocks that nobody gets.
+    where a stream stops, to be asked for again, and ``emit`` with events that no frame has made at once.
+    ``dropped_bytes`` counts blocks that nobody gets.
     """
 
     def __init__(
@@ -81,12 +86,14 @@ class PartitionStreams:
         clock: Callable[[], float],
         handled: dict[int, Position],
         on_stopped: Callable[[], None],
+        emit: Callable[[Iterable[Queued]], None],
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._wanted = wanted
         self._clock = clock
         self._handled = handled
         self._on_stopped = on_stopped
+        self.emit = emit
         self._jitter = jitter
         self._partitions: dict[int, ConsumedPartition] = {}
         self._by_stream: dict[int, ConsumedPartition] = {}
@@ -96,6 +103,7 @@ class PartitionStreams:
         self._closing: list[bytes] = []  # the frames that close streams
         self.dropped_bytes = 0
         self.failure: TailraceError | None = None
+        self.rollbacks = Rollbacks(wanted.on_rollback, wanted.by_index, self)
 
     def begin(self, high_seqs: Mapping[int, int]) -> None:
         """The partitions are known. Raises UnknownFeed where one that is wanted is not there."""
@@ -103,21 +111,32 @@ class PartitionStreams:
         missing = (wanted.partitions or frozenset()) - high_seqs.keys()
         if missing:
             self.fail(UnknownFeed(f"feed {wanted.feed!r} has no partition {min(missing)}: it has {len(high_seqs)}"))
-        for id in sorted(high_seqs if wanted.partitions is None else wanted.partitions):
+        ids = sorted(high_seqs if wanted.partitions is None else wanted.partitions)
+        for id in ids:
             end_seq = None
             if wanted.until == "now":
                 end_seq = high_seqs[id]
             elif wanted.until is not None:
                 assert not isinstance(wanted.until, str)
                 end_seq = wanted.until.get(id, 0)
-            partition = ConsumedPartition(id, self._start(id), end_seq, now)
-            self._partitions[id] = self._waiting[id] = partition
+            start = self._start(id)
+            ring = self._ring(id, start, RINGS_BYTES_MAX // len(ids))
+            self._partitions[id] = self._waiting[id] = ConsumedPartition(id, start, ring, end_seq, now)
 
     def _start(self, id: int) -> Position | None:
         since = self._wanted.since
         if isinstance(since, Positions):
             return since.get(id, Position.at(FailoverLog(), 0))
         return None if since == "now" else Position.at(FailoverLog(), 0)
+
+    def _ring(self, id: int, start: Position | None, bytes_max: int) -> Ring:
+        wanted = self._wanted
+        stored = wanted.rings.get(id)
+        if stored is None:
+            return Ring(wanted.ring_rows, bytes_max, 0 if start is None else bare_floor(start))
+        ring = Ring(wanted.ring_rows, bytes_max)
+        ring.apply(stored)
+        return ring
 
     def connection_made(self) -> None:
         """A new connection: its streams have ids of its own."""
@@ -127,11 +146,12 @@ class PartitionStreams:
         """The connection is gone: all streams are to be asked for again."""
         self._closing.clear()
         self._by_stream.clear()
+        self.rollbacks.connection_lost()
         self.dropped_bytes = 0
         now = self._clock()
         for partition in self._partitions.values():
             if partition.state is not State.ENDED:
-                self._wait(partition, reason, now)
+                self.wait(partition, reason, now)
 
     def fail(self, error: TailraceError) -> NoReturn:
         """Ends everything for good."""
@@ -147,10 +167,17 @@ class PartitionStreams:
         return [partition for _, partition in sorted(self._partitions.items())]
 
     @property
-    def answered(self) -> bool:
-        """Every partition has been agreed to, or has reached its end."""
+    def open(self) -> bool:
+        """Every partition has an open stream, or has reached its end."""
         return bool(self._partitions) and all(
             p.state in (State.OPEN, State.IN_SNAPSHOT, State.ENDED) for p in self._partitions.values()
+        )
+
+    @property
+    def answered(self) -> bool:
+        """Every partition has been agreed to, has reached its end, or waits until a rollback is handled."""
+        return bool(self._partitions) and not any(
+            p.state in (State.WAITING, State.REQUESTED) for p in self._partitions.values()
         )
 
     @property
@@ -174,6 +201,8 @@ class PartitionStreams:
     def data_to_send(self, feed_id: bytes) -> list[bytes]:
         """The requests whose time has come, and the ends of streams."""
         out, self._closing = self._closing, []
+        if self.rollbacks.to_ask:
+            out += self.rollbacks.requests(feed_id, self._wanted.visibility)
         if self._waiting:
             now = self._clock()
             out += [self._request(p, feed_id) for p in list(self._waiting.values()) if now >= p.retry_at]
@@ -181,13 +210,12 @@ class PartitionStreams:
 
     def _request(self, partition: ConsumedPartition, feed_id: bytes) -> bytes:
         del self._waiting[partition.id]
-        partition.stream_id = stream_id = next(self._ids)
-        self._by_stream[stream_id] = partition
+        stream_id = self.new_id(partition)
         partition.state = State.REQUESTED
         position = partition.position
+        seq, first, last = (0, 0, 0) if position is None else bounds(partition.record)
         if position is None:
             position = Position.at(FailoverLog(), 0)
-        seq, first, last = request_bounds(position.seq, position.snapshot_first, position.snapshot_last)
         request = StreamRequest(
             feed_id,
             partition.id,
@@ -200,6 +228,12 @@ class PartitionStreams:
             self._wanted.visibility,
         )
         return request.encode(stream_id)
+
+    def new_id(self, partition: ConsumedPartition) -> int:
+        """An id for the partition's next request, whose answer is then for it."""
+        partition.stream_id = stream_id = next(self._ids)
+        self._by_stream[stream_id] = partition
+        return stream_id
 
     # Frames in
 
@@ -223,7 +257,7 @@ class PartitionStreams:
         if partition is None or not isinstance(error, Retryable):
             return False
         partition.step(Opcode.ERROR)
-        self._try_again(partition, str(error))
+        self.try_again(partition, str(error))
         return True
 
     def _on_block(self, partition: ConsumedPartition, body: memoryview) -> Queued | None:
@@ -241,32 +275,54 @@ class PartitionStreams:
         if mutations is None:
             self.dropped_bytes += len(body)
             return None
+        partition.ring.add_columns(block.columns())
         return mutations, partition.id, partition.advanced(last_seq), len(body)
 
-    def _on_stream_ok(self, partition: ConsumedPartition, body: memoryview) -> None:
+    def _on_stream_ok(self, partition: ConsumedPartition, body: memoryview) -> Queued | None:
         answer = StreamOk.decode(body)
-        if partition.position is not None and answer.seq != partition.position.seq:
-            raise ProtocolError(f"STREAM_OK at seq {answer.seq}, asked for {partition.position.seq}")
+        if partition.state is State.ROLLING_BACK:
+            self.rollbacks.measured(partition, answer)
+            return None
+        if partition.position is not None:
+            if answer.seq != partition.position.seq:
+                raise ProtocolError(f"STREAM_OK at seq {answer.seq}, asked for {partition.position.seq}")
+            decision = decide(partition.record, answer)
+            if decision.move is not Move.STREAM:
+                self.close(partition)
+                return self.rollbacks.begin(partition, decision, answer.log, "what it was given above was lost")
         partition.opened(answer, self._clock())
         if self._wanted.since == "now" and partition.id not in self._handled:
             assert partition.position is not None
             self._handled[partition.id] = partition.position
+        return None
+
+    def close(self, partition: ConsumedPartition) -> None:
+        """Nothing more of the partition's stream is taken."""
+        self._closing.append(encode_frame(Opcode.STREAM_CLOSE, id=partition.stream_id))
+        self.stopped(partition)
+
+    def stopped(self, partition: ConsumedPartition) -> None:
+        """The partition's stream, or what else was asked for it, has no more answers."""
+        self._by_stream.pop(partition.stream_id, None)
+        self._on_stopped()
 
     def _on_rollback(self, partition: ConsumedPartition, body: memoryview) -> Queued:
         answer = RollBack.decode(body)
-        if self._wanted.on_rollback == "stop":
-            message = f"partition {partition.id} would have to be rolled back to seq {answer.seq} ({answer.why})"
-            self.fail(StreamEnded(message, reason=EndReason.ROLLED_BACK))
-        position = partition.rolled_back(answer.log)
-        self._wait(partition, f"rolled back: {answer.why}", self._clock())
-        return Rollback(partition.id, 0, None), partition.id, position, 0
+        position = partition.position
+        if position is None or answer.seq > position.seq:
+            raise ProtocolError(f"ROLLBACK of partition {partition.id} to seq {answer.seq}, where it is not")
+        self.stopped(partition)
+        return self.rollbacks.begin(partition, decide(partition.record, answer), answer.log, answer.why)
+
+    def _on_got(self, partition: ConsumedPartition, body: memoryview) -> None:
+        self.rollbacks.got(partition, body)
 
     def _on_snapshot_start(self, partition: ConsumedPartition, body: memoryview) -> Queued | None:
         message = SnapshotStartMessage.decode(body)
         if message.branch != partition.branch:
             # The node's history has changed under the stream: nothing of it may be applied under the old log.
-            self._closing.append(encode_frame(Opcode.STREAM_CLOSE, id=partition.stream_id))
-            self._try_again(partition, "the partition's history has changed")
+            self.close(partition)
+            self.try_again(partition, "the partition's history has changed")
             return None
         position = partition.snapshot_started(message)
         event = _new(SnapshotStart, (partition.id, message.after_seq + 1, message.last_seq, position))
@@ -297,23 +353,46 @@ class PartitionStreams:
         elif end.reason in FINAL:
             self.fail(FINAL[end.reason](end.message))
         else:
-            self._try_again(partition, f"{end.reason.value}: {end.message}")
+            self.try_again(partition, f"{end.reason.value}: {end.message}")
 
-    def _try_again(self, partition: ConsumedPartition, reason: str) -> None:
+    def try_again(self, partition: ConsumedPartition, reason: str) -> None:
+        """The stream is asked for again after a while."""
         partition.tries += 1
-        self._wait(partition, reason, self._clock() + backoff_seconds(partition.tries, self._jitter))
+        self.wait(partition, reason, self._clock() + backoff_seconds(partition.tries, self._jitter))
 
-    def _wait(self, partition: ConsumedPartition, reason: str, retry_at: float) -> None:
-        self._by_stream.pop(partition.stream_id, None)
-        self._on_stopped()
+    def wait(self, partition: ConsumedPartition, reason: str, retry_at: float) -> None:
+        """The stream is asked for (again) at ``retry_at``."""
+        self.stopped(partition)
+        self.rollbacks.abandon(partition)
         partition.wait(reason, self._clock(), retry_at)
         self._waiting[partition.id] = partition
+
+    @property
+    def now(self) -> float:
+        """Monotonic seconds of the shell's clock."""
+        return self._clock()
+
+    # Events that a rollback waits for
+
+    def handled(self, event: Event | bytes, partition: int) -> None:
+        """The program has handled ``event``, for which a rollback may have waited."""
+        if self.rollbacks.under_way and partition in self._partitions:
+            self.rollbacks.handled(self._partitions[partition], event)
+
+    def settle(self, event: Rollback, point: int | None) -> Position | None:
+        """How far the index has gone back for ``event`` (None: not by itself); the position that follows from it."""
+        return self.rollbacks.settle(self._partitions[event.partition], event, point)
+
+    def ring(self, partition: int) -> Ring:
+        """The ring of a partition."""
+        return self._partitions[partition].ring
 
 
 _HANDLERS: dict[Opcode, Callable[[PartitionStreams, ConsumedPartition, memoryview], Queued | None]] = {
     Opcode.BLOCK: PartitionStreams._on_block,
     Opcode.STREAM_OK: PartitionStreams._on_stream_ok,
     Opcode.ROLLBACK: PartitionStreams._on_rollback,
+    Opcode.GOT: PartitionStreams._on_got,
     Opcode.SNAPSHOT_START: PartitionStreams._on_snapshot_start,
     Opcode.SNAPSHOT_END: PartitionStreams._on_snapshot_end,
     Opcode.SEQ_ADVANCED: PartitionStreams._on_seq_advanced,

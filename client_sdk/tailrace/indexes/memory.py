@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.checkpoint import Checkpoint
+from tailrace.ring import Ring, unbounded_ring
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +37,7 @@ class MemoryIndex:
         self.state = {}
         self.versions = {}
         self._checkpoint: Checkpoint | None = None
+        self._rings: dict[int, Ring] = {}
         self._lock = threading.Lock()
 
     def snapshot(self) -> dict[bytes, bytes]:
@@ -45,7 +47,9 @@ class MemoryIndex:
 
     def open(self) -> Checkpoint | None:
         """The checkpoint of what is held; None where nothing was stored yet."""
-        return self._checkpoint
+        if self._checkpoint is None:
+            return None
+        return Checkpoint(self._checkpoint.positions, {id: ring.whole() for id, ring in self._rings.items()})
 
     def apply(self, mutations: Sequence[AppliedMutation], checkpoint: Checkpoint) -> None:
         """As `Index.apply`. BadPosition where ``checkpoint`` is of another feed than what is held."""
@@ -59,6 +63,11 @@ class MemoryIndex:
             for mutation in newest.values():
                 self._apply_one(mutation)
             self._checkpoint = checkpoint if checkpoint.positions else None
+            for partition, change in checkpoint.rings.items():
+                if partition in self._rings:
+                    self._rings[partition].apply(change)
+                else:
+                    self._rings[partition] = unbounded_ring(change)
 
     def rollback(self, partition: int, seq: int) -> None:
         """Always None: no old values are kept. What is above ``seq`` is replaced by whatever is applied next."""
@@ -72,6 +81,7 @@ class MemoryIndex:
         with self._lock:
             for key in [key for key, version in self.versions.items() if version.partition == partition]:
                 del self.state[key], self.versions[key]
+            self._rings.pop(partition, None)
             if self._checkpoint is not None:
                 positions = self._checkpoint.positions.without(partition)
                 self._checkpoint = Checkpoint(positions) if positions else None

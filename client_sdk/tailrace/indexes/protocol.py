@@ -35,6 +35,8 @@ class Index(Protocol):
        dies. Every call has happened when it returns, and not at all where it raises.
     3. What comes later in a partition has a higher seq, except after `rollback`. A mutation that is older than what
        the index holds of the same key and partition is passed over.
+
+    An index whose store has no transactions is a `PreparedIndex` instead.
     """
 
     def open(self) -> Checkpoint | None:
@@ -47,7 +49,8 @@ class Index(Protocol):
     def apply(self, mutations: Sequence[AppliedMutation], checkpoint: Checkpoint) -> None:
         """Store ``mutations`` (at most 10,000 or 64 MiB from the follower; may be none) together with ``checkpoint``.
 
-        ``checkpoint`` is the whole truth: a partition that it does not have counts as not begun.
+        ``checkpoint.positions`` is the whole truth: a partition that it does not have counts as not begun.
+        ``checkpoint.rings`` is what changes in the rings: see `tailrace.ring.RingChange`.
         """
         ...
 
@@ -55,7 +58,10 @@ class Index(Protocol):
         """The history of ``partition`` has forked after ``seq``: go back to a point at or below it, if you can.
 
         Returns the point at which the index now stands, one where it stood before between snapshots (an index that
-        keeps old versions); or None: it cannot, and the follower reads every key that changed above ``seq`` again.
+        keeps old versions, and the position of each point with them); 0 where it has no such point left, and is to be
+        cleared; or None: it cannot, and the follower reads every key that changed above ``seq`` again, or clears the
+        partition where it does not know them. A point that is returned is the index's own position from then on: where
+        it is opened again, `open` gives that.
         After None the index holds what it held, but the seqs of what is above ``seq`` count for nothing any more:
         whatever is applied next replaces it. The follower calls this before it applies anything of the new history,
         and again where it was interrupted.
@@ -68,4 +74,18 @@ class Index(Protocol):
 
     def close(self) -> None:
         """Let go of files and connections. May be called twice."""
+        ...
+
+
+@runtime_checkable
+class PreparedIndex(Index, Protocol):
+    """An index whose `apply` and `clear` may be interrupted half-way, as in a store without transactions.
+
+    What differs from ground rule 2: `apply` stores the mutations first, and after them the checkpoint, in one write;
+    `clear` forgets the rows first, and after them the position and the ring. Before each of them comes `prepare`, so
+    that after a crash the follower knows which keys may have been touched.
+    """
+
+    def prepare(self, checkpoint: Checkpoint) -> None:
+        """Store ``checkpoint`` in one write, and change no row: what is applied next is within what it says."""
         ...

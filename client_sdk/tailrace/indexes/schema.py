@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 META_TABLE = "tailrace_index"
 CHECKPOINT_TABLE = "tailrace_checkpoint"
+RING_TABLE = "tailrace_ring"  # the chunks of rings (tailrace.ring), in the order in which they came
+RING_FLOOR_TABLE = "tailrace_ring_floor"
+# A file of before there were rings gets the tables when it is opened.
+RING_STATEMENTS = (
+    f"CREATE TABLE IF NOT EXISTS {RING_TABLE} (number INTEGER PRIMARY KEY, partition INTEGER NOT NULL, "
+    "last_seq INTEGER NOT NULL, entries BLOB NOT NULL)",
+    f"CREATE INDEX IF NOT EXISTS {RING_TABLE}_partition ON {RING_TABLE} (partition, last_seq)",
+    f"CREATE TABLE IF NOT EXISTS {RING_FLOOR_TABLE} (partition INTEGER PRIMARY KEY, floor_seq INTEGER NOT NULL)",
+)
 
 _FIXED_COLUMNS = ("key", "value", "partition", "seq", "timestamp")
 # Other names of a table's row number, which a column would hide from the full text.

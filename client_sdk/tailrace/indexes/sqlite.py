@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from tailrace.checkpoint import Checkpoint
 from tailrace.errors import BadPosition
-from tailrace.indexes.schema import CHECKPOINT_TABLE, META_TABLE, Schema
+from tailrace.indexes.schema import CHECKPOINT_TABLE, META_TABLE, RING_STATEMENTS, Schema
+from tailrace.indexes.stored_rings import change_ring, forget_ring, read_rings
 from tailrace.position import Position, Positions
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from tailrace.indexes.full_text import Row, Tombstone
     from tailrace.indexes.protocol import AppliedMutation
+    from tailrace.ring import RingChange
 
 SQLITE_VERSION_MIN = (3, 30, 0)  # ON CONFLICT DO UPDATE, and tables that list what SQLite was built with
 
@@ -78,10 +80,11 @@ class SQLiteIndex:
         try:
             self._prepare_file()
             self._stored = self._read_positions()
+            rings = self._read_rings()
         except BaseException:
             self.close()
             raise
-        return Checkpoint(self._stored) if self._stored else None
+        return Checkpoint(self._stored, rings) if self._stored else None
 
     def apply(self, mutations: Sequence[AppliedMutation], checkpoint: Checkpoint) -> None:
         """As `Index.apply`. BadPosition where ``checkpoint`` is of another feed than what the file holds."""
@@ -92,6 +95,8 @@ class SQLiteIndex:
         with self._transaction() as connection:
             self._store_rows(connection, upserts, deletions)
             self._store_positions(connection, positions)
+            for partition, change in checkpoint.rings.items():
+                change_ring(connection, partition, change)
         self._stored = positions
 
     def rollback(self, partition: int, seq: int) -> None:
@@ -108,6 +113,7 @@ class SQLiteIndex:
                 self._schema.full_text_table.forget_partition(connection, partition)
             connection.execute(f'DELETE FROM "{self._schema.table}" WHERE partition = ?', (partition,))
             connection.execute(f"DELETE FROM {CHECKPOINT_TABLE} WHERE partition = ?", (partition,))
+            forget_ring(connection, partition)
         if self._stored is not None:
             self._stored = self._stored.without(partition)
 
@@ -172,6 +178,12 @@ class SQLiteIndex:
                 ) from None
         return positions
 
+    def _read_rings(self) -> dict[int, RingChange]:
+        try:
+            return read_rings(self._connected())
+        except ValueError as error:
+            raise BadPosition(f"{self.path}: {error}; delete the file, and the index is filled anew") from None
+
     # ---- the file ----
 
     def _prepare_file(self) -> None:
@@ -193,6 +205,8 @@ class SQLiteIndex:
             )
         with _immediate(connection):
             self._make_or_check(connection)
+            for statement in RING_STATEMENTS:
+                connection.execute(statement)
             self._openings = self._count_opening(connection)
 
     def _make_or_check(self, connection: sqlite3.Connection) -> None:

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from tailrace.block import encode_block
+from tailrace.consuming.rollbacks import REFETCHES_MAX
 from tailrace.consuming.session import FINAL, ConsumerSession, Wanted
 from tailrace.errors import (
     BadPosition,
@@ -18,11 +19,13 @@ from tailrace.errors import (
     UnknownFeed,
 )
 from tailrace.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
-from tailrace.failover import FailoverLog
-from tailrace.model import EndReason, Level
+from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
+from tailrace.model import EndReason, Level, Version
 from tailrace.position import Position, Positions
 from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.messages import (
+    Get,
+    Got,
     Hello,
     HelloOk,
     RollBack,
@@ -124,14 +127,14 @@ class Conversation:
         self.hear(StreamEnd(partition, reason, message, 1).encode(self.id(partition)))
 
 
-def talk(since="beginning", *, high_seqs=(0,), window_bytes=8 << 20, **wanted):
+def talk(since="beginning", *, high_seqs=(0,), window_bytes=8 << 20, log=LOG_U, **wanted):
     """A conversation in which all streams have been agreed to."""
     stored = (since,) if isinstance(since, Positions) else ()
     made = Conversation(Wanted("orders", since, stored=stored, **wanted), window_bytes=window_bytes)
     asked = made.greet(high_seqs=high_seqs)
     assert asked == ["STREAM_REQUEST"] * len(asked)
     for partition in made.requests:
-        made.agree(partition)
+        made.agree(partition, log=log)
     assert made.events() == []
     assert made.session.answered
     return made
@@ -170,16 +173,27 @@ def test_until_now_is_what_the_map_says():
 
 def test_positions_are_asked_for_as_they_are():
     inside = Position.at(LOG_V, 8, 6, 9)
-    made = talk(stored({0: inside}), high_seqs=(9, 9))
+    made = talk(stored({0: inside}), high_seqs=(9, 9), log=LOG_V)
     assert made.requests[0][1] == StreamRequest(FEED, 0, LOG_V, 8, 6, 9, None, None, Level.DISK)
     assert made.requests[1][1].seq == 0
 
 
-def test_a_consumer_between_snapshots_promises_nothing():
-    """It stands at the start of a snapshot: that one may never be finished, where the node has lost its end."""
+def test_a_consumer_that_has_read_keys_again_needs_all_up_to_there():
+    """Its position stays where it rolled back to; what it has read again is of any seq up to its snapshot's end."""
     made = talk(stored({0: Position.at(LOG_U, 5, 5, 9)}))
     request = made.requests[0][1]
-    assert (request.seq, request.snapshot_first, request.snapshot_last) == (5, 5, 5)
+    assert (request.seq, request.snapshot_first, request.snapshot_last) == (5, 5, 9)
+    made.start(5, 8)
+    with pytest.raises(ProtocolError, match="needs all up to 9"):
+        made.events()
+
+
+def test_a_snapshot_that_was_announced_and_not_begun_promises_nothing():
+    """It may never be finished, where the node has lost its end."""
+    made = talk(stored({0: Position.at(LOG_U, 5)}))
+    made.start(5, 9)
+    made.events()
+    assert made.session.positions[0] == Position.at(LOG_U, 5)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +266,7 @@ def test_events_and_where_they_lead():
     start, mutations, end, complete = made.events()
     assert isinstance(start, SnapshotStart)
     assert (start.first_seq, start.last_seq) == (1, 3)
-    assert start.position == Position.at(LOG_U, 0, 0, 3)
+    assert start.position == Position.at(LOG_U, 0)
     assert isinstance(mutations, Mutations)
     assert (mutations.first_seq, mutations.last_seq, mutations.branch) == (1, 3, U)
     assert end == SnapshotEnd(0, 1, 3, Position.at(LOG_U, 3))
@@ -496,7 +510,7 @@ def test_errors_of_a_greeting_are_final(error):
 # Histories that change
 
 
-def test_a_rollback_begins_the_partition_anew():
+def test_without_a_ring_a_rollback_begins_the_partition_anew():
     made = Conversation(Wanted("orders", stored({0: Position.at(LOG_U, 8)})))
     made.greet()
     made.hear(RollBack(0, 5, LOG_V, "forked").encode(made.id()))
@@ -508,6 +522,137 @@ def test_a_rollback_begins_the_partition_anew():
     made.agree(log=LOG_V)
     made.snapshot(0, 6, branch=V)
     assert [event.last_seq for event in made.events() if isinstance(event, Mutations)] == [6]
+
+
+def rolled_back(**wanted):
+    """A conversation that had come to 8, and has to go back to 5."""
+    made = talk(**wanted)
+    made.snapshot(0, 8)
+    made.events()
+    made.session.connection_lost("cut")
+    made.greet()
+    made.hear(RollBack(0, 5, LOG_V, "forked").encode(made.id()))
+    return made
+
+
+def got(made, *items, visible=None):
+    """Answers the GET that the session has sent, or the question how far the node shows."""
+    [frame] = made.decoder.receive_data(b"".join(made.session.data_to_send()))
+    if visible is not None:
+        made.hear(StreamOk(0, visible, LOG_V, 20).encode(frame.id))
+        return StreamRequest.decode(frame.body)
+    found = [None if item is None else (Version(0, V, item[0]), 1000, item[1]) for item in items]
+    made.hear(Got(found).encode(frame.id))
+    return Get.decode(frame.body)
+
+
+def test_keys_above_the_common_point_are_read_again():
+    made = rolled_back()
+    assert made.session.next_event() == Rollback(0, 5, (b"k6", b"k7", b"k8"))
+    assert made.session.data_to_send() == [], "the program has not handled it"
+    assert made.session.next_event() is None
+    assert made.session.positions[0] == Position.at(LOG_V, 5, 5, SNAPSHOT_LAST_UNKNOWN)
+    assert got(made, (9, b"new"), None).keys == [b"k6", b"k7", b"k8"]
+    again = made.session.next_event()
+    assert (again.keys(), again.values(), again.seqs(), again.refetched) == ([b"k6"], [b"new"], range(9, 10), True)
+    assert made.session.next_event() is None
+    assert got(made, (7, b"old")).keys == [b"k8"]
+    assert made.events() == []
+    assert got(made, visible=11).seq is None
+    events = made.events()
+    assert [(event.keys(), event.values(), list(event.seqs())) for event in events] == [
+        ([b"k8"], [b"old"], [7]),
+        ([b"k7"], [None], [11]),
+    ]
+    assert all(event.refetched for event in events)
+    assert made.session.positions[0] == Position.at(LOG_V, 5, 5, 11)
+    assert made.sent() == ["STREAM_CLOSE", "STREAM_REQUEST"]
+    request = made.requests[0][1]
+    assert (request.seq, request.snapshot_first, request.snapshot_last) == (5, 5, 11)
+
+
+def test_no_barrier_is_sent_before_the_stream_is_open_again():
+    made = rolled_back()
+    made.session.barrier(b"x", lambda: None)
+    made.events()
+    got(made, None, None, None)
+    made.events()
+    got(made, visible=8)
+    made.events()
+    assert made.sent() == ["STREAM_CLOSE", "STREAM_REQUEST"]
+    made.agree(log=LOG_V)
+    made.events()
+    assert made.sent() == ["BARRIER"]
+
+
+def test_inside_of_what_was_read_again_there_is_nowhere_to_stand():
+    made = rolled_back()
+    made.events()
+    got(made, None, None, None)
+    made.events()
+    got(made, visible=8)
+    made.events()
+    made.sent()
+    made.agree(log=LOG_V)
+    made.start(5, 9, branch=V)
+    made.block(6, 2)
+    made.events()
+    assert made.session.positions[0] == Position.at(LOG_V, 7, 5, 8)
+    made.block(8, 1)
+    made.events()
+    assert made.session.positions[0] == Position.at(LOG_V, 8)
+
+
+@pytest.mark.parametrize("answers", [0, 1, 2])
+def test_a_connection_that_breaks_while_keys_are_read_again(answers):
+    made = rolled_back()
+    made.events()
+    if answers:
+        got(made, None, None, None)
+        made.events()
+    if answers == 2:
+        made.stream_end(EndReason.DRAINING)
+    made.session.connection_lost("cut")
+    made.events()
+    made.greet()
+    request = made.requests[0][1]
+    assert (request.seq, request.snapshot_first, request.snapshot_last) == (5, 5, 5)
+    made.agree(log=LOG_V)
+    assert made.events() == [Rollback(0, 5, (b"k6", b"k7", b"k8"))]
+    assert made.sent() == ["STREAM_CLOSE", "GET"]
+
+
+def test_a_history_that_changes_while_keys_are_read_again():
+    made = rolled_back()
+    made.events()
+    got(made, None, None, None)
+    made.events()
+    [frame] = made.decoder.receive_data(b"".join(made.session.data_to_send()))
+    made.hear(StreamOk(0, 8, LOG_U, 20).encode(frame.id))
+    assert made.events() == []
+    assert made.session.status()[0].reason == "the partition's history has changed"
+
+
+def test_what_was_read_again_of_another_history_is_refused():
+    made = rolled_back()
+    made.events()
+    [frame] = made.decoder.receive_data(b"".join(made.session.data_to_send()))
+    made.hear(Got([(Version(0, U, 9), 1000, b"x")]).encode(frame.id))
+    with pytest.raises(ProtocolError, match="not of its history"):
+        made.events()
+
+
+def test_many_partitions_do_not_read_again_all_at_once():
+    made = talk(high_seqs=(0,) * 20)
+    for partition in range(20):
+        made.snapshot(0, 3, partition)
+    made.events()
+    made.session.connection_lost("cut")
+    made.greet(high_seqs=(0,) * 20)
+    for partition in range(20):
+        made.hear(RollBack(partition, 2, LOG_V, "forked").encode(made.id(partition)))
+    assert len(made.events()) == 20
+    assert made.sent() == ["GET"] * REFETCHES_MAX
 
 
 def test_a_rollback_that_is_not_wanted_is_final():

@@ -9,6 +9,7 @@ from tailrace.errors import BadPosition
 from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
 from tailrace.indexes import AppliedMutation, Index
 from tailrace.position import Position
+from tailrace.ring import RingChange, RingChunk
 
 
 def held(mutation):
@@ -280,3 +281,55 @@ def test_any_sequence_of_calls_leaves_what_a_dict_would_hold(make_harness, put, 
 
 def test_a_mutation_names_its_fields():
     assert AppliedMutation._fields == ("partition", "key", "value", "seq", "timestamp")
+
+
+# Rings
+
+
+def chunk(*entries):
+    return RingChunk.of([seq for seq, _ in entries], [key for _, key in entries])
+
+
+def ring_of(checkpoint, partition=0):
+    """Floor and entries of a ring as an index gives it back."""
+    change = checkpoint.rings[partition]
+    entries = [entry for part in change.chunks for entry in part.entries() if entry[0] > change.floor_seq]
+    return change.floor_seq, sorted(entries)
+
+
+def test_rings_are_stored_with_the_rows(harness, make_checkpoint, put):
+    a, b, c = chunk((1, b"a"), (2, b"b")), chunk((3, b"a")), chunk((1, b"x"))
+    positions = make_checkpoint({0: 2, 1: 1}).positions
+    harness.index.apply([put(b"a", "one", 1)], Checkpoint(positions, {0: RingChange(0, None, (a,))}))
+    harness.index.apply([], Checkpoint(positions, {0: RingChange(0, None, (b,)), 1: RingChange(0, None, (c,))}))
+    found = harness.reopen()
+    assert found.positions == positions
+    assert ring_of(found) == (0, [(1, b"a"), (2, b"b"), (3, b"a")])
+    assert ring_of(found, 1) == (0, [(1, b"x")])
+
+
+def test_what_is_below_the_floor_counts_for_nothing(harness, make_checkpoint):
+    positions = make_checkpoint({0: 9}).positions
+    for floor_seq, entries in ((0, chunk((1, b"a"))), (0, chunk((2, b"b"))), (1, chunk((3, b"c")))):
+        harness.index.apply([], Checkpoint(positions, {0: RingChange(floor_seq, None, (entries,))}))
+    assert ring_of(harness.reopen()) == (1, [(2, b"b"), (3, b"c")])
+    harness.index.apply([], Checkpoint(positions, {0: RingChange(0)}))
+    assert ring_of(harness.reopen())[0] == 1, "a floor does not fall"
+
+
+def test_what_was_read_again_replaces_entries(harness, make_checkpoint):
+    positions = make_checkpoint({0: 9}).positions
+    harness.index.apply([], Checkpoint(positions, {0: RingChange(0, None, (chunk((1, b"a"), (3, b"b")),))}))
+    harness.index.apply([], Checkpoint(positions, {0: RingChange(0, None, (chunk((4, b"c")),))}))
+    harness.index.apply([], Checkpoint(positions, {0: RingChange(0, 2, (chunk((7, b"b"), (7, b"c")),))}))
+    assert ring_of(harness.reopen()) == (0, [(1, b"a"), (7, b"b"), (7, b"c")])
+
+
+def test_clear_forgets_the_ring(harness, make_checkpoint):
+    positions = make_checkpoint({0: 9, 1: 9}).positions
+    rings = {0: RingChange(5, None, (chunk((7, b"a")),)), 1: RingChange(5, None, (chunk((8, b"b")),))}
+    harness.index.apply([], Checkpoint(positions, rings))
+    harness.index.clear(0)
+    found = harness.reopen()
+    assert list(found.rings) == [1]
+    assert ring_of(found, 1) == (5, [(8, b"b")])

@@ -5,8 +5,10 @@ import sys
 
 import pytest
 
+from tailrace.checkpoint import Checkpoint
 from tailrace.errors import BadPosition
 from tailrace.indexes import AppliedMutation, SQLiteIndex, sqlite
+from tailrace.ring import RingChange, RingChunk
 
 COLUMNS = {"city": "$.address.city", "text": "$.text"}
 
@@ -297,3 +299,35 @@ def test_killed_before_the_commit_both_are_of_the_batch_before(path, opened, mak
     assert (len(matches(path, "batch1")), matches(path, "batch2")) == (2_000, [])
     assert query(path, "SELECT min(seq), max(seq) FROM items") == [(10_000, 11_999)]
     query(path, "INSERT INTO items_fts (items_fts, rank) VALUES ('integrity-check', 1)")
+
+
+def test_a_file_of_before_there_were_rings_gets_them(tmp_path, make_checkpoint):
+    path = tmp_path / "index.db"
+    index = SQLiteIndex(path)
+    index.open()
+    index.apply([], make_checkpoint({0: 5}))
+    index.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE tailrace_ring")
+        connection.execute("DROP TABLE tailrace_ring_floor")
+        connection.commit()
+    assert index.open() == make_checkpoint({0: 5})
+    change = RingChange(5, None, (RingChunk.of([6], [b"k"]),))
+    index.apply([], Checkpoint(make_checkpoint({0: 6}).positions, {0: change}))
+    index.close()
+    assert index.open().rings == {0: change}
+    index.close()
+
+
+def test_a_damaged_ring_is_named(tmp_path, make_checkpoint):
+    path = tmp_path / "index.db"
+    index = SQLiteIndex(path)
+    index.open()
+    change = RingChange(0, None, (RingChunk.of([6], [b"k"]),))
+    index.apply([], Checkpoint(make_checkpoint({0: 6}).positions, {0: change}))
+    index.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE tailrace_ring SET entries = x'00'")
+        connection.commit()
+    with pytest.raises(BadPosition, match="the ring of partition 0 cannot be used"):
+        index.open()

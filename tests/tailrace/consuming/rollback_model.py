@@ -1,0 +1,111 @@
+"""A consumer with an index, as it is built, against nodes of a model; both ends of the wire, without a socket.
+
+The world knows what no consumer does: each node's whole history, and so its state.
+"""
+
+from __future__ import annotations
+
+import random
+
+from tests.tailrace.consuming.crashing import Crash
+from tests.tailrace.consuming.nodes import Cluster, Conversation
+
+from tailrace.applying import Applier, Back, Jobs
+from tailrace.consuming.session import ConsumerSession, Wanted
+from tailrace.events import Rollback
+from tailrace.wire.messages import Hello
+
+RETRIES = 3
+EXCHANGES_MAX = 100
+
+
+class World(Cluster):
+    """``run`` does operations by name. ``ring_rows``: as small as makes rings that do not reach."""
+
+    def __init__(self, make_index, seed=0, ring_rows=100):
+        super().__init__()
+        self.random = random.Random(seed)
+        self.index = make_index()
+        self.ring_rows = ring_rows
+        self.now = 0.0
+        self.session = self.jobs = self.applier = None
+        self.compared = self.deaths = 0
+
+    def run(self, operations):
+        for name, *arguments in operations:
+            getattr(self, name)(*arguments)
+        # In the end everything works, and nothing of it dies.
+        self.consume(0, None, None)
+        assert self.compared, "the leader has served it"
+        return self
+
+    def consume(self, other, events_max, crash_at):
+        """One connection to a node: cut after so many events; the process dies before so many durable steps."""
+        node = self.node(other)
+        self.index.steps.left = crash_at
+        try:
+            if self.session is None:
+                self._start()
+            if self._talk(node, events_max):
+                self._compare(node)
+        except Crash:
+            self.session = None
+            self.deaths += 1
+        finally:
+            self.index.steps.left = None
+        if self.session is not None:
+            self.session.connection_lost("cut")
+
+    def restart(self):
+        """The process stops and starts again."""
+        self.session = None
+
+    def _start(self):
+        self.applier = Applier(self.index)
+        checkpoint = self.applier.open()
+        wanted = Wanted("orders", ring_rows=self.ring_rows, by_index=True)
+        if checkpoint is not None:
+            positions = checkpoint.positions
+            wanted = wanted._replace(since=positions, stored=(positions,), rings=checkpoint.rings)
+        self.session = ConsumerSession(Hello(), wanted, lambda: self.now)
+        self.jobs = Jobs(self.session)
+
+    def _talk(self, node, events_max):
+        """True where everything was said, and applied."""
+        talk = Conversation(node, self.random)
+        session, idle, events = self.session, 0, 0
+        session.connection_made()
+        for _ in range(EXCHANGES_MAX):
+            if idle == RETRIES:
+                break
+            self.now += 10
+            sent = b"".join(session.data_to_send())
+            session.receive_data(talk.answer(sent))
+            idle = 0 if sent else idle + 1
+            if any(status.reason.startswith("behind") for status in session.status()):
+                return False
+            while (event := session.next_event()) is not None:
+                ready = self.jobs.add(event)
+                if isinstance(event, Rollback) or (ready and self.random.random() < 0.7):
+                    self._apply()
+                events += 1
+                if events == events_max:
+                    return False
+        else:
+            raise AssertionError("they never come to an end")
+        self._apply()
+        return session.status()[0].state == "open"
+
+    def _apply(self):
+        jobs, _ = self.jobs.take()
+        for job in jobs:
+            if isinstance(job, Back):
+                self.session.settle(job.event, self.applier.roll_back(job))
+            else:
+                self.applier.apply(job)
+
+    def _compare(self, node):
+        self.compared += 1
+        for position in self.session.positions.values():  # of an empty partition there may be none
+            assert (position.seq, position.snapshot_first, position.snapshot_last) == (node.high_seq,) * 3
+        assert self.index.state == node.state()

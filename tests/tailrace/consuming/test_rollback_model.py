@@ -1,0 +1,88 @@
+"""A consumer with an index that dies anywhere; its nodes lose their ends, fail over, fall behind and come back."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.tailrace.consuming.crashing import AtomicIndex, RowByRowIndex, TruncatingIndex
+from tests.tailrace.consuming.rollback_model import World
+
+INDEXES = {"atomic": AtomicIndex, "row by row": RowByRowIndex, "truncating": TruncatingIndex}
+OTHERS = st.integers(0, 2)
+OPERATIONS = st.one_of(
+    st.tuples(st.just("write"), st.sampled_from([b"a", b"b", b"c"]), st.booleans()),
+    st.tuples(st.just("crash"), st.integers(0, 3)),
+    st.tuples(st.just("replicate"), OTHERS),
+    st.tuples(st.just("fail_over"), OTHERS),
+    st.tuples(st.just("compact"), OTHERS, st.integers(0, 12)),
+    st.tuples(st.just("restore"), OTHERS),
+    st.tuples(st.just("restart")),
+    st.tuples(st.just("consume"), OTHERS, st.none() | st.integers(1, 8), st.none() | st.integers(0, 12)),
+)
+A, B, NO_A = ("write", b"a", False), ("write", b"b", False), ("write", b"a", True)
+CONSUME = ("consume", 0, None, None)
+
+
+def random_operations(chance):
+    return [_random_operation(chance) for _ in range(chance.randint(5, 30))]
+
+
+def _random_operation(chance):
+    names = ("write", "crash", "replicate", "fail_over", "compact", "restore", "restart", "consume")
+    match chance.choices(names, (9, 2, 1.5, 1.5, 0.7, 0.2, 0.3, 6))[0]:
+        case "write":
+            return "write", chance.choice([b"a", b"b", b"c"]), chance.random() < 0.3
+        case "crash":
+            return "crash", chance.choice((0, 1, 1, 2, 3))
+        case "compact":
+            return "compact", chance.randrange(3), chance.randrange(15)
+        case "restart":
+            return ("restart",)
+        case "consume":
+            node = chance.choice((0, 0, 0, 1, 2))
+            return "consume", node, chance.choice((None, None, 1, 2, 3, 5)), chance.choice((None, None, *range(10)))
+        case name:
+            return name, chance.randrange(3)
+
+
+@pytest.mark.parametrize("index", INDEXES)
+@settings(max_examples=150, deadline=None)
+@given(st.lists(OPERATIONS, max_size=25), st.integers(0, 9), st.sampled_from([0, 2, 100]))
+@example([A, CONSUME, ("replicate", 1), ("fail_over", 1)], 0, 100)  # nothing written after the fork
+@example([A, ("replicate", 1), B, CONSUME, ("fail_over", 1), NO_A], 0, 100)  # one row above a base
+@example([A, CONSUME, B, CONSUME, ("crash", 1), A, ("crash", 1), B], 0, 100)  # two forks while away
+@example([A, B, A, ("consume", 0, 2, None), ("crash", 2), B], 0, 100)  # a part of a snapshot, whose end is lost
+@example([A, B, CONSUME, NO_A, ("compact", 0, 3)], 0, 100)  # a deletion that the consumer never hears of
+@example([A, CONSUME, B, ("replicate", 1), CONSUME, ("restore", 1), ("restore", 2)], 0, 100)
+def test_the_index_equals_the_node_whenever_all_was_said(index, operations, seed, ring_rows):
+    World(INDEXES[index], seed, ring_rows).run(operations)
+
+
+@pytest.mark.parametrize("index", INDEXES)
+@pytest.mark.parametrize("next_node", range(3))
+def test_it_may_die_at_every_step_of_a_rollback(index, next_node):
+    """And again at each step after that, whichever node answers then: the new leader, the old one, one far behind."""
+    fork = [A, B, ("replicate", 1), A, NO_A, B, ("replicate", 2), CONSUME, ("fail_over", 1), A, B]
+    deaths = 1
+    for first in itertools.count():
+        if not deaths:
+            break
+        for second in (None, *range(0, 12, 3)):
+            deaths = World(INDEXES[index], first).run([*fork, ("consume", 0, None, first)]).deaths
+            World(INDEXES[index], first).run([*fork, ("consume", 0, None, first), ("consume", next_node, None, second)])
+    assert first > 3, "there is more than one step to die at"
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_many_random_lives(index):
+    for seed in range(400):
+        World(INDEXES[index], seed, (100, 100, 2)[seed % 3]).run(random_operations(random.Random(seed)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", INDEXES)
+def test_very_many_random_lives(index):
+    for seed in range(400, 15_000):
+        World(INDEXES[index], seed, (100, 100, 2)[seed % 3]).run(random_operations(random.Random(seed)))
