@@ -10,7 +10,8 @@ the state that it would have had without what is lost. Below the floor it does n
 A chunk holds the entries of a block, or of a transaction of an index, in one string of bytes, so that a ring of
 100,000 keys costs little more than its keys, and is taken apart only where there is something to roll back:
 
-    rows u32, bytes of keys u32, then rows times seq u64, (rows + 1) times offset u32, the keys
+    rows u32, bytes of keys u32, first seq u64: the seqs are dense from there; 0: they follow, rows times u64
+    then (rows + 1) times offset u32, the keys
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.failover import SEQ_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from tailrace.block.columns import Columns
 
@@ -38,7 +39,7 @@ TAIL_ROWS_MAX = 1_024
 _TAIL_ENTRY_BYTES = 100
 _CHUNK_BYTES = 200
 
-_HEAD = struct.Struct("<II")
+_HEAD = struct.Struct("<IIQ")
 
 
 class RingChunk(NamedTuple):
@@ -52,38 +53,55 @@ class RingChunk(NamedTuple):
     def of(cls, seqs: Sequence[int], keys: Sequence[bytes]) -> RingChunk:
         """A chunk of at least one entry; ``seqs`` never fall."""
         rows = len(keys)
-        key_data = b"".join(keys)
         offsets = struct.pack(f"<{rows + 1}I", *accumulate(map(len, keys), initial=0))
-        return cls._of_columns(seqs, offsets, key_data)
+        return cls._of_parts(seqs[-1], rows, 0, struct.pack(f"<{rows}Q", *seqs), offsets, b"".join(keys))
 
     @classmethod
     def of_columns(cls, columns: Columns) -> RingChunk:
-        """A chunk of all rows of a block."""
-        return cls._of_columns(columns.seqs(), columns.key_offsets, columns.key_data)
+        """A chunk of all rows of a block, whose columns are copied as they are."""
+        header, seqs = columns.header, columns.seq_buffer()
+        first_seq = header.first_seq if seqs is None else 0
+        offsets, key_data = columns.key_offsets, columns.key_data
+        return cls._of_parts(header.last_seq, header.rows, first_seq, seqs or b"", offsets, key_data)
 
     @classmethod
-    def _of_columns(cls, seqs: Sequence[int], offsets: bytes | memoryview, key_data: bytes | memoryview) -> RingChunk:
-        rows = len(seqs)
-        head = _HEAD.pack(rows, len(key_data))
-        return cls(seqs[-1], rows, b"".join((head, struct.pack(f"<{rows}Q", *seqs), offsets, key_data)))
+    def _of_parts(
+        cls,
+        last_seq: int,
+        rows: int,
+        first_seq: int,
+        seqs: bytes | memoryview,
+        offsets: bytes | memoryview,
+        key_data: bytes | memoryview,
+    ) -> RingChunk:
+        head = _HEAD.pack(rows, len(key_data), first_seq)
+        return cls(last_seq, rows, b"".join((head, seqs, offsets, key_data)))
 
     @classmethod
     def parse(cls, data: bytes) -> RingChunk:
         """The chunk whose ``data`` was stored. ValueError where it is none."""
         if len(data) < _HEAD.size:
             raise ValueError(f"{len(data)} bytes are no chunk of a ring")
-        rows, key_bytes = _HEAD.unpack_from(data)
-        if not rows or len(data) != _HEAD.size + 8 * rows + 4 * (rows + 1) + key_bytes:
+        rows, key_bytes, first_seq = _HEAD.unpack_from(data)
+        seq_bytes = 0 if first_seq else 8 * rows
+        if not rows or len(data) != _HEAD.size + seq_bytes + 4 * (rows + 1) + key_bytes:
             raise ValueError(f"{len(data)} bytes are no chunk of a ring of {rows} rows")
+        if first_seq:
+            return cls(first_seq + rows - 1, rows, data)
         (last_seq,) = struct.unpack_from("<Q", data, _HEAD.size + 8 * (rows - 1))
         return cls(last_seq, rows, data)
 
     def entries(self) -> Iterator[tuple[int, bytes]]:
         """(seq, key) of each, by rising seq."""
         rows, data = self.rows, self.data
-        seqs = struct.unpack_from(f"<{rows}Q", data, _HEAD.size)
-        offsets = struct.unpack_from(f"<{rows + 1}I", data, _HEAD.size + 8 * rows)
-        keys = data[_HEAD.size + 8 * rows + 4 * (rows + 1) :]
+        _, _, first_seq = _HEAD.unpack_from(data)
+        place = _HEAD.size
+        seqs: Sequence[int] = range(first_seq, first_seq + rows)
+        if not first_seq:
+            seqs = struct.unpack_from(f"<{rows}Q", data, place)
+            place += 8 * rows
+        offsets = struct.unpack_from(f"<{rows + 1}I", data, place)
+        keys = data[place + 4 * (rows + 1) :]
         return zip(seqs, (keys[start:stop] for start, stop in pairwise(offsets)), strict=True)
 
     @property
@@ -146,16 +164,18 @@ class Ring:
 
     def add_columns(self, columns: Columns) -> None:
         """Adds the rows of a block."""
-        if columns.rows < SMALL_ROWS:
+        if columns.rows < SMALL_ROWS or not columns.header.first_seq:
             self.add(columns.seqs(), columns.keys())
         else:
             self.add_chunk(RingChunk.of_columns(columns))
 
-    def add(self, seqs: Iterable[int], keys: Sequence[bytes]) -> None:
-        """Adds a few entries; ``seqs`` rise."""
+    def add(self, seqs: Sequence[int], keys: Sequence[bytes]) -> None:
+        """Adds a few entries; ``seqs`` never fall."""
         if not self._rows_max:
             self._note(*seqs)
             return
+        if self._tail_seqs and seqs[0] < self._tail_seqs[-1]:
+            self._seal()  # what was read again is followed by what comes from below it
         self._tail_seqs += seqs
         self._tail_keys += keys
         self._tail_key_bytes += sum(map(len, keys))
@@ -170,9 +190,12 @@ class Ring:
         self.floor_seq = max(self.floor_seq, self.top_seq)
 
     def add_chunk(self, chunk: RingChunk) -> None:
-        """Adds a chunk."""
+        """Adds a chunk; a small one's entries, since thousands of them would cost more than what they hold."""
         if not self._rows_max:
             self._note(chunk.last_seq)
+            return
+        if chunk.rows < SMALL_ROWS:
+            self.add(*zip(*chunk.entries(), strict=True))
             return
         self._seal()
         self._append(chunk)
@@ -245,6 +268,12 @@ class Ring:
     def whole(self) -> RingChange:
         """All of it, as an index that keeps it in memory gives it back."""
         return RingChange(self.floor_seq, None, self.chunks_above(0))
+
+
+def merged(chunks: Sequence[RingChunk]) -> RingChunk:
+    """One chunk of the entries of several."""
+    entries = sorted(entry for chunk in chunks for entry in chunk.entries())
+    return RingChunk.of(*zip(*entries, strict=True))
 
 
 def unbounded_ring(change: RingChange) -> Ring:

@@ -22,16 +22,21 @@ def test_keys_above_a_seq_once_each():
     assert (ring.top_seq, ring.floor_seq, ring.rows) == (5, 0, 5)
 
 
+@pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("rows", [1, SMALL_ROWS - 1, SMALL_ROWS, 500])
-def test_the_rows_of_a_block(rows):
+def test_the_rows_of_a_block(rows, dense):
     keys = [b"key %d" % row for row in range(rows)]
     seqs = [10 + 2 * row for row in range(rows)]
+    if dense:
+        seqs = range(10, 10 + rows)
     block = encode_block(keys, [b"v"] * rows, partition=0, stamps=Stamps(seqs, [1] * rows))
     ring = Ring(PLENTY, PLENTY, 9)
     ring.add_columns(block.columns())
     assert ring.keys_above(9) == keys
     assert ring.keys_above(seqs[rows // 2]) == keys[rows // 2 + 1 :]
     assert ring.top_seq == seqs[-1]
+    for chunk in ring.chunks_above(0):
+        assert RingChunk.parse(chunk.data) == chunk
 
 
 def test_a_chunk_and_its_bytes():
@@ -43,20 +48,22 @@ def test_a_chunk_and_its_bytes():
     assert chunk.cut_above(5) is chunk
 
 
-@pytest.mark.parametrize("data", [b"", b"\0" * 8, b"\1\0\0\0\0\0\0\0", RingChunk.of([1], [b"k"]).data + b"x"])
+@pytest.mark.parametrize(
+    "data", [b"", b"\0" * 8, b"\0" * 16, b"\1" + b"\0" * 15, RingChunk.of([1], [b"k"]).data + b"x"]
+)
 def test_what_is_no_chunk(data):
     with pytest.raises(ValueError, match="no chunk of a ring"):
         RingChunk.parse(data)
 
 
 def test_a_bound_in_entries_keeps_at_least_so_many():
-    ring = Ring(100, PLENTY)
+    ring = Ring(1000, PLENTY)
     for number in range(50):
-        ring.add_chunk(RingChunk.of(range(10 * number + 1, 10 * number + 11), [b"%d" % number] * 10))
-    assert 100 <= ring.rows < 110
+        ring.add_chunk(RingChunk.of(range(100 * number + 1, 100 * number + 101), [b"%d" % number] * 100))
+    assert 1000 <= ring.rows < 1100
     assert not ring.covers(ring.floor_seq - 1)
-    assert ring.covers(400)
-    assert ring.keys_above(ring.floor_seq) == [b"%d" % number for number in range(50 - ring.rows // 10, 50)]
+    assert ring.covers(4000)
+    assert ring.keys_above(ring.floor_seq) == [b"%d" % number for number in range(50 - ring.rows // 100, 50)]
 
 
 def test_a_bound_in_bytes_is_kept_whatever_comes():

@@ -23,7 +23,8 @@ RING_FLOOR_TABLE = "tailrace_ring_floor"
 RING_STATEMENTS = (
     f"CREATE TABLE IF NOT EXISTS {RING_TABLE} (number INTEGER PRIMARY KEY, partition INTEGER NOT NULL, "
     "last_seq INTEGER NOT NULL, entries BLOB NOT NULL)",
-    f"CREATE INDEX IF NOT EXISTS {RING_TABLE}_partition ON {RING_TABLE} (partition, last_seq)",
+    f"CREATE INDEX IF NOT EXISTS {RING_TABLE}_by_seq ON {RING_TABLE} (partition, last_seq)",
+    f"CREATE INDEX IF NOT EXISTS {RING_TABLE}_by_number ON {RING_TABLE} (partition, number)",
     f"CREATE TABLE IF NOT EXISTS {RING_FLOOR_TABLE} (partition INTEGER PRIMARY KEY, floor_seq INTEGER NOT NULL)",
 )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tailrace.checkpoint import Checkpoint
 from tailrace.errors import BadPosition
 from tailrace.indexes.schema import CHECKPOINT_TABLE, META_TABLE, RING_STATEMENTS, Schema
-from tailrace.indexes.stored_rings import change_ring, forget_ring, read_rings
+from tailrace.indexes.stored_rings import StoredRings
 from tailrace.position import Position, Positions
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class SQLiteIndex:
         self._connection: sqlite3.Connection | None = None
         self._openings = 0  # how many times the file has been opened by a follower, this one included
         self._stored: Positions | None = None
+        self._stored_rings: StoredRings | None = None
 
     def open(self) -> Checkpoint | None:
         """Open or make the file, and say where it stands; None where it holds nothing yet.
@@ -96,7 +97,7 @@ class SQLiteIndex:
             self._store_rows(connection, upserts, deletions)
             self._store_positions(connection, positions)
             for partition, change in checkpoint.rings.items():
-                change_ring(connection, partition, change)
+                self._rings(connection).change(partition, change)
         self._stored = positions
 
     def rollback(self, partition: int, seq: int) -> None:
@@ -113,13 +114,14 @@ class SQLiteIndex:
                 self._schema.full_text_table.forget_partition(connection, partition)
             connection.execute(f'DELETE FROM "{self._schema.table}" WHERE partition = ?', (partition,))
             connection.execute(f"DELETE FROM {CHECKPOINT_TABLE} WHERE partition = ?", (partition,))
-            forget_ring(connection, partition)
+            self._rings(connection).forget(partition)
         if self._stored is not None:
             self._stored = self._stored.without(partition)
 
     def close(self) -> None:
         """Close the file. May be called twice."""
         connection, self._connection = self._connection, None
+        self._stored_rings = None
         if connection is not None:
             connection.close()
 
@@ -180,9 +182,14 @@ class SQLiteIndex:
 
     def _read_rings(self) -> dict[int, RingChange]:
         try:
-            return read_rings(self._connected())
+            return self._rings(self._connected()).read()
         except ValueError as error:
             raise BadPosition(f"{self.path}: {error}; delete the file, and the index is filled anew") from None
+
+    def _rings(self, connection: sqlite3.Connection) -> StoredRings:
+        if self._stored_rings is None:
+            self._stored_rings = StoredRings(connection)
+        return self._stored_rings
 
     # ---- the file ----
 

@@ -2,66 +2,88 @@
 
 from __future__ import annotations
 
+import collections
 from typing import TYPE_CHECKING
 
 from tailrace.indexes.schema import RING_FLOOR_TABLE, RING_TABLE
-from tailrace.ring import RingChange, RingChunk
+from tailrace.ring import SMALL_ROWS, RingChange, RingChunk, merged
 
 if TYPE_CHECKING:
     import sqlite3
 
-
-def change_ring(connection: sqlite3.Connection, partition: int, change: RingChange) -> None:
-    """Makes ``change`` in the ring of ``partition``."""
-    floor_seq, cut_seq, chunks = change
-    if cut_seq is not None:
-        _cut_above(connection, partition, cut_seq)
-    for chunk in chunks:
-        _add(connection, partition, chunk)
-    connection.execute(
-        f"INSERT INTO {RING_FLOOR_TABLE} (partition, floor_seq) VALUES (?, ?) "
-        "ON CONFLICT (partition) DO UPDATE SET floor_seq = max(floor_seq, excluded.floor_seq)",
-        (partition, floor_seq),
-    )
-    connection.execute(f"DELETE FROM {RING_TABLE} WHERE partition = ? AND last_seq <= ?", (partition, floor_seq))
+# So many small chunks of a partition become one: a follower of single writes stores a chunk for each, and the next
+# `open` reads them all.
+MERGED_CHUNKS = 64
 
 
-def _add(connection: sqlite3.Connection, partition: int, chunk: RingChunk) -> None:
-    connection.execute(
-        f"INSERT INTO {RING_TABLE} (partition, last_seq, entries) VALUES (?, ?, ?)",
-        (partition, chunk.last_seq, chunk.data),
-    )
+class StoredRings:
+    """The rings of one file. Every call is within a transaction of the caller's."""
 
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._small: collections.Counter[int] = collections.Counter()  # chunks that were added last, by partition
 
-def _cut_above(connection: sqlite3.Connection, partition: int, seq: int) -> None:
-    above = connection.execute(
-        f"SELECT number, entries FROM {RING_TABLE} WHERE partition = ? AND last_seq > ? ORDER BY number",
-        (partition, seq),
-    ).fetchall()
-    for number, entries in above:
-        kept = RingChunk.parse(entries).cut_above(seq)
-        if kept is None:
-            connection.execute(f"DELETE FROM {RING_TABLE} WHERE number = ?", (number,))
-        else:
-            connection.execute(
-                f"UPDATE {RING_TABLE} SET last_seq = ?, entries = ? WHERE number = ?",
-                (kept.last_seq, kept.data, number),
-            )
+    def change(self, partition: int, change: RingChange) -> None:
+        """Makes ``change`` in the ring of ``partition``."""
+        floor_seq, cut_seq, chunks = change
+        connection = self._connection
+        if cut_seq is not None:
+            self._cut_above(partition, cut_seq)
+        for chunk in chunks:
+            self._add(partition, chunk)
+        connection.execute(
+            f"INSERT INTO {RING_FLOOR_TABLE} (partition, floor_seq) VALUES (?, ?) "
+            "ON CONFLICT (partition) DO UPDATE SET floor_seq = max(floor_seq, excluded.floor_seq)",
+            (partition, floor_seq),
+        )
+        connection.execute(f"DELETE FROM {RING_TABLE} WHERE partition = ? AND last_seq <= ?", (partition, floor_seq))
 
+    def _add(self, partition: int, chunk: RingChunk) -> None:
+        self._connection.execute(
+            f"INSERT INTO {RING_TABLE} (partition, last_seq, entries) VALUES (?, ?, ?)",
+            (partition, chunk.last_seq, chunk.data),
+        )
+        self._small[partition] = self._small[partition] + 1 if chunk.rows < SMALL_ROWS else 0
+        if self._small[partition] == MERGED_CHUNKS:
+            self._small[partition] = 0
+            self._merge_last(partition)
 
-def forget_ring(connection: sqlite3.Connection, partition: int) -> None:
-    """The partition has no ring any more."""
-    for table in (RING_TABLE, RING_FLOOR_TABLE):
-        connection.execute(f"DELETE FROM {table} WHERE partition = ?", (partition,))
+    def _merge_last(self, partition: int) -> None:
+        last = self._connection.execute(
+            f"SELECT number, entries FROM {RING_TABLE} WHERE partition = ? ORDER BY number DESC LIMIT ?",
+            (partition, MERGED_CHUNKS),
+        ).fetchall()
+        self._connection.executemany(f"DELETE FROM {RING_TABLE} WHERE number = ?", [(number,) for number, _ in last])
+        self._add(partition, merged([RingChunk.parse(entries) for _, entries in last]))
 
+    def _cut_above(self, partition: int, seq: int) -> None:
+        above = self._connection.execute(
+            f"SELECT number, entries FROM {RING_TABLE} WHERE partition = ? AND last_seq > ? ORDER BY number",
+            (partition, seq),
+        ).fetchall()
+        for number, entries in above:
+            kept = RingChunk.parse(entries).cut_above(seq)
+            if kept is None:
+                self._connection.execute(f"DELETE FROM {RING_TABLE} WHERE number = ?", (number,))
+            else:
+                self._connection.execute(
+                    f"UPDATE {RING_TABLE} SET last_seq = ?, entries = ? WHERE number = ?",
+                    (kept.last_seq, kept.data, number),
+                )
 
-def read_rings(connection: sqlite3.Connection) -> dict[int, RingChange]:
-    """The rings that are there, whole. ValueError where an entry cannot be read."""
-    chunks: dict[int, list[RingChunk]] = {}
-    for partition, entries in connection.execute(f"SELECT partition, entries FROM {RING_TABLE} ORDER BY number"):
-        try:
-            chunks.setdefault(partition, []).append(RingChunk.parse(entries))
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"the ring of partition {partition} cannot be used ({error})") from None
-    floors = connection.execute(f"SELECT partition, floor_seq FROM {RING_FLOOR_TABLE}").fetchall()
-    return {partition: RingChange(floor, None, tuple(chunks.get(partition, ()))) for partition, floor in floors}
+    def forget(self, partition: int) -> None:
+        """The partition has no ring any more."""
+        for table in (RING_TABLE, RING_FLOOR_TABLE):
+            self._connection.execute(f"DELETE FROM {table} WHERE partition = ?", (partition,))
+
+    def read(self) -> dict[int, RingChange]:
+        """The rings that are there, whole. ValueError where an entry cannot be read."""
+        chunks: dict[int, list[RingChunk]] = {}
+        rows = self._connection.execute(f"SELECT partition, entries FROM {RING_TABLE} ORDER BY number")
+        for partition, entries in rows:
+            try:
+                chunks.setdefault(partition, []).append(RingChunk.parse(entries))
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"the ring of partition {partition} cannot be used ({error})") from None
+        floors = self._connection.execute(f"SELECT partition, floor_seq FROM {RING_FLOOR_TABLE}").fetchall()
+        return {partition: RingChange(floor, None, tuple(chunks.get(partition, ()))) for partition, floor in floors}

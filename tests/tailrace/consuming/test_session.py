@@ -603,6 +603,18 @@ def test_inside_of_what_was_read_again_there_is_nowhere_to_stand():
     assert made.session.positions[0] == Position.at(LOG_V, 8)
 
 
+def test_inside_of_half_a_run_there_is_nowhere_to_stand_either():
+    """Another node sends the rest as it came; what the run left out below was superseded in the rest."""
+    made = talk(stored({0: Position.at(LOG_U, 2, 0, 4)}))
+    made.start(2, 6)
+    made.block(3, 1)
+    made.events()
+    assert made.session.positions[0] == Position.at(LOG_U, 3, 0, 4)
+    made.block(4, 1)
+    made.events()
+    assert made.session.positions[0] == Position.at(LOG_U, 4)
+
+
 @pytest.mark.parametrize("answers", [0, 1, 2])
 def test_a_connection_that_breaks_while_keys_are_read_again(answers):
     made = rolled_back()

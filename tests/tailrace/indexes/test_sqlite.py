@@ -331,3 +331,18 @@ def test_a_damaged_ring_is_named(tmp_path, make_checkpoint):
         connection.commit()
     with pytest.raises(BadPosition, match="the ring of partition 0 cannot be used"):
         index.open()
+
+
+def test_chunks_of_single_writes_are_merged(tmp_path, make_checkpoint):
+    """Or a follower of single writes would store a row for each, and read them all at the next start."""
+    index = SQLiteIndex(tmp_path / "index.db")
+    index.open()
+    positions = make_checkpoint({0: 1}).positions
+    keys = {seq: b"key %d" % seq for seq in range(1, 201)}
+    for seq, key in keys.items():
+        index.apply([], Checkpoint(positions, {0: RingChange(0, None, (RingChunk.of([seq], [key]),))}))
+    index.close()
+    found = index.open().rings[0].chunks
+    assert len(found) < 20
+    assert {seq: key for chunk in found for seq, key in chunk.entries()} == keys
+    index.close()
