@@ -129,10 +129,12 @@ class RoundComplete(NamedTuple):
 
 
 class Rollback(NamedTuple):
-    """What you were given of ``partition`` above ``seq`` no longer exists.
+    """What you were given of ``partition`` above ``seq`` may no longer exist.
 
-    ``keys`` are the keys of it; their present values follow at once as ``Mutations`` that are ``refetched``. None where
-    they are not known: drop the whole partition, it comes again from the beginning.
+    ``keys`` are the keys of it; their present values follow at once as ``Mutations`` that are ``refetched``, a deletion
+    where there is none, and then the stream from ``seq`` on. Who applies these has to do nothing here. (Dropping the
+    keys instead would be wrong: an older value of a key lies below ``seq``, and does not come again.) None where the
+    keys are not known: drop the whole partition, it comes again from the beginning.
     """
 
     partition: int

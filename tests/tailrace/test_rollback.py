@@ -5,6 +5,7 @@ import sqlite3
 
 import pytest
 import trio
+from tests.tailrace.consuming.crashing import RowByRowIndex, TruncatingIndex
 
 from tailrace import Delete, EndReason, Mutations, Positions, Put, Rollback, SnapshotEnd, StreamEnded
 from tailrace.hashing import key_hash, partition_of_hash
@@ -161,6 +162,45 @@ async def test_connections_that_break_while_keys_are_read_again(running, feed, l
                 await follower.barrier()
         await follower.barrier()
         assert opened.state() == await state_of(feed)
+
+
+@pytest.mark.parametrize("index", [TruncatingIndex, RowByRowIndex])
+async def test_indexes_of_other_kinds(client, lose, index):
+    """One goes back by itself, and one has no transactions."""
+    feed = await client.create_feed("one", partitions=1)
+    made = index()
+    async with feed.follow(made, visibility="memory") as follower:
+        for number in range(3):
+            await feed.write([Put(key, b"kept %d" % number) for key in keys(20, number)])
+            await follower.barrier()
+            async with lose():
+                await feed.write([Put(key, b"lost") for key in keys(5, number)], level="memory")
+                await feed.write([Delete(key) for key in keys(3, 7 + number)], level="memory")
+                await follower.barrier()
+                assert b"lost" in made.state.values()
+            await follower.barrier()
+            assert made.state == await state_of(feed)
+    if index is TruncatingIndex:
+        assert made.went_back
+
+
+async def test_an_index_that_says_what_cannot_be(client, lose):
+    class Forward(MemoryIndex):
+        def rollback(self, partition, seq):
+            return seq + 1
+
+    feed = await client.create_feed("one", partitions=1)
+
+    async def follow():
+        async with feed.follow(Forward(), visibility="memory") as follower:
+            await feed.put(b"k", b"kept")
+            async with lose():
+                await feed.put(b"k", b"lost", level="memory")
+                await follower.barrier()
+            await trio.sleep_forever()
+
+    with pytest.raises(ValueError, match=r"rollback\(0, 1\) of the index gave 2, which is not from 0 to 1"):
+        await follow()
 
 
 # Without an index
