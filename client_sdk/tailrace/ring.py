@@ -174,15 +174,21 @@ class Ring:
         if not self._rows_max:
             self._note(*seqs)
             return
-        if self._tail_seqs and seqs[0] < self._tail_seqs[-1]:
+        tail = self._tail_seqs
+        if tail and seqs[0] < tail[-1]:
             self._seal()  # what was read again is followed by what comes from below it
-        self._tail_seqs += seqs
+            tail = self._tail_seqs
+        tail += seqs
         self._tail_keys += keys
-        self._tail_key_bytes += sum(map(len, keys))
-        self.top_seq = max(self.top_seq, self._tail_seqs[-1])
-        if len(self._tail_seqs) > TAIL_ROWS_MAX:
+        self._tail_key_bytes += len(keys[0]) if len(keys) == 1 else sum(map(len, keys))
+        if tail[-1] > self.top_seq:
+            self.top_seq = tail[-1]
+        rows = len(tail)
+        if rows > TAIL_ROWS_MAX:
             self._seal()
-        self._trim()
+            self._trim()
+        elif self._rows + rows > self._rows_max or self.nbytes > self._bytes_max:
+            self._trim()
 
     def _note(self, *seqs: int) -> None:
         """So far has been delivered, and is not kept."""

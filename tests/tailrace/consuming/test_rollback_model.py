@@ -84,5 +84,5 @@ def test_many_random_lives(index):
 @pytest.mark.slow
 @pytest.mark.parametrize("index", INDEXES)
 def test_very_many_random_lives(index):
-    for seed in range(400, 15_000):
+    for seed in range(400, 3_000):
         World(INDEXES[index], seed, (100, 100, 2)[seed % 3]).run(random_operations(random.Random(seed)))
