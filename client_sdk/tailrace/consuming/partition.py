@@ -153,6 +153,9 @@ class ConsumedPartition:
         if last_seq > self.high_seq:
             self.high_seq = last_seq
         purge_seq = position.purge_seq if seq else message.purge_seq or None
+        if purge_seq is not None:
+            # Keys whose deletion has been purged are never told: up to there the ring does not know what has changed.
+            self.ring.apply(RingChange(purge_seq))
         return self._move(seq, position.snapshot_first, position.snapshot_last, purge_seq)
 
     def advanced(self, seq: int) -> Position:
@@ -160,10 +163,11 @@ class ConsumedPartition:
         position = self.position
         assert position is not None, _NOT_AGREED
         _, _, first, last, purge_seq, _ = position
-        if seq >= self.promised_seq and seq >= self.run_last:
+        end = max(self.promised_seq, self.run_last, purge_seq or 0)
+        if seq >= end:
             return self._move(seq, seq, seq, purge_seq)
         # Inside of a run, or of several one after the other: its start stays where it was until its end is reached.
-        return self._move(seq, first, max(last, self.promised_seq, self.run_last), purge_seq)
+        return self._move(seq, first, max(last, end), purge_seq)
 
     @property
     def run_last(self) -> int:
@@ -178,7 +182,10 @@ class ConsumedPartition:
             raise ProtocolError(
                 f"partition {self.id} is announced at seq {seq}, and was at {position.seq}, needing {self.promised_seq}"
             )
-        return self._move(seq, seq, seq, position.purge_seq)
+        purge_seq = position.purge_seq
+        if purge_seq is not None and seq < purge_seq:  # a first fill: rows are missing whose deletion is further up
+            return self._move(seq, position.snapshot_first, max(position.snapshot_last, purge_seq), purge_seq)
+        return self._move(seq, seq, seq, purge_seq)
 
     def goes_back(self, seq: int, last: int, log: FailoverLog) -> Position:
         """The position at ``seq`` of the history that ``log`` tells of; ``last`` is B."""

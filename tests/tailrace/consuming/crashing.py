@@ -49,6 +49,14 @@ class AtomicIndex(MemoryIndex):
         super().clear(partition)
 
 
+class RinglessIndex(AtomicIndex):
+    """Stores positions and rows only, as an index may."""
+
+    def open(self):
+        checkpoint = super().open()
+        return None if checkpoint is None else Checkpoint(checkpoint.positions)
+
+
 class RowByRowIndex:
     """Not atomic: each row is a step of its own, and so is the checkpoint. Of partition 0 only."""
 

@@ -1,7 +1,7 @@
 """Ways to a wrong state that others have gone, step by step, each with every kind of index."""
 
 import pytest
-from tests.tailrace.consuming.crashing import AtomicIndex, RowByRowIndex, TruncatingIndex
+from tests.tailrace.consuming.crashing import AtomicIndex, RinglessIndex, RowByRowIndex, TruncatingIndex
 from tests.tailrace.consuming.rollback_model import World
 
 K, X, NEW_K, NO_K = (
@@ -40,6 +40,11 @@ SCENARIOS = {
     "2d: rows beyond the position": [K, CONSUME, X, NEW_K, consume(dies_before=3), ("crash", 2), X],
     # 10: half of a snapshot, whose end is lost.
     "10: half a snapshot is no state": [K, X, NEW_K, ("compact", 0, 0), consume(2), ("crash", 1), X],
+    # 12: what was deleted above the fork, and purged, is in no stream and no ring, and lives where histories parted.
+    "12: a purged deletion above the fork": [K, ("replicate", 2), NO_K, ("compact", 0, 4), CONSUME, ("fail_over", 2)],
+    "12: a purged deletion above where a first fill has come to": [
+        *[X, K, ("replicate", 1), NO_K, X, NEW_K, NO_K, ("compact", 0, 4), consume(2), ("fail_over", 1)],
+    ],
     # 14: the history changes under a consumer that needs no rollback; its log has to know.
     "14: no rollback, and yet another history": [
         *[K, ("replicate", 2), CONSUME, ("replicate", 1), ("fail_over", 1), X, consume(3)],
@@ -52,7 +57,7 @@ SCENARIOS = {
 }
 
 
-@pytest.mark.parametrize("index", [AtomicIndex, RowByRowIndex, TruncatingIndex])
+@pytest.mark.parametrize("index", [AtomicIndex, RinglessIndex, RowByRowIndex, TruncatingIndex])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_hazard(scenario, index):
     for seed in range(15):

@@ -6,10 +6,15 @@ import random
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.tailrace.consuming.crashing import AtomicIndex, RowByRowIndex, TruncatingIndex
+from tests.tailrace.consuming.crashing import AtomicIndex, RinglessIndex, RowByRowIndex, TruncatingIndex
 from tests.tailrace.consuming.rollback_model import World
 
-INDEXES = {"atomic": AtomicIndex, "row by row": RowByRowIndex, "truncating": TruncatingIndex}
+INDEXES = {
+    "atomic": AtomicIndex,
+    "ringless": RinglessIndex,
+    "row by row": RowByRowIndex,
+    "truncating": TruncatingIndex,
+}
 OTHERS = st.integers(0, 2)
 OPERATIONS = st.one_of(
     st.tuples(st.just("write"), st.sampled_from([b"a", b"b", b"c"]), st.booleans()),
