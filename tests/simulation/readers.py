@@ -47,6 +47,10 @@ class CheckedIndex(MemoryIndex):
     def check_covers(self, number, floor, what):
         self._world.truth.check_covers(number, floor, self.state, self.versions, what)
 
+    def rollback(self, partition, seq):
+        self._world.report.operation("rollback", f"{self._name} {partition} to {seq}")
+        super().rollback(partition, seq)
+
     def clear(self, partition):
         self._world.report.operation("rollback", f"{self._name} {partition}")
         super().clear(partition)
@@ -151,8 +155,9 @@ class ConsumingProcess(Process):
         if isinstance(event, Mutations):
             self._take(event)
         elif isinstance(event, Rollback):
-            self._rows = {key: row for key, row in self._rows.items() if row.partition != event.partition}
-            self._seqs[event.partition] = 0
+            if event.keys is None:
+                self._rows = {key: row for key, row in self._rows.items() if row.partition != event.partition}
+            self._seqs[event.partition] = event.seq
         elif isinstance(event, SnapshotEnd):
             self._seqs[event.partition] = event.last_seq
             self._check_covers(event.partition, event.last_seq)
@@ -164,14 +169,15 @@ class ConsumingProcess(Process):
         before = self._seqs.get(event.partition, 0)
         for row in rows:
             is_next = row.seq == before + 1 if self.world.retention == "history" else row.seq > before
-            if not is_next:
+            if not is_next and not event.refetched:
                 raise Violation(f"{self.name}: {event.partition}/{row.seq} comes after {before}")
             before = row.seq
             if row.value is None:
                 self._rows.pop(row.key, None)
             else:
                 self._rows[row.key] = row
-        self._seqs[event.partition] = event.last_seq
+        if not event.refetched:
+            self._seqs[event.partition] = event.last_seq
         self.world.report.operation("event", f"{self.name} {event.partition}/{event.last_seq}")
 
     def _check_position(self, positions):

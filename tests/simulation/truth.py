@@ -20,6 +20,9 @@ from tests.model.verdict import Verdict
 
 from tailrace.model import Level
 
+# A key that was looked up may have been written again, by so many rows at most, before the node said how far it shows.
+READ_AGAIN_ROWS = 50
+
 
 class PartitionTruth:
     """A partition's rows, that of seq 1 first, with the branch of each."""
@@ -54,9 +57,22 @@ class PartitionTruth:
         index = bisect_right(seqs, at)
         return seqs[index - 1] if index else 0
 
+    def was_lost(self, key, value, seq):
+        """Whether a crash has taken such a row; of a deletion that was looked up, an older one of the key."""
+        if (seq, key, value) in self.lost:
+            return True
+        return value is None and any(lost[0] < seq and lost[1:] == (key, None) for lost in self.lost)
+
     def deleted_since(self, key, seq):
         """Whether a row of ``key`` at or after ``seq`` is a deletion."""
         return any(self.rows[later - 1].value is None for later in self.seqs.get(key, ()) if later >= seq)
+
+    def lately_absent(self, key, seq):
+        """Whether ``key`` had no value at ``seq``, or a little before: what is read again is read key by key."""
+        newest = self.newest(key, seq)
+        while newest and newest > seq - READ_AGAIN_ROWS and self.rows[newest - 1].value is not None:
+            newest = self.newest(key, newest - 1)
+        return not newest or self.rows[newest - 1].value is None
 
     def still(self, floor, forks):
         """What is left of ``floor``, taken when there were so many forks."""
@@ -150,12 +166,17 @@ class Truth:
     # Indexes
 
     def check_rows(self, mutations, *, may_be_lost):
-        """Rows that were delivered: they are of the history, or of one that was."""
+        """Rows that were delivered: they are of the history, or of one that was.
+
+        A deletion may also be that of a key which a follower has looked up after a rollback, and which was not there.
+        """
         for partition, key, value, seq, _ in mutations:
             truth = self.partitions[partition]
             if seq <= len(truth.rows) and truth.rows[seq - 1][:2] == (key, value):
                 continue
-            if not may_be_lost or (seq, key, value) not in truth.lost:
+            if value is None and truth.lately_absent(key, seq):
+                continue
+            if not may_be_lost or not truth.was_lost(key, value, seq):
                 raise Violation(f"{partition}/{seq} was delivered as {key!r}: {value!r}, which it never was")
 
     def check_covers(self, partition, floor, state, versions, what):
