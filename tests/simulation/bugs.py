@@ -1,7 +1,7 @@
 """Bugs to plant: each breaks one promise, and a few seeds of the simulator have to find it.
 
-One is left to tests/tailrace/consuming/test_planted_rollback_bugs.py, a ring that is dropped after a refetch: it takes a
-second rollback before the consumer is where it was, and a model that does little else meets that.
+One is left to tests/tailrace/consuming/test_planted_rollback_bugs.py, a ring that is dropped after a refetch: it takes
+a second rollback before the consumer is where it was, and a model that does little else meets that.
 """
 
 from __future__ import annotations
