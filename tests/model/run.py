@@ -168,7 +168,8 @@ class Run:
         return Values(self._random(name), name, KEYS)
 
     def _writer(self, name: str, *, level: str = "disk", lasting: bool = True) -> Writer:
-        return Writer(self.history, self._values(name), self._versions, level=level, lasting=lasting)
+        versions = self._versions if lasting else {}
+        return Writer(self.history, self._values(name), versions, level=level, lasting=lasting)
 
     def _start_readers(self, nursery: trio.Nursery, feed: tailrace.Feed) -> None:
         for consumer in self.consumers:

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 import trio
 
 import tailrace
-from tailrace import Delete, OutcomeUnknown, Put, Retryable, Unreachable, Version, VersionConflict, WritesLost
+from tailrace import (
+    Delete,
+    OutcomeUnknown,
+    Put,
+    Retryable,
+    Unreachable,
+    Version,
+    VersionConflict,
+    VersionLost,
+    WritesLost,
+)
 
 from .history import Condition, Kind, Violation
 from .nodes import FEED
@@ -54,7 +64,7 @@ class Values:
 
 
 class Writer:
-    """Single writes and batches, at ``level``. ``versions`` are the last known ones of each key, shared by all."""
+    """Single writes and batches, at ``level``. ``versions`` are the last known of each key, shared by all that last."""
 
     def __init__(
         self, history: History, values: Values, versions: dict[bytes, Version], *, level: str, lasting: bool
@@ -113,6 +123,11 @@ class Writer:
             version = await call
         except VersionConflict as error:
             self._refused(write, key, error.current, what)
+        except VersionLost as error:
+            if self._lasting:
+                raise Violation(f"a writer is told: {error}") from error
+            self.history.refuse(write)
+            self.versions.pop(key, None)
         except Retryable as error:
             if not isinstance(error, Unreachable) or error.outcome == "not sent":
                 self.history.refuse(write)

@@ -66,7 +66,7 @@ class ConsumerSession:
         self._cookies = itertools.count(1)
         self._consumed_bytes = 0
         self._credit_bytes = 1  # so much is consumed before it is told
-        self._linked = False
+        self._greeted = self._linked = False
         self._error: TailraceError | None = None
         self.peer: HelloOk | None = None
         self.feed_id: bytes | None = None
@@ -88,7 +88,7 @@ class ConsumerSession:
 
     def connection_lost(self, reason: str) -> None:
         """The connection is gone. Events are still handed out; what was not handled comes again."""
-        self._linked = False
+        self._greeted = self._linked = False
         self._out = []
         self._frames.clear()
         self._error = None
@@ -288,6 +288,7 @@ class ConsumerSession:
             message = f"this node is of cluster {peer.cluster_id}, the stream is of {self.peer.cluster_id}"
             self._streams.fail(BadPosition(message))
         self.peer = peer
+        self._greeted = True
         # A part of the window, which the node may have made smaller.
         self._credit_bytes = max(min(self._hello.window_bytes, peer.window_bytes) // 4, 1)
         self._out.append(encode_json(Opcode.PARTITIONS, {"name": self._wanted.feed}, _MAP_ID))
@@ -319,7 +320,7 @@ class ConsumerSession:
         if self._streams.refused(frame.id, error):
             return
         # What ends a connection that has been in use (silence, damage on the way) need not end the next one.
-        of_connection = frame.id == 0 and self._linked and isinstance(error, ProtocolError | TooLarge)
+        of_connection = frame.id == 0 and self._greeted and isinstance(error, ProtocolError | TooLarge)
         if of_connection or isinstance(error, Retryable):
             raise error
         self._streams.fail(error)

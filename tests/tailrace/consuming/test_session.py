@@ -495,6 +495,18 @@ def test_errors_of_a_connection():
     assert made.session.failure is None
 
 
+def test_a_connection_that_ends_before_the_map_has_come_need_not_be_the_last():
+    """As when the program was held up for longer than the node waits to hear of it."""
+    made = Conversation(Wanted("orders"))
+    made.session.connection_made()
+    made.hear(HelloOk(1, "0" * 32, CLUSTER.hex(), "", 1000, 10.0, (), 1000).encode())
+    made.events()
+    made.hear(encode_error(ProtocolError("nothing heard for 90 s")))
+    with pytest.raises(ProtocolError, match="nothing heard"):
+        made.events()
+    assert made.session.failure is None
+
+
 @pytest.mark.parametrize(
     "error", [ProtocolError("version 7 is not known"), Forbidden("who are you"), TailraceError("")]
 )
