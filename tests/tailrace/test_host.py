@@ -48,7 +48,7 @@ async def test_an_index_works_where_the_host_says(running):
     assert index.state == {b"k": b"v"}
     (made,) = workers
     assert made.calls[:2] == ["start", "open"]
-    assert "_apply_all" in made.calls
+    assert "apply" in made.calls
     assert made.calls[-2:] == ["close", "stop"]
 
 
