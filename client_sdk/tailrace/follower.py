@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.applying import APPLY_BYTES_MAX, APPLY_ROWS_MAX, Applier, Back, Batch, Jobs
+from tailrace.applying import Applier, Back, Batch, Jobs
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.session import Wanted
 from tailrace.errors import StreamEnded, VersionLost
@@ -25,8 +25,6 @@ from tailrace.ring import RING_ROWS
 
 if TYPE_CHECKING:
     from tailrace.feed import Feed
-
-__all__ = ["APPLY_BYTES_MAX", "APPLY_ROWS_MAX", "Follower"]
 
 
 class Follower:
@@ -47,7 +45,6 @@ class Follower:
         self._ended = False
         self._positions: Positions | None = None
         self._applied_rows = 0
-        self._transactions = 0
 
     async def __aenter__(self) -> Follower:
         """Opens the index, and resumes where it stands. Raises what the index raises, BadPosition, UnknownFeed, ..."""

@@ -158,13 +158,11 @@ class Ring:
         tail_bytes = _TAIL_ENTRY_BYTES * len(self._tail_seqs) + self._tail_key_bytes
         return self._bytes + tail_bytes + (_CHUNK_BYTES if tail_bytes else 0)
 
-    def covers(self, seq: int) -> bool:
-        """Every key that was delivered above ``seq`` is known."""
-        return seq >= self.floor_seq
-
     def add_columns(self, columns: Columns) -> None:
         """Adds the rows of a block."""
-        if columns.rows < SMALL_ROWS or not columns.header.first_seq:
+        if not self._rows_max:
+            self._note(columns.header.last_seq)
+        elif columns.rows < SMALL_ROWS or not columns.header.first_seq:
             self.add(columns.seqs(), columns.keys())
         else:
             self.add_chunk(RingChunk.of_columns(columns))

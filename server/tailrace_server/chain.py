@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tailrace.block import Block
 from tailrace_server.blocks import Found
-from tailrace_server.segment import Problem, Reads, Segment, SegmentDamaged, SegmentIdentity
+from tailrace_server.segment import Problem, Read, Segment, SegmentDamaged, SegmentFile, SegmentIdentity
 
 
 class LostSegment(Segment):
@@ -32,7 +32,7 @@ class LostSegment(Segment):
     def read_blocks(self, index: int, bytes_max: int) -> tuple[list[Block], int]:
         raise self._why.with_traceback(None)
 
-    def find(self, key: bytes, hash_: int, reads: Reads | None = None) -> Found | None:
+    def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> Found | None:
         raise self._why.with_traceback(None)
 
     def verify(self, progress: Callable[[int], None] | None = None) -> list[Problem]:
@@ -79,10 +79,10 @@ class Chain:
         """This chain without its ``count`` oldest segments."""
         return Chain(self.segments[count:])
 
-    def find(self, key: bytes, hash_: int, reads: Reads | None = None) -> Found | None:
-        """The newest row of ``key``, whose hash is ``hash_``. Raises SegmentDamaged; with ``reads`` NotCached."""
+    def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> Found | None:
+        """The newest row of ``key``, whose hash is ``hash_``. Raises SegmentDamaged, and what ``read`` does."""
         for segment in reversed(self.segments):
-            found = segment.find(key, hash_, reads)
+            found = segment.find(key, hash_, read)
             if found is not None:
                 return found
         return None

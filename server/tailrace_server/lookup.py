@@ -43,7 +43,7 @@ class Lookup:
             partition = self._partitions[len(self.items)]
             if not partition.keys.catch_up(partition.tree, out_of_time):
                 return False
-            found = partition.find(self._keys[len(self.items)], opened, self._reads)
+            found = partition.find(self._keys[len(self.items)], opened, self._reads.read)
             self._reads.forget()
             if found is None or found.value is None:
                 self.items.append(None)

@@ -25,7 +25,7 @@ from tailrace_server.intake.door import check_at_door
 from tailrace_server.intake.producers import ProducerTable, Verdict
 from tailrace_server.journal import Journal
 from tailrace_server.memory import MemoryAccount
-from tailrace_server.segment import Reads, SegmentDamaged
+from tailrace_server.segment import Read, SegmentDamaged, SegmentFile
 from tailrace_server.tree.key_index import KeyIndex, OpenBlocks
 from tailrace_server.tree.tree import Tree
 from tailrace_server.upkeep.homes import Homes
@@ -96,13 +96,13 @@ class Partition:
         now: float,
         flags: int = 0,
         if_version: Version | None = None,
-        reads: Reads | None = None,
+        read: Read = SegmentFile.read,
     ) -> Taken:
         """Checks a producer's block, gives it its seqs, journals it and hangs it into the tree; or recognises a resend.
 
         With a condition in ``flags`` the by-key index has to be level with the tree; check and append are one step.
         Raises BadBlock, OutOfOrder, OutcomeUnknown, VersionConflict, NoSpace or NotDurable, and NotCached where the
-        condition needs what ``reads`` would have to wait for; nothing is kept then.
+        condition needs what ``read`` would have to wait for; nothing is kept then.
         """
         if self.damage is not None:
             raise self.damage.with_traceback(None)
@@ -130,7 +130,7 @@ class Partition:
                     f"{header.producer_seq} of producer {header.producer_id:016x} was written cannot be told"
                 )
         check_at_door(block, self.hash_first, self.hash_last)
-        if flags & CONDITIONS and not self._holds(block, flags, if_version, reads):
+        if flags & CONDITIONS and not self._holds(block, flags, if_version, read):
             return Taken(VersionRange(self.id, self.log.branch, 0, 0), fresh=False)
         # A timestamp never goes back within a partition, whatever the wall clock does.
         timestamp = now_us if now_us > self.last_timestamp else self.last_timestamp
@@ -155,10 +155,10 @@ class Partition:
             notify()
         return versions
 
-    def _holds(self, block: Block, flags: int, if_version: Version | None, reads: Reads | None) -> bool:
+    def _holds(self, block: Block, flags: int, if_version: Version | None, read: Read) -> bool:
         """Whether a condition holds; False only for "delete if present" of what is not there."""
         key = block.open_columns().keys()[0]
-        found = self.find(key, reads=reads)
+        found = self.find(key, read=read)
         present = found is not None and found.value is not None
         if flags & WriteFlag.IF_PRESENT:
             return present
@@ -175,10 +175,10 @@ class Partition:
         """The version that ``seq`` is."""
         return Version(self.id, self.log.branch_at(seq), seq)
 
-    def find(self, key: bytes, opened: OpenBlocks | None = None, reads: Reads | None = None) -> Found | None:
+    def find(self, key: bytes, opened: OpenBlocks | None = None, read: Read = SegmentFile.read) -> Found | None:
         """The newest row of ``key``, at any level; the by-key index has to be level with the tree.
 
-        Raises SegmentDamaged where a segment that would have to be looked at cannot be, and NotCached where ``reads``
+        Raises SegmentDamaged where a segment that would have to be looked at cannot be, and NotCached where ``read``
         would have to wait for it.
         """
         if self.is_dropped:  # while a look-up of many keys was under way
@@ -186,7 +186,7 @@ class Partition:
         found = self.keys.find(self.tree, key, opened)
         if found is not None or not self.chain.segments:
             return found
-        return self.chain.find(key, key_hash(key), reads)
+        return self.chain.find(key, key_hash(key), read)
 
     def durable_through(self, seq: int) -> None:
         """The journal holds everything up to ``seq``, fsynced."""

@@ -33,7 +33,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.frames import written
 from tailrace_server.lookup import Lookup
 from tailrace_server.partition import CONDITIONS, Partition
-from tailrace_server.segment import NotCached, Reads, SegmentDamaged
+from tailrace_server.segment import NotCached, Read, Reads, SegmentDamaged, SegmentFile
 from tailrace_server.stream_requests import on_barrier, on_credit, on_stream_close, on_stream_request
 
 if TYPE_CHECKING:
@@ -141,12 +141,12 @@ def _on_write(connection: Connection, frame: Frame) -> None:
         connection,
         frame.id,
         lambda out_of_time: partition.keys.catch_up(partition.tree, out_of_time),
-        lambda: _take(connection, frame.id, write, partition, block, reads),
+        lambda: _take(connection, frame.id, write, partition, block, reads.read),
     )
 
 
 def _take(
-    connection: Connection, id: int, write: Write, partition: Partition, block: Block, reads: Reads | None = None
+    connection: Connection, id: int, write: Write, partition: Partition, block: Block, read: Read = SegmentFile.read
 ) -> None:
     node, flags = connection.node, write.flags
     committer = node.committer
@@ -163,7 +163,7 @@ def _take(
             now=node.now,
             flags=flags,
             if_version=Version(partition.id, write.branch, write.seq) if flags & WriteFlag.IF_VERSION else None,
-            reads=reads,
+            read=read,
         )
     except TailraceError as error:
         if not flags & CONDITIONS:

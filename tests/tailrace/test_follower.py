@@ -5,7 +5,7 @@ import trio
 
 import tailrace
 from tailrace import Delete, Put
-from tailrace.follower import APPLY_ROWS_MAX
+from tailrace.applying import APPLY_ROWS_MAX
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.indexes import MemoryIndex
 

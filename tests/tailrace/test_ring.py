@@ -61,8 +61,7 @@ def test_a_bound_in_entries_keeps_at_least_so_many():
     for number in range(50):
         ring.add_chunk(RingChunk.of(range(100 * number + 1, 100 * number + 101), [b"%d" % number] * 100))
     assert 1000 <= ring.rows < 1100
-    assert not ring.covers(ring.floor_seq - 1)
-    assert ring.covers(4000)
+    assert ring.floor_seq <= 4000
     assert ring.keys_above(ring.floor_seq) == [b"%d" % number for number in range(50 - ring.rows // 100, 50)]
 
 
@@ -71,7 +70,7 @@ def test_a_bound_in_bytes_is_kept_whatever_comes():
     for seq in range(1, 500):
         ring.add([seq], [b"k" * 100])
         assert ring.nbytes <= 10_000
-    assert ring.covers(499)
+    assert ring.floor_seq <= 499
     ring.add_chunk(RingChunk.of([500], [b"k" * 20_000]))
     assert (ring.rows, ring.floor_seq, ring.top_seq) == (0, 500, 500)
 
@@ -81,7 +80,7 @@ def test_no_ring_covers_nothing_that_was_delivered():
     ring.add([1, 2], [b"a", b"b"])
     ring.add_chunk(RingChunk.of([3], [b"c"]))
     assert (ring.rows, ring.floor_seq, ring.top_seq) == (0, 3, 3)
-    assert ring.covers(3)
+    assert ring.floor_seq <= 3
 
 
 def test_looking_does_not_change_what_is_covered():
@@ -89,9 +88,9 @@ def test_looking_does_not_change_what_is_covered():
     ring = Ring(2, PLENTY)
     ring.add_chunk(RingChunk.of([1, 2, 3], [b"a", b"b", b"c"]))
     ring.add([4], [b"d"])
-    assert ring.covers(1)
+    assert ring.floor_seq <= 1
     assert ring.keys_above(1) == [b"b", b"c", b"d"]
-    assert ring.covers(1)
+    assert ring.floor_seq <= 1
 
 
 def test_what_was_read_again_stays_in_the_ring():
@@ -135,7 +134,7 @@ def test_a_ring_is_a_list_of_entries_whose_oldest_may_be_missing(changes, rows_m
             stored.apply(RingChange(ring.floor_seq, None, (chunk,)))
         elif name == "look":
             ring.keys_above(arguments[0])
-        elif ring.covers(arguments[0]):
+        elif arguments[0] >= ring.floor_seq:
             seq = arguments[0]
             keys = ring.keys_above(seq)
             by_seq = max([seq, *(at for at, _ in entries)]) + arguments[-1]
@@ -145,7 +144,7 @@ def test_a_ring_is_a_list_of_entries_whose_oldest_may_be_missing(changes, rows_m
             ring.apply(change)
             stored.apply(change)
         for seq in range(max((seq for seq, _ in entries), default=0) + 2):
-            if ring.covers(seq):
+            if seq >= ring.floor_seq:
                 expected = {key for at, key in entries if at > seq}
                 assert set(ring.keys_above(seq)) == expected
                 assert set(stored.keys_above(seq)) == expected, "an index that stores the changes knows the same"

@@ -16,10 +16,21 @@ verify.py       a segment read whole and compared with itself
 from __future__ import annotations
 
 from tailrace_server.segment.errors import SegmentDamaged
-from tailrace_server.segment.file import NotCached, Reads
+from tailrace_server.segment.file import NotCached, Read, Reads, SegmentFile
 from tailrace_server.segment.identity import NO_BASE, SegmentIdentity
 from tailrace_server.segment.reader import Segment
 from tailrace_server.segment.verify import Problem
 from tailrace_server.segment.writer import SegmentWriter
 
-__all__ = ["NO_BASE", "NotCached", "Problem", "Reads", "Segment", "SegmentDamaged", "SegmentIdentity", "SegmentWriter"]
+__all__ = [
+    "NO_BASE",
+    "NotCached",
+    "Problem",
+    "Read",
+    "Reads",
+    "Segment",
+    "SegmentDamaged",
+    "SegmentFile",
+    "SegmentIdentity",
+    "SegmentWriter",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tailrace_server.segment.errors import SegmentDamaged
 
@@ -50,6 +50,10 @@ class SegmentFile:
         self._file.close()
 
 
+# How a look-up reads: `SegmentFile.read`, which waits for the disk, or a `Reads.read`, which does not.
+Read: TypeAlias = "Callable[[SegmentFile, int, int], bytes | memoryview]"
+
+
 class NotCached(Exception):
     """A look-up needs bytes that are not in memory. Call ``load``, in a thread, and look up again."""
 
@@ -87,8 +91,3 @@ class Reads:
     def forget(self) -> None:
         """The look-up has ended."""
         self.loaded.clear()
-
-
-def read_by(reads: Reads | None, file: SegmentFile, offset: int, nbytes: int) -> bytes | memoryview:
-    """``nbytes`` bytes of ``file`` from ``offset`` on, by ``reads``; None waits for the disk. SegmentDamaged."""
-    return file.read(offset, nbytes) if reads is None else reads.read(file, offset, nbytes)

@@ -18,7 +18,7 @@ import numpy as np
 from tailrace_server.blocks.arrays import U64
 from tailrace_server.segment import page as pages
 from tailrace_server.segment.errors import FormatError
-from tailrace_server.segment.file import Reads, SegmentFile, read_by
+from tailrace_server.segment.file import Read, SegmentFile
 from tailrace_server.segment.page import Page
 
 # Pages that are calculated before halving takes over. Of evenly spread hashes, the second or third one is right.
@@ -79,14 +79,11 @@ class KeyTable:
         self._least = least
         self._greatest = greatest
 
-    def rows_of(self, hash_: int, reads: Reads | None = None) -> Iterator[int]:
-        """The row numbers of this hash, newest first; pages are read as they are needed, by ``reads`` if it is given.
-
-        SegmentDamaged, NotCached.
-        """
+    def rows_of(self, hash_: int, read: Read = SegmentFile.read) -> Iterator[int]:
+        """The row numbers of this hash, newest first; pages are read as they are needed. Raises what ``read`` does."""
         if not self._pages or not self._least <= hash_ <= self._greatest:
             return
-        page = self._last_page_of(hash_, reads)
+        page = self._last_page_of(hash_, read)
         wanted = np.uint64(hash_)
         while True:
             stop = int(page.hashes.searchsorted(wanted, "right"))
@@ -94,9 +91,9 @@ class KeyTable:
             yield from page.rows[start:stop][::-1].tolist()
             if start or not page.number:
                 return
-            page = self._read(page.number - 1, reads)
+            page = self._read(page.number - 1, read)
 
-    def _last_page_of(self, hash_: int, reads: Reads | None) -> Page:
+    def _last_page_of(self, hash_: int, read: Read) -> Page:
         """The last page that begins at or below ``hash_``, which is not below the least."""
         low, high = 0, self._pages - 1  # the page that is looked for is one of these, or the best one so far
         low_hash, high_hash = self._least, self._greatest  # about the hashes at both ends
@@ -109,7 +106,7 @@ class KeyTable:
                 number = min(max(number, low), high)
             else:
                 number = (low + high) // 2
-            page = self._read(number, reads)
+            page = self._read(number, read)
             if hash_ < (first := int(page.hashes[0])):
                 high, high_hash = number - 1, first
             elif hash_ < (last := int(page.hashes[-1])):
@@ -121,9 +118,9 @@ class KeyTable:
             raise self._file.damaged(self._offset, f"the key table begins above {self._least}, its least hash")
         return best
 
-    def _read(self, number: int, reads: Reads | None) -> Page:
+    def _read(self, number: int, read: Read) -> Page:
         offset = self._offset + number * pages.PAGE_BYTES
-        data = read_by(reads, self._file, offset, pages.PAGE_BYTES)
+        data = read(self._file, offset, pages.PAGE_BYTES)
         try:
             return Page(data, number, pages.entries_in(number, self._rows))
         except FormatError as error:

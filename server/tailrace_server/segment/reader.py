@@ -21,7 +21,7 @@ from tailrace.errors import BadBlock
 from tailrace_server.blocks import Found, row_of_key
 from tailrace_server.blocks.arrays import U64
 from tailrace_server.segment.errors import FormatError
-from tailrace_server.segment.file import NotCached, Reads, SegmentFile, read_by
+from tailrace_server.segment.file import NotCached, Read, SegmentFile
 from tailrace_server.segment.footer import Footer
 from tailrace_server.segment.format import HEADER_BYTES
 from tailrace_server.segment.identity import SegmentIdentity
@@ -84,25 +84,25 @@ class Segment:
         stop = max(index + 1, int(self._places.searchsorted(np.uint64(limit), "right")) - 1)
         return self._read(index, stop), stop
 
-    def find(self, key: bytes, hash_: int, reads: Reads | None = None) -> Found | None:
+    def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> Found | None:
         """The newest row of ``key``, whose hash is ``hash_``; None where it has none here. SegmentDamaged.
 
-        With ``reads`` it does not wait for the disk: NotCached, where it would have to.
+        Pages and blocks come by ``read``; that of a `Reads` does not wait for the disk: it raises NotCached instead.
         """
         try:
-            return self._find(key, hash_, reads)
+            return self._find(key, hash_, read)
         except NotCached as missing:
             missing.segment = self
             raise
 
-    def _find(self, key: bytes, hash_: int, reads: Reads | None) -> Found | None:
+    def _find(self, key: bytes, hash_: int, read: Read) -> Found | None:
         opened = -1
-        for row in self._keys.rows_of(hash_, reads):
+        for row in self._keys.rows_of(hash_, read):
             number = int(self._row_begins.searchsorted(row, "right")) - 1
             if number >= self.blocks:
                 raise self._file.damaged(0, f"the key table names row {row}, there are {self.identity.rows}")
             if number != opened:
-                [block] = self._read(number, number + 1, reads)
+                [block] = self._read(number, number + 1, read)
                 columns, opened = self._open(number, block), number
             row -= int(self._row_begins[number])
             if _U64.unpack_from(columns.hash_buffer, 8 * row)[0] != hash_:
@@ -124,11 +124,11 @@ class Segment:
         """Close the file. May be called again."""
         self._file.close()
 
-    def _read(self, start: int, stop: int, reads: Reads | None = None) -> list[Block]:
+    def _read(self, start: int, stop: int, read: Read = SegmentFile.read) -> list[Block]:
         """Blocks ``start`` to ``stop`` - 1, read at once."""
         *places, end = self._places[start : stop + 1].tolist()
         begin = places[0]
-        data = read_by(reads, self._file, begin, end - begin)
+        data = read(self._file, begin, end - begin)
         return [self._parse(number, data, place - begin) for number, place in enumerate(places, start)]
 
     def _parse(self, number: int, data: bytes | memoryview, offset: int) -> Block:

@@ -144,12 +144,12 @@ def test_what_is_not_in_memory_is_loaded_once(one_file, written, block_of):
     for key in (b"7", b"150", b"never written"):
         expected = segment.find(key, key_hash(key))
         before = disk.reads
-        assert segment.find(key, key_hash(key), Reads()) == expected
+        assert segment.find(key, key_hash(key), Reads().read) == expected
         needed, before = disk.reads - before, disk.reads
         disk.cached, reads, loads, segments = False, Reads(), 0, set()
         while True:
             try:
-                found = segment.find(key, key_hash(key), reads)
+                found = segment.find(key, key_hash(key), reads.read)
                 break
             except NotCached as missing:
                 missing.load()
@@ -160,7 +160,7 @@ def test_what_is_not_in_memory_is_loaded_once(one_file, written, block_of):
         assert loads == needed == disk.reads - before, "nothing is read twice, whatever memory forgets"
         reads.forget()
         with pytest.raises(NotCached):
-            segment.find(key, key_hash(key), reads)
+            segment.find(key, key_hash(key), reads.read)
         disk.cached = True
     segment.close()
 
@@ -170,7 +170,7 @@ def test_what_is_loaded_may_be_damaged(one_file, written, block_of):
     segment = Segment.open(disk, "a.seg")
     disk.cached = False
     with pytest.raises(NotCached) as caught:
-        segment.find(b"a", key_hash(b"a"), Reads())
+        segment.find(b"a", key_hash(b"a"), Reads().read)
     disk.bad = range(len(disk.data))
     with pytest.raises(SegmentDamaged, match="the disk can't read it"):
         caught.value.load()
