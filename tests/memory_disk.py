@@ -263,6 +263,15 @@ class MemoryDisk:
         self.calls += 1
         self.changes += name not in READING
 
+    def fail(self, name: str, code: int = errno.EIO, where: str = "") -> None:
+        """Let every call ``name`` on a path with ``where`` in it fail, until ``before`` is None again."""
+
+        def before(called: str, path: str) -> None:
+            if called == name and where in path:
+                raise failure(code, path)
+
+        self.before = before
+
     def fail_at(self, number: int, code: int) -> None:
         """Let one call fail with this errno: that before which ``number`` others succeed, whatever it is."""
         self._stop_at("calls", number, lambda path: failure(code, path))

@@ -17,7 +17,7 @@ from tailrace_server.host.host import Host
 from tailrace_server.start import recover
 
 from .founders import Founder
-from .history import Answer, History, Row, Violation
+from .history import Answer, History, Row, Violation, most_telling
 from .node_process import Orders
 from .nodes import CALLS_IN_A_START, FEED, End, Life, Nodes, random_life, short_life
 from .readers import Consumer, FollowedIndex, Looker, Throwaway
@@ -283,22 +283,9 @@ def run(scenario: Scenario) -> Run:
     try:
         trio.run(main)
     except BaseExceptionGroup as group:
-        raise _most_telling(group) from group
+        raise most_telling(group) from group
     finally:
         for one in made:
             print(one.figures())
             print(one.nodes.log_tail())
     return made[0]
-
-
-def _most_telling(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """A violation, where there is one: what it has ended may have failed too."""
-    found: list[BaseException] = []
-    todo: list[BaseException] = [group]
-    while todo:
-        error = todo.pop()
-        if isinstance(error, BaseExceptionGroup):
-            todo += error.exceptions
-        else:
-            found.append(error)
-    return next((error for error in found if isinstance(error, Violation)), found[0])

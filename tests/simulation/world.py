@@ -7,7 +7,7 @@ import random
 
 import trio
 import trio.testing
-from tests.model.history import Violation
+from tests.model.history import Violation, most_telling
 
 import tailrace
 from tailrace.errors import TailraceError
@@ -194,21 +194,9 @@ def simulate(seed, *, trace=None):
         with seeded(seed):
             trio.run(main, clock=clock)
     except BaseException as error:
-        found = _most_telling(error)
+        found = most_telling(error)
         found.add_note(f"make simulate SEED={seed}")
         if found is error:
             raise
         raise found from None
     return report
-
-
-def _most_telling(error):
-    """A violation, where there is one: what it has ended may have failed too."""
-    todo, leaves = [error], []
-    while todo:
-        one = todo.pop()
-        if isinstance(one, BaseExceptionGroup):
-            todo += one.exceptions
-        else:
-            leaves.append(one)
-    return next((one for one in leaves if isinstance(one, Violation)), leaves[0])

@@ -70,19 +70,29 @@ class World(Cluster):
         self.session = ConsumerSession(Hello(), wanted, lambda: self.now)
         self.jobs = Jobs(self.session)
 
-    def _talk(self, node, events_max):
-        """True where everything was said, and applied."""
-        talk = Conversation(node, self.random)
-        session, idle, events = self.session, 0, 0
-        session.connection_made()
+    def exchanges(self, node):
+        """A new connection to ``node``, until neither has anything to say; yields after each exchange."""
+        talk, idle = Conversation(node, self.random), 0
+        self.session.connection_made()
         for _ in range(EXCHANGES_MAX):
             if idle == RETRIES:
-                break
+                return
             self.now += 10
-            sent = b"".join(session.data_to_send())
-            session.receive_data(talk.answer(sent))
+            sent = b"".join(self.session.data_to_send())
+            self.session.receive_data(talk.answer(sent))
             idle = 0 if sent else idle + 1
-            if any(status.reason.startswith("behind") for status in session.status()):
+            yield
+        raise AssertionError("they never come to an end")
+
+    def is_behind(self):
+        """The session knows that the node is behind it."""
+        return any(status.reason.startswith("behind") for status in self.session.status())
+
+    def _talk(self, node, events_max):
+        """True where everything was said, and applied."""
+        session, events = self.session, 0
+        for _ in self.exchanges(node):
+            if self.is_behind():
                 return False
             while (event := session.next_event()) is not None:
                 ready = self.jobs.add(event)
@@ -91,8 +101,6 @@ class World(Cluster):
                 events += 1
                 if events == events_max:
                     return False
-        else:
-            raise AssertionError("they never come to an end")
         self._apply()
         return session.status()[0].state == "open"
 

@@ -5,8 +5,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tailrace.consuming.nodes import Conversation
-from tests.tailrace.consuming.rollback_model import EXCHANGES_MAX, RETRIES, World
+from tests.tailrace.consuming.rollback_model import World
 from tests.tailrace.consuming.test_rollback_model import OPERATIONS, random_operations
 
 from tailrace.consuming.session import ConsumerSession, Wanted
@@ -68,16 +67,8 @@ class ApplicationWorld(World):
         self.session = ConsumerSession(Hello(), wanted, lambda: self.now)
 
     def _talk(self, node, events_max):
-        talk = Conversation(node, self.random)
-        session, idle, events = self.session, 0, 0
-        session.connection_made()
-        for _ in range(EXCHANGES_MAX):
-            if idle == RETRIES:
-                break
-            self.now += 10
-            sent = b"".join(session.data_to_send())
-            session.receive_data(talk.answer(sent))
-            idle = 0 if sent else idle + 1
+        session, events = self.session, 0
+        for _ in self.exchanges(node):
             while (event := session.next_event()) is not None:
                 self.index.take(event)
                 if self.random.random() < 0.4:
@@ -85,10 +76,8 @@ class ApplicationWorld(World):
                 events += 1
                 if events == events_max:
                     return False
-            if any(status.reason.startswith("behind") for status in session.status()):
+            if self.is_behind():
                 return False
-        else:
-            raise AssertionError("they never come to an end")
         return session.status()[0].state == "open"
 
 

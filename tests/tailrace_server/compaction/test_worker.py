@@ -296,11 +296,7 @@ class TestDamage:
             assert not disk.exists(OUT + ".new")
 
     def test_a_disk_that_cannot_read(self, small):
-        def before(name, path):
-            if name == "read_at" and path == small.paths[2]:
-                raise OSError(errno.EIO, "Input/output error")
-
-        small.disk.before = before
+        small.disk.fail("read_at", where=small.paths[2])
         with pytest.raises(SegmentDamaged, match="Input/output error"):
             compact(small.task(), small.disk)
         small.disk.before = None

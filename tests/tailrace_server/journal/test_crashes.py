@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import random
 from unittest import mock
@@ -121,11 +120,7 @@ class Life:
         self.disk.size_bytes = size
 
     def fail_a_sync(self):
-        def before(name, path):
-            if name == "sync":
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-        self.disk.before = before
+        self.disk.fail("sync")
         self.sync()
         self.disk.before = None
 

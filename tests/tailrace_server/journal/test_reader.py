@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import os
 
 import pytest
@@ -78,10 +77,6 @@ def test_an_error_of_the_disk_is_damage(disk):
     journal.append(RecordKind.FLUSHED, FEED, 0, b"one")
     journal.close()
 
-    def before(name, path):
-        if name == "read_at":
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    disk.before = before
+    disk.fail("read_at")
     with pytest.raises(JournalDamaged, match=r"00000001\.log at offset 0: the disk can't read it: Input/output error"):
         open_journal(disk, "/journal")

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import errno
 import itertools
-import os
 
 import pytest
 
@@ -388,11 +386,7 @@ def test_a_full_disk_stops_the_start_and_changes_nothing(disk):
 def test_a_bad_disk_stops_the_start(disk):
     write(disk, 1, 2, synced=[1])
 
-    def before(name, path):
-        if name == "sync":
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    disk.before = before
+    disk.fail("sync")
     with pytest.raises(JournalFailed, match="can't be recovered"):
         recover(disk)
     disk.kill()

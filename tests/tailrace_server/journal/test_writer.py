@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import os
 import threading
 
@@ -25,16 +24,6 @@ def block(first_seq, rows=2):
 def payloads(disk, directory="/journal"):
     _, recovered = open_journal(disk, directory)
     return [record.payload for record in recovered.records]
-
-
-def fail(disk, failing, code=errno.EIO):
-    """Let every call of this name fail until further notice."""
-
-    def before(name, path):
-        if name == failing:
-            raise OSError(code, os.strerror(code))
-
-    disk.before = before
 
 
 @pytest.fixture
@@ -253,7 +242,7 @@ def test_a_full_disk_at_a_rotation_leaves_the_old_file_in_use(disk):
 
 
 def test_without_allocation_it_works_as_well(disk, journal):
-    fail(disk, "never")
+    disk.fail("never")
     journal._file.allocate = lambda offset, nbytes: False
     for number in range(5):
         append(journal, b"%d" % number)
@@ -273,7 +262,7 @@ def test_hazard_6c_after_a_failed_fsync_nothing_is_acknowledged_any_more(disk, j
     journal.sync()
     synced = journal.synced
     append(journal, b"in the cache")
-    fail(disk, "sync")
+    disk.fail("sync")
     with pytest.raises(JournalFailed, match="an fsync failed: Input/output error"):
         journal.sync()
     disk.before = None
@@ -285,7 +274,7 @@ def test_hazard_6c_after_a_failed_fsync_nothing_is_acknowledged_any_more(disk, j
 
 def test_a_bad_disk_ends_the_journal(disk, journal):
     append(journal, b"kept")
-    fail(disk, "write_at")
+    disk.fail("write_at")
     with pytest.raises(JournalFailed, match="a write failed: Input/output error"):
         append(journal, b"refused")
     disk.before = None
@@ -297,7 +286,7 @@ def test_a_bad_disk_ends_the_journal(disk, journal):
 def test_a_write_that_cannot_be_taken_back_ends_the_journal(disk, journal):
     append(journal, b"kept")
     disk.size_bytes -= disk.free
-    fail(disk, "truncate")
+    disk.fail("truncate")
     with pytest.raises(JournalFailed, match="could not be taken back"):
         append(journal, bytes(ALLOCATE_BYTES))
     disk.before = None
@@ -321,7 +310,7 @@ def test_a_rotation_that_fails_ends_the_journal(disk, failing, why):
     journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
     for number in range(3):
         append(journal, b"%200d" % number)
-    fail(disk, failing)
+    disk.fail(failing)
     with pytest.raises(JournalFailed, match=why):
         append(journal)
     disk.before = None
@@ -344,7 +333,7 @@ def test_closing_is_final_and_no_failure(disk, journal):
 
 def test_a_close_that_fails_says_so(disk, journal):
     append(journal)
-    fail(disk, "sync")
+    disk.fail("sync")
     with pytest.raises(JournalFailed, match="an fsync failed"):
         journal.close()
     assert journal.failed is not None

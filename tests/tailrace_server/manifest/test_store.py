@@ -107,11 +107,7 @@ def test_a_manifest_of_another_partition(disk, feed):
 
 
 def test_a_manifest_that_the_disk_cannot_read(disk, feed):
-    def before(name, path):
-        if name == "read_at":
-            raise OSError(errno.EIO, "Input/output error")
-
-    disk.before = before
+    disk.fail("read_at")
     with pytest.raises(ManifestDamaged, match="the disk can't read it: Input/output error"):
         feed.read(FEED, 3)
     with pytest.raises(ManifestDamaged, match="FEED can't be used: the disk can't read it"):

@@ -81,12 +81,12 @@ def test_what_is_restored_is_a_prefix_and_has_all_that_was_there_before(seed, li
     acknowledged = len(busy.states) - 1
     disk = busy.made.disk
     if not linked:
-        refuse_links_to(disk, TARGET)
+        disk.fail("link", errno.EXDEV, where=TARGET)  # it is on another file system
 
     def between(stage):
         busy.steps(busy.rnd.randrange(12))
         if not linked:
-            refuse_links_to(disk, TARGET)
+            disk.fail("link", errno.EXDEV, where=TARGET)  # it is on another file system
 
     taken = backup(disk, DATA, TARGET, 0, between=between)
     disk.before = None
@@ -106,16 +106,6 @@ def test_what_is_restored_is_a_prefix_and_has_all_that_was_there_before(seed, li
     busy.made.config = Config(DATA, storage=busy.made.config.storage)
     busy.made.start()
     assert state_of(busy.made.node) == busy.state, "the original went on as if nothing had been"
-
-
-def refuse_links_to(disk, target):
-    """As if ``target`` were on another file system."""
-
-    def before(name, path):
-        if name == "link" and path.startswith(target):
-            raise OSError(errno.EXDEV, "Invalid cross-device link", path)
-
-    disk.before = before
 
 
 def test_a_backup_of_a_stopped_node_takes_its_lock(stopped):
@@ -156,11 +146,7 @@ def test_copies_share_nothing(stopped):
 def test_a_file_system_without_links_is_copied(stopped, code):
     disk = stopped.disk.fork()
 
-    def before(name, path):
-        if name == "link":
-            raise OSError(code, "no links here", path)
-
-    disk.before = before
+    disk.fail("link", code)
     taken = backup(disk, DATA, TARGET, 0)
     assert taken.linked == 0
     assert verify(disk, TARGET).problems == []

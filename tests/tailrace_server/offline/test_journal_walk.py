@@ -1,5 +1,4 @@
 import contextlib
-import errno
 
 import pytest
 from tests.tailrace_server.made_directory import DATA, MadeDirectory
@@ -87,11 +86,7 @@ def test_a_place_that_the_disk_cannot_read_is_passed_over(made):
     offset = record_offsets(disk)[4]
     sector = 4096 * (offset // 4096) if offset >= 4096 else None
 
-    def before(name, path):
-        if name == "read_at" and path == PATH:
-            raise OSError(errno.EIO, "Input/output error", path)
-
-    disk.before = before
+    disk.fail("read_at", where=PATH)
     file, _ = walked(disk)
     assert file.unread
     assert file.case is FileCase.BAD_HEADER

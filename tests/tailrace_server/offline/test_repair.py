@@ -302,22 +302,12 @@ def test_a_partition_of_which_nothing_can_be_read_begins_empty(stopped):
     assert {line["lost"] for line in index(disk)} == {"rows", "exported", "bytes"}
 
 
-def fail_writes_of(disk, ending):
-    """The disk is full for files whose path ends so."""
-
-    def before(name, path):
-        if name == "write_at" and path.endswith(ending):
-            raise OSError(errno.ENOSPC, "No space left on device", path)
-
-    disk.before = before
-
-
 def test_a_manifest_that_cannot_be_kept_is_not_replaced(stopped):
     disk = stopped.disk.fork()
     path = next(path for path in files_of(disk) if path.endswith("0/MANIFEST"))
     disk.flip(path, 99)
     damaged = read_file(disk, path)
-    fail_writes_of(disk, f"lost/{TIME}/{path.removeprefix(f'{DATA}/')}.new")
+    disk.fail("write_at", errno.ENOSPC, where=f"lost/{TIME}/{path.removeprefix(f'{DATA}/')}.new")
     with pytest.raises(OSError, match="No space"):
         repaired(stopped, disk)
     disk.before = None
@@ -479,11 +469,7 @@ def test_a_manifest_that_the_disk_cannot_read_is_made_anew(stopped):
     disk = stopped.disk.fork()
     manifest = next(path for path in files_of(disk) if path.endswith("0/MANIFEST"))
 
-    def before(name, path):
-        if name == "read_at" and path == manifest:
-            raise OSError(errno.EIO, "Input/output error", path)
-
-    disk.before = before
+    disk.fail("read_at", where=manifest)
     outcome = repaired(stopped, disk)
     disk.before = None
     assert any("a new manifest" in action for action in outcome.actions)
