@@ -247,12 +247,12 @@ def _recover_block(partition: Partition, block: Block, lsn: int, file: int, now:
         )
 
 
-def begin_branch(partition: Partition, branch: bytes, journal: Journal, *, terms: int = 1) -> None:
-    """Begins a new branch where the partition ends, so many ``terms`` on.
+def begin_branch(partition: Partition, branch: bytes, journal: Journal, term: int | None = None) -> None:
+    """Begins a new branch where the partition ends, with the next term, or with this one.
 
     The entry stands in the journal after the blocks up to its base.
     """
-    log = partition.new_branch(branch, terms)
+    log = partition.new_branch(branch, term)
     payload = json.dumps(log.to_json()).encode()
     place = journal.append(RecordKind.FAILOVER_ENTRY, partition.feed_id, partition.id, payload)
     partition.homes.control(journal.file_of(place))

@@ -79,7 +79,7 @@ class Cluster:
     """Copies of one partition, one of which leads. The others may answer too, as leaders: they know no better."""
 
     def __init__(self, nodes=3):
-        self.count = 0
+        self.count = self.restores = 0
         founder = Node(FailoverLog([self._entry(1, 0)]))
         self.nodes = [founder.copy() for _ in range(nodes)]
         self.leading = 0
@@ -118,9 +118,10 @@ class Cluster:
         self.node(other).compact(upto)
 
     def restore(self, other):
-        """The leader's directory is replaced by what another node has, as from a backup."""
+        """The leader's directory is replaced by what another node has, as from a backup; its term is the time."""
         self.nodes[self.leading] = self.node(other).copy()
-        self._lead(self.leader, 1 << 20)
+        self.restores += 1
+        self._lead(self.leader, self.restores << 20)
 
 
 class Conversation:

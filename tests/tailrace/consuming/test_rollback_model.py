@@ -61,6 +61,7 @@ def _random_operation(chance):
 @example([A, B, A, ("consume", 0, 2, None), ("crash", 2), B], 0, 100)  # a part of a snapshot, whose end is lost
 @example([A, B, CONSUME, NO_A, ("compact", 0, 3)], 0, 100)  # a deletion that the consumer never hears of
 @example([A, CONSUME, B, ("replicate", 1), CONSUME, ("restore", 1), ("restore", 2)], 0, 100)
+@example([("restore", 0), A, CONSUME, ("restore", 1)], 0, 0)  # a backup that is older than the last restore
 def test_the_index_equals_the_node_whenever_all_was_said(index, operations, seed, ring_rows):
     World(INDEXES[index], seed, ring_rows).run(operations)
 
