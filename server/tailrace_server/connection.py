@@ -42,6 +42,7 @@ JOIN_BYTES_MAX = 16 * 1024
 UNSENT_FRAMES_MAX = 16_384
 # A peer that is told why its connection ends has this long to read it; what it goes on sending meanwhile is dropped.
 LINGER_SECONDS = 5.0
+_STOPPING = "the node is stopping"
 
 
 class Connection:
@@ -98,9 +99,9 @@ class Connection:
             self.rounds.close_all()
 
     async def drained(self) -> None:
-        """Returns once all that was sent has left."""
-        self._drained = trio.Event()
-        if self.transport.backlog_bytes:
+        """Returns once every stream has ended and all that was sent has left."""
+        while self.rounds.streams or self.transport.backlog_bytes:
+            self._drained = trio.Event()
             await self._drained.wait()
 
     def _lacks_room(self) -> bool:
@@ -240,6 +241,8 @@ class Connection:
             # The stream may be closed, and the segment removed, before it has been read.
             self.node.pins.pin(part.segment)
             self.nursery.start_soon(self._load, stream, part)
+        if self.draining and not rounds.streams:
+            self._drained.set()
 
     async def _load(self, stream: PartitionStream, part: DiskPart) -> None:
         """Reads a chunk of a segment, which is pinned, in a thread; goes on with the stream that waits for it."""
@@ -274,10 +277,19 @@ class Connection:
             self.transport.finish()
 
     def drain(self) -> None:
-        """Ends every stream, since the node is about to stop; none opens any more, and no barrier comes back."""
+        """Ends each stream at the end of its snapshot, since the node is about to stop.
+
+        None opens any more, and no barrier comes back.
+        """
         self.draining = True
+        self.rounds.drain(_STOPPING)
+        self.pump()
+        self.flush()
+
+    def end_streams(self) -> None:
+        """Ends those in the middle of a snapshot too: the node waits no longer."""
         for stream_id in list(self.rounds.streams):
-            self.rounds.close(stream_id, EndReason.DRAINING, "the node is stopping")
+            self.rounds.close(stream_id, EndReason.DRAINING, _STOPPING)
         self.pump()
         self.flush()
 

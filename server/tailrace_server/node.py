@@ -48,7 +48,7 @@ log = logging.getLogger("tailrace.server")
 
 # How often idle connections and silent peers are looked at, as a part of the interval of noops.
 _TICKS_PER_NOOP = 4
-# A node that stops gives its consumers this long to take what is on its way to them.
+# A node that stops gives its consumers this long to take the rest of a snapshot, and again what is on its way to them.
 _DRAIN_SECONDS = 1.0
 
 
@@ -215,12 +215,13 @@ class Node:
                 connection.tick(self.now)
 
     async def drain(self) -> None:
-        """Ends every stream with DRAINING, and waits a moment until that has left."""
-        for connection in list(self.connections):
-            connection.drain()
-        with trio.move_on_after(_DRAIN_SECONDS):
+        """Ends every stream with DRAINING, as far as there is time at the end of its snapshot, and lets that leave."""
+        for end in (Connection.drain, Connection.end_streams):
             for connection in list(self.connections):
-                await connection.drained()
+                end(connection)
+            with trio.move_on_after(_DRAIN_SECONDS):
+                for connection in list(self.connections):
+                    await connection.drained()
 
     def stop(self) -> None:
         """Makes everything durable and marks the directory as stopped cleanly; nothing may be served any more."""

@@ -57,6 +57,7 @@ class Rounds:
         self._to_load: collections.OrderedDict[PartitionStream, None] = collections.OrderedDict()
         self._loads: set[PartitionStream] = set()
         self._loading: set[PartitionStream] = set()  # a thread reads for them, though they may be gone by now
+        self._draining = ""
         self.barriers = Barriers()
 
     @property
@@ -109,6 +110,13 @@ class Rounds:
         stream = self.streams.get(stream_id)
         if stream is not None:
             self._end(stream, reason, message)
+
+    def drain(self, message: str) -> None:
+        """Ends each stream when the snapshot that it is in has been sent, and now where it is in none."""
+        self._draining = message
+        for stream in list(self.streams.values()):
+            if not stream.in_snapshot:
+                self._end(stream, EndReason.DRAINING, message)
 
     def close_all(self) -> None:
         """Forgets every stream, without a word: the connection is gone."""
@@ -222,6 +230,8 @@ class Rounds:
             self._turns.discard(stream)
         if stream.at_end and not stream.in_snapshot:
             self._end(stream, EndReason.END_REACHED, "the end that was asked for is reached")
+        elif self._draining and not stream.in_snapshot:
+            self._end(stream, EndReason.DRAINING, self._draining)
         return taken
 
     # Segments

@@ -122,6 +122,20 @@ def test_an_end_and_a_barrier_leave_though_the_window_is_full(connection, partit
     assert read_all() == [("BARRIER_REACHED", 0), ("STREAM_END", 3)]
 
 
+def test_a_stream_that_drains_comes_to_the_end_of_its_snapshot_and_begins_none(connection, partitions, read_all):
+    connection.window_bytes = 1
+    partitions[2].write()
+    partitions[2].write()
+    assert read_all() == [(START, 3), (BLOCK, 3)]
+    partitions[0].write()
+    connection.drain("bye")
+    partitions[2].write()
+    assert sorted(read_all()) == [("STREAM_END", id) for id in (1, 2, 4)]
+    connection.credit(1 << 20)
+    assert read_all() == [(BLOCK, 3), (END, 3), ("STREAM_END", 3)]
+    assert not connection.streams
+
+
 def test_streams_of_feeds_and_partitions_that_are_gone_are_not_watched(connection, partitions):
     connection.close_all()
     for partition in partitions:
