@@ -1,6 +1,6 @@
 """Makes a git repository of many commits, for ``make demo REPO=PATH``, of pieces of Python's standard library.
 
-    .venv/bin/python bench/large_repository.py PATH
+    .venv/bin/python bench/_large_repository.py PATH
     make demo REPO=PATH
 
 30,000 commits have about 105,000 changes of paths with 1.4 GB of text; the same ones for the same seed and Python.
