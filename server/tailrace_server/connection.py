@@ -26,6 +26,7 @@ from tailrace_server.requests import HANDLERS
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.stream.disk_part import DiskPart
 from tailrace_server.stream.partition_stream import PartitionStream
+from tailrace_server.stream.progress import Progress
 from tailrace_server.stream.rounds import Rounds
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Connection:
         self.opened_at = self.received_at = self.sent_at = node.clock.monotonic()
         self.decoder = FrameDecoder(HELLO_BODY_BYTES_MAX)
         self.rounds = Rounds(0)
+        self._progress = Progress(self.opened_at)
         self.greeted = False
         self.draining = False
         self.waiting_requests = 0  # in tasks of their own, for the by-key index
@@ -317,6 +319,8 @@ class Connection:
 
     def status(self, now: float) -> dict[str, Any]:
         """This connection as status shows it."""
+        self._look_for_progress(now)
+        stuck_s = self._progress.stuck_seconds(now)
         return {
             "peer": self.transport.peer,
             "name": self.name,
@@ -325,12 +329,19 @@ class Connection:
             "barriers": len(self.rounds.barriers),
             "outstanding_bytes": self.rounds.outstanding_bytes,
             "backlog_bytes": self.transport.backlog_bytes,
-            "slow": self.rounds.window_full,
+            "streams_moved": self.rounds.moves,
+            "stuck_s": stuck_s,
+            "slow": stuck_s >= self.node.config.limits.slow_after_s,
         }
+
+    def _look_for_progress(self, now: float) -> None:
+        rounds, backlog_bytes = self.rounds, self.transport.backlog_bytes
+        self._progress.look(now, rounds.waits_for_credit or backlog_bytes > 0, rounds.credited_bytes, backlog_bytes)
 
     def tick(self, now: float) -> None:
         """Called now and then: says something on an idle connection, and drops a peer that is silent."""
         limits = self.node.config.limits
+        self._look_for_progress(now)
         if self._waits_for_memory:
             self.received_at = now
         if self._closing:

@@ -149,12 +149,17 @@ class PartitionStream:
                 return
 
     @property
+    def flushed_bytes(self) -> int:
+        """What it has to send, and holds in memory although it is in segments too."""
+        if not self._blocks or self._parts:
+            return 0
+        flushed_seq = self.partition.flushed_seq
+        return sum(block.nbytes for block in self._blocks if block.header.last_seq <= flushed_seq)
+
+    @property
     def holds_flushed(self) -> bool:
         """Much of what it has to send is in segments too: it should let go of that, and read them."""
-        if not self._blocks or self._parts:
-            return False
-        flushed_seq = self.partition.flushed_seq
-        return sum(block.nbytes for block in self._blocks if block.header.last_seq <= flushed_seq) > HELD_BYTES_MAX
+        return self.flushed_bytes > HELD_BYTES_MAX
 
     def let_go(self) -> None:
         """Gives up the blocks that segments have now, which must not be purged or trimmed above ``delivered_seq``.

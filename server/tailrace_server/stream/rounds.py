@@ -32,6 +32,8 @@ from tailrace_server.stream.partition_stream import PartitionStream
 SLICE_BYTES = 1024 * 1024
 # So many streams may have a chunk of a segment in memory, or on its way there, that is not sent yet.
 LOADS_MAX = 8
+# Blocks that have been flushed, and that the streams of a connection hold together: above that they all let go of them.
+HELD_BYTES_MAX = 8 * 1024 * 1024
 # A block with a smaller body goes into one buffer with the frames around it.
 JOIN_BYTES_MAX = 16 * 1024
 
@@ -44,6 +46,7 @@ class Rounds:
     def __init__(self, window_bytes: int) -> None:
         self.window_bytes = window_bytes
         self.outstanding_bytes = 0
+        self.credited_bytes = 0  # all that was ever granted again
         self.round_number = 0
         self.streams: dict[int, PartitionStream] = {}
         self._notifiers: dict[int, Callable[[], None]] = {}
@@ -58,12 +61,19 @@ class Rounds:
         self._loads: set[PartitionStream] = set()
         self._loading: set[PartitionStream] = set()  # a thread reads for them, though they may be gone by now
         self._draining = ""
+        self._held: dict[PartitionStream, int] = {}  # flushed bytes that a stream held when they were flushed
+        self.moves = 0  # how often a stream has let go of memory, to go on with segments
         self.barriers = Barriers()
 
     @property
     def window_full(self) -> bool:
-        """There is something to send, and the consumer has not granted the room."""
+        """No block may be sent before the consumer grants more."""
         return self.outstanding_bytes >= self.window_bytes
+
+    @property
+    def waits_for_credit(self) -> bool:
+        """There is something to send, and the consumer has not granted the room."""
+        return bool(self._turns) and self.window_full
 
     @property
     def has_news(self) -> bool:
@@ -87,11 +97,8 @@ class Rounds:
                 notify()
 
         def moved() -> None:
-            if stream.holds_flushed:
-                if not self._end_where_gone(stream):
-                    stream.let_go()
-                    self._announce(stream)
-                    self._load_next(stream)
+            if stream.flushed_bytes:
+                self._flushed(stream)
                 notify()
 
         self.streams[stream.id] = stream
@@ -130,6 +137,7 @@ class Rounds:
         self._turns.discard(stream)
         self._to_load.pop(stream, None)
         self._loads.discard(stream)
+        self._held.pop(stream, None)
         stream.close()
 
     def _end(self, stream: PartitionStream, reason: EndReason, message: str) -> None:
@@ -150,6 +158,7 @@ class Rounds:
 
     def credit(self, consumed_bytes: int) -> None:
         """The consumer has consumed so much."""
+        self.credited_bytes += consumed_bytes
         self.outstanding_bytes = max(self.outstanding_bytes - consumed_bytes, 0)
 
     def next_buffers(self, bytes_max: int) -> list[bytes | memoryview]:
@@ -269,6 +278,27 @@ class Rounds:
         self._loading.discard(stream)
         if self.streams.get(stream.id) is stream:
             self._end(stream, EndReason.ERROR, message)
+
+    # Memory that a slow consumer holds
+
+    def _flushed(self, stream: PartitionStream) -> None:
+        """The partition of ``stream`` has been flushed: those that now hold too much go on with segments."""
+        self._held[stream] = stream.flushed_bytes
+        if stream.holds_flushed:
+            self._let_go(stream)
+        elif sum(self._held.values()) > HELD_BYTES_MAX:
+            self._held = {holder: holder.flushed_bytes for holder in self._held}  # some was sent meanwhile
+            if sum(self._held.values()) > HELD_BYTES_MAX:
+                for holder in [holder for holder, held_bytes in self._held.items() if held_bytes]:
+                    self._let_go(holder)
+
+    def _let_go(self, stream: PartitionStream) -> None:
+        del self._held[stream]
+        if not self._end_where_gone(stream):
+            self.moves += 1
+            stream.let_go()
+            self._announce(stream)
+            self._load_next(stream)
 
     # Snapshots
 
