@@ -228,6 +228,25 @@ async def test_a_feed_that_is_dropped_while_it_is_flushed(engine):
     assert [feed.info.name for feed in engine.node.feeds] == [name, "orders"]
 
 
+async def test_a_feed_that_is_dropped_before_its_first_segment(engine):
+    """Its manifest has just been written, which comes before the segment; the rest of what is due goes on."""
+    partition, other = engine.create("dropped"), engine.create()
+    engine.put(partition, ROW)
+    engine.put(other, ROW)
+    write = engine.flusher._installer.write
+
+    async def write_and_drop(written):
+        await write(written)
+        if written is partition:
+            engine.drop("dropped")
+
+    engine.flusher._installer.write = write_and_drop
+    await engine.flusher.pass_once()
+    assert partition.is_dropped
+    assert engine.flusher.failure == ""
+    assert other.flushed_seq == 1
+
+
 async def test_memory_wakes_it_and_the_largest_goes_first(make_engine):
     engine = make_engine(memory_bytes_max=20_000, flush_age_s=1e9)
     first, second = engine.create("first"), engine.create("second")
