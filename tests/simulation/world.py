@@ -7,6 +7,7 @@ import random
 
 import trio
 import trio.testing
+from tests.fake_host import InlineWorker
 from tests.model.history import Violation, most_telling
 
 import tailrace
@@ -16,7 +17,7 @@ from tailrace.host import Host
 from .faults import Faults
 from .machine import PORT, Machine
 from .network import Network
-from .process import FEED, InlineWorker
+from .process import FEED
 from .readers import ConsumingProcess, FollowingProcess, LookingProcess
 from .report import Report
 from .scheduling import seeded

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 
-from tests.tailrace.consuming.crashing import Crash
+from tests.crashing_indexes import Crash
 from tests.tailrace.consuming.nodes import Cluster, Conversation
 
 from tailrace.applying import Applier, Back, Jobs

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from tests.tailrace.consuming.crashing import AtomicIndex, RowByRowIndex
+from tests.crashing_indexes import AtomicIndex, RowByRowIndex
 from tests.tailrace.consuming.rollback_model import World
 from tests.tailrace.consuming.test_rollback_model import random_operations
 

@@ -6,7 +6,7 @@ import random
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.tailrace.consuming.crashing import AtomicIndex, RinglessIndex, RowByRowIndex, TruncatingIndex
+from tests.crashing_indexes import AtomicIndex, RinglessIndex, RowByRowIndex, TruncatingIndex
 from tests.tailrace.consuming.rollback_model import World
 
 INDEXES = {
