@@ -37,7 +37,7 @@ def test_a_directory_with_such_a_mark_is_not_served(made, name, told):
 @pytest.mark.parametrize("by_mark", [True, False])
 def test_a_restored_directory_begins_a_branch_with_a_term_far_above(made, by_mark):
     [before] = {p.log.term for p in made.node.feeds.partitions()}
-    restored = marks.restored_term(before, made.host.clock.us)
+    restored = marks.restored_term(before, made.host.clock.wall_us())
     old = made.node.identity
     made.stop()
     if by_mark:
@@ -63,7 +63,7 @@ def test_who_restores_a_backup_again_passes_all_that_went_on_from_it_before(made
         made.start()
         made.kill()
     [gone_on] = {p.log.term for p in made.start().feeds.partitions()}
-    made.host.clock.sleep(1.0)
+    made.host.clock.advance(1.0)
     for partition in made.start_on(backup).feeds.partitions():
         assert partition.log.term > gone_on
 
@@ -79,7 +79,7 @@ def test_a_restored_term_is_above_the_last_one_and_no_lower_than_the_time(term, 
 
 def test_the_mark_goes_only_when_the_branches_are_durable(made, memory_disk):
     [before] = {p.log.term for p in made.node.feeds.partitions()}
-    restored = marks.restored_term(before, made.host.clock.us)
+    restored = marks.restored_term(before, made.host.clock.wall_us())
     made.stop()
     marks.mark_restored(made.disk, DATA, made.host.randomness)
     for crash_at in range(1_000):
