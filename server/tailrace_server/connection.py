@@ -69,6 +69,7 @@ class Connection:
         self._closing_at = 0.0
         self._drained = trio.Event()
         self._room: trio.Event | None = None  # there while someone waits for it
+        self._pumps_soon = False
         self._backlog_bytes_max = node.config.limits.backlog_bytes_max
         transport.on_drained = self._on_drained
 
@@ -213,7 +214,7 @@ class Connection:
         """Sends what is queued: streams first, since a consumer has done its waiting."""
         if self._closing:
             return
-        if self.rounds.has_news:
+        if self.rounds.has_news and not self._pumps_soon:
             self.pump()
         if self._answers:
             self.send_answers()
@@ -231,13 +232,18 @@ class Connection:
     def pump(self) -> None:
         """Sends what the streams have, as far as the consumer has granted room and the socket takes it."""
         rounds, transport = self.rounds, self.transport
+        rounds.examined_bytes = 0
         while not transport.backlog_bytes:
             buffers = rounds.next_buffers(PUMP_BYTES)
-            if not buffers:
-                break
-            self.sent_at = self.node.now
-            transport.send(*(buffers if len(buffers) <= BUFFERS_MAX else _joined(buffers)))
+            if buffers:
+                self.sent_at = self.node.now
+                transport.send(*(buffers if len(buffers) <= BUFFERS_MAX else _joined(buffers)))
             if not rounds.has_news:
+                break
+            if rounds.examined_bytes >= PUMP_BYTES:
+                self._pump_soon()
+                break
+            if not buffers:
                 break
         for stream, part in rounds.next_loads():
             # The stream may be closed, and the segment removed, before it has been read.
@@ -245,6 +251,18 @@ class Connection:
             self.nursery.start_soon(self._load, stream, part)
         if self.draining and not rounds.streams:
             self._drained.set()
+
+    def _pump_soon(self) -> None:
+        """Filtered streams have looked through enough for now: they go on when others have had their turn."""
+        if not self._pumps_soon:
+            self._pumps_soon = True
+            self.nursery.start_soon(self._pump_later)
+
+    async def _pump_later(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self._pumps_soon = False
+        if not self._closing:
+            self.pump()
 
     async def _load(self, stream: PartitionStream, part: DiskPart) -> None:
         """Reads a chunk of a segment, which is pinned, in a thread; goes on with the stream that waits for it."""

@@ -35,6 +35,7 @@ from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.status import status_of
+from tailrace_server.stream.filter import FilterCache
 from tailrace_server.upkeep.compactor import Compactor
 from tailrace_server.upkeep.flusher import Flusher
 from tailrace_server.upkeep.installer import Installer
@@ -73,6 +74,7 @@ class Node:
         self.feeds = catalog
         self.memory = memory
         self.pins = Pins()
+        self.filtered = FilterCache()
         storage = config.storage
         self.store = ManifestStore(host.disk, config.data)
         self.installer = Installer(host, self.store, identity.placement_id, self.pins)

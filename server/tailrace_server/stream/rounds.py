@@ -56,6 +56,7 @@ class Rounds:
         self._interrupted: PartitionStream | None = None  # whose turn a full window has interrupted
         self._in_pass = False
         self._out: list[bytes | memoryview] = []
+        self.examined_bytes = 0  # that filtered streams have looked through since somebody set this to 0
         self._moved: dict[int, Callable[[], None]] = {}
         self._to_load: collections.OrderedDict[PartitionStream, None] = collections.OrderedDict()
         self._loads: set[PartitionStream] = set()
@@ -162,7 +163,10 @@ class Rounds:
         self.outstanding_bytes = max(self.outstanding_bytes - consumed_bytes, 0)
 
     def next_buffers(self, bytes_max: int) -> list[bytes | memoryview]:
-        """What is to be sent next, about ``bytes_max`` bytes; empty where there is nothing, or no room."""
+        """What is to be sent next, about ``bytes_max`` bytes; empty where there is nothing, or no room.
+
+        What filtered streams look through counts as if it were sent: ``examined_bytes`` says how much that was.
+        """
         if len(self._turns) == 1:
             buffers = self._only_block(self._turns[0], bytes_max)
             if buffers:
@@ -221,12 +225,20 @@ class Rounds:
         return stream
 
     def _give_turn(self, stream: PartitionStream) -> int:
-        """One slice of a stream's snapshot; the bytes that it took."""
+        """One slice of a stream's snapshot; the bytes that it took, what was looked through included."""
+        stream.examined_bytes = 0
+        taken = self._send_slice(stream)
+        self.examined_bytes += stream.examined_bytes
+        return taken + stream.examined_bytes
+
+    def _send_slice(self, stream: PartitionStream) -> int:
         if not stream.in_snapshot and not self._start_snapshot(stream):
             return 0
         self._last_turn = stream.key
         taken = 0
         while taken < SLICE_BYTES and (block := stream.next_block()) is not None:
+            if not stream.is_announced:
+                self._announce(stream)
             taken += self._send_block(stream, block)
             if self.window_full and not stream.all_sent:
                 self._interrupted = stream  # its turn goes on where the consumer grants more
@@ -234,6 +246,8 @@ class Rounds:
                 return taken
         if stream.all_sent:
             self._end_snapshot(stream)
+        elif stream.examined_bytes:
+            self._note_delivered(stream)
         self._load_next(stream)
         if not stream.has_news:
             self._turns.discard(stream)
@@ -272,6 +286,7 @@ class Rounds:
         if self.streams.get(stream.id) is stream:
             part.loaded(blocks, index)
             self._notifiers[stream.id]()
+            self._load_next(stream)  # of a filtered chunk nothing may be left
 
     def load_failed(self, stream: PartitionStream, message: str) -> None:
         """The segment cannot be read: the stream ends."""
@@ -297,7 +312,8 @@ class Rounds:
         if not self._end_where_gone(stream):
             self.moves += 1
             stream.let_go()
-            self._announce(stream)
+            if stream.must_be_announced:
+                self._announce(stream)
             self._load_next(stream)
 
     # Snapshots
@@ -307,7 +323,8 @@ class Rounds:
         if self._end_where_gone(stream):
             return False
         stream.begin_snapshot()
-        self._announce(stream)
+        if stream.must_be_announced:
+            self._announce(stream)
         return True
 
     def _end_where_gone(self, stream: PartitionStream) -> bool:
@@ -321,6 +338,7 @@ class Rounds:
         return True
 
     def _announce(self, stream: PartitionStream) -> None:
+        stream.is_announced = True
         self._out.append(stream.announcement().encode(stream.id))
 
     def _send_block(self, stream: PartitionStream, block: Block) -> int:
@@ -333,7 +351,8 @@ class Rounds:
 
     def _end_snapshot(self, stream: PartitionStream) -> None:
         stream.end_snapshot()
-        self._out.append(encode_seq(Opcode.SNAPSHOT_END, stream.partition.id, stream.snapshot_last, stream.id))
+        opcode = Opcode.SNAPSHOT_END if stream.is_announced else Opcode.SEQ_ADVANCED
+        self._out.append(encode_seq(opcode, stream.partition.id, stream.snapshot_last, stream.id))
         self._note_delivered(stream)
 
     def _note_delivered(self, stream: PartitionStream) -> None:
