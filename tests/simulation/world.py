@@ -63,7 +63,12 @@ class World:
             FollowingProcess(self, "restless"),
             FollowingProcess(self, "hasty", "memory"),
         ]
-        self.others = [ConsumingProcess(self, "consumer"), LookingProcess(self, "looker")]
+        self.others = [
+            ConsumingProcess(self, "consumer"),
+            ConsumingProcess(self, "choosy", key_prefix=self.random_of("filter").choice((b"key 1", b"key 2", b"none"))),
+            ConsumingProcess(self, "terse", key_prefix=b"key ", keys_only=True),
+            LookingProcess(self, "looker"),
+        ]
 
     @property
     def processes(self):
