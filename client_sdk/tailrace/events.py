@@ -133,7 +133,10 @@ class SnapshotStart(NamedTuple):
 
 
 class SnapshotEnd(NamedTuple):
-    """A snapshot is complete; ``position`` is where the consumer stands now, and a good point to store."""
+    """A snapshot is complete; ``position`` is where the consumer stands now, and a good point to store.
+
+    A filtered stream gives it without a SnapshotStart where nothing in the snapshot was asked for.
+    """
 
     partition: int
     first_seq: int

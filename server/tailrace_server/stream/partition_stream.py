@@ -35,6 +35,11 @@ EXAMINED_BYTES_MAX = 1024 * 1024
 EXAMINED_BLOCK_BYTES = 4096
 
 
+def examined_bytes(block: Block) -> int:
+    """What it counts for that a filtered stream has looked at ``block``."""
+    return max(block.header.raw_bytes, EXAMINED_BLOCK_BYTES)
+
+
 class PartitionStream:
     """The state of a stream. ``delivered_seq`` is the last seq sent at which a consumer may stand."""
 
@@ -107,7 +112,7 @@ class PartitionStream:
     def only_block(self) -> Block | None:
         """The block of a snapshot that begins now and has no other; None where it has several, or the stream an end."""
         block = self.partition.newest_block
-        if block is None or self.in_snapshot or self.end_seq is not None or self.wanted is not None:
+        if block is None or self.in_snapshot or self.end_seq is not None:
             return None
         header = block.header
         if header.first_seq > self.delivered_seq + 1 or header.last_seq > self.partition.visible_seq(self.level):
@@ -115,7 +120,7 @@ class PartitionStream:
         return block
 
     def sent_only_block(self, block: Block) -> None:
-        """The whole snapshot of ``only_block`` has been sent."""
+        """The whole snapshot of ``only_block`` has been sent, or passed over."""
         self.snapshot_after = self.delivered_seq
         self.snapshot_last = self.delivered_seq = block.header.last_seq
 
@@ -151,9 +156,7 @@ class PartitionStream:
 
         A consumer that begins at 0 has to learn the purge seq before it stands anywhere.
         """
-        if self.wanted is None or self.is_announced:
-            return True
-        return self.snapshot_after == 0 and self.partition.purge_seq > 0
+        return self.wanted is None or self.is_announced or (self.snapshot_after == 0 and self.partition.purge_seq > 0)
 
     def announcement(self) -> SnapshotStartMessage:
         """What the consumer is told of the snapshot that it is in from now on."""
@@ -249,11 +252,18 @@ class PartitionStream:
         """What ``wanted`` leaves of the next block of which it leaves anything."""
         while self._blocks and self.examined_bytes < EXAMINED_BYTES_MAX:
             block = self._passed(self._blocks.popleft())
-            self.examined_bytes += max(block.header.raw_bytes, EXAMINED_BLOCK_BYTES)
+            self.examined_bytes += examined_bytes(block)
             found = self._filtered.filter_block(block, wanted)
             if found is not None and self._is_new(found):
                 return found
         return None
+
+    def filtered(self, block: Block) -> Block | None:
+        """What is to be sent of ``block``, with which a snapshot would begin; None where nothing is."""
+        if self.wanted is None:
+            return block
+        found = self._filtered.filter_block(block, self.wanted)
+        return found if found is not None and found.header.last_seq > self.delivered_seq else None
 
     def _is_new(self, found: Block) -> bool:
         """The consumer lacks something of what its filter leaves of a block, which it may have a part of."""

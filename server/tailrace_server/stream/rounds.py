@@ -26,7 +26,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.frames import SnapshotFrames
 from tailrace_server.stream.barriers import Barriers
 from tailrace_server.stream.disk_part import DiskPart
-from tailrace_server.stream.partition_stream import PartitionStream
+from tailrace_server.stream.partition_stream import PartitionStream, examined_bytes
 
 # What one partition may send in a pass before it is the next one's turn: a few blocks of the usual size.
 SLICE_BYTES = 1024 * 1024
@@ -190,21 +190,37 @@ class Rounds:
         block = stream.only_block()
         if block is None:
             return []
-        header = block.header
-        size = block.nbytes
+        if stream.wanted is None:
+            return self._round_of(stream, block, block, bytes_max)
+        examined = examined_bytes(block)
+        tells_purge_seq = stream.delivered_seq == 0 and stream.partition.purge_seq > 0
+        if tells_purge_seq or examined >= bytes_max or self.window_full:
+            return []
+        buffers = self._round_of(stream, block, stream.filtered(block), bytes_max - examined)
+        if buffers:
+            self.examined_bytes += examined
+        return buffers
+
+    def _round_of(
+        self, stream: PartitionStream, block: Block, sent: Block | None, bytes_max: int
+    ) -> list[bytes | memoryview]:
+        """A whole round in which ``sent`` is all that is sent of ``block``; empty where it would take too much."""
+        size = 0 if sent is None else sent.nbytes
         if size >= bytes_max or self.outstanding_bytes + size >= self.window_bytes:
             return []
         partition, frames = stream.partition, self._frames[stream.id]
         self.round_number += 1
-        last_seq = header.last_seq
-        before = frames.before_block(partition.log.branch, stream.delivered_seq, last_seq, partition.purge_seq, size)
-        after = frames.after_block(last_seq, self.round_number)
+        last_seq, after_seq = block.header.last_seq, stream.delivered_seq
         stream.sent_only_block(block)
-        self.outstanding_bytes += size
         self._turns.clear()
+        if sent is None:
+            return [frames.passed_over(last_seq, self.round_number)]
+        before = frames.before_block(partition.log.branch, after_seq, last_seq, partition.purge_seq, size)
+        after = frames.after_block(last_seq, self.round_number)
+        self.outstanding_bytes += size
         if size < JOIN_BYTES_MAX:
-            return [b"".join((before, block.head, block.body, after))]
-        return [before + block.head, block.body, after]
+            return [b"".join((before, sent.head, sent.body, after))]
+        return [before + sent.head, sent.body, after]
 
     def _next_stream(self) -> PartitionStream | None:
         """Whose turn it is; begins and completes passes."""

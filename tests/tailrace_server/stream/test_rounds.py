@@ -8,6 +8,7 @@ from tests.tailrace_server.stream.consumer import Consumer
 from tests.tailrace_server.stream.model import StreamsModel
 
 from tailrace.model import EndReason, Level
+from tailrace.wire.filters import StreamFilter
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import StreamEnd
 from tailrace_server.stream import rounds
@@ -154,6 +155,7 @@ def test_a_stream_that_asks_for_no_more_than_it_has_ends_at_once(partitions):
     assert not connection.streams
 
 
+filters = st.sampled_from([None, StreamFilter(b"k"), StreamFilter(b"other"), StreamFilter(b"", True)])
 operations = st.lists(
     st.one_of(
         st.tuples(st.just("write"), st.integers(0, 1), st.integers(1, 2), st.sampled_from([1, 200])),
@@ -164,25 +166,26 @@ operations = st.lists(
             st.sampled_from([Level.MEMORY, Level.DISK]),
             st.integers(0, 4),
             st.none() | st.integers(0, 6),
+            filters,
         ),
         st.tuples(st.just("close"), st.integers(1, 3)),
         st.tuples(st.just("barrier"), st.binary(min_size=1, max_size=2)),
         st.tuples(st.just("credit"), st.sampled_from([100, 1 << 30])),
-        st.tuples(st.just("pump"), st.sampled_from([1, 300, 1 << 20])),
+        st.tuples(st.just("pump"), st.sampled_from([1, 300, 4_300, 1 << 20])),
     ),
     max_size=40,
 )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it is a class, and keeps nothing
-@given(operations, st.sampled_from([1, 500, 1 << 30]), st.sampled_from([1, rounds.JOIN_BYTES_MAX]))
-def test_the_way_of_one_block_gives_the_bytes_of_the_general_one(make_partition, steps, window, join_bytes_max):
+@given(operations, st.sampled_from([1, 500, 1 << 30]), st.sampled_from([1, rounds.JOIN_BYTES_MAX]), filters)
+def test_the_way_of_one_block_gives_the_bytes_of_the_general_one(make_partition, steps, window, join_bytes_max, first):
     """The same history twice, once without the short way: after each step both have sent the same and stand alike."""
     short, general = (OneSide(make_partition, window) for _ in range(2))
     general.rounds._only_block = lambda stream, bytes_max: []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rounds, "JOIN_BYTES_MAX", join_bytes_max)
-        for step in [("open", 0, Level.DISK, 0, None), *steps, ("pump", 1 << 20)]:
+        for step in [("open", 0, Level.DISK, 0, None, first), *steps, ("pump", 1 << 20)]:
             assert short.do(*step) == general.do(*step)
             assert short.state() == general.state()
 
@@ -202,7 +205,7 @@ class OneSide:
     def state(self):
         made = self.rounds
         streams = [(s.id, s.delivered_seq, s.snapshot_after, s.snapshot_last) for s in made.streams.values()]
-        return made.round_number, made.outstanding_bytes, made.has_news, self.notified, streams
+        return made.round_number, made.outstanding_bytes, made.examined_bytes, made.has_news, self.notified, streams
 
     def write(self, partition, rows, value_bytes):
         self.partitions[partition].write(rows, value_bytes)
@@ -210,11 +213,11 @@ class OneSide:
     def sync(self, partition):
         self.partitions[partition].sync()
 
-    def open(self, partition, level, after_seq, end_seq):
+    def open(self, partition, level, after_seq, end_seq, wanted):
         held = self.partitions[partition]
         after_seq = min(after_seq, held.visible_seq(level))
         self.opened += 1
-        stream = PartitionStream(self.opened, held, level, after_seq, end_seq, after_seq, pins=held.pins)
+        stream = PartitionStream(self.opened, held, level, after_seq, end_seq, after_seq, pins=held.pins, wanted=wanted)
         self.rounds.open(stream, self.notify)
 
     def notify(self):
