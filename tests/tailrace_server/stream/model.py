@@ -22,7 +22,11 @@ KEYS = [b"a", b"ab", b"c", b"d"]
 FILTERS = [EVERYTHING, StreamFilter(b"a"), StreamFilter(b"ab", True), StreamFilter(b"", True), StreamFilter(b"z")]
 BOUNDS = {
     rounds: {"SLICE_BYTES": [1, 300, 1 << 20], "LOADS_MAX": [1, 8]},
-    partition_stream: {"SNAPSHOT_BLOCKS_MAX": [2, 3, 100], "HELD_BYTES_MAX": [0, 300], "EXAMINED_BYTES_MAX": [1, 5000]},
+    partition_stream: {
+        "SNAPSHOT_BLOCKS_MAX": [2, 3, 100],
+        "HELD_BYTES_MAX": [0, 300],
+        "EXAMINED_BYTES_MAX": [1, 40_000],
+    },
     disk_part: {"CHUNK_BYTES": [1, 400, 1 << 20]},
 }
 WHENEVER = {"which": st.integers(0, PARTITIONS - 1)}

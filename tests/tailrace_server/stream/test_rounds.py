@@ -171,7 +171,7 @@ operations = st.lists(
         st.tuples(st.just("close"), st.integers(1, 3)),
         st.tuples(st.just("barrier"), st.binary(min_size=1, max_size=2)),
         st.tuples(st.just("credit"), st.sampled_from([100, 1 << 30])),
-        st.tuples(st.just("pump"), st.sampled_from([1, 300, 4_300, 1 << 20])),
+        st.tuples(st.just("pump"), st.sampled_from([1, 300, 32_900, 1 << 20])),
     ),
     max_size=40,
 )
