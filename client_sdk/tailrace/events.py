@@ -53,6 +53,15 @@ class Mutations:
             return None
         return cls(block, block.columns().row_above(seq), branch=branch, refetched=refetched)
 
+    def stamped_since(self, timestamp: int) -> Mutations | None:
+        """Those whose timestamp (microseconds since 1970 UTC) is ``timestamp`` or later; None where there is none."""
+        row = self.block.columns().row_stamped(timestamp)
+        if row <= self._first_row:
+            return self
+        if row >= self.block.header.rows:
+            return None
+        return Mutations(self.block, row, branch=self.branch, refetched=self.refetched)
+
     def __len__(self) -> int:
         return self.block.header.rows - self._first_row
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tailrace.batch import check_key
@@ -27,6 +28,7 @@ from tailrace.replies import failover_log, partition_info, resolved
 from tailrace.requests.lane import Done, Lane
 from tailrace.ring import RING_ROWS
 from tailrace.stream import Stream
+from tailrace.times import to_us
 from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
 from tailrace.writer import Writer
@@ -177,7 +179,7 @@ class Feed:
 
     def consume(
         self,
-        since: str | Positions = "beginning",
+        since: str | Positions | datetime = "beginning",
         *,
         until: str | Positions | None = None,
         partitions: Iterable[int] | None = None,
@@ -188,7 +190,9 @@ class Feed:
     ) -> Stream:
         """A stream of the feed's mutations: a snapshot first, then live. An async context manager.
 
-        ``since``: "beginning", "now" (fixed when the body begins), or positions that were stored. ``until``: None (for
+        ``since``: "beginning", "now" (fixed when the body begins), positions that were stored, or an aware datetime:
+        every mutation that the node has stamped then or later comes, and none that it has stamped before, and DataGone
+        is raised where such a mutation may have been purged or trimmed. ``until``: None (for
         ever), "now" (all that is there when the body begins), or positions. ``partitions``: all by default.
         ``visibility``: the level that mutations must have reached. ``window_bytes``: what may be under way.
         ``on_rollback``: what happens where the node has lost something that was delivered. "follow": a Rollback event,
@@ -198,6 +202,8 @@ class Feed:
         """
         for name, value in (("since", since), ("until", until)):
             allowed = ("beginning", "now") if name == "since" else (None, "now")
+            if name == "since" and isinstance(value, datetime):
+                continue
             if not isinstance(value, Positions) and value not in allowed:
                 hint = "; Positions.parse reads a stored string" if isinstance(value, str) else ""
                 raise ValueError(f"{name} is {value!r}, none of {', '.join(map(repr, allowed))} or Positions{hint}")
@@ -213,7 +219,11 @@ class Feed:
         level = self._client.level(visibility)
         stored = tuple(value for value in (since, until) if isinstance(value, Positions))
         end = until.seqs() if isinstance(until, Positions) else until
-        wanted = Wanted(self.name, since, end, only, level, on_rollback, stored, ring)
+        since_us = None
+        if isinstance(since, datetime):
+            since_us = to_us(since, "since")
+            since = "now"
+        wanted = Wanted(self.name, since, end, only, level, on_rollback, stored, ring, since_us=since_us)
         return self._client.stream(wanted, window_bytes)
 
     def follow(self, index: Index, *, visibility: str = "disk", ring: int = RING_ROWS) -> Follower:

@@ -9,6 +9,7 @@ import signal
 import stat
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ from tailrace.events import Mutations, Rollback
 from tailrace.json_rows import bytes_field, mutation_to_row
 from tailrace.position import Positions
 from tailrace.stream import Stream
+from tailrace.times import looks_like_time, parse_time
 
 # Written at once; more than a pipe takes, and little to hold.
 WRITE_CHARS = 256 * 1024
@@ -38,7 +40,8 @@ def tail(
         typer.Option(
             "--since",
             metavar="WHERE",
-            help="beginning, now, the positions that an earlier tail has printed, or @FILE with such positions.",
+            help="beginning, now, the positions that an earlier tail has printed, @FILE with such positions, or a "
+            "time: 2026-11-21T10:00:00Z, or -15m for a quarter of an hour ago.",
         ),
     ] = "beginning",
     positions_to: Annotated[
@@ -64,23 +67,31 @@ def tail(
         _tell(follower.positions, positions_to)
 
 
-def _parse_since(since: str) -> str | Positions:
+def _parse_since(since: str) -> str | Positions | datetime:
     if since in ("beginning", "now"):
         return since
     try:
+        if looks_like_time(since):
+            return parse_time(since)
         text = Path(since[1:]).read_text(encoding="ascii", errors="replace") if since.startswith("@") else since
         return Positions.parse(text)
     except OSError as error:
         raise WrongUsage(f"--since: {since[1:]}: {error.strerror or error}") from None
     except BadPosition as error:
-        raise WrongUsage(f"--since: {error}; or write beginning or now") from None
+        raise WrongUsage(f"--since: {error}; or write beginning, now or a time") from None
+    except ValueError as error:
+        raise WrongUsage(f"--since: {error}") from None
 
 
 class _Follower:
     """Prints a feed. ``positions``: where to go on after what was printed; None where nothing has begun."""
 
     def __init__(
-        self, target: Target, feed: str, since: str | Positions, lines: Callable[[Event], Iterator[str]]
+        self,
+        target: Target,
+        feed: str,
+        since: str | Positions | datetime,
+        lines: Callable[[Event], Iterator[str]],
     ) -> None:
         self._target = target
         self._feed = feed

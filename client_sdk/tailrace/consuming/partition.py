@@ -125,9 +125,9 @@ class ConsumedPartition:
         self.high_seq = max(self.high_seq, answer.high_seq)
         self.tries, self.reason, self.since = 0, "", now
         if self.position is None:
-            self.position = Position.at(answer.log, answer.seq)
-            self.ring.apply(RingChange(answer.seq))
-            self.promised_seq = answer.seq
+            first, self.promised_seq = answer.snapshot or (answer.seq, answer.seq)
+            self.position = Position.at(answer.log, answer.seq, first, self.promised_seq)
+            self.ring.apply(RingChange(first))  # nothing was given between ``first`` and here
         else:
             self.promised_seq = self._move(*bounds(self.record), self.position.purge_seq).snapshot_last
 

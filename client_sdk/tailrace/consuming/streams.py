@@ -56,7 +56,8 @@ _new = tuple.__new__  # a NamedTuple's own constructor takes twice as long
 class Wanted(NamedTuple):
     """What a consumer asks for. ``since``: "beginning", "now" or positions; ``until``: None, "now" or the
 
-    last seq of each partition. ``ring_rows``: entries kept for each partition; ``rings``: what was stored of them.
+    last seq of each partition. ``since_us`` (microseconds since 1970 UTC): the stream begins then, and ``since`` is
+    "now". ``ring_rows``: entries kept for each partition; ``rings``: what was stored of them.
     ``by_index``: an index may go back by itself, and `PartitionStreams.settle` says how far it has.
     """
 
@@ -70,6 +71,7 @@ class Wanted(NamedTuple):
     ring_rows: int = RING_ROWS
     rings: Mapping[int, RingChange] = MappingProxyType({})
     by_index: bool = False
+    since_us: int | None = None
 
 
 class PartitionStreams:
@@ -214,8 +216,9 @@ class PartitionStreams:
         partition.state = State.REQUESTED
         position = partition.position
         seq, first, last = (0, 0, 0) if position is None else bounds(partition.record)
+        since_us = None
         if position is None:
-            position = Position.at(FailoverLog(), 0)
+            position, since_us = Position.at(FailoverLog(), 0), self._wanted.since_us
         request = StreamRequest(
             feed_id,
             partition.id,
@@ -226,6 +229,7 @@ class PartitionStreams:
             position.purge_seq,
             partition.end_seq,
             self._wanted.visibility,
+            since_us=since_us,
         )
         return request.encode(stream_id)
 
@@ -275,6 +279,12 @@ class PartitionStreams:
         if mutations is None:
             self.dropped_bytes += len(body)
             return None
+        if self._wanted.since_us is not None:
+            mutations = mutations.stamped_since(self._wanted.since_us)
+            if mutations is None:
+                partition.advanced(last_seq)
+                self.dropped_bytes += len(body)
+                return None
         partition.ring.add_columns(block.columns())
         return mutations, partition.id, partition.advanced(last_seq), len(body)
 

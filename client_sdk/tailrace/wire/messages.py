@@ -308,7 +308,10 @@ class Got(NamedTuple):
 
 
 class StreamRequest(NamedTuple):
-    """Asks for a partition from a position on. S, A, B, P: docs/streams.md. ``seq`` None: from now on."""
+    """Asks for a partition from a position on. S, A, B, P: docs/streams.md. ``seq`` None: from now on, or since the
+
+    first mutation that was stamped at ``since_us`` or later (microseconds since 1970 UTC).
+    """
 
     feed_id: bytes
     partition: int
@@ -320,9 +323,10 @@ class StreamRequest(NamedTuple):
     end_seq: int | None
     level: Level
     state: str = "leader"
+    since_us: int | None = None
 
     def encode(self, id: int) -> bytes:
-        value = {
+        value: dict[str, Any] = {
             "feed_id": self.feed_id.hex(),
             "partition": self.partition,
             "log": self.log.to_json(),
@@ -334,6 +338,8 @@ class StreamRequest(NamedTuple):
             "level": self.level.name.lower(),
             "state": self.state,
         }
+        if self.since_us is not None:
+            value["since_us"] = self.since_us
         return encode_json(Opcode.STREAM_REQUEST, value, id)
 
     @classmethod
@@ -358,30 +364,44 @@ class StreamRequest(NamedTuple):
             _seq(value, "end_seq", what, None),
             level,
             state,
+            _seq(value, "since_us", what, None),
         )
         if request.seq is not None and not request.snapshot_first <= request.seq <= request.snapshot_last:
             raise ProtocolError(f"{what}: seq {request.seq} lies outside of its snapshot")
+        if request.seq is not None and request.since_us is not None:
+            raise ProtocolError(f"{what}: field 'since_us' is for a request without a seq, this one has {request.seq}")
         return request
 
 
 class StreamOk(NamedTuple):
-    """The stream begins at ``seq``; ``log`` is the partition's failover log."""
+    """The stream begins at ``seq``; ``log`` is the partition's failover log.
+
+    ``snapshot``: the run that ``seq`` lies in, where it begins and ends, of a stream that begins at a time.
+    """
 
     partition: int
     seq: int
     log: FailoverLog
     high_seq: int
+    snapshot: tuple[int, int] | None = None
 
     def encode(self, id: int) -> bytes:
-        return encode_json(Opcode.STREAM_OK, {**self._asdict(), "log": self.log.to_json()}, id)
+        value = {**self._asdict(), "log": self.log.to_json()}
+        del value["snapshot"]
+        if self.snapshot is not None:
+            value["snapshot_first"], value["snapshot_last"] = self.snapshot
+        return encode_json(Opcode.STREAM_OK, value, id)
 
     @classmethod
     def decode(cls, body: memoryview) -> StreamOk:
         what = "STREAM_OK"
         value = decode_json(body, what)
-        return cls(
-            _seq(value, "partition", what), _seq(value, "seq", what), _log(value, what), _seq(value, "high_seq", what)
-        )
+        seq = _seq(value, "seq", what)
+        first, last = _seq(value, "snapshot_first", what, None), _seq(value, "snapshot_last", what, None)
+        snapshot = None if first is None or last is None else (first, last)
+        if snapshot is not None and not first <= seq <= last:
+            raise ProtocolError(f"{what}: seq {seq} lies outside of its snapshot")
+        return cls(_seq(value, "partition", what), seq, _log(value, what), _seq(value, "high_seq", what), snapshot)
 
 
 class RollBack(NamedTuple):

@@ -11,6 +11,7 @@ import pytest
 
 from tailrace.cli.tail import json_lines, plain_lines
 from tailrace.events import Rollback
+from tailrace.times import to_text
 
 SECONDS_MAX = 30
 
@@ -107,6 +108,21 @@ def test_now_leaves_out_what_was_there(start, made_feed, write, served_url):
     assert line.endswith(b"\tnew\n")
 
 
+def test_since_a_time(start, made_feed, write):
+    write((b"k", b"old"))
+    with start("tail", made_feed, "--json") as process:
+        [line] = lines(process, 1)
+        end(process)
+    after_us = json.loads(line)["timestamp"] + 1
+    write((b"k", b"new"))
+    with start("tail", made_feed, "--since", to_text(after_us)) as process:
+        assert lines(process, 1)[0].endswith(b"\tnew\n")
+        end(process)
+    with start("tail", made_feed, "--since", "-1h") as process:
+        assert [line.split(b"\t")[-1] for line in lines(process, 2)] == [b"old\n", b"new\n"]
+        end(process)
+
+
 def end_when_open(process, start, feed):
     """Ends a tail once its stream is open, which the node's status tells."""
     while True:
@@ -153,6 +169,8 @@ def test_a_feed_that_is_dropped_ends_it(start, call, made_feed, write):
         ("yesterday", "is no positions string"),
         ("@/no/such/file", "--since: /no/such/file: No such file or directory"),
         ("", "is no positions string"),
+        ("2026-11-21T10:00:00", "no time zone: add Z"),
+        ("-15", "is no time: write 2026-11-21T10:00:00Z, or -15m"),
     ],
 )
 def test_since_something_that_is_no_place(call, made_feed, since, says):
