@@ -181,7 +181,7 @@ class Feed:
         self,
         since: str | Positions | datetime = "beginning",
         *,
-        until: str | Positions | None = None,
+        until: str | Positions | datetime | None = None,
         partitions: Iterable[int] | None = None,
         visibility: str = "disk",
         window_bytes: int = 8 * 1024 * 1024,
@@ -193,7 +193,9 @@ class Feed:
         ``since``: "beginning", "now" (fixed when the body begins), positions that were stored, or an aware datetime:
         every mutation that the node has stamped then or later comes, and none that it has stamped before, and DataGone
         is raised where such a mutation may have been purged or trimmed. ``until``: None (for
-        ever), "now" (all that is there when the body begins), or positions. ``partitions``: all by default.
+        ever), "now" (all that is there when the body begins), positions, or an aware datetime: nothing that the node
+        has stamped then or later comes, and the stream ends once all before has come and the node's clock is there.
+        ``partitions``: all by default.
         ``visibility``: the level that mutations must have reached. ``window_bytes``: what may be under way.
         ``on_rollback``: what happens where the node has lost something that was delivered. "follow": a Rollback event,
         then the present values of its keys, then the stream goes on; "restart": a Rollback event without keys, and the
@@ -202,11 +204,12 @@ class Feed:
         """
         for name, value in (("since", since), ("until", until)):
             allowed = ("beginning", "now") if name == "since" else (None, "now")
-            if name == "since" and isinstance(value, datetime):
+            if isinstance(value, datetime):
                 continue
             if not isinstance(value, Positions) and value not in allowed:
                 hint = "; Positions.parse reads a stored string" if isinstance(value, str) else ""
-                raise ValueError(f"{name} is {value!r}, none of {', '.join(map(repr, allowed))} or Positions{hint}")
+                names = ", ".join(map(repr, allowed))
+                raise ValueError(f"{name} is {value!r}, none of {names}, Positions or an aware datetime{hint}")
         if on_rollback not in ("follow", "stop", "restart"):
             raise ValueError(f"on_rollback is {on_rollback!r}, none of 'follow', 'stop', 'restart'")
         if window_bytes < 1:
@@ -218,12 +221,22 @@ class Feed:
             raise ValueError("partitions is empty: name one at least, or leave it out for all of them")
         level = self._client.level(visibility)
         stored = tuple(value for value in (since, until) if isinstance(value, Positions))
-        end = until.seqs() if isinstance(until, Positions) else until
-        since_us = None
-        if isinstance(since, datetime):
-            since_us = to_us(since, "since")
-            since = "now"
-        wanted = Wanted(self.name, since, end, only, level, on_rollback, stored, ring, since_us=since_us)
+        since_us = to_us(since, "since") if isinstance(since, datetime) else None
+        until_us = to_us(until, "until") if isinstance(until, datetime) else None
+        if since_us is not None and until_us is not None and until_us < since_us:
+            raise ValueError(f"until is {until}, which is before since, {since}")
+        wanted = Wanted(
+            self.name,
+            "now" if isinstance(since, datetime) else since,
+            until.seqs() if isinstance(until, Positions) else None if isinstance(until, datetime) else until,
+            only,
+            level,
+            on_rollback,
+            stored,
+            ring,
+            since_us=since_us,
+            until_us=until_us,
+        )
         return self._client.stream(wanted, window_bytes)
 
     def follow(self, index: Index, *, visibility: str = "disk", ring: int = RING_ROWS) -> Follower:

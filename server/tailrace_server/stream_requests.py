@@ -98,9 +98,12 @@ def _begin(
     connection.answer(answer.encode(id))
     if stream is None:
         return
+    if request.until_us is not None and request.until_us <= max(node.clock.wall_us(), partition.last_timestamp):
+        stream.time_passed()
     # The answer has to leave before anything of the stream.
     connection.send_answers()
     rounds.open(stream, connection.has_news)
+    connection.end_times.look()
     if request.level == Level.DISK and partition.high_seq > partition.durable_seq:
         node.committer.hurry()
 

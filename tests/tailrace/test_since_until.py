@@ -1,4 +1,4 @@
-"""Streams that begin at a time, against a node whose wall clock a test sets."""
+"""Streams that begin and end at a time, against a node whose wall clock a test sets."""
 
 import dataclasses
 import datetime
@@ -224,3 +224,108 @@ async def test_many_partitions_at_once(running, client, clock):
         found = await read(stream)
     assert len(found) == len(set(found))
     assert set(found) >= set(range(480, 640)), "those of the last batch, whenever they were stamped"
+
+
+async def up_to(feed, us, since="beginning"):
+    """The values of what comes until a time, and the positions at the end."""
+    async with feed.consume(since, until=moment(us)) as stream:
+        return await read(stream), stream.latest_positions
+
+
+@pytest.mark.parametrize("where", ["tree", "segment", "segments", "folded", "both", "restarted"])
+async def test_what_was_stamped_until(running, feed, clock, where):
+    for number, stamped in enumerate(KEYS):
+        await put_at(feed, clock, stamped)
+        if where in ("segments", "folded") or (where == "both" and number == 2):
+            await flush(running.node)
+    if where in ("segment", "folded"):
+        await flush(running.node, fold=where == "folded")
+    if where == "restarted":
+        await flush(running.node)
+        await running.stop()
+        await running.start()
+        running.node.clock = SetClock()
+    running.node.clock.us = BEGIN_US + 1_000
+    stamps = [stamp for stamp, _ in KEYS]
+    if where == "folded" and not feed_keeps_all(running.node):
+        stamps.remove(10)
+    for us in (0, 10, 11, 20, 21, 30, 35, 40):
+        found, positions = await up_to(feed, us)
+        assert found == [stamp for stamp in stamps if stamp < us], us
+        # Whoever goes on from there is given the rest, and all of it.
+        rest, _ = await up_to(feed, 41, positions) if us > 10 else ([], None)
+        assert us <= 10 or found + rest == stamps, us
+        async with feed.consume(positions, until="now") as stream:
+            assert found + await read(stream) == stamps
+
+
+async def test_between_two_times(feed, clock):
+    await put_at(feed, clock, *KEYS)
+    async with feed.consume(moment(20), until=moment(40)) as stream:
+        assert await read(stream) == [20, 20, 30]
+    async with feed.consume(moment(20), until=moment(20)) as stream:
+        assert await read(stream) == []
+    with pytest.raises(ValueError, match="which is before since"):
+        feed.consume(moment(20), until=moment(19))
+    with pytest.raises(ValueError, match=r"until is .*no time zone"):
+        feed.consume(until=datetime.datetime(2026, 11, 21))
+
+
+async def test_a_time_to_come_ends_it_by_a_row(running, feed, clock):
+    await put_at(feed, clock, *KEYS)
+    async with feed.consume(until=moment(60)) as stream:
+        found = []
+        while len(found) < 5:
+            found += values(await anext(stream))
+        running.cut_connections()
+        await put_at(feed, clock, (59, b"e"))
+        while len(found) < 6:
+            found += values(await anext(stream))
+        await put_at(feed, clock, (60, b"f"), (61, b"g"))
+        found += await read(stream)
+    assert found == [10, 20, 20, 30, 40, 59]
+    assert stream.latest_positions.seqs() == {0: 6}
+
+
+async def test_a_clock_that_is_set_back_ends_nothing_too_early(feed, clock):
+    """Stamps do not fall: what is taken after the time is not before it, whatever the clock says."""
+    await put_at(feed, clock, (50, b"a"))
+    async with feed.consume(until=moment(60)) as stream:
+        await put_at(feed, clock, (20, b"b"), (59, b"c"), (60, b"d"), (30, b"e"))
+        assert await read(stream) == [50, 20, 59]
+
+
+async def test_a_quiet_partition_ends_by_the_clock(running, client, clock):
+    """Four partitions, one of which has rows; what is in memory only is delivered first."""
+    feed = await client.create_feed("quiet", partitions=4)
+    running.node.clock = SystemClock()
+    begun = trio.current_time()
+    until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=0.3)
+    async with feed.consume(until=until) as stream:
+        await feed.put(b"a", b"1", level="memory")
+        assert await read(stream) == [1]
+    assert 0.2 < trio.current_time() - begun < 5
+    assert not any(connection.rounds.next_until_us for connection in running.node.connections)
+
+
+async def test_a_clock_that_is_set_ahead_is_noticed(running, feed, clock):
+    """Not at once, but at the node's next look at its connections."""
+    await put_at(feed, clock, *KEYS)
+    async with feed.consume(until=moment(10**12)) as stream:
+        found = []
+        while len(found) < 5:
+            found += values(await anext(stream))
+        clock.us += 10**12
+        for connection in running.node.connections:
+            connection.tick(running.node.clock.monotonic())
+        assert await read(stream) == []
+
+
+async def test_an_idle_stream_has_no_task_of_its_own(running, client, clock):
+    feed = await client.create_feed("idle", partitions=64)
+    before = trio.lowlevel.current_statistics().tasks_living
+    async with feed.consume(until=moment(10**15)):
+        [connection] = [connection for connection in running.node.connections if connection.rounds.streams]
+        assert len(connection.rounds.streams) == 64
+        assert connection.end_times._runs
+        assert trio.lowlevel.current_statistics().tasks_living < before + 16

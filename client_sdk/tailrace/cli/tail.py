@@ -44,6 +44,12 @@ def tail(
             "time: 2026-11-21T10:00:00Z, or -15m for a quarter of an hour ago.",
         ),
     ] = "beginning",
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until", metavar="WHERE", help="Where to end: now, positions, @FILE or a time; never, if not given."
+        ),
+    ] = None,
     positions_to: Annotated[
         Path | None,
         typer.Option(
@@ -55,32 +61,35 @@ def tail(
     node: Node = None,
     token: Token = None,
 ) -> None:
-    """Follow a feed: print each mutation, those there are and those to come, until Ctrl-C.
+    """Follow a feed: print each mutation, those there are and those to come, until --until or Ctrl-C.
 
     At the end it says the positions from which another tail goes on: what was printed as a whole is not printed again.
     """
-    start = _parse_since(since)
-    follower = _Follower(target("tail", url, node, token), feed, start, json_lines if json else plain_lines)
+    start = _parse_place(since, "--since", "beginning", "now")
+    end = None if until is None else _parse_place(until, "--until", "now")
+    if isinstance(start, datetime) and isinstance(end, datetime) and end < start:
+        raise WrongUsage(f"--until: {end} is before --since")
+    follower = _Follower(target("tail", url, node, token), feed, start, end, json_lines if json else plain_lines)
     try:
         trio.run(follower.run)
     finally:
         _tell(follower.positions, positions_to)
 
 
-def _parse_since(since: str) -> str | Positions | datetime:
-    if since in ("beginning", "now"):
-        return since
+def _parse_place(where: str, option: str, *words: str) -> str | Positions | datetime:
+    if where in words:
+        return where
     try:
-        if looks_like_time(since):
-            return parse_time(since)
-        text = Path(since[1:]).read_text(encoding="ascii", errors="replace") if since.startswith("@") else since
+        if looks_like_time(where):
+            return parse_time(where)
+        text = Path(where[1:]).read_text(encoding="ascii", errors="replace") if where.startswith("@") else where
         return Positions.parse(text)
     except OSError as error:
-        raise WrongUsage(f"--since: {since[1:]}: {error.strerror or error}") from None
+        raise WrongUsage(f"{option}: {where[1:]}: {error.strerror or error}") from None
     except BadPosition as error:
-        raise WrongUsage(f"--since: {error}; or write beginning, now or a time") from None
+        raise WrongUsage(f"{option}: {error}; or write {', '.join(words)} or a time") from None
     except ValueError as error:
-        raise WrongUsage(f"--since: {error}") from None
+        raise WrongUsage(f"{option}: {error}") from None
 
 
 class _Follower:
@@ -91,18 +100,20 @@ class _Follower:
         target: Target,
         feed: str,
         since: str | Positions | datetime,
+        until: str | Positions | datetime | None,
         lines: Callable[[Event], Iterator[str]],
     ) -> None:
         self._target = target
         self._feed = feed
         self._since = since
+        self._until = until
         self._lines = lines
         self._output = _Output()
         self._unread = False
         self.positions: Positions | None = None
 
     async def run(self) -> None:
-        """Until SIGINT or SIGTERM, or until nobody reads any more."""
+        """Up to the end, until SIGINT or SIGTERM, or until nobody reads any more."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._cancel_at_signal, signals, nursery.cancel_scope)
@@ -110,7 +121,7 @@ class _Follower:
                 try:
                     async with (
                         self._target.client() as client,
-                        client.feed(self._feed).consume(self._since) as stream,
+                        client.feed(self._feed).consume(self._since, until=self._until) as stream,
                     ):
                         await self._print(stream)
                 except BrokenPipeError:

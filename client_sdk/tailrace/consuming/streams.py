@@ -57,8 +57,9 @@ class Wanted(NamedTuple):
     """What a consumer asks for. ``since``: "beginning", "now" or positions; ``until``: None, "now" or the
 
     last seq of each partition. ``since_us`` (microseconds since 1970 UTC): the stream begins then, and ``since`` is
-    "now". ``ring_rows``: entries kept for each partition; ``rings``: what was stored of them.
-    ``by_index``: an index may go back by itself, and `PartitionStreams.settle` says how far it has.
+    "now"; ``until_us``: it ends then, and ``until`` is None. ``ring_rows``: entries kept for each partition; ``rings``:
+    what was stored of them. ``by_index``: an index may go back by itself, and `PartitionStreams.settle` says how far it
+    has.
     """
 
     feed: str
@@ -72,6 +73,7 @@ class Wanted(NamedTuple):
     rings: Mapping[int, RingChange] = MappingProxyType({})
     by_index: bool = False
     since_us: int | None = None
+    until_us: int | None = None
 
 
 class PartitionStreams:
@@ -97,6 +99,7 @@ class PartitionStreams:
         self._on_stopped = on_stopped
         self.emit = emit
         self._jitter = jitter
+        self._is_timed = wanted.since_us is not None or wanted.until_us is not None
         self._partitions: dict[int, ConsumedPartition] = {}
         self._by_stream: dict[int, ConsumedPartition] = {}
         self._waiting: dict[int, ConsumedPartition] = {}  # those to be asked for, by id
@@ -230,6 +233,7 @@ class PartitionStreams:
             partition.end_seq,
             self._wanted.visibility,
             since_us=since_us,
+            until_us=self._wanted.until_us,
         )
         return request.encode(stream_id)
 
@@ -279,14 +283,39 @@ class PartitionStreams:
         if mutations is None:
             self.dropped_bytes += len(body)
             return None
-        if self._wanted.since_us is not None:
-            mutations = mutations.stamped_since(self._wanted.since_us)
+        if self._is_timed:
+            mutations, last_seq = self._in_time(partition, mutations)
             if mutations is None:
-                partition.advanced(last_seq)
+                if last_seq > before_seq:
+                    partition.advanced(last_seq)
                 self.dropped_bytes += len(body)
                 return None
         partition.ring.add_columns(block.columns())
         return mutations, partition.id, partition.advanced(last_seq), len(body)
+
+    def _in_time(self, partition: ConsumedPartition, mutations: Mutations) -> tuple[Mutations | None, int]:
+        """Those of ``mutations`` that are not too early nor too late, and how far the consumer has come with them.
+
+        The first one that is too late ends the stream: all after it are.
+        """
+        since_us, until_us = self._wanted.since_us, self._wanted.until_us
+        position, last_seq = partition.position, mutations.last_seq
+        assert position is not None
+        kept: Mutations | None = mutations
+        if until_us is not None:
+            kept = mutations.stamped_before(until_us)
+            if kept is not mutations:
+                last_seq = position.seq if kept is None else kept.last_seq
+                self._closing.append(encode_frame(Opcode.STREAM_CLOSE, id=partition.stream_id))
+                self._end_reached(partition, "the time that was asked for is reached")
+        if since_us is not None and kept is not None:
+            kept = kept.stamped_since(since_us)
+        return kept, last_seq
+
+    def _end_reached(self, partition: ConsumedPartition, reason: str) -> None:
+        self._by_stream.pop(partition.stream_id, None)
+        partition.state, partition.reason = State.ENDED, reason
+        self._ended += 1
 
     def _on_stream_ok(self, partition: ConsumedPartition, body: memoryview) -> Queued | None:
         answer = StreamOk.decode(body)
@@ -357,9 +386,7 @@ class PartitionStreams:
     def _on_stream_end(self, partition: ConsumedPartition, body: memoryview) -> None:
         end = StreamEnd.decode(body)
         if end.reason is EndReason.END_REACHED:
-            self._by_stream.pop(partition.stream_id, None)
-            partition.state, partition.reason = State.ENDED, end.message
-            self._ended += 1
+            self._end_reached(partition, end.message)
         elif end.reason in FINAL:
             self.fail(FINAL[end.reason](end.message))
         else:

@@ -310,7 +310,8 @@ class Got(NamedTuple):
 class StreamRequest(NamedTuple):
     """Asks for a partition from a position on. S, A, B, P: docs/streams.md. ``seq`` None: from now on, or since the
 
-    first mutation that was stamped at ``since_us`` or later (microseconds since 1970 UTC).
+    first mutation that was stamped at ``since_us`` or later (microseconds since 1970 UTC). ``until_us``: likewise, the
+    stream ends before the first one that was stamped then or later.
     """
 
     feed_id: bytes
@@ -324,6 +325,7 @@ class StreamRequest(NamedTuple):
     level: Level
     state: str = "leader"
     since_us: int | None = None
+    until_us: int | None = None
 
     def encode(self, id: int) -> bytes:
         value: dict[str, Any] = {
@@ -340,6 +342,8 @@ class StreamRequest(NamedTuple):
         }
         if self.since_us is not None:
             value["since_us"] = self.since_us
+        if self.until_us is not None:
+            value["until_us"] = self.until_us
         return encode_json(Opcode.STREAM_REQUEST, value, id)
 
     @classmethod
@@ -365,6 +369,7 @@ class StreamRequest(NamedTuple):
             level,
             state,
             _seq(value, "since_us", what, None),
+            _seq(value, "until_us", what, None),
         )
         if request.seq is not None and not request.snapshot_first <= request.seq <= request.snapshot_last:
             raise ProtocolError(f"{what}: seq {request.seq} lies outside of its snapshot")

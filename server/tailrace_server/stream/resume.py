@@ -41,6 +41,7 @@ def begin_stream(
         promised_seq,
         pins=pins,
         purge_seq=request.purge_seq,
+        until_us=request.until_us,
     )
     return answer, stream
 

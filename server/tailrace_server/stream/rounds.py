@@ -57,6 +57,7 @@ class Rounds:
         self._to_load: collections.OrderedDict[PartitionStream, None] = collections.OrderedDict()
         self._loads: set[PartitionStream] = set()
         self._loading: set[PartitionStream] = set()  # a thread reads for them, though they may be gone by now
+        self._timed: SortedKeyList[PartitionStream] = SortedKeyList(key=attrgetter("until_us"))  # whose time is to come
         self.barriers = Barriers()
 
     @property
@@ -100,6 +101,8 @@ class Rounds:
         self._notifiers[stream.id] = news
         stream.partition.watch(stream.level, news)
         news()
+        if stream.until_us is not None and stream.end_seq is None:
+            self._timed.add(stream)
         if stream.at_end:
             self._end(stream, EndReason.END_REACHED, "the end that was asked for is reached")
             notify()
@@ -109,6 +112,23 @@ class Rounds:
         stream = self.streams.get(stream_id)
         if stream is not None:
             self._end(stream, reason, message)
+
+    @property
+    def next_until_us(self) -> int | None:
+        """The earliest time of the wall clock (microseconds since 1970 UTC) that a stream ends at; None without one."""
+        return self._timed[0].until_us if self._timed else None
+
+    def time_passed(self, wall_us: int) -> bool:
+        """It is so late: the streams that end now do so behind what was taken before; whether there were any."""
+        passed = []
+        while self._timed and self._timed[0].until_us <= wall_us:
+            stream = self._timed.pop(0)
+            stream.time_passed()
+            passed.append(stream)
+        for stream in passed:
+            if stream.at_end and not stream.in_snapshot:
+                self._end(stream, EndReason.END_REACHED, "the time that was asked for is reached")
+        return bool(passed)
 
     def close_all(self) -> None:
         """Forgets every stream, without a word: the connection is gone."""
@@ -120,6 +140,8 @@ class Rounds:
         stream.partition.unwatch(stream.level, self._notifiers.pop(stream.id))
         stream.partition.off_flush(self._moved.pop(stream.id))
         self._turns.discard(stream)
+        if stream.until_us is not None:
+            self._timed.discard(stream)
         self._to_load.pop(stream, None)
         self._loads.discard(stream)
         stream.close()
@@ -211,6 +233,9 @@ class Rounds:
         taken = 0
         while taken < SLICE_BYTES and (block := stream.next_block()) is not None:
             taken += self._send_block(stream, block)
+            if stream.is_past_time:
+                self._end(stream, EndReason.END_REACHED, "the time that was asked for is reached")
+                return taken
             if self.window_full and not stream.all_sent:
                 self._interrupted = stream  # its turn goes on where the consumer grants more
                 self._load_next(stream)

@@ -123,6 +123,36 @@ def test_since_a_time(start, made_feed, write):
         end(process)
 
 
+def test_it_ends_by_itself(start, made_feed, write):
+    write((b"k", b"1"), (b"k", b"2"))
+    for place in ("now", "-0s"):
+        with start("tail", made_feed, "--json", "--until", place) as process:
+            out, err = process.communicate(timeout=SECONDS_MAX)
+        rows = [json.loads(line) for line in out.splitlines()]
+        assert (process.returncode, [row["value"] for row in rows]) == (0, ["1", "2"])
+        assert err.startswith(b"tailrace: to go on from here: --since trp1.")
+    between = to_text(rows[1]["timestamp"])
+    with start("tail", made_feed, "--until", between) as process:
+        out, err = process.communicate(timeout=SECONDS_MAX)
+    assert out.endswith(b"\tput\tk\t1\n")
+    with start("tail", made_feed, "--until", "now", "--since", err.split()[-1].decode()) as process:
+        assert process.communicate(timeout=SECONDS_MAX)[0].endswith(b"\tput\tk\t2\n")
+
+
+@pytest.mark.parametrize(
+    ("places", "says"),
+    [
+        (("--until", "beginning"), "--until: 'beginning' is no positions string"),
+        (("--until", "2026-11-21"), "--until: '2026-11-21' has no time zone"),
+        (("--since", "-1m", "--until", "-2m"), "is before --since"),
+    ],
+)
+def test_until_something_that_is_no_end(call, made_feed, places, says):
+    done = call("tail", made_feed, *places)
+    assert (done.code, done.out) == (2, b"")
+    assert says in done.err
+
+
 def end_when_open(process, start, feed):
     """Ends a tail once its stream is open, which the node's status tells."""
     while True:

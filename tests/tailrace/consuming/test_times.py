@@ -8,7 +8,7 @@ from tailrace.consuming.session import Wanted
 from tailrace.errors import DataGone, ProtocolError
 from tailrace.events import Mutations, Rollback
 from tailrace.model import EndReason
-from tailrace.position import Position
+from tailrace.position import Position, Positions
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import RollBack, StreamOk, encode_error
 from tailrace.wire.opcodes import Opcode
@@ -150,3 +150,111 @@ def test_an_end_is_asked_again_for_since_the_same_time():
     made.now += 5
     assert made.sent() == ["STREAM_REQUEST"]
     assert made.requests[0][1].since_us == 500
+
+
+def until(us, since="beginning", **wanted):
+    """A conversation until ``us`` whose stream has been agreed to."""
+    stored = (since,) if isinstance(since, Positions) else ()
+    made = Talk(Wanted("orders", since, until_us=us, stored=stored, **wanted))
+    assert made.greet() == ["STREAM_REQUEST"]
+    assert (made.requests[0][1].until_us, made.requests[0][1].end_seq) == (us, None)
+    made.agree()
+    assert made.events() == []
+    return made
+
+
+def test_the_first_row_that_is_too_late_ends_it():
+    made = until(500)
+    made.start(0, 9)
+    made.stamped(1, 100, 200)
+    made.stamped(3, 300, 499, 500, 501)
+    assert made.given() == [(1, 100), (2, 200), (3, 300), (4, 499)]
+    assert made.session.positions[0] == Position.at(LOG_U, 4), "what was cut off comes to who goes on from there"
+    assert made.session.finished
+    assert made.sent() == ["STREAM_CLOSE"]
+    made.stamped(7, 502)
+    made.stream_end(EndReason.CLOSED)
+    assert made.events() == []
+    made.session.connection_lost("cut")
+    assert made.session.finished
+
+
+def test_a_block_of_nothing_but_later_rows():
+    made = until(500)
+    made.start(0, 9)
+    made.stamped(1, 500, 501)
+    assert made.given() == []
+    assert made.session.finished
+    assert made.session.positions[0] == Position.at(LOG_U, 0)
+
+
+def test_it_ends_in_the_middle_of_a_run_and_goes_on_from_there():
+    made = until(500)
+    made.start(0, 9, complete=False)
+    made.stamped(2, 100, 200, 500)
+    assert made.given() == [(2, 100), (3, 200)]
+    positions = made.session.positions
+    assert positions[0] == Position.at(LOG_U, 3, 0, 9)
+    made = until(900, since=positions)
+    request = made.requests[0][1]
+    assert (request.snapshot_first, request.seq, request.snapshot_last) == (0, 3, 9)
+    made.start(3, 9, complete=False)
+    made.stamped(4, 500, 600)
+    assert made.given() == [(4, 500), (5, 600)]
+
+
+def test_a_run_whose_first_rows_are_too_late_is_not_begun():
+    made = until(500)
+    made.start(0, 9, complete=False)
+    made.stamped(2, 500)
+    made.events()
+    assert made.session.positions.get(0, Position.at(LOG_U, 0))[1:4] == (0, 0, 0)
+
+
+def test_the_node_may_end_it_where_nothing_comes():
+    made = until(500)
+    made.stream_end(EndReason.END_REACHED)
+    assert made.events() == []
+    assert made.session.finished
+
+
+def test_every_reconnect_names_the_time_again():
+    made = until(500)
+    made.session.connection_lost("cut")
+    made.greet()
+    assert made.requests[0][1].until_us == 500
+
+
+def test_since_and_until_in_one_block():
+    made = Talk(Wanted("orders", "now", since_us=200, until_us=400))
+    made.greet()
+    made.answer(0)
+    made.start(0, 9)
+    made.stamped(1, 100, 200, 399, 400)
+    assert made.given() == [(2, 200), (3, 399)]
+    assert made.session.positions[0] == Position.at(LOG_U, 3)
+    assert made.session.finished
+
+
+def test_nothing_between_two_times():
+    made = Talk(Wanted("orders", "now", since_us=200, until_us=400))
+    made.greet()
+    made.answer(0)
+    made.start(0, 9)
+    made.stamped(1, 100, 400)
+    assert made.given() == []
+    assert made.session.finished
+
+
+def test_one_of_two_partitions_ends_before_the_other():
+    made = Talk(Wanted("orders", until_us=500))
+    made.greet(high_seqs=(0, 0))
+    for partition in (0, 1):
+        made.agree(partition)
+    made.start(0, 9)
+    made.stamped(1, 600)
+    assert made.events()
+    assert not made.session.finished
+    made.stream_end(EndReason.END_REACHED, 1)
+    made.events()
+    assert made.session.finished

@@ -92,6 +92,13 @@ def test_a_stream_since_a_time_has_no_seq_either():
             StreamRequest.decode(rewritten(request.encode(1), since_us=number))
 
 
+def test_a_stream_until_a_time():
+    request = STREAM_REQUEST._replace(until_us=17)
+    assert StreamRequest.decode(body_of(request.encode(1))) == request
+    with pytest.raises(ProtocolError, match="field 'until_us'"):
+        StreamRequest.decode(rewritten(request.encode(1), until_us="17"))
+
+
 def test_a_stream_that_begins_inside_a_run():
     answer = STREAM_OK._replace(snapshot=(110, 130))
     assert StreamOk.decode(body_of(answer.encode(1))) == answer
