@@ -20,16 +20,18 @@ from tailrace.changes import (
 )
 from tailrace.consuming.session import Wanted
 from tailrace.errors import UnknownFeed, VersionLost
+from tailrace.explaining import Explanation, explain, request_of
+from tailrace.failover import FailoverLog
 from tailrace.hashing import key_hash
 from tailrace.items import Items
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
-from tailrace.position import Positions
+from tailrace.position import Position, Positions
 from tailrace.replies import failover_log, partition_info, resolved
 from tailrace.requests.lane import Done, Lane
 from tailrace.ring import RING_ROWS
 from tailrace.stream import Stream
 from tailrace.times import to_us
-from tailrace.wire.messages import WriteFlag
+from tailrace.wire.messages import ResumeAnswer, WriteFlag
 from tailrace.wire.opcodes import Opcode
 from tailrace.writer import Writer
 
@@ -255,6 +257,24 @@ class Feed:
         """The partitions: ids, ranges, leaders, and how far they have come. Raises UnknownFeed."""
         value = await self._client.call(Opcode.PARTITIONS, {"name": self.name})
         return [partition_info(partition) for partition in value["partitions"]]
+
+    async def explain_resume(self, positions: Positions, *, visibility: str = "disk") -> dict[int, Explanation]:
+        """What would happen if a consumer resumed with ``positions`` now, in each partition, and why.
+
+        The node decides as it would for the consumer, and opens no stream. ``visibility``: the level of that consumer.
+        Raises BadPosition where the positions are of another feed or cluster, UnknownFeed, and Retryable after
+        ``retry_for`` seconds.
+        """
+        level = self._client.level(visibility)
+        feed = resolved(await self._client.call(Opcode.PARTITIONS, {"name": self.name}))
+        positions.require_feed(self._client.cluster_id, feed.feed_id)
+        explained = {}
+        for partition in range(feed.partitions):
+            position = positions.get(partition, Position.at(FailoverLog(), 0))
+            request = request_of(feed.feed_id, partition, position, level)
+            answer = await self._client.call(Opcode.EXPLAIN_RESUME, request.to_json())
+            explained[partition] = explain(partition, position, ResumeAnswer.of_json(answer))
+        return explained
 
     # For the writer and the follower
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from tailrace.errors import NotDurable, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import EndReason, Level
 from tailrace.wire.frames import Frame, encode_frame
-from tailrace.wire.messages import StreamEnd, StreamRequest, decode_cookie, decode_number
+from tailrace.wire.messages import ResumeAnswer, StreamEnd, StreamRequest, decode_cookie, decode_number, encode_json
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.partition import Partition
 from tailrace_server.segment import Segment, SegmentDamaged
-from tailrace_server.stream.resume import begin_stream
+from tailrace_server.stream.resume import answer_of, begin_stream
 from tailrace_server.stream.since import Bounds, Start, check_kept, find, find_in
 from tailrace_server.upkeep.uptime import JUMP_US_MAX
 
@@ -43,6 +43,25 @@ def on_stream_request(connection: Connection, frame: Frame) -> None:
     # The segment may leave its chain, and the feed be dropped, before it has been read.
     connection.node.pins.pin(found)
     connection.nursery.start_soon(_find_and_begin, connection, frame.id, request, found)
+
+
+def on_explain_resume(connection: Connection, frame: Frame) -> None:
+    """Says what would be answered to a STREAM_REQUEST, and what that is decided by. No stream is opened."""
+    request = StreamRequest.decode(frame.body)
+    refusal = _refusal(connection, request)
+    if refusal is not None:
+        explained = ResumeAnswer(refusal)
+    else:
+        partition = connection.node.feeds.of_id(request.feed_id).partitions[request.partition]
+        explained = ResumeAnswer(
+            answer_of(request, partition),
+            partition.log,
+            partition.high_seq,
+            partition.visible_seq(request.level),
+            partition.purge_seq,
+            partition.trim_seq,
+        )
+    connection.answer(encode_json(Opcode.RESULT, explained.to_json(), frame.id))
 
 
 async def _find_and_begin(connection: Connection, id: int, request: StreamRequest, segment: Segment) -> None:

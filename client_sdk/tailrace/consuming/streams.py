@@ -387,6 +387,8 @@ class PartitionStreams:
         end = StreamEnd.decode(body)
         if end.reason is EndReason.END_REACHED:
             self._end_reached(partition, end.message)
+        elif end.reason is EndReason.TRIMMED:
+            self.fail(DataGone(end.message, first_seq=end.first_seq))
         elif end.reason in FINAL:
             self.fail(FINAL[end.reason](end.message))
         else:

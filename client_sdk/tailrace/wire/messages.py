@@ -15,7 +15,7 @@ from tailrace.errors import BadBlock, ProtocolError, TailraceError
 from tailrace.failover import SEQ_MAX, FailoverLog
 from tailrace.model import EndReason, Item, Level, Version, VersionRange
 from tailrace.wire.failures import error_from_wire, error_to_wire
-from tailrace.wire.frames import encode_frame, frame_header
+from tailrace.wire.frames import FRAME_HEADER_BYTES, encode_frame, frame_header
 from tailrace.wire.opcodes import Opcode
 
 PROTOCOL_VERSION = 1
@@ -328,6 +328,9 @@ class StreamRequest(NamedTuple):
     until_us: int | None = None
 
     def encode(self, id: int) -> bytes:
+        return encode_json(Opcode.STREAM_REQUEST, self.to_json(), id)
+
+    def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {
             "feed_id": self.feed_id.hex(),
             "partition": self.partition,
@@ -344,7 +347,7 @@ class StreamRequest(NamedTuple):
             value["since_us"] = self.since_us
         if self.until_us is not None:
             value["until_us"] = self.until_us
-        return encode_json(Opcode.STREAM_REQUEST, value, id)
+        return value
 
     @classmethod
     def decode(cls, body: memoryview) -> StreamRequest:
@@ -433,15 +436,19 @@ class RollBack(NamedTuple):
 
 
 class StreamEnd(NamedTuple):
-    """The stream of a partition is over."""
+    """The stream of a partition is over. ``first_seq``: where what was trimmed is the reason, the oldest seq kept."""
 
     partition: int
     reason: EndReason
     message: str
     term: int = 0
+    first_seq: int = 0
 
     def encode(self, id: int) -> bytes:
-        return encode_json(Opcode.STREAM_END, {**self._asdict(), "reason": self.reason.value}, id)
+        value = {**self._asdict(), "reason": self.reason.value}
+        if not self.first_seq:
+            del value["first_seq"]
+        return encode_json(Opcode.STREAM_END, value, id)
 
     @classmethod
     def decode(cls, body: memoryview) -> StreamEnd:
@@ -456,7 +463,47 @@ class StreamEnd(NamedTuple):
             reason,
             _field(value, "message", str, what, ""),
             _seq(value, "term", what, 0),
+            _seq(value, "first_seq", what, 0),
         )
+
+
+class ResumeAnswer(NamedTuple):
+    """The RESULT of an EXPLAIN_RESUME: what the node would answer to that STREAM_REQUEST, and what it decides by.
+
+    Empty log and zeros: the node has no such partition.
+    """
+
+    answer: StreamOk | RollBack | StreamEnd
+    log: FailoverLog = FailoverLog()
+    high_seq: int = 0
+    visible_seq: int = 0
+    purge_seq: int = 0
+    trim_seq: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        answer = self.answer
+        frame = answer.encode(0)
+        return {
+            **self._asdict(),
+            "opcode": Opcode(frame[4]).name,
+            "answer": json.loads(frame[FRAME_HEADER_BYTES:]),
+            "log": self.log.to_json(),
+        }
+
+    @classmethod
+    def of_json(cls, value: dict[str, Any]) -> ResumeAnswer:
+        what = "RESULT"
+        kinds: dict[str, type[StreamOk | RollBack | StreamEnd]] = {
+            "STREAM_OK": StreamOk,
+            "ROLLBACK": RollBack,
+            "STREAM_END": StreamEnd,
+        }
+        opcode = _field(value, "opcode", str, what)
+        if opcode not in kinds:
+            raise ProtocolError(f"{what}: field 'opcode' is {opcode!r}, none of {', '.join(kinds)}")
+        body = json.dumps(_field(value, "answer", dict, what)).encode()
+        seqs = (_seq(value, name, what) for name in ("high_seq", "visible_seq", "purge_seq", "trim_seq"))
+        return cls(kinds[opcode].decode(memoryview(body)), _log(value, what), *seqs)
 
 
 _SNAPSHOT_START = struct.Struct("<II16sQQQ")

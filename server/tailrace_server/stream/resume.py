@@ -18,15 +18,7 @@ def begin_stream(
 
     ``start`` is where one begins that is asked for since a time.
     """
-    answer = answer_request(
-        request,
-        log=partition.log,
-        state="leader",
-        high_seq=partition.high_seq,
-        visible_seq=partition.visible_seq(request.level),
-        purge_seq=partition.purge_seq,
-        start=start,
-    )
+    answer = answer_of(request, partition, start)
     if not isinstance(answer, StreamOk):
         return answer, None
     promised_seq = promised(request, answer.seq, partition.high_seq)
@@ -46,6 +38,22 @@ def begin_stream(
     return answer, stream
 
 
+def answer_of(
+    request: StreamRequest, partition: Partition, start: Start | None = None
+) -> StreamOk | RollBack | StreamEnd:
+    """The answer to ``request`` of ``partition``, which this node leads."""
+    return answer_request(
+        request,
+        log=partition.log,
+        state="leader",
+        high_seq=partition.high_seq,
+        visible_seq=partition.visible_seq(request.level),
+        purge_seq=partition.purge_seq,
+        trim_seq=partition.trim_seq,
+        start=start,
+    )
+
+
 def promised(request: StreamRequest, seq: int, high_seq: int) -> int:
     """Below which no snapshot of a stream ends that begins at ``seq``, of a partition that has come to ``high_seq``.
 
@@ -63,12 +71,13 @@ def answer_request(
     high_seq: int,
     visible_seq: int,
     purge_seq: int,
+    trim_seq: int = 0,
     start: Start | None = None,
 ) -> StreamOk | RollBack | StreamEnd:
     """Whether a stream may begin as ``request`` asks, or what the consumer has to do instead.
 
-    ``log``, ``state``, ``high_seq`` and ``purge_seq`` are the partition's on this node; ``visible_seq`` is the last one
-    that the level of the request shows; ``start`` is where the time lies that the request names, if it names one.
+    ``log``, ``state``, ``high_seq``, ``purge_seq`` and ``trim_seq`` are the partition's on this node; ``visible_seq``
+    is the last one that the level of the request shows; ``start`` is where the time lies that it names, if it does.
     Source: docs/streams.md, "Handshake"; the first row that fits decides.
     """
     partition = request.partition
@@ -97,6 +106,9 @@ def answer_request(
         high_seq,
         purge_seq,
     )
+    if 0 < resume.seq < trim_seq:
+        message = f"what is kept begins above seq {trim_seq}"
+        return StreamEnd(partition, EndReason.TRIMMED, message, log.term, trim_seq + 1)
     if resume.seq < request.seq:
         return RollBack(partition, resume.seq, log, resume.why.value)
     return StreamOk(partition, request.seq, log, high_seq)

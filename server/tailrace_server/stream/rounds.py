@@ -146,10 +146,10 @@ class Rounds:
         self._loads.discard(stream)
         stream.close()
 
-    def _end(self, stream: PartitionStream, reason: EndReason, message: str) -> None:
+    def _end(self, stream: PartitionStream, reason: EndReason, message: str, first_seq: int = 0) -> None:
         self._forget(stream)
         partition = stream.partition
-        self._out.append(StreamEnd(partition.id, reason, message, partition.log.term).encode(stream.id))
+        self._out.append(StreamEnd(partition.id, reason, message, partition.log.term, first_seq).encode(stream.id))
         if reason is EndReason.END_REACHED:
             self.barriers.finished(stream.id)
         else:
@@ -300,7 +300,8 @@ class Rounds:
         if stream.is_purged:
             self._end(stream, EndReason.PURGED, f"deletions up to seq {stream.partition.purge_seq} have been purged")
         elif stream.is_trimmed:
-            self._end(stream, EndReason.TRIMMED, f"what is kept begins above seq {stream.partition.trim_seq}")
+            trim_seq = stream.partition.trim_seq
+            self._end(stream, EndReason.TRIMMED, f"what is kept begins above seq {trim_seq}", trim_seq + 1)
         else:
             return False
         return True
