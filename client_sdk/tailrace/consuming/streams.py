@@ -314,6 +314,7 @@ class PartitionStreams:
 
     def _end_reached(self, partition: ConsumedPartition, reason: str) -> None:
         self._by_stream.pop(partition.stream_id, None)
+        partition.last_end = EndReason.END_REACHED
         partition.state, partition.reason = State.ENDED, reason
         self._ended += 1
 
@@ -361,6 +362,7 @@ class PartitionStreams:
         if message.branch != partition.branch:
             # The node's history has changed under the stream: nothing of it may be applied under the old log.
             self.close(partition)
+            partition.last_end = EndReason.HISTORY_CHANGED
             self.try_again(partition, "the partition's history has changed")
             return None
         position = partition.snapshot_started(message)
@@ -385,6 +387,7 @@ class PartitionStreams:
 
     def _on_stream_end(self, partition: ConsumedPartition, body: memoryview) -> None:
         end = StreamEnd.decode(body)
+        partition.last_end = end.reason
         if end.reason is EndReason.END_REACHED:
             self._end_reached(partition, end.message)
         elif end.reason is EndReason.TRIMMED:
