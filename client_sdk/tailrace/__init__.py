@@ -40,6 +40,7 @@ from tailrace.errors import (
     WritesLost,
 )
 from tailrace.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
+from tailrace.explaining import Explanation, Outcome
 from tailrace.feed import Feed
 from tailrace.follower import Follower
 from tailrace.model import (
@@ -66,6 +67,7 @@ __all__ = [
     "DataGone",
     "Delete",
     "EndReason",
+    "Explanation",
     "Feed",
     "FeedExists",
     "FeedInfo",
@@ -78,6 +80,7 @@ __all__ = [
     "NodeStatus",
     "NotDurable",
     "NotLeader",
+    "Outcome",
     "OutcomeUnknown",
     "Overloaded",
     "PartitionInfo",

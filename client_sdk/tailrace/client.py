@@ -173,6 +173,12 @@ class Client:
         """A level by name; ValueError where there is none, NotDurable where this node cannot give it."""
         return self._session.level(text)
 
+    @property
+    def cluster_id(self) -> bytes:
+        """That of the node that has answered last (16 bytes)."""
+        assert self._session.peer is not None, "the client is entered"
+        return bytes.fromhex(self._session.peer.cluster_id)
+
     def kick(self) -> None:
         """Sends what is queued. Never waits."""
         self._link.kick()

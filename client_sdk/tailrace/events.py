@@ -17,41 +17,55 @@ T = TypeVar("T")
 
 
 class Mutations:
-    """Mutations of one partition, in seq order: the rows of a block, from row ``first_row`` on.
+    """Mutations of one partition, in seq order: the rows of a block, from row ``first_row`` on, before ``stop_row``.
 
     ``for mutation in event`` gives ``Mutation`` objects; ``keys()``, ``values()`` and the other columns are several
     times faster where whole columns will do. Columns are made anew at each call, so keep what you use twice.
 
-    ``partition``; ``first_seq`` and ``last_seq``, both included; ``block``, the whole block, rows before ``first_row``
+    ``partition``; ``first_seq`` and ``last_seq``, both included; ``block``, the whole block, its other rows
     included; ``branch``, the uuid (16 bytes) of the history that ``last_seq`` belongs to, b"" where it is not known;
     ``refetched``: read again after a rollback, in place of what was rolled back, which does not move the position;
     ``keys_only``: values were not asked for, so each is None, and ``deleted`` tells deletions from the rest.
     """
 
-    __slots__ = ("_first_row", "block", "branch", "first_seq", "keys_only", "last_seq", "partition", "refetched")
+    __slots__ = (
+        "_first_row",
+        "_stop_row",
+        "block",
+        "branch",
+        "first_seq",
+        "keys_only",
+        "last_seq",
+        "partition",
+        "refetched",
+    )
 
     def __init__(
         self,
         block: Block,
         first_row: int = 0,
         *,
+        stop_row: int | None = None,
         branch: bytes = b"",
         refetched: bool = False,
         keys_only: bool = False,
     ) -> None:
-        """ValueError where ``first_row`` is not a row of ``block``. BadBlock where the block's columns are broken."""
+        """ValueError where these are no rows of ``block``. BadBlock where the block's columns are broken."""
         columns = block.columns()
         header = block.header
         if not 0 <= first_row < header.rows:
             raise ValueError(f"row {first_row} is not one of the block's {header.rows}")
+        if stop_row is not None and not first_row < stop_row <= header.rows:
+            raise ValueError(f"there are no rows from {first_row} up to {stop_row} of the block's {header.rows}")
         self.block = block
         self.partition = header.partition
         self.first_seq = columns.seqs()[first_row] if first_row else header.first_seq
-        self.last_seq = header.last_seq
+        self.last_seq = header.last_seq if stop_row is None else columns.seqs()[stop_row - 1]
         self.branch = branch
         self.refetched = refetched
         self.keys_only = keys_only
         self._first_row = first_row
+        self._stop_row = stop_row
 
     @classmethod
     def above(cls, block: Block, seq: int, *, branch: bytes = b"", keys_only: bool = False) -> Mutations | None:
@@ -63,8 +77,36 @@ class Mutations:
             return None
         return cls(block, block.columns().row_above(seq), branch=branch, keys_only=keys_only)
 
+    def stamped_since(self, timestamp: int) -> Mutations | None:
+        """Those whose timestamp (microseconds since 1970 UTC) is ``timestamp`` or later; None where there is none."""
+        row = self.block.columns().row_stamped(timestamp)
+        if row <= self._first_row:
+            return self
+        if row >= self._stop:
+            return None
+        return self._rows(row, self._stop_row)
+
+    def stamped_before(self, timestamp: int) -> Mutations | None:
+        """Those whose timestamp (microseconds since 1970 UTC) is earlier; None where there is none."""
+        row = self.block.columns().row_stamped(timestamp)
+        if row >= self._stop:
+            return self
+        if row <= self._first_row:
+            return None
+        return self._rows(self._first_row, row)
+
+    def _rows(self, first_row: int, stop_row: int | None) -> Mutations:
+        return Mutations(
+            self.block,
+            first_row,
+            stop_row=stop_row,
+            branch=self.branch,
+            refetched=self.refetched,
+            keys_only=self.keys_only,
+        )
+
     def __len__(self) -> int:
-        return self.block.header.rows - self._first_row
+        return self._stop - self._first_row
 
     def __iter__(self) -> Iterator[Mutation]:
         values = self.values()
@@ -93,11 +135,11 @@ class Mutations:
 
     def seqs(self) -> Sequence[int]:
         """The seq of each row, rising."""
-        return self.block.columns().seqs()[self._first_row :]
+        return self.block.columns().seqs()[self._first_row : self._stop_row]
 
     def timestamps(self) -> Sequence[int]:
         """When the server took each row, in microseconds since 1970 UTC."""
-        return self.block.columns().timestamps()[self._first_row :]
+        return self.block.columns().timestamps()[self._first_row : self._stop_row]
 
     def hashes(self) -> list[int]:
         """The key hash of each row (tailrace.hashing), by the producer's word."""
@@ -111,10 +153,18 @@ class Mutations:
         install 'tailrace[arrow]'``).
         """
         batch = self.block.columns().to_arrow(keys_only=self.keys_only)
-        return batch.slice(self._first_row) if self._first_row else batch
+        return batch if self._is_whole else batch.slice(self._first_row, len(self))
 
     def _cut(self, column: list[T]) -> list[T]:
-        return column[self._first_row :] if self._first_row else column
+        return column if self._is_whole else column[self._first_row : self._stop_row]
+
+    @property
+    def _stop(self) -> int:
+        return self.block.header.rows if self._stop_row is None else self._stop_row
+
+    @property
+    def _is_whole(self) -> bool:
+        return not self._first_row and self._stop_row is None
 
     def __repr__(self) -> str:
         return f"<Mutations of partition {self.partition}: seqs {self.first_seq} to {self.last_seq}, {len(self)} rows>"

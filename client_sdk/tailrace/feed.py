@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tailrace.batch import check_key
@@ -19,16 +20,19 @@ from tailrace.changes import (
 )
 from tailrace.consuming.session import Wanted
 from tailrace.errors import UnknownFeed, VersionLost
+from tailrace.explaining import Explanation, explain, request_of
+from tailrace.failover import FailoverLog
 from tailrace.hashing import key_hash
 from tailrace.items import Items
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
-from tailrace.position import Positions
+from tailrace.position import Position, Positions
 from tailrace.replies import failover_log, partition_info, resolved
 from tailrace.requests.lane import Done, Lane
 from tailrace.ring import RING_ROWS
 from tailrace.stream import Stream
+from tailrace.times import to_us
 from tailrace.wire.filters import StreamFilter
-from tailrace.wire.messages import WriteFlag
+from tailrace.wire.messages import ResumeAnswer, WriteFlag
 from tailrace.wire.opcodes import Opcode
 from tailrace.writer import Writer
 
@@ -181,9 +185,9 @@ class Feed:
 
     def consume(
         self,
-        since: str | Positions = "beginning",
+        since: str | Positions | datetime = "beginning",
         *,
-        until: str | Positions | None = None,
+        until: str | Positions | datetime | None = None,
         partitions: Iterable[int] | None = None,
         visibility: str = "disk",
         key_prefix: bytes = b"",
@@ -194,11 +198,15 @@ class Feed:
     ) -> Stream:
         """A stream of the feed's mutations: a snapshot first, then live. An async context manager.
 
-        ``since``: "beginning", "now" (fixed when the body begins), or positions that were stored. ``until``: None (for
-        ever), "now" (all that is there when the body begins), or positions. ``partitions``: all by default.
-        ``visibility``: the level that mutations must have reached. ``key_prefix``: only mutations whose key begins so.
-        ``keys_only``: without their values, which are None then; ``Mutation.deleted`` tells what was deleted. Positions
-        do not say what was left out: resume with the same filter. ``window_bytes``: what may be under way.
+        ``since``: "beginning", "now" (fixed when the body begins), positions that were stored, or an aware datetime:
+        every mutation that the node has stamped then or later comes, and none that it has stamped before, and DataGone
+        is raised where such a mutation may have been purged or trimmed. ``until``: None (for ever), "now" (all that is
+        there when the body begins), positions, or an aware datetime: nothing that the node has stamped then or later
+        comes, and the stream ends once all before has come and the node's clock is there. ``partitions``: all by
+        default. ``visibility``: the level that mutations must have reached. ``key_prefix``: only mutations whose key
+        begins so. ``keys_only``: without their values, which are None then; ``Mutation.deleted`` tells what was
+        deleted. Positions do not say what was left out: resume with the same filter. ``window_bytes``: what may be
+        under way.
         ``on_rollback``: what happens where the node has lost something that was delivered. "follow": a Rollback event,
         then the present values of its keys, then the stream goes on; "restart": a Rollback event without keys, and the
         partition from the beginning; "stop": StreamEnded. ``ring``: so many of the latest keys are remembered for each
@@ -206,9 +214,12 @@ class Feed:
         """
         for name, value in (("since", since), ("until", until)):
             allowed = ("beginning", "now") if name == "since" else (None, "now")
+            if isinstance(value, datetime):
+                continue
             if not isinstance(value, Positions) and value not in allowed:
                 hint = "; Positions.parse reads a stored string" if isinstance(value, str) else ""
-                raise ValueError(f"{name} is {value!r}, none of {', '.join(map(repr, allowed))} or Positions{hint}")
+                names = ", ".join(map(repr, allowed))
+                raise ValueError(f"{name} is {value!r}, none of {names}, Positions or an aware datetime{hint}")
         if on_rollback not in ("follow", "stop", "restart"):
             raise ValueError(f"on_rollback is {on_rollback!r}, none of 'follow', 'stop', 'restart'")
         wanted_rows = StreamFilter(key_prefix, keys_only)
@@ -222,8 +233,23 @@ class Feed:
             raise ValueError("partitions is empty: name one at least, or leave it out for all of them")
         level = self._client.level(visibility)
         stored = tuple(value for value in (since, until) if isinstance(value, Positions))
-        end = until.seqs() if isinstance(until, Positions) else until
-        wanted = Wanted(self.name, since, end, only, level, on_rollback, stored, ring, filter=wanted_rows)
+        since_us = to_us(since, "since") if isinstance(since, datetime) else None
+        until_us = to_us(until, "until") if isinstance(until, datetime) else None
+        if since_us is not None and until_us is not None and until_us < since_us:
+            raise ValueError(f"until is {until}, which is before since, {since}")
+        wanted = Wanted(
+            self.name,
+            "now" if isinstance(since, datetime) else since,
+            until.seqs() if isinstance(until, Positions) else None if isinstance(until, datetime) else until,
+            only,
+            level,
+            on_rollback,
+            stored,
+            ring,
+            filter=wanted_rows,
+            since_us=since_us,
+            until_us=until_us,
+        )
         return self._client.stream(wanted, window_bytes)
 
     def follow(self, index: Index, *, visibility: str = "disk", ring: int = RING_ROWS) -> Follower:
@@ -242,6 +268,24 @@ class Feed:
         """The partitions: ids, ranges, leaders, and how far they have come. Raises UnknownFeed."""
         value = await self._client.call(Opcode.PARTITIONS, {"name": self.name})
         return [partition_info(partition) for partition in value["partitions"]]
+
+    async def explain_resume(self, positions: Positions, *, visibility: str = "disk") -> dict[int, Explanation]:
+        """What would happen if a consumer resumed with ``positions`` now, in each partition, and why.
+
+        The node decides as it would for the consumer, and opens no stream. ``visibility``: the level of that consumer.
+        Raises BadPosition where the positions are of another feed or cluster, UnknownFeed, and Retryable after
+        ``retry_for`` seconds.
+        """
+        level = self._client.level(visibility)
+        feed = resolved(await self._client.call(Opcode.PARTITIONS, {"name": self.name}))
+        positions.require_feed(self._client.cluster_id, feed.feed_id)
+        explained = {}
+        for partition in range(feed.partitions):
+            position = positions.get(partition, Position.at(FailoverLog(), 0))
+            request = request_of(feed.feed_id, partition, position, level)
+            answer = await self._client.call(Opcode.EXPLAIN_RESUME, request.to_json())
+            explained[partition] = explain(partition, position, ResumeAnswer.of_json(answer))
+        return explained
 
     # For the writer and the follower
 

@@ -32,6 +32,13 @@ class LostSegment(Segment):
     def read_blocks(self, index: int, bytes_max: int) -> tuple[list[Block], int]:
         raise self._why.with_traceback(None)
 
+    def read_block(self, number: int) -> Block:
+        raise self._why.with_traceback(None)
+
+    @property
+    def last_row_seq(self) -> int:
+        return self.identity.after_seq  # it has rows above, and nobody knows which
+
     def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> Found | None:
         raise self._why.with_traceback(None)
 

@@ -25,6 +25,7 @@ from tailrace_server.frames import WRITTEN_FRAME_BYTES, written
 from tailrace_server.requests import HANDLERS
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.stream.disk_part import DiskPart
+from tailrace_server.stream.end_times import EndTimes
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.progress import Progress
 from tailrace_server.stream.rounds import Rounds
@@ -58,6 +59,7 @@ class Connection:
         self.decoder = FrameDecoder(HELLO_BODY_BYTES_MAX)
         self.rounds = Rounds(0)
         self._progress = Progress(self.opened_at)
+        self.end_times = EndTimes(self)
         self.greeted = False
         self.draining = False
         self.waiting_requests = 0  # in tasks of their own, for the by-key index
@@ -360,6 +362,7 @@ class Connection:
         """Called now and then: says something on an idle connection, and drops a peer that is silent."""
         limits = self.node.config.limits
         self._look_for_progress(now)
+        self.end_times.look()
         if self._waits_for_memory:
             self.received_at = now
         if self._closing:

@@ -34,7 +34,13 @@ from tailrace_server.frames import written
 from tailrace_server.lookup import Lookup
 from tailrace_server.partition import CONDITIONS, Partition
 from tailrace_server.segment import NotCached, Read, Reads, SegmentDamaged, SegmentFile
-from tailrace_server.stream_requests import on_barrier, on_credit, on_stream_close, on_stream_request
+from tailrace_server.stream_requests import (
+    on_barrier,
+    on_credit,
+    on_explain_resume,
+    on_stream_close,
+    on_stream_request,
+)
 
 if TYPE_CHECKING:
     from tailrace_server.connection import Connection
@@ -279,6 +285,7 @@ HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
     Opcode.LIST_FEEDS: _on_list_feeds,
     Opcode.PARTITIONS: _on_partitions,
     Opcode.STATUS: _on_status,
+    Opcode.EXPLAIN_RESUME: on_explain_resume,
     Opcode.WRITE: _on_write,
     Opcode.GET: _on_get,
     Opcode.STREAM_REQUEST: on_stream_request,

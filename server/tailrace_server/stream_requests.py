@@ -5,25 +5,93 @@ What the streams send afterwards is up to ``stream/``; here it is decided whethe
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tailrace.errors import NotDurable, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import EndReason, Level
 from tailrace.wire.frames import Frame, encode_frame
-from tailrace.wire.messages import StreamEnd, StreamRequest, decode_cookie, decode_number
+from tailrace.wire.messages import ResumeAnswer, StreamEnd, StreamRequest, decode_cookie, decode_number, encode_json
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.stream.resume import begin_stream
+from tailrace_server.partition import Partition
+from tailrace_server.segment import Segment, SegmentDamaged
+from tailrace_server.stream.resume import answer_of, begin_stream
+from tailrace_server.stream.since import Bounds, Start, check_kept, find, find_in
+from tailrace_server.upkeep.uptime import JUMP_US_MAX
 
 if TYPE_CHECKING:
     from tailrace_server.connection import Connection
+    from tailrace_server.node import Node
 
 
 def on_stream_request(connection: Connection, frame: Frame) -> None:
     """Opens a stream, or says why it cannot begin as it was asked to."""
     request = StreamRequest.decode(frame.body)
+    partition = _checked(connection, frame.id, request)
+    if partition is None:
+        return
+    if request.since_us is None:
+        _begin(connection, frame.id, request, partition)
+        return
+    found = find(partition, request.since_us)
+    if isinstance(found, Start):
+        _begin(connection, frame.id, request, partition, found)
+        return
+    if connection.waiting_requests >= connection.node.config.limits.waiting_requests_max:
+        raise Overloaded(f"{connection.waiting_requests} requests of this connection are waiting; wait for answers")
+    connection.waiting_requests += 1
+    # The segment may leave its chain, and the feed be dropped, before it has been read.
+    connection.node.pins.pin(found)
+    connection.nursery.start_soon(_find_and_begin, connection, frame.id, request, found)
+
+
+def on_explain_resume(connection: Connection, frame: Frame) -> None:
+    """Says what would be answered to a STREAM_REQUEST, and what that is decided by. No stream is opened."""
+    request = StreamRequest.decode(frame.body)
+    refusal = _refusal(connection, request)
+    if refusal is not None:
+        explained = ResumeAnswer(refusal)
+    else:
+        partition = connection.node.feeds.of_id(request.feed_id).partitions[request.partition]
+        explained = ResumeAnswer(
+            answer_of(request, partition),
+            partition.log,
+            partition.high_seq,
+            partition.visible_seq(request.level),
+            partition.purge_seq,
+            partition.trim_seq,
+        )
+    connection.answer(encode_json(Opcode.RESULT, explained.to_json(), frame.id))
+
+
+async def _find_and_begin(connection: Connection, id: int, request: StreamRequest, segment: Segment) -> None:
+    """Reads in a thread where the time of ``request`` lies in ``segment``, which is pinned; then opens the stream."""
+    node, since_us = connection.node, request.since_us
+    assert since_us is not None, "only a time has to be looked for"
+    try:
+        start = await node.host.workers.in_thread(partial(find_in, segment, since_us))
+        await connection.wait_for_room()
+        partition = _checked(connection, id, request)
+        if partition is not None:
+            _begin(connection, id, request, partition, start)
+    except SegmentDamaged as error:
+        node.found_damage(error)
+        connection.answer(StreamEnd(request.partition, EndReason.ERROR, str(error)).encode(id))
+    except ProtocolError as error:
+        connection.fail(error)
+    except TailraceError as error:
+        connection.answer_error(error, id)
+    finally:
+        connection.waiting_requests -= 1
+        node.pins.unpin(segment)
+    node.turn_ended()
+
+
+def _checked(connection: Connection, id: int, request: StreamRequest) -> Partition | None:
+    """The partition that a stream may be opened of; None where it was said that there can be none."""
     node, rounds = connection.node, connection.rounds
-    if frame.id in rounds.streams:
-        raise ProtocolError(f"STREAM_REQUEST: stream {frame.id} is open already")
+    if id in rounds.streams:
+        raise ProtocolError(f"STREAM_REQUEST: stream {id} is open already")
     if request.filter.unknown:
         names = ", ".join(map(repr, request.filter.unknown))
         raise TailraceError(
@@ -31,24 +99,53 @@ def on_stream_request(connection: Connection, frame: Frame) -> None:
         )
     refusal = _refusal(connection, request)
     if refusal is not None:
-        connection.answer(refusal.encode(frame.id))
-        return
+        connection.answer(refusal.encode(id))
+        return None
     if request.level == Level.QUORUM:
         raise NotDurable("visibility quorum needs a set of nodes, and this node is alone: use disk")
     if request.level == Level.MEMORY and node.committer.failure is not None:
         raise node.committer.failure.with_traceback(None)
     if len(rounds.streams) >= node.config.limits.streams_max:
         raise Overloaded(f"{len(rounds.streams)} streams are open on this connection; use another one")
-    partition = node.feeds.of_id(request.feed_id).partitions[request.partition]
-    answer, stream = begin_stream(frame.id, request, partition, node.pins, node.filtered)
-    connection.answer(answer.encode(frame.id))
+    return node.feeds.of_id(request.feed_id).partitions[request.partition]
+
+
+def _begin(
+    connection: Connection, id: int, request: StreamRequest, partition: Partition, start: Start | None = None
+) -> None:
+    """Answers, and opens the stream where the answer is that it begins. DataGone."""
+    node, rounds = connection.node, connection.rounds
+    if start is not None:
+        assert request.since_us is not None, "only a time has to be looked for"
+        check_kept(partition, start, request.since_us, _bounds(node, partition))
+    answer, stream = begin_stream(id, request, partition, node.pins, node.filtered, start)
+    connection.answer(answer.encode(id))
     if stream is None:
         return
+    if request.until_us is not None and request.until_us <= max(node.clock.wall_us(), partition.last_timestamp):
+        stream.time_passed()
     # The answer has to leave before anything of the stream.
     connection.send_answers()
     rounds.open(stream, connection.has_news)
+    connection.end_times.look()
     if request.level == Level.DISK and partition.high_seq > partition.durable_seq:
         node.committer.hurry()
+
+
+def _bounds(node: Node, partition: Partition) -> Bounds:
+    """What is known of the timestamps of rows that were dropped for their age.
+
+    An age counts only as far as the node was up for it, so nothing younger by the wall clock was dropped; an hour is
+    what a clock may have been off. Where a stamp is later than that, the clock has been further off: nothing is known.
+    """
+    wall_us = node.clock.wall_us()
+    if partition.last_timestamp > wall_us + JUMP_US_MAX:
+        return Bounds()
+    info = node.feeds.of_id(partition.feed_id).info
+    bounds = Bounds(wall_us + JUMP_US_MAX - int(info.tombstone_age_s * 1e6))
+    if info.history_age_s is not None and info.history_bytes is None:
+        bounds = bounds._replace(trimmed_before_us=wall_us + JUMP_US_MAX - int(info.history_age_s * 1e6))
+    return bounds
 
 
 def _refusal(connection: Connection, request: StreamRequest) -> StreamEnd | None:

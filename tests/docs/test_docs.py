@@ -32,6 +32,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 MESSAGES = (DOCS / "messages.md").read_text()
 STREAMS = (DOCS / "streams.md").read_text()
 FRAME = (DOCS / "formats" / "frame.md").read_text()
+OPERATIONS = (DOCS / "guides" / "operations.md").read_text()
 ARCHITECTURE = (DOCS / "architecture.md").read_text()
 
 U, V = b"u" * 16, b"v" * 16
@@ -152,6 +153,19 @@ def test_members_of_the_other_requests_are_listed():
     for name in ("CREATE_FEED", "DROP_FEED", "PARTITIONS"):
         listed = [row[0] for row in tables(sections(MESSAGES)[name])[0]]
         assert listed == list(messages.decode_json(example(name).body, name))
+
+
+async def test_members_of_what_is_explained(client, feed):
+    asked = messages.decode_json(example("EXPLAIN_RESUME").body, "EXPLAIN_RESUME")
+    stream_request = messages.decode_json(example("STREAM_REQUEST").body, "STREAM_REQUEST")
+    assert list(asked) == [member for member in stream_request if member != "filter"]
+    answer = await client.call(Opcode.EXPLAIN_RESUME, asked)
+    assert [row[0] for row in tables(sections(MESSAGES)["EXPLAIN_RESUME"])[0]] == list(answer)
+
+
+def test_reasons_that_explain_resume_gives():
+    reasons = {row[0] for row in tables(sections(OPERATIONS)["Why did my consumer start over?"])[0]}
+    assert reasons == {reason.value for reason in ResumeReason} | {"ahead", "unfinished_rollback", "behind", "trimmed"}
 
 
 async def test_members_of_the_answers_are_those_of_a_node(client, feed):
@@ -325,6 +339,7 @@ HANDSHAKES = [
     (request(log=log((V, 2, 3), (U, 1, 0))), log((U, 1, 0)), "leader", 9),
     (request(seq=None), log((U, 1, 0)), "leader", 9),
     (request(state="follower", snapshot_last=10), log((U, 1, 0)), "follower", 9),
+    (request(seq=2, snapshot_first=2, snapshot_last=2), log((U, 1, 0)), "leader", 9),
     (request(), log((V, 2, 3), (U, 1, 0)), "leader", 9),
     (request(), log((U, 1, 0)), "leader", 9),
 ]
@@ -333,7 +348,8 @@ HANDSHAKES = [
 def test_the_rows_of_the_handshake():
     [table] = tables(sections(STREAMS)["Handshake"])
     for (finds, answers, _), (asked, node, state, high_seq) in zip(table, HANDSHAKES, strict=True):
-        answer = answer_request(asked, log=node, state=state, high_seq=high_seq, visible_seq=8, purge_seq=0)
+        seqs = {"high_seq": high_seq, "visible_seq": 8, "purge_seq": 0, "trim_seq": 3}
+        answer = answer_request(asked, log=node, state=state, **seqs)
         match answer:
             case messages.StreamEnd():
                 assert answers == f"STREAM_END {answer.reason.value}", finds

@@ -124,3 +124,29 @@ def test_without_values_deletions_are_still_told(block, first_row):
     expected = [{**row, "value": None} for row in whole.to_arrow().to_pylist()]
     assert event.to_arrow().to_pylist() == expected
     assert event.to_arrow().schema == whole.to_arrow().schema
+
+
+def test_rows_between_two_times():
+    keys = [b"%d" % number for number in range(6)]
+    stamps = Stamps([1, 2, 4, 5, 8, 9], [10, 20, 20, 30, 40, 50])
+    event = Mutations(encode_block(keys, [b"v"] * 6, partition=3, stamps=stamps), branch=b"u" * 16, refetched=True)
+    assert event.stamped_since(10) is event
+    assert event.stamped_before(51) is event
+    assert event.stamped_since(51) is event.stamped_before(10) is None
+    for cut in (event.stamped_since(20).stamped_before(40), event.stamped_before(40).stamped_since(20)):
+        assert (cut.first_seq, cut.last_seq, len(cut)) == (2, 5, 3)
+        assert (cut.keys(), list(cut.seqs()), list(cut.timestamps())) == ([b"1", b"2", b"3"], [2, 4, 5], [20, 20, 30])
+        assert [mutation.seq for mutation in cut] == [2, 4, 5]
+        assert cut.to_arrow().column("seq").to_pylist() == [2, 4, 5]
+        assert (cut.branch, cut.refetched) == (b"u" * 16, True)
+        assert cut.stamped_since(31) is cut.stamped_before(20) is None
+    uniform = Mutations(encode_block([b"a", b"b"], [b"v"] * 2, partition=0).stamped(1, 10))
+    assert uniform.stamped_since(10) is uniform.stamped_before(11) is uniform
+    assert uniform.stamped_since(11) is uniform.stamped_before(10) is None
+
+
+@pytest.mark.parametrize(("first_row", "stop_row"), [(0, 0), (1, 1), (0, 3), (1, -1)])
+def test_rows_up_to_one_that_is_not_there(first_row, stop_row):
+    block = encode_block([b"a", b"b"], [b"v"] * 2, partition=0).stamped(1, 10)
+    with pytest.raises(ValueError, match="there are no rows from"):
+        Mutations(block, first_row, stop_row=stop_row)

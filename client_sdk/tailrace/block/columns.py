@@ -119,6 +119,12 @@ class Columns:
         """The first row whose seq is above ``seq``; ``rows`` where there is none."""
         return bisect.bisect_right(self.seqs(), seq)
 
+    def row_stamped(self, timestamp: int) -> int:
+        """The first row whose timestamp is ``timestamp`` or later; ``rows`` where there is none."""
+        if self._layout.timestamps is None:
+            return 0 if self.header.timestamp >= timestamp else self.rows
+        return bisect.bisect_left(self.timestamps(), timestamp)
+
     def seq_buffer(self) -> memoryview | None:
         """The column of seqs, ``rows`` u64; None where they are dense."""
         extent = self._layout.seqs

@@ -9,6 +9,7 @@ import signal
 import stat
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ from tailrace.events import Mutations, Rollback
 from tailrace.json_rows import bytes_field, mutation_to_row
 from tailrace.position import Positions
 from tailrace.stream import Stream
+from tailrace.times import looks_like_time, parse_time
 from tailrace.wire.filters import StreamFilter
 
 # Written at once; more than a pipe takes, and little to hold.
@@ -39,9 +41,16 @@ def tail(
         typer.Option(
             "--since",
             metavar="WHERE",
-            help="beginning, now, the positions that an earlier tail has printed, or @FILE with such positions.",
+            help="beginning, now, the positions that an earlier tail has printed, @FILE with such positions, or a "
+            "time: 2026-11-21T10:00:00Z, or -15m for a quarter of an hour ago.",
         ),
     ] = "beginning",
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until", metavar="WHERE", help="Where to end: now, positions, @FILE or a time; never, if not given."
+        ),
+    ] = None,
     key_prefix: Annotated[
         str, typer.Option("--key-prefix", metavar="PREFIX", help="Only keys that begin with this.")
     ] = "",
@@ -57,29 +66,37 @@ def tail(
     node: Node = None,
     token: Token = None,
 ) -> None:
-    """Follow a feed: print each mutation, those there are and those to come, until Ctrl-C.
+    """Follow a feed: print each mutation, those there are and those to come, until --until or Ctrl-C.
 
     At the end it says the positions from which another tail goes on: what was printed as a whole is not printed again.
     """
-    start = _parse_since(since)
+    start = _parse_place(since, "--since", "beginning", "now")
+    end = None if until is None else _parse_place(until, "--until", "now")
+    if isinstance(start, datetime) and isinstance(end, datetime) and end < start:
+        raise WrongUsage(f"--until: {end} is before --since")
     wanted = _parse_filter(key_prefix, keys_only)
-    follower = _Follower(target("tail", url, node, token), feed, start, wanted, json_lines if json else plain_lines)
+    lines = json_lines if json else plain_lines
+    follower = _Follower(target("tail", url, node, token), feed, start, end, wanted, lines)
     try:
         trio.run(follower.run)
     finally:
         _tell(follower.positions, positions_to)
 
 
-def _parse_since(since: str) -> str | Positions:
-    if since in ("beginning", "now"):
-        return since
+def _parse_place(where: str, option: str, *words: str) -> str | Positions | datetime:
+    if where in words:
+        return where
     try:
-        text = Path(since[1:]).read_text(encoding="ascii", errors="replace") if since.startswith("@") else since
+        if looks_like_time(where):
+            return parse_time(where)
+        text = Path(where[1:]).read_text(encoding="ascii", errors="replace") if where.startswith("@") else where
         return Positions.parse(text)
     except OSError as error:
-        raise WrongUsage(f"--since: {since[1:]}: {error.strerror or error}") from None
+        raise WrongUsage(f"{option}: {where[1:]}: {error.strerror or error}") from None
     except BadPosition as error:
-        raise WrongUsage(f"--since: {error}; or write beginning or now") from None
+        raise WrongUsage(f"{option}: {error}; or write {', '.join(words)} or a time") from None
+    except ValueError as error:
+        raise WrongUsage(f"{option}: {error}") from None
 
 
 def _parse_filter(key_prefix: str, keys_only: bool) -> StreamFilter:
@@ -98,13 +115,15 @@ class _Follower:
         self,
         target: Target,
         feed: str,
-        since: str | Positions,
+        since: str | Positions | datetime,
+        until: str | Positions | datetime | None,
         wanted: StreamFilter,
         lines: Callable[[Event], Iterator[str]],
     ) -> None:
         self._target = target
         self._feed = feed
         self._since = since
+        self._until = until
         self._wanted = wanted
         self._lines = lines
         self._output = _Output()
@@ -112,7 +131,7 @@ class _Follower:
         self.positions: Positions | None = None
 
     async def run(self) -> None:
-        """Until SIGINT or SIGTERM, or until nobody reads any more."""
+        """Up to the end, until SIGINT or SIGTERM, or until nobody reads any more."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._cancel_at_signal, signals, nursery.cancel_scope)
@@ -121,7 +140,10 @@ class _Follower:
                     async with (
                         self._target.client() as client,
                         client.feed(self._feed).consume(
-                            self._since, key_prefix=self._wanted.key_prefix, keys_only=self._wanted.keys_only
+                            self._since,
+                            until=self._until,
+                            key_prefix=self._wanted.key_prefix,
+                            keys_only=self._wanted.keys_only,
                         ) as stream,
                     ):
                         await self._print(stream)

@@ -22,6 +22,7 @@ from tailrace.consuming.resume import Record, bounds
 from tailrace.errors import ProtocolError
 from tailrace.events import Event
 from tailrace.failover import FailoverLog
+from tailrace.model import EndReason
 from tailrace.position import Position
 from tailrace.ring import Ring, RingChange
 from tailrace.wire.messages import SnapshotStartMessage, StreamOk
@@ -69,7 +70,8 @@ _NOT_AGREED = "nothing is delivered before the stream was agreed to"
 class PartitionStatus(NamedTuple):
     """A partition of a consumer: its stream's state and why, since when and when it is tried again (monotonic
 
-    seconds), how far it has come, and by how many seqs it is behind what it has heard of."""
+    seconds), how far it has come, and by how many seqs it is behind what it has heard of. ``last_end`` is why the node,
+    or the history that it told, has ended its last stream; None where none has ended so."""
 
     partition: int
     state: str
@@ -78,6 +80,7 @@ class PartitionStatus(NamedTuple):
     next_retry: float | None
     seq: int
     lag: int
+    last_end: EndReason | None = None
 
 
 class ConsumedPartition:
@@ -96,6 +99,7 @@ class ConsumedPartition:
         self.since = now
         self.retry_at = 0.0
         self.tries = 0
+        self.last_end: EndReason | None = None
         self.high_seq = 0
         self.snapshot_after = self.snapshot_last = 0
         self.in_complete_snapshot = False
@@ -125,9 +129,9 @@ class ConsumedPartition:
         self.high_seq = max(self.high_seq, answer.high_seq)
         self.tries, self.reason, self.since = 0, "", now
         if self.position is None:
-            self.position = Position.at(answer.log, answer.seq)
-            self.ring.apply(RingChange(answer.seq))
-            self.promised_seq = answer.seq
+            first, self.promised_seq = answer.snapshot or (answer.seq, answer.seq)
+            self.position = Position.at(answer.log, answer.seq, first, self.promised_seq)
+            self.ring.apply(RingChange(first))  # nothing was given between ``first`` and here
         else:
             self.promised_seq = self._move(*bounds(self.record), self.position.purge_seq).snapshot_last
 
@@ -215,5 +219,5 @@ class ConsumedPartition:
         seq = self.position.seq if self.position is not None else 0
         retry = self.retry_at if self.state is State.WAITING else None
         return PartitionStatus(
-            self.id, self.state.value, self.reason, self.since, retry, seq, max(self.high_seq - seq, 0)
+            self.id, self.state.value, self.reason, self.since, retry, seq, max(self.high_seq - seq, 0), self.last_end
         )

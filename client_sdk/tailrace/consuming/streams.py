@@ -57,9 +57,10 @@ _new = tuple.__new__  # a NamedTuple's own constructor takes twice as long
 class Wanted(NamedTuple):
     """What a consumer asks for. ``since``: "beginning", "now" or positions; ``until``: None, "now" or the
 
-    last seq of each partition. ``ring_rows``: entries kept for each partition; ``rings``: what was stored of them.
-    ``by_index``: an index may go back by itself, and `PartitionStreams.settle` says how far it has. ``filter``: what is
-    left out of the mutations.
+    last seq of each partition. ``since_us`` (microseconds since 1970 UTC): the stream begins then, and ``since`` is
+    "now"; ``until_us``: it ends then, and ``until`` is None. ``ring_rows``: entries kept for each partition; ``rings``:
+    what was stored of them. ``by_index``: an index may go back by itself, and `PartitionStreams.settle` says how far it
+    has. ``filter``: what is left out of the mutations.
     """
 
     feed: str
@@ -73,6 +74,8 @@ class Wanted(NamedTuple):
     rings: Mapping[int, RingChange] = MappingProxyType({})
     by_index: bool = False
     filter: StreamFilter = EVERYTHING
+    since_us: int | None = None
+    until_us: int | None = None
 
 
 class PartitionStreams:
@@ -99,6 +102,7 @@ class PartitionStreams:
         self.emit = emit
         self._jitter = jitter
         self._selects, self._keys_only = wanted.filter.selects, wanted.filter.keys_only
+        self._is_timed = wanted.since_us is not None or wanted.until_us is not None
         self._partitions: dict[int, ConsumedPartition] = {}
         self._by_stream: dict[int, ConsumedPartition] = {}
         self._waiting: dict[int, ConsumedPartition] = {}  # those to be asked for, by id
@@ -218,8 +222,9 @@ class PartitionStreams:
         partition.state = State.REQUESTED
         position = partition.position
         seq, first, last = (0, 0, 0) if position is None else bounds(partition.record)
+        since_us = None
         if position is None:
-            position = Position.at(FailoverLog(), 0)
+            position, since_us = Position.at(FailoverLog(), 0), self._wanted.since_us
         request = StreamRequest(
             feed_id,
             partition.id,
@@ -231,6 +236,8 @@ class PartitionStreams:
             partition.end_seq,
             self._wanted.visibility,
             filter=self._wanted.filter,
+            since_us=since_us,
+            until_us=self._wanted.until_us,
         )
         return request.encode(stream_id)
 
@@ -283,8 +290,40 @@ class PartitionStreams:
         if mutations is None:
             self.dropped_bytes += len(body)
             return None
+        if self._is_timed:
+            mutations, last_seq = self._in_time(partition, mutations)
+            if mutations is None:
+                if last_seq > before_seq:
+                    partition.advanced(last_seq)
+                self.dropped_bytes += len(body)
+                return None
         partition.ring.add_columns(block.columns())
         return mutations, partition.id, partition.advanced(last_seq), len(body)
+
+    def _in_time(self, partition: ConsumedPartition, mutations: Mutations) -> tuple[Mutations | None, int]:
+        """Those of ``mutations`` that are not too early nor too late, and how far the consumer has come with them.
+
+        The first one that is too late ends the stream: all after it are.
+        """
+        since_us, until_us = self._wanted.since_us, self._wanted.until_us
+        position, last_seq = partition.position, mutations.last_seq
+        assert position is not None
+        kept: Mutations | None = mutations
+        if until_us is not None:
+            kept = mutations.stamped_before(until_us)
+            if kept is not mutations:
+                last_seq = position.seq if kept is None else kept.last_seq
+                self._closing.append(encode_frame(Opcode.STREAM_CLOSE, id=partition.stream_id))
+                self._end_reached(partition, "the time that was asked for is reached")
+        if since_us is not None and kept is not None:
+            kept = kept.stamped_since(since_us)
+        return kept, last_seq
+
+    def _end_reached(self, partition: ConsumedPartition, reason: str) -> None:
+        self._by_stream.pop(partition.stream_id, None)
+        partition.last_end = EndReason.END_REACHED
+        partition.state, partition.reason = State.ENDED, reason
+        self._ended += 1
 
     def _on_stream_ok(self, partition: ConsumedPartition, body: memoryview) -> Queued | None:
         answer = StreamOk.decode(body)
@@ -330,6 +369,7 @@ class PartitionStreams:
         if message.branch != partition.branch:
             # The node's history has changed under the stream: nothing of it may be applied under the old log.
             self.close(partition)
+            partition.last_end = EndReason.HISTORY_CHANGED
             self.try_again(partition, "the partition's history has changed")
             return None
         position = partition.snapshot_started(message)
@@ -355,10 +395,11 @@ class PartitionStreams:
 
     def _on_stream_end(self, partition: ConsumedPartition, body: memoryview) -> None:
         end = StreamEnd.decode(body)
+        partition.last_end = end.reason
         if end.reason is EndReason.END_REACHED:
-            self._by_stream.pop(partition.stream_id, None)
-            partition.state, partition.reason = State.ENDED, end.message
-            self._ended += 1
+            self._end_reached(partition, end.message)
+        elif end.reason is EndReason.TRIMMED:
+            self.fail(DataGone(end.message, first_seq=end.first_seq))
         elif end.reason in FINAL:
             self.fail(FINAL[end.reason](end.message))
         else:

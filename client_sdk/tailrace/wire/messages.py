@@ -16,7 +16,7 @@ from tailrace.failover import SEQ_MAX, FailoverLog
 from tailrace.model import EndReason, Item, Level, Version, VersionRange
 from tailrace.wire.failures import error_from_wire, error_to_wire
 from tailrace.wire.filters import EVERYTHING, StreamFilter
-from tailrace.wire.frames import encode_frame, frame_header
+from tailrace.wire.frames import FRAME_HEADER_BYTES, encode_frame, frame_header
 from tailrace.wire.opcodes import Opcode
 
 PROTOCOL_VERSION = 1
@@ -309,7 +309,11 @@ class Got(NamedTuple):
 
 
 class StreamRequest(NamedTuple):
-    """Asks for a partition from a position on. S, A, B, P: docs/streams.md. ``seq`` None: from now on."""
+    """Asks for a partition from a position on. S, A, B, P: docs/streams.md. ``seq`` None: from now on, or since the
+
+    first mutation that was stamped at ``since_us`` or later (microseconds since 1970 UTC). ``until_us``: likewise, the
+    stream ends before the first one that was stamped then or later.
+    """
 
     feed_id: bytes
     partition: int
@@ -322,9 +326,14 @@ class StreamRequest(NamedTuple):
     level: Level
     state: str = "leader"
     filter: StreamFilter = EVERYTHING
+    since_us: int | None = None
+    until_us: int | None = None
 
     def encode(self, id: int) -> bytes:
-        value = {
+        return encode_json(Opcode.STREAM_REQUEST, self.to_json(), id)
+
+    def to_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = {
             "feed_id": self.feed_id.hex(),
             "partition": self.partition,
             "log": self.log.to_json(),
@@ -338,7 +347,11 @@ class StreamRequest(NamedTuple):
         }
         if self.filter != EVERYTHING:
             value["filter"] = self.filter.to_json()
-        return encode_json(Opcode.STREAM_REQUEST, value, id)
+        if self.since_us is not None:
+            value["since_us"] = self.since_us
+        if self.until_us is not None:
+            value["until_us"] = self.until_us
+        return value
 
     @classmethod
     def decode(cls, body: memoryview) -> StreamRequest:
@@ -363,30 +376,45 @@ class StreamRequest(NamedTuple):
             level,
             state,
             StreamFilter.from_json(value.get("filter"), what),
+            _seq(value, "since_us", what, None),
+            _seq(value, "until_us", what, None),
         )
         if request.seq is not None and not request.snapshot_first <= request.seq <= request.snapshot_last:
             raise ProtocolError(f"{what}: seq {request.seq} lies outside of its snapshot")
+        if request.seq is not None and request.since_us is not None:
+            raise ProtocolError(f"{what}: field 'since_us' is for a request without a seq, this one has {request.seq}")
         return request
 
 
 class StreamOk(NamedTuple):
-    """The stream begins at ``seq``; ``log`` is the partition's failover log."""
+    """The stream begins at ``seq``; ``log`` is the partition's failover log.
+
+    ``snapshot``: the run that ``seq`` lies in, where it begins and ends, of a stream that begins at a time.
+    """
 
     partition: int
     seq: int
     log: FailoverLog
     high_seq: int
+    snapshot: tuple[int, int] | None = None
 
     def encode(self, id: int) -> bytes:
-        return encode_json(Opcode.STREAM_OK, {**self._asdict(), "log": self.log.to_json()}, id)
+        value = {**self._asdict(), "log": self.log.to_json()}
+        del value["snapshot"]
+        if self.snapshot is not None:
+            value["snapshot_first"], value["snapshot_last"] = self.snapshot
+        return encode_json(Opcode.STREAM_OK, value, id)
 
     @classmethod
     def decode(cls, body: memoryview) -> StreamOk:
         what = "STREAM_OK"
         value = decode_json(body, what)
-        return cls(
-            _seq(value, "partition", what), _seq(value, "seq", what), _log(value, what), _seq(value, "high_seq", what)
-        )
+        seq = _seq(value, "seq", what)
+        first, last = _seq(value, "snapshot_first", what, None), _seq(value, "snapshot_last", what, None)
+        snapshot = None if first is None or last is None else (first, last)
+        if snapshot is not None and not first <= seq <= last:
+            raise ProtocolError(f"{what}: seq {seq} lies outside of its snapshot")
+        return cls(_seq(value, "partition", what), seq, _log(value, what), _seq(value, "high_seq", what), snapshot)
 
 
 class RollBack(NamedTuple):
@@ -413,15 +441,19 @@ class RollBack(NamedTuple):
 
 
 class StreamEnd(NamedTuple):
-    """The stream of a partition is over."""
+    """The stream of a partition is over. ``first_seq``: where what was trimmed is the reason, the oldest seq kept."""
 
     partition: int
     reason: EndReason
     message: str
     term: int = 0
+    first_seq: int = 0
 
     def encode(self, id: int) -> bytes:
-        return encode_json(Opcode.STREAM_END, {**self._asdict(), "reason": self.reason.value}, id)
+        value = {**self._asdict(), "reason": self.reason.value}
+        if not self.first_seq:
+            del value["first_seq"]
+        return encode_json(Opcode.STREAM_END, value, id)
 
     @classmethod
     def decode(cls, body: memoryview) -> StreamEnd:
@@ -436,7 +468,47 @@ class StreamEnd(NamedTuple):
             reason,
             _field(value, "message", str, what, ""),
             _seq(value, "term", what, 0),
+            _seq(value, "first_seq", what, 0),
         )
+
+
+class ResumeAnswer(NamedTuple):
+    """The RESULT of an EXPLAIN_RESUME: what the node would answer to that STREAM_REQUEST, and what it decides by.
+
+    Empty log and zeros: the node has no such partition.
+    """
+
+    answer: StreamOk | RollBack | StreamEnd
+    log: FailoverLog = FailoverLog()
+    high_seq: int = 0
+    visible_seq: int = 0
+    purge_seq: int = 0
+    trim_seq: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        answer = self.answer
+        frame = answer.encode(0)
+        return {
+            **self._asdict(),
+            "opcode": Opcode(frame[4]).name,
+            "answer": json.loads(frame[FRAME_HEADER_BYTES:]),
+            "log": self.log.to_json(),
+        }
+
+    @classmethod
+    def of_json(cls, value: dict[str, Any]) -> ResumeAnswer:
+        what = "RESULT"
+        kinds: dict[str, type[StreamOk | RollBack | StreamEnd]] = {
+            "STREAM_OK": StreamOk,
+            "ROLLBACK": RollBack,
+            "STREAM_END": StreamEnd,
+        }
+        opcode = _field(value, "opcode", str, what)
+        if opcode not in kinds:
+            raise ProtocolError(f"{what}: field 'opcode' is {opcode!r}, none of {', '.join(kinds)}")
+        body = json.dumps(_field(value, "answer", dict, what)).encode()
+        seqs = (_seq(value, name, what) for name in ("high_seq", "visible_seq", "purge_seq", "trim_seq"))
+        return cls(kinds[opcode].decode(memoryview(body)), _log(value, what), *seqs)
 
 
 _SNAPSHOT_START = struct.Struct("<II16sQQQ")

@@ -20,6 +20,7 @@ class Opcode(enum.IntEnum):
     DROP_FEED = 0x13
     PARTITIONS = 0x14
     STATUS = 0x15
+    EXPLAIN_RESUME = 0x16
     # Writes and reads: binary
     WRITE = 0x20
     WRITTEN = 0x21

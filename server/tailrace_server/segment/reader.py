@@ -84,6 +84,16 @@ class Segment:
         stop = max(index + 1, int(self._places.searchsorted(np.uint64(limit), "right")) - 1)
         return self._read(index, stop), stop
 
+    def read_block(self, number: int) -> Block:
+        """Block ``number``. SegmentDamaged."""
+        [block] = self._read(number, number + 1)
+        return block
+
+    @property
+    def last_row_seq(self) -> int:
+        """The last seq that has a row here; where the run begins, if none has."""
+        return int(self.last_seqs[-1]) if self.blocks else self.identity.after_seq
+
     def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> Found | None:
         """The newest row of ``key``, whose hash is ``hash_``; None where it has none here. SegmentDamaged.
 

@@ -54,12 +54,15 @@ class PartitionStream:
         *,
         pins: Pins,
         purge_seq: int | None = None,
+        until_us: int | None = None,
         wanted: StreamFilter | None = None,
         filtered: FilterCache | None = None,
     ) -> None:
         """``purge_seq`` is what the consumer was told when it began at 0, where it has not come so far (P).
 
-        ``wanted`` is what is to be sent, None for everything; ``filtered`` remembers for all streams what that leaves.
+        ``until_us``: the stream ends with the first block that has a row which was stamped then or later (microseconds
+        since 1970 UTC), or after `time_passed`. ``wanted`` is what is to be sent, None for everything; ``filtered``
+        remembers for all streams what that leaves.
         """
         self.id = id
         self.partition = partition
@@ -69,6 +72,8 @@ class PartitionStream:
         # no stream.
         self.promised_seq = promised_seq
         self.end_seq = end_seq if end_seq is None else max(end_seq, promised_seq)
+        self.until_us = until_us
+        self.is_past_time = False  # a row was sent that was stamped too late
         self.snapshot_after = after_seq
         self.snapshot_last = after_seq
         self.in_snapshot = False
@@ -96,7 +101,16 @@ class PartitionStream:
     @property
     def at_end(self) -> bool:
         """The stream has reached the end that was asked for."""
+        return self.is_past_time or self._at_end_seq
+
+    @property
+    def _at_end_seq(self) -> bool:
         return self.end_seq is not None and self.delivered_seq >= self.end_seq
+
+    def time_passed(self) -> None:
+        """``until_us`` has come: what is taken from now on is not wanted."""
+        last_seq = max(self.partition.high_seq, self.promised_seq)
+        self.end_seq = last_seq if self.end_seq is None else min(self.end_seq, last_seq)
 
     @property
     def is_purged(self) -> bool:
@@ -112,7 +126,7 @@ class PartitionStream:
     def only_block(self) -> Block | None:
         """The block of a snapshot that begins now and has no other; None where it has several, or the stream an end."""
         block = self.partition.newest_block
-        if block is None or self.in_snapshot or self.end_seq is not None:
+        if block is None or self.in_snapshot or self.end_seq is not None or self.until_us is not None:
             return None
         header = block.header
         if header.first_seq > self.delivered_seq + 1 or header.last_seq > self.partition.visible_seq(self.level):
@@ -232,9 +246,12 @@ class PartitionStream:
         return not self._parts and not self._blocks
 
     def next_block(self) -> Block | None:
-        """The next block of the snapshot; None where all were sent, the next one has to be loaded first, or so much was
+        """The next block of the snapshot; None where no more are, or others should have their turn.
 
-        looked through that others should have their turn."""
+        That is where the next one has to be loaded first, and where so much was looked through already.
+        """
+        if self.is_past_time:
+            return None
         while self._parts:
             part = self._parts[0]
             block = part.next_block()
@@ -250,7 +267,7 @@ class PartitionStream:
 
     def _next_matching(self, wanted: StreamFilter) -> Block | None:
         """What ``wanted`` leaves of the next block of which it leaves anything."""
-        while self._blocks and self.examined_bytes < EXAMINED_BYTES_MAX:
+        while self._blocks and self.examined_bytes < EXAMINED_BYTES_MAX and not self.is_past_time:
             block = self._passed(self._blocks.popleft())
             self.examined_bytes += examined_bytes(block)
             found = self._filtered.filter_block(block, wanted)
@@ -273,6 +290,8 @@ class PartitionStream:
         """``block``, which is sent or passed over now. Nothing is delivered inside a run: there is nowhere to stand."""
         if self.is_complete:
             self.delivered_seq = block.header.last_seq
+        if self.until_us is not None and block.header.timestamp >= self.until_us:
+            self.is_past_time = True
         return block
 
     def end_snapshot(self) -> None:

@@ -10,23 +10,27 @@ from tailrace_server.chain import Pins
 from tailrace_server.partition import Partition
 from tailrace_server.stream.filter import FilterCache
 from tailrace_server.stream.partition_stream import PartitionStream
+from tailrace_server.stream.since import Start
 
 
 def begin_stream(
-    id: int, request: StreamRequest, partition: Partition, pins: Pins, filtered: FilterCache | None = None
+    id: int,
+    request: StreamRequest,
+    partition: Partition,
+    pins: Pins,
+    filtered: FilterCache | None = None,
+    start: Start | None = None,
 ) -> tuple[StreamOk | RollBack | StreamEnd, PartitionStream | None]:
-    """The answer to ``request`` of ``partition``, which this node leads, and the stream ``id`` where one begins."""
-    answer = answer_request(
-        request,
-        log=partition.log,
-        state="leader",
-        high_seq=partition.high_seq,
-        visible_seq=partition.visible_seq(request.level),
-        purge_seq=partition.purge_seq,
-    )
+    """The answer to ``request`` of ``partition``, which this node leads, and the stream ``id`` where one begins.
+
+    ``start`` is where one begins that is asked for since a time.
+    """
+    answer = answer_of(request, partition, start)
     if not isinstance(answer, StreamOk):
         return answer, None
     promised_seq = promised(request, answer.seq, partition.high_seq)
+    if answer.snapshot is not None:
+        _, promised_seq = answer.snapshot
     stream = PartitionStream(
         id,
         partition,
@@ -36,10 +40,27 @@ def begin_stream(
         promised_seq,
         pins=pins,
         purge_seq=request.purge_seq,
+        until_us=request.until_us,
         wanted=request.filter if request.filter != EVERYTHING else None,
         filtered=filtered,
     )
     return answer, stream
+
+
+def answer_of(
+    request: StreamRequest, partition: Partition, start: Start | None = None
+) -> StreamOk | RollBack | StreamEnd:
+    """The answer to ``request`` of ``partition``, which this node leads."""
+    return answer_request(
+        request,
+        log=partition.log,
+        state="leader",
+        high_seq=partition.high_seq,
+        visible_seq=partition.visible_seq(request.level),
+        purge_seq=partition.purge_seq,
+        trim_seq=partition.trim_seq,
+        start=start,
+    )
 
 
 def promised(request: StreamRequest, seq: int, high_seq: int) -> int:
@@ -52,12 +73,21 @@ def promised(request: StreamRequest, seq: int, high_seq: int) -> int:
 
 
 def answer_request(
-    request: StreamRequest, *, log: FailoverLog, state: str, high_seq: int, visible_seq: int, purge_seq: int
+    request: StreamRequest,
+    *,
+    log: FailoverLog,
+    state: str,
+    high_seq: int,
+    visible_seq: int,
+    purge_seq: int,
+    trim_seq: int = 0,
+    start: Start | None = None,
 ) -> StreamOk | RollBack | StreamEnd:
     """Whether a stream may begin as ``request`` asks, or what the consumer has to do instead.
 
-    ``log``, ``state``, ``high_seq`` and ``purge_seq`` are the partition's on this node; ``visible_seq`` is the last one
-    that the level of the request shows. Source: docs/streams.md, "Handshake"; the first row that fits decides.
+    ``log``, ``state``, ``high_seq``, ``purge_seq`` and ``trim_seq`` are the partition's on this node; ``visible_seq``
+    is the last one that the level of the request shows; ``start`` is where the time lies that it names, if it does.
+    Source: docs/streams.md, "Handshake"; the first row that fits decides.
     """
     partition = request.partition
     if request.state != state:
@@ -67,7 +97,10 @@ def answer_request(
         message = f"this node is at term {log.term} of partition {partition}, the consumer has seen {request.log.term}"
         return StreamEnd(partition, EndReason.BEHIND, message, log.term)
     if request.seq is None:
-        return StreamOk(partition, visible_seq, log, high_seq)
+        if start is None or start.seq > visible_seq:
+            return StreamOk(partition, visible_seq, log, high_seq)
+        seq, first, last, _ = start
+        return StreamOk(partition, seq, log, high_seq, None if first == last else (first, last))
     same_branch = bool(request.log) and request.log.branch == log.branch
     if same_branch and request.snapshot_last > high_seq and state == "follower":
         message = f"this follower holds partition {partition} up to {high_seq}, not yet to {request.snapshot_last}"
@@ -82,6 +115,9 @@ def answer_request(
         high_seq,
         purge_seq,
     )
+    if 0 < resume.seq < trim_seq:
+        message = f"what is kept begins above seq {trim_seq}"
+        return StreamEnd(partition, EndReason.TRIMMED, message, log.term, trim_seq + 1)
     if resume.seq < request.seq:
         return RollBack(partition, resume.seq, log, resume.why.value)
     return StreamOk(partition, request.seq, log, high_seq)

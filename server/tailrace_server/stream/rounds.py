@@ -64,6 +64,7 @@ class Rounds:
         self._draining = ""
         self._held: dict[PartitionStream, int] = {}  # flushed bytes that a stream held when they were flushed
         self.moves = 0  # how often a stream has let go of memory, to go on with segments
+        self._timed: SortedKeyList[PartitionStream] = SortedKeyList(key=attrgetter("until_us"))  # whose time is to come
         self.barriers = Barriers()
 
     @property
@@ -109,6 +110,8 @@ class Rounds:
         self._notifiers[stream.id] = news
         stream.partition.watch(stream.level, news)
         news()
+        if stream.until_us is not None and stream.end_seq is None:
+            self._timed.add(stream)
         if stream.at_end:
             self._end(stream, EndReason.END_REACHED, "the end that was asked for is reached")
             notify()
@@ -126,6 +129,23 @@ class Rounds:
             if not stream.in_snapshot:
                 self._end(stream, EndReason.DRAINING, message)
 
+    @property
+    def next_until_us(self) -> int | None:
+        """The earliest time of the wall clock (microseconds since 1970 UTC) that a stream ends at; None without one."""
+        return self._timed[0].until_us if self._timed else None
+
+    def time_passed(self, wall_us: int) -> bool:
+        """It is so late: the streams that end now do so behind what was taken before; whether there were any."""
+        passed = []
+        while self._timed and self._timed[0].until_us <= wall_us:
+            stream = self._timed.pop(0)
+            stream.time_passed()
+            passed.append(stream)
+        for stream in passed:
+            if stream.at_end and not stream.in_snapshot:
+                self._end(stream, EndReason.END_REACHED, "the time that was asked for is reached")
+        return bool(passed)
+
     def close_all(self) -> None:
         """Forgets every stream, without a word: the connection is gone."""
         for stream in list(self.streams.values()):
@@ -136,15 +156,17 @@ class Rounds:
         stream.partition.unwatch(stream.level, self._notifiers.pop(stream.id))
         stream.partition.off_flush(self._moved.pop(stream.id))
         self._turns.discard(stream)
+        if stream.until_us is not None:
+            self._timed.discard(stream)
         self._to_load.pop(stream, None)
         self._loads.discard(stream)
         self._held.pop(stream, None)
         stream.close()
 
-    def _end(self, stream: PartitionStream, reason: EndReason, message: str) -> None:
+    def _end(self, stream: PartitionStream, reason: EndReason, message: str, first_seq: int = 0) -> None:
         self._forget(stream)
         partition = stream.partition
-        self._out.append(StreamEnd(partition.id, reason, message, partition.log.term).encode(stream.id))
+        self._out.append(StreamEnd(partition.id, reason, message, partition.log.term, first_seq).encode(stream.id))
         if reason is EndReason.END_REACHED:
             self.barriers.finished(stream.id)
         else:
@@ -256,10 +278,13 @@ class Rounds:
             if not stream.is_announced:
                 self._announce(stream)
             taken += self._send_block(stream, block)
-            if self.window_full and not stream.all_sent:
+            if self.window_full and not stream.all_sent and not stream.is_past_time:
                 self._interrupted = stream  # its turn goes on where the consumer grants more
                 self._load_next(stream)
                 return taken
+        if stream.is_past_time:
+            self._end(stream, EndReason.END_REACHED, "the time that was asked for is reached")
+            return taken
         if stream.all_sent:
             self._end_snapshot(stream)
         elif stream.examined_bytes:
@@ -348,7 +373,8 @@ class Rounds:
         if stream.is_purged:
             self._end(stream, EndReason.PURGED, f"deletions up to seq {stream.partition.purge_seq} have been purged")
         elif stream.is_trimmed:
-            self._end(stream, EndReason.TRIMMED, f"what is kept begins above seq {stream.partition.trim_seq}")
+            trim_seq = stream.partition.trim_seq
+            self._end(stream, EndReason.TRIMMED, f"what is kept begins above seq {trim_seq}", trim_seq + 1)
         else:
             return False
         return True

@@ -1,6 +1,6 @@
 """What a WebSocket client asks for, and whether the page that it comes from may. Pure.
 
-``/feeds/NAME?since=beginning|now|message|POSITIONS&key_prefix=BYTES&keys_only=true|false``
+``/feeds/NAME?since=beginning|now|message|POSITIONS|TIME&key_prefix=BYTES&keys_only=true|false``
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 import ipaddress
 import json
 from collections.abc import Collection
+from datetime import datetime
 from typing import NamedTuple
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from tailrace.block import KEY_BYTES_MAX
 from tailrace.errors import TailraceError
 from tailrace.position import Positions
+from tailrace.times import looks_like_time, parse_time
 
 SUBPROTOCOL = "tailrace.json.v1"
 # The value of ``since`` that says: it is in the first message.
@@ -29,10 +31,10 @@ class BadRequest(TailraceError):
 
 
 class TailRequest(NamedTuple):
-    """A feed to tail. ``since``: "beginning", "now", "message" (the first message has it) or positions."""
+    """A feed to tail. ``since``: "beginning", "now", "message" (the first message has it), positions or a time."""
 
     feed: str
-    since: str | Positions
+    since: str | Positions | datetime
     key_prefix: bytes
     keys_only: bool = False
 
@@ -66,23 +68,28 @@ def _parse_query(query: str) -> dict[str, str]:
     return parameters
 
 
-def parse_since(text: str) -> str | Positions:
-    """ "beginning", "now", or the positions that a ``positions`` message had. Raises BadRequest, BadPosition."""
+def parse_since(text: str) -> str | Positions | datetime:
+    """ "beginning", "now", a time, or the positions that a ``positions`` message had. BadRequest, BadPosition."""
     if text in ("beginning", "now"):
         return text
     if not text:
-        raise BadRequest("since is empty: beginning, now, message, or positions")
-    return Positions.parse(text)
+        raise BadRequest("since is empty: beginning, now, message, a time, or positions")
+    if not looks_like_time(text):
+        return Positions.parse(text)
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise BadRequest(f"since: {error}") from None
 
 
-def parse_first_message(message: str | bytes) -> str | Positions:
+def parse_first_message(message: str | bytes) -> str | Positions | datetime:
     """Where to begin, as the first message of a client says: ``{"since": "..."}``. Raises BadRequest, BadPosition."""
     try:
         value = json.loads(message)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict) or value.keys() != {"since"} or not isinstance(value["since"], str):
-        raise BadRequest('the first message has to be {"since": "..."}, with beginning, now or positions')
+        raise BadRequest('the first message has to be {"since": "..."}, with beginning, now, a time or positions')
     return parse_since(value["since"])
 
 

@@ -7,6 +7,7 @@ a message and the socket's buffer, and the rest stays where it is kept anyway.
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import partial
 
 import trio
@@ -107,7 +108,7 @@ class Session:
             return close_of(error)
         raise AssertionError("a stream that has no end has ended, and without an error")
 
-    async def _follow(self, ws: WebSocketConnection, request: TailRequest, since: str | Positions) -> None:
+    async def _follow(self, ws: WebSocketConnection, request: TailRequest, since: str | Positions | datetime) -> None:
         # A stream has a connection of its own, so the client itself needs none and is never entered.
         client = Client("tailrace://loopback", name=f"websocket {self._peer}", host=Host(connect=self._connect))
         stream = client.feed(request.feed).consume(
@@ -127,7 +128,7 @@ class Session:
         await trio.lowlevel.checkpoint_if_cancelled()
 
 
-async def _first_message(ws: WebSocketConnection) -> str | Positions:
+async def _first_message(ws: WebSocketConnection) -> str | Positions | datetime:
     with trio.move_on_after(FIRST_MESSAGE_SECONDS_MAX):
         return parse_first_message(await ws.get_message())
     raise BadRequest(f"since=message announces a first message, and none came within {FIRST_MESSAGE_SECONDS_MAX:g} s")

@@ -13,7 +13,7 @@ cheaply; a B+tree of our own was measured to be no faster.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from operator import itemgetter
@@ -241,6 +241,16 @@ class Tree:
             yield from chunks[index].blocks
         yield from tail
 
+    def seq_before(self, timestamp: int) -> int:
+        """The end of the last block all of whose rows were stamped before ``timestamp``; ``base_seq`` without one."""
+        chunks, tail = self._chunks, self._tail
+        count = bisect_left(chunks, timestamp, key=_timestamp_of_chunk)
+        blocks = chunks[count].blocks if count < len(chunks) else tail
+        index = bisect_left(blocks, timestamp, key=_timestamp)
+        if index:
+            return blocks[index - 1].seqs[1]
+        return chunks[count - 1].last_seq if count else self.base_seq
+
     def newest_first(self) -> Iterator[Block]:
         """All blocks, the newest first."""
         yield from reversed(self._tail)
@@ -286,6 +296,14 @@ def _first_seq(block: Block) -> int:
 
 def _last_seq(block: Block) -> int:
     return block.seqs[1]
+
+
+def _timestamp(block: Block) -> int:
+    return block.header.timestamp
+
+
+def _timestamp_of_chunk(chunk: Chunk) -> int:
+    return chunk.blocks[-1].header.timestamp
 
 
 def _last_seq_of_chunk(chunk: Chunk) -> int:

@@ -39,7 +39,17 @@ def commands_module(monkeypatch):
 
 def test_the_commands_that_there_are():
     offline = {"backup", "repair", "restore", "verify"}
-    assert set(installed_commands()) == offline | {"delete", "demo", "feed", "get", "put", "serve", "status", "tail"}
+    assert set(installed_commands()) == offline | {
+        "delete",
+        "demo",
+        "explain-resume",
+        "feed",
+        "get",
+        "put",
+        "serve",
+        "status",
+        "tail",
+    }
 
 
 @pytest.mark.parametrize("name", sorted(installed_commands()))

@@ -11,6 +11,7 @@ import pytest
 
 from tailrace.cli.tail import json_lines, plain_lines
 from tailrace.events import Rollback
+from tailrace.times import to_text
 
 SECONDS_MAX = 30
 
@@ -107,6 +108,51 @@ def test_now_leaves_out_what_was_there(start, made_feed, write, served_url):
     assert line.endswith(b"\tnew\n")
 
 
+def test_since_a_time(start, made_feed, write):
+    write((b"k", b"old"))
+    with start("tail", made_feed, "--json") as process:
+        [line] = lines(process, 1)
+        end(process)
+    after_us = json.loads(line)["timestamp"] + 1
+    write((b"k", b"new"))
+    with start("tail", made_feed, "--since", to_text(after_us)) as process:
+        assert lines(process, 1)[0].endswith(b"\tnew\n")
+        end(process)
+    with start("tail", made_feed, "--since", "-1h") as process:
+        assert [line.split(b"\t")[-1] for line in lines(process, 2)] == [b"old\n", b"new\n"]
+        end(process)
+
+
+def test_it_ends_by_itself(start, made_feed, write):
+    write((b"k", b"1"), (b"k", b"2"))
+    for place in ("now", "-0s"):
+        with start("tail", made_feed, "--json", "--until", place) as process:
+            out, err = process.communicate(timeout=SECONDS_MAX)
+        rows = [json.loads(line) for line in out.splitlines()]
+        assert (process.returncode, [row["value"] for row in rows]) == (0, ["1", "2"])
+        assert err.startswith(b"tailrace: to go on from here: --since trp1.")
+    between = to_text(rows[1]["timestamp"])
+    with start("tail", made_feed, "--until", between) as process:
+        out, err = process.communicate(timeout=SECONDS_MAX)
+    assert out.endswith(b"\tput\tk\t1\n")
+    with start("tail", made_feed, "--until", "now", "--since", err.split()[-1].decode()) as process:
+        assert process.communicate(timeout=SECONDS_MAX)[0].endswith(b"\tput\tk\t2\n")
+
+
+@pytest.mark.parametrize(
+    ("places", "says"),
+    [
+        (("--until", "beginning"), "--until: 'beginning' is no positions string"),
+        (("--until", "2026-11-21"), "--until: '2026-11-21' has no time zone"),
+        (("--since", "-1m", "--until", "-2m"), "is before --since"),
+    ],
+)
+def test_until_something_that_is_no_end(call, made_feed, places, says):
+    done = call("tail", made_feed, *places)
+    assert (done.code, done.out) == (2, b"")
+    assert says in done.err
+
+
 def end_when_open(process, start, feed):
     """Ends a tail once its stream is open, which the node's status tells."""
     while True:
@@ -153,6 +199,8 @@ def test_a_feed_that_is_dropped_ends_it(start, call, made_feed, write):
         ("yesterday", "is no positions string"),
         ("@/no/such/file", "--since: /no/such/file: No such file or directory"),
         ("", "is no positions string"),
+        ("2026-11-21T10:00:00", "no time zone: add Z"),
+        ("-15", "is no time: write 2026-11-21T10:00:00Z, or -15m"),
     ],
 )
 def test_since_something_that_is_no_place(call, made_feed, since, says):

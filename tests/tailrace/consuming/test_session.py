@@ -451,11 +451,60 @@ def test_every_end_but_the_final_ones_is_followed_by_a_request(reason):
     first_id = made.id()
     assert made.sent() == [], "not at once"
     (status,) = made.session.status()
-    assert (status.state, status.reason) == ("waiting", f"{reason.value}: because")
+    assert (status.state, status.reason, status.last_end) == ("waiting", f"{reason.value}: because", reason)
     assert status.next_retry == made.session.next_retry > made.now
     made.now = made.session.next_retry
     assert made.sent() == ["STREAM_REQUEST"]
     assert made.id() != first_id
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_history_that_changes_is_asked_about_before_anything_of_it_is_taken(inside):
+    """As a replica ends its streams when its partition was rolled back; a single node never does."""
+    made = talk()
+    made.snapshot(0, 3)
+    made.start(3, 9)
+    if inside:
+        made.block(4, 2)
+    made.events()
+    made.stream_end(EndReason.HISTORY_CHANGED)
+    assert made.events() == []
+    made.now += 1
+    assert made.sent() == ["STREAM_REQUEST"]
+    request = made.requests[0][1]
+    assert (request.log, request.seq, request.snapshot_last) == (LOG_U, 5 if inside else 3, 5 if inside else 3)
+    if not inside:
+        made.agree(log=LOG_V, high_seq=5)
+        assert made.events() == []
+        assert made.session.positions[0] == Position.at(LOG_U, 3), "the new log is stored with the next position"
+        made.start(3, 5, branch=V)
+        made.events()
+        assert made.session.positions[0].log == LOG_V
+        return
+    made.hear(RollBack(0, 3, LOG_V.__class__([(V, 2, 3), (U, 1, 0)]), "forked").encode(made.id()))
+    assert made.events() == [Rollback(0, 3, (b"k4", b"k5"))]
+
+
+def test_a_snapshot_of_another_history_ends_the_stream_by_that_name():
+    made = talk()
+    made.start(0, 3, branch=V)
+    made.events()
+    (status,) = made.session.status()
+    assert status.last_end is EndReason.HISTORY_CHANGED
+    assert made.sent() == ["STREAM_CLOSE"]
+
+
+def test_a_partition_that_moves_is_asked_for_until_it_is_there_again():
+    made = talk(high_seqs=(0, 0))
+    for _ in range(3):
+        made.stream_end(EndReason.NOT_MY_PARTITION, 1)
+        made.events()
+        assert [status.state for status in made.session.status()] == ["open", "waiting"]
+        made.now = made.session.next_retry
+        assert made.sent() == ["STREAM_REQUEST"]
+    made.agree(1)
+    assert made.events() == []
+    assert [status.last_end for status in made.session.status()] == [None, EndReason.NOT_MY_PARTITION]
 
 
 def test_tries_are_further_and_further_apart():

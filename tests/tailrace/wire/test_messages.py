@@ -89,6 +89,31 @@ def test_a_stream_of_everything_names_no_filter():
     assert StreamRequest.decode(body_of(request.encode(1))) == request
 
 
+def test_a_stream_since_a_time_has_no_seq_either():
+    request = STREAM_REQUEST._replace(seq=None, snapshot_first=0, snapshot_last=0, since_us=17)
+    assert StreamRequest.decode(body_of(request.encode(1))) == request
+    with pytest.raises(ProtocolError, match="'since_us' is for a request without a seq"):
+        StreamRequest.decode(body_of(STREAM_REQUEST._replace(since_us=17).encode(1)))
+    for number in (-1, SEQ_MAX + 1, 1.0):
+        with pytest.raises(ProtocolError, match="field 'since_us'"):
+            StreamRequest.decode(rewritten(request.encode(1), since_us=number))
+
+
+def test_a_stream_until_a_time():
+    request = STREAM_REQUEST._replace(until_us=17)
+    assert StreamRequest.decode(body_of(request.encode(1))) == request
+    with pytest.raises(ProtocolError, match="field 'until_us'"):
+        StreamRequest.decode(rewritten(request.encode(1), until_us="17"))
+
+
+def test_a_stream_that_begins_inside_a_run():
+    answer = STREAM_OK._replace(snapshot=(110, 130))
+    assert StreamOk.decode(body_of(answer.encode(1))) == answer
+    for bounds in ((121, 130), (110, 119)):
+        with pytest.raises(ProtocolError, match="lies outside of its snapshot"):
+            StreamOk.decode(body_of(STREAM_OK._replace(snapshot=bounds).encode(1)))
+
+
 def test_what_a_hello_may_leave_out():
     assert Hello.decode(memoryview(b'{"versions": [1]}')) == Hello()
 

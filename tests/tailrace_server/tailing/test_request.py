@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from datetime import UTC, datetime
 from urllib.parse import quote
 
 import pytest
@@ -35,6 +36,19 @@ def test_where_to_begin(since):
 
 def test_positions_in_the_url():
     assert parse_target(f"/feeds/orders?since={POSITIONS}").since == POSITIONS
+
+
+@pytest.mark.parametrize("since", ["2026-11-21T10:00:00Z", "2026-11-21T11:00:00+01:00", "2026-11-21T11:00:00%2B01:00"])
+def test_a_time_in_the_url(since):
+    moment = datetime(2026, 11, 21, 10, tzinfo=UTC)
+    assert parse_target(f"/feeds/orders?since={since}").since == moment
+    assert parse_first_message(json.dumps({"since": "2026-11-21T10:00:00Z"})) == moment
+
+
+@pytest.mark.parametrize("since", ["2026-11-21T10:00:00", "-15", "1"])
+def test_times_that_are_none(since):
+    with pytest.raises(BadRequest, match=r"since: .* (no time|no time zone)"):
+        parse_target(f"/feeds/a?since={since}")
 
 
 @given(st.binary())

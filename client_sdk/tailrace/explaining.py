@@ -1,0 +1,206 @@
+"""What would happen to a consumer that resumed with stored positions now, and why. Pure, for `Feed.explain_resume`.
+
+The node answers as it would answer the request for a stream (EXPLAIN_RESUME), the consumer's side decides as it would
+with that answer (`consuming.resume.decide`), and this puts both into words. Positions alone have no ring of recent
+keys.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NamedTuple
+
+from tailrace.consuming.resume import Decision, Move, Record, bare_floor, bounds, decide
+from tailrace.errors import ProtocolError
+from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, ResumeReason, common_seq
+from tailrace.model import EndReason, Level
+from tailrace.position import Position
+from tailrace.ring import Ring
+from tailrace.wire.messages import ResumeAnswer, RollBack, StreamEnd, StreamRequest
+
+
+class Outcome(enum.Enum):
+    """What becomes of a consumer. The value is for people and for JSON."""
+
+    GOES_ON = "goes on"  # where it stands
+    STARTS_OVER = "starts over"  # from the beginning; a ring would spare it that, where the explanation says so
+    WAITS = "waits"  # asks again until the node, or another one, can serve it
+    ENDS = "ends"  # with an error, for good
+
+
+class Explanation(NamedTuple):
+    """What would happen in one partition.
+
+    ``seq`` is where the positions stand, ``resumes_at`` where the stream would begin (None: there is none);
+    ``goes_back_to`` is the seq that the node says to go back to, or None. ``behind`` is how many seqs the node shows
+    above ``resumes_at``, at the level that was asked for. ``reason`` is a `ResumeReason` or an `EndReason` by value,
+    "unfinished_rollback" or "ahead". ``message`` says it in a sentence or two. The rest is what it was decided by: the
+    newest branch (16 bytes), its term and its base on both sides, and the node's seqs.
+    """
+
+    partition: int
+    outcome: Outcome
+    reason: str
+    seq: int
+    goes_back_to: int | None
+    resumes_at: int | None
+    behind: int | None
+    message: str
+    branch: bytes
+    term: int
+    node_branch: bytes
+    node_term: int
+    node_base: int
+    high_seq: int
+    purge_seq: int
+    trim_seq: int
+
+    def to_json(self) -> dict[str, Any]:
+        """An object for JSON: branches in hexadecimal."""
+        return {
+            **self._asdict(),
+            "outcome": self.outcome.value,
+            "branch": self.branch.hex(),
+            "node_branch": self.node_branch.hex(),
+        }
+
+
+def request_of(feed_id: bytes, partition: int, position: Position, level: Level) -> StreamRequest:
+    """What a consumer would ask with that resumed at ``position`` and nothing else."""
+    seq, first, last = bounds(_record(position))
+    return StreamRequest(feed_id, partition, position.log, seq, first, last, position.purge_seq, None, level)
+
+
+def explain(partition: int, position: Position, answer: ResumeAnswer) -> Explanation:
+    """What a consumer at ``position`` does with ``answer``. ProtocolError for one that fits no request."""
+    record, decided = _record(position), answer.answer
+    log = answer.log
+    if isinstance(decided, StreamEnd):
+        outcome = Outcome.ENDS if decided.reason in _FINAL else Outcome.WAITS
+        goes_back_to = resumes_at = None
+        reason, message = decided.reason.value, _of_end(decided, position)
+    else:
+        decision = decide(record, decided)
+        goes_back_to, resumes_at = _seqs(position, decision)
+        outcome = Outcome.GOES_ON if decision.move is Move.STREAM else Outcome.STARTS_OVER
+        if isinstance(decided, RollBack):
+            reason, message = decided.why, _of_rollback(decided, position, answer)
+        else:
+            reason, message = _of_ok(position, record, decision, answer)
+        if outcome is Outcome.STARTS_OVER:
+            message += _effect(goes_back_to or 0)
+    return Explanation(
+        partition,
+        outcome,
+        reason,
+        position.seq,
+        goes_back_to,
+        resumes_at,
+        None if resumes_at is None else max(answer.visible_seq - resumes_at, 0),
+        message,
+        position.log.branch,
+        position.log.term,
+        log.branch,
+        log.term,
+        log[0].base if log else 0,
+        answer.high_seq,
+        answer.purge_seq,
+        answer.trim_seq,
+    )
+
+
+_FINAL = {EndReason.TRIMMED, EndReason.FORBIDDEN, EndReason.FEED_DROPPED}
+
+
+def _record(position: Position) -> Record:
+    return Record.of(position, Ring(0, 0, bare_floor(position)))
+
+
+def _seqs(position: Position, decision: Decision) -> tuple[int | None, int]:
+    if decision.seq > position.seq:
+        raise ProtocolError(f"the node answers with seq {decision.seq}, above where the positions stand")
+    if decision.move is Move.STREAM:
+        return None, decision.seq
+    return decision.seq, 0
+
+
+def _of_ok(position: Position, record: Record, decision: Decision, answer: ResumeAnswer) -> tuple[str, str]:
+    seq, last = position.seq, position.snapshot_last
+    if decision.move is Move.STREAM:
+        if seq == 0:
+            return ResumeReason.NOTHING_STORED.value, "It has nothing of this partition, and begins at the beginning."
+        inside = f", in the middle of a snapshot up to seq {last}" if last > seq else ""
+        return ResumeReason.STANDS.value, (
+            f"All that it has is in the node's history ({_branch(position.log)}): it goes on above seq {seq}{inside}."
+        )
+    if last == SNAPSHOT_LAST_UNKNOWN:
+        return "unfinished_rollback", (
+            f"It was in the middle of a rollback to seq {seq}: what it had above has to be read again first."
+        )
+    _, _, promised = bounds(record)
+    upper = common_seq(position.log, promised, answer.log, answer.high_seq)
+    return "ahead", (
+        f"It has been given rows up to seq {max(last, promised)}, and its history and the node's agree up to seq "
+        f"{upper or 0} only ({_branch(answer.log)}): what it has above may be gone."
+    )
+
+
+def _of_rollback(rollback: RollBack, position: Position, answer: ResumeAnswer) -> str:
+    seq, first, last = position.seq, position.snapshot_first, position.snapshot_last
+    theirs = _branch(answer.log)
+    match rollback.why:
+        case ResumeReason.NO_COMMON_BRANCH.value:
+            return (
+                f"The node's history knows none of its {len(position.log)} branches, whose newest is "
+                f"{_branch(position.log)}: the node's is {theirs}. Its data is of another origin, or the node was "
+                "started after unclean stops more often than it remembers."
+            )
+        case ResumeReason.HALF_SNAPSHOT.value:
+            return (
+                f"It has read a snapshot from seq {first} to {last} only up to seq {seq}, and the node's history has "
+                f"not got all of that ({theirs}): half a snapshot is no state to go on from, so it goes back to its "
+                f"start, seq {first}."
+            )
+        case ResumeReason.FORKED.value:
+            return (
+                f"It stands at seq {seq} of {_branch(position.log)}, and both histories agree up to seq {rollback.seq} "
+                f"only: the node's went on from there otherwise ({theirs}), and has lost what it had above."
+            )
+        case ResumeReason.PURGED.value:
+            return (
+                f"Deletions have been purged up to seq {answer.purge_seq}, and it would go on below that: some that it "
+                "has not seen may be among them."
+            )
+    return f"The node says to go back to seq {rollback.seq} ({rollback.why})."
+
+
+def _effect(goes_back_to: int) -> str:
+    if not goes_back_to:
+        return " It forgets the partition, and reads it from the beginning."
+    return (
+        f" It has to go back to seq {goes_back_to}. With positions alone nobody knows which keys it was given above, "
+        "so it forgets the partition, and reads it from the beginning; a consumer or an index that still has these "
+        "keys (its ring) reads only them again."
+    )
+
+
+def _of_end(end: StreamEnd, position: Position) -> str:
+    match end.reason:
+        case EndReason.BEHIND:
+            return (
+                f"The node is at term {end.term}, and it has seen term {position.log.term}: this node knows less than "
+                "it does, as one does that was put back from an older copy. It asks again until a node knows as much, "
+                "and never goes back for this one."
+            )
+        case EndReason.TRIMMED:
+            return (
+                f"It stands at seq {position.seq}, and {end.message}: what lies between is gone. It ends with "
+                'DataGone; begin anew, since "beginning" or a time.'
+            )
+        case reason if reason in _FINAL:
+            return f"It ends: {end.message}."
+    return f"It asks again: {end.message}."
+
+
+def _branch(log: FailoverLog) -> str:
+    return f"branch {log.branch.hex()[:8]} of term {log.term}, from seq {log[0].base if log else 0} on"

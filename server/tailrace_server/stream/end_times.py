@@ -1,0 +1,47 @@
+"""Ends the streams of one connection whose time has come by the node's wall clock, quiet ones too.
+
+Nothing is done before the earliest of these times, and there is one task at most, however many streams there are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:
+    from tailrace_server.connection import Connection
+
+
+class EndTimes:
+    """The times at which streams of ``connection`` end."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._changed = trio.Event()
+        self._runs = False
+
+    def look(self) -> None:
+        """A stream that ends at a time was opened, or the wall clock may have been set."""
+        if self._connection.rounds.next_until_us is None:
+            return
+        self._changed.set()
+        if not self._runs:
+            self._runs = True
+            self._connection.nursery.start_soon(self._run)
+
+    async def _run(self) -> None:
+        connection = self._connection
+        node, rounds = connection.node, connection.rounds
+        while (until_us := rounds.next_until_us) is not None:
+            wall_us = node.clock.wall_us()
+            if until_us > wall_us:
+                self._changed = trio.Event()
+                with trio.move_on_after((until_us - wall_us) / 1e6):
+                    await self._changed.wait()
+            elif rounds.time_passed(wall_us):
+                # What they still have to show may not be durable yet.
+                node.committer.hurry()
+                connection.has_news()
+                node.turn_ended()
+        self._runs = False

@@ -1,0 +1,108 @@
+"""Where a stream begins that is asked for since a time. Pure, but for `find_in`, which reads blocks of one segment.
+
+Timestamps never fall within a partition, so there is one seq such that all above it are stamped at the time or later,
+and nothing below it is:
+
+    segments                  [1 .. 40]       [41 .. 90]          tree [91][92 .. 99]
+    stamped                   8:00 to 9:00    9:10 to 9:50             9:50  10:00
+    since 9:20                                   ^ bisected, a block a step, in a thread
+    since 9:55                                                            ^ by the blocks' headers
+
+In a run the stream begins in the middle, and its consumer is told the run's bounds, as one that has resumed there. It
+has nothing from below, so that what was superseded there is missing does not matter to it; and where its run is rolled
+back, it goes back to the run's start.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tailrace.errors import DataGone
+from tailrace.failover import SEQ_MAX
+from tailrace.times import to_text
+from tailrace_server.partition import Partition
+from tailrace_server.segment import Segment
+
+
+class Start(NamedTuple):
+    """A stream begins at ``seq``, within (``snapshot_first``, ``snapshot_last``]; all three are equal between runs.
+
+    ``known_seq`` is the last row that is there and was stamped before: what is missing above it may have been stamped
+    later.
+    """
+
+    seq: int
+    snapshot_first: int
+    snapshot_last: int
+    known_seq: int
+
+    @classmethod
+    def at(cls, seq: int, known_seq: int) -> Start:
+        """Between runs."""
+        return cls(seq, seq, seq, known_seq)
+
+
+class Bounds(NamedTuple):
+    """What was dropped for its age is known to have been stamped before these (microseconds since 1970 UTC)."""
+
+    purged_before_us: int = SEQ_MAX + 1
+    trimmed_before_us: int = SEQ_MAX + 1
+
+
+def find(partition: Partition, since_us: int) -> Start | Segment:
+    """Where a stream since ``since_us`` begins, or the segment that has to be asked by `find_in`."""
+    if since_us > partition.last_timestamp:
+        return Start.at(partition.high_seq, partition.high_seq)
+    seq = partition.tree.seq_before(since_us)
+    if seq > partition.flushed_seq:
+        return Start.at(seq, seq)
+    known_seq = 0
+    for segment in partition.chain.segments:
+        identity = segment.identity
+        if not identity.rows:
+            continue
+        if identity.oldest_timestamp >= since_us:
+            return Start.at(identity.after_seq, known_seq)
+        if identity.newest_timestamp >= since_us:
+            return segment
+        known_seq = segment.last_row_seq
+    return Start.at(partition.flushed_seq, known_seq)
+
+
+def find_in(segment: Segment, since_us: int) -> Start:
+    """Where a stream begins in a segment some of whose rows are older than ``since_us``, and some are not.
+
+    Reads about as many blocks as the number of all has binary digits, one at a time. SegmentDamaged.
+    """
+    low, high = 0, segment.blocks - 1  # the last one ends with the newest row
+    while low < high:
+        middle = (low + high) // 2
+        if segment.read_block(middle).header.timestamp < since_us:
+            low = middle + 1
+        else:
+            high = middle
+    columns = segment.read_block(low).open_columns()
+    row = columns.row_stamped(since_us)
+    identity = segment.identity
+    seq = columns.seqs()[row - 1] if row else int(segment.last_seqs[low - 1]) if low else identity.after_seq
+    if identity.deduplicated and seq > identity.after_seq:
+        return Start(seq, identity.after_seq, identity.last_seq, seq)
+    return Start.at(seq, seq)
+
+
+def check_kept(partition: Partition, start: Start, since_us: int, bounds: Bounds) -> None:
+    """DataGone where a mutation that was stamped at ``since_us`` or later may have been purged or trimmed."""
+    if start.known_seq < partition.trim_seq and since_us < bounds.trimmed_before_us:
+        first_seq = partition.trim_seq + 1
+        raise DataGone(
+            f"partition {partition.id} has been trimmed up to seq {partition.trim_seq}, and what was stamped since "
+            f'{to_text(since_us)} may be among that: ask for a later time, or since "beginning" for all that is kept',
+            first_seq=first_seq,
+        )
+    if start.known_seq < partition.purge_seq and since_us < bounds.purged_before_us:
+        raise DataGone(
+            f"deletions of partition {partition.id} have been purged up to seq {partition.purge_seq}, and some of "
+            f'those since {to_text(since_us)} may be among them: ask for a later time, or since "beginning" for the '
+            "whole present state",
+            first_seq=partition.purge_seq + 1,
+        )
