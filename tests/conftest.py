@@ -79,8 +79,11 @@ class RunningNode:
         os.remove(os.path.join(self.config.data, "CLEAN"))
 
     def copy_data(self, target):
-        """What a crash at this moment would leave, where everything written has come to the disk."""
-        shutil.copytree(self.config.data, target)
+        """What a crash at this moment would leave, where everything written has come to the disk.
+
+        Without a file that is about to be renamed: it may be gone between being listed and being copied.
+        """
+        shutil.copytree(self.config.data, target, ignore=shutil.ignore_patterns("UPTIME.new"))
 
     def put_back(self, source):
         """Makes the data of a stopped node what ``copy_data`` took: whatever came after it is lost."""

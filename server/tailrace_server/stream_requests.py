@@ -16,7 +16,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.partition import Partition
 from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.stream.resume import answer_of, begin_stream
-from tailrace_server.stream.since import Bounds, Start, check_kept, find, find_in
+from tailrace_server.stream.since import Bounds, Start, checked, find, find_in
 from tailrace_server.upkeep.uptime import JUMP_US_MAX
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _begin(
     node, rounds = connection.node, connection.rounds
     if start is not None:
         assert request.since_us is not None, "only a time has to be looked for"
-        check_kept(partition, start, request.since_us, _bounds(node, partition))
+        start = checked(partition, start, request.since_us, _bounds(node, partition))
     answer, stream = begin_stream(id, request, partition, node.pins, node.filtered, start)
     connection.answer(answer.encode(id))
     if stream is None:

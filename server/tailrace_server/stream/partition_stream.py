@@ -73,6 +73,7 @@ class PartitionStream:
         self.promised_seq = promised_seq
         self.end_seq = end_seq if end_seq is None else max(end_seq, promised_seq)
         self.until_us = until_us
+        self.awaits_time = until_us is not None  # the time is still to come
         self.is_past_time = False  # a row was sent that was stamped too late
         self.snapshot_after = after_seq
         self.snapshot_last = after_seq
@@ -109,6 +110,7 @@ class PartitionStream:
 
     def time_passed(self) -> None:
         """``until_us`` has come: what is taken from now on is not wanted."""
+        self.awaits_time = False
         last_seq = max(self.partition.high_seq, self.promised_seq)
         self.end_seq = last_seq if self.end_seq is None else min(self.end_seq, last_seq)
 

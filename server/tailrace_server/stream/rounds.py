@@ -110,7 +110,7 @@ class Rounds:
         self._notifiers[stream.id] = news
         stream.partition.watch(stream.level, news)
         news()
-        if stream.until_us is not None and stream.end_seq is None:
+        if stream.awaits_time:
             self._timed.add(stream)
         if stream.at_end:
             self._end(stream, EndReason.END_REACHED, "the end that was asked for is reached")
@@ -156,8 +156,8 @@ class Rounds:
         stream.partition.unwatch(stream.level, self._notifiers.pop(stream.id))
         stream.partition.off_flush(self._moved.pop(stream.id))
         self._turns.discard(stream)
-        if stream.until_us is not None:
-            self._timed.discard(stream)
+        if stream.awaits_time:
+            self._timed.remove(stream)
         self._to_load.pop(stream, None)
         self._loads.discard(stream)
         self._held.pop(stream, None)

@@ -90,14 +90,16 @@ def find_in(segment: Segment, since_us: int) -> Start:
     return Start.at(seq, seq)
 
 
-def check_kept(partition: Partition, start: Start, since_us: int, bounds: Bounds) -> None:
-    """DataGone where a mutation that was stamped at ``since_us`` or later may have been purged or trimmed."""
+def checked(partition: Partition, start: Start, since_us: int, bounds: Bounds) -> Start:
+    """``start``, or behind what was purged or trimmed, where that is known to be older.
+
+    DataGone where a mutation that was stamped at ``since_us`` or later may have been purged or trimmed.
+    """
     if start.known_seq < partition.trim_seq and since_us < bounds.trimmed_before_us:
-        first_seq = partition.trim_seq + 1
         raise DataGone(
             f"partition {partition.id} has been trimmed up to seq {partition.trim_seq}, and what was stamped since "
             f'{to_text(since_us)} may be among that: ask for a later time, or since "beginning" for all that is kept',
-            first_seq=first_seq,
+            first_seq=partition.trim_seq + 1,
         )
     if start.known_seq < partition.purge_seq and since_us < bounds.purged_before_us:
         raise DataGone(
@@ -106,3 +108,10 @@ def check_kept(partition: Partition, start: Start, since_us: int, bounds: Bounds
             "whole present state",
             first_seq=partition.purge_seq + 1,
         )
+    gone_seq = max(partition.trim_seq, partition.purge_seq)
+    if start.seq >= gone_seq:
+        return start
+    # What is gone is older, so everything up to there is: whoever began below would be told that it lacks that.
+    if gone_seq < start.snapshot_last:
+        return start._replace(seq=gone_seq)
+    return Start.at(gone_seq, start.known_seq)

@@ -11,7 +11,7 @@ from tailrace_server.chain import Chain, LostSegment
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.rounds import Rounds
-from tailrace_server.stream.since import Bounds, Start, check_kept, find, find_in
+from tailrace_server.stream.since import Bounds, Start, checked, find, find_in
 
 
 class StampedPartition(StoredPartition):
@@ -44,8 +44,7 @@ class StampedPartition(StoredPartition):
         """Where a stream begins. DataGone."""
         found = find(self, since_us)
         start = found if isinstance(found, Start) else find_in(found, since_us)
-        check_kept(self, start, since_us, bounds or Bounds())
-        return start
+        return checked(self, start, since_us, bounds or Bounds())
 
 
 _row = st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.sampled_from([b"v", None]))
@@ -82,6 +81,16 @@ def test_everything_stamped_since_comes_or_it_is_said_that_it_is_gone(steps, his
     missing = [seq for seq in partition.purged() if partition.stamps[seq - 1] >= since_us]
     missing += [seq for seq in range(1, partition.trim_seq + 1) if partition.stamps[seq - 1] >= since_us]
     older = [seq for seq, timestamp in present if timestamp < since_us]
+    if not missing:
+        # Where all that is known is known, it is never said for nothing, nor by the stream itself afterwards.
+        dropped = [partition.stamps[seq - 1] + 1 for seq in (partition.purge_seq, partition.trim_seq) if seq]
+        bound = max(dropped, default=0)
+        if since_us >= bound:
+            start = partition.begin(since_us, Bounds(bound, bound))
+            assert all(seq > start.seq for seq in stamped)
+            stream = PartitionStream(1, partition, Level.DISK, start.seq, None, 0, pins=partition.pins)
+            assert not stream.is_purged
+            assert not stream.is_trimmed
     try:
         start = partition.begin(since_us)
     except DataGone:
@@ -155,6 +164,20 @@ def test_deletions_that_are_known_to_be_older_do_not_matter():
     assert partition.begin(40, Bounds(purged_before_us=30)) == Start.at(1, 0)
     with pytest.raises(DataGone):
         partition.begin(29, Bounds(purged_before_us=30))
+
+
+def test_where_deletions_are_known_to_be_older_it_begins_behind_them():
+    """It would be told to begin anew otherwise, as one that has not seen them."""
+    partition = StampedPartition()
+    partition.write_at(10, (b"k", b"v"), (b"l", None), (b"m", None))
+    partition.write_at(50, (b"n", b"v"), (b"n", b"w"))
+    partition.sync()
+    partition.flush()
+    partition.fold(purge_before_us=10)
+    assert (partition.purge_seq, [seq for seq, _ in partition.present()]) == (3, [1, 5])
+    assert partition.begin(40, Bounds(purged_before_us=30)) == Start(3, 0, 5, 1)
+    stream = PartitionStream(1, partition, Level.DISK, 3, None, 5, pins=partition.pins)
+    assert not stream.is_purged
 
 
 def test_a_deletion_that_was_the_last_row_of_its_segment():
