@@ -46,8 +46,9 @@ class _Found:
 
 async def fan_out(folder: Path, log: Path, rows: int, repeats: int) -> list[Line]:
     """Every figure, as medians of ``repeats`` rounds over all sizes."""
-    value = os.urandom(_VALUE_BYTES)
-    puts = [tailrace.Put(_KEY % number, value[number % 50 :] + value[: number % 50]) for number in range(rows)]
+    random = os.urandom(_VALUE_BYTES * rows)
+    values = [random[at : at + _VALUE_BYTES] for at in range(0, len(random), _VALUE_BYTES)]
+    puts = [tailrace.Put(_KEY % number, value) for number, value in enumerate(values)]
     ingest: list[float] = []
     live = {count: _Found() for count in CONSUMERS}
     later = {count: _Found() for count in CONSUMERS}
