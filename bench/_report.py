@@ -32,7 +32,7 @@ def show(lines: list[Line], title: str) -> None:
     for column in ("what", "found", "", "target", ""):
         table.add_column(column, justify="right" if column in ("found", "target") else "left")
     for line in lines:
-        bound = f">= {line.least:,g}" if line.least is not None else f"<= {line.most:,g}" if line.most else "as found"
+        bound = _bound(line)
         said = "" if bound == "as found" else "met" if line.is_met else "missed"
         table.add_row(line.what, number(line.value), line.unit, bound, said)
     Console(width=140).print(table)
@@ -41,6 +41,14 @@ def show(lines: list[Line], title: str) -> None:
 def number(value: float) -> str:
     """With as many digits as say something."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.3g}"
+
+
+def _bound(line: Line) -> str:
+    """The target, for people."""
+    if line.least is None and line.most is None:
+        return "as found"
+    sign, value = (">=", line.least) if line.least is not None else ("<=", line.most)
+    return f"{sign} {value:,g}" if value >= 1 else f"{sign} {value:.3g}"
 
 
 def p50(values: Sequence[float]) -> float:

@@ -143,9 +143,11 @@ async def at_rest(client: tailrace.Client, server: Server, seconds: float = 3.0)
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """Processor time of a process so far, to 10 ms."""
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+    """Processor time of a process so far, of all its threads; 0 where it is gone."""
+    # The clock of another process, as clock_getcpuclockid(3) of Linux makes its number: /proc counts in 10 ms.
+    with contextlib.suppress(OSError):
+        return time.clock_gettime((~pid << 3) | 2)
+    return 0.0
 
 
 class Stolen:

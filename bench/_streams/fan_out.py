@@ -20,9 +20,11 @@ from _streams.processes import Helper, helper
 
 CONSUMERS = (1, 8, 64)
 PARTITIONS = 16
+# Of so many consumers after each other where they are fewer at a time: one is done within 40 ms.
+CATCH_UPS = 8
 BATCH_ROWS = 1_000
 _KEY, _VALUE_BYTES = b"key-%012d", 100
-# CPU time of a row may be so much more with more consumers: it is told to 10 ms, and the machine is shared.
+# The processor time of a row may be so much more with more consumers: the machine is shared.
 _LEVEL = 1.1
 
 
@@ -44,8 +46,9 @@ class _Found:
 
 async def fan_out(folder: Path, log: Path, rows: int, repeats: int) -> list[Line]:
     """Every figure, as medians of ``repeats`` rounds over all sizes."""
-    value = os.urandom(_VALUE_BYTES)
-    puts = [tailrace.Put(_KEY % number, value[number % 50 :] + value[: number % 50]) for number in range(rows)]
+    random = os.urandom(_VALUE_BYTES * rows)
+    values = [random[at : at + _VALUE_BYTES] for at in range(0, len(random), _VALUE_BYTES)]
+    puts = [tailrace.Put(_KEY % number, value) for number, value in enumerate(values)]
     ingest: list[float] = []
     live = {count: _Found() for count in CONSUMERS}
     later = {count: _Found() for count in CONSUMERS}
@@ -56,7 +59,8 @@ async def fan_out(folder: Path, log: Path, rows: int, repeats: int) -> list[Line
                 for count in CONSUMERS:
                     name = f"feed-{number}-{count}"
                     await _live(client, server, name, puts, count, live[count])
-                    _catch_up(server, name, rows, count, later[count])
+                    for _ in range(max(CATCH_UPS // count, 1)):
+                        _catch_up(server, name, rows, count, later[count])
                     await client.drop_feed(name)
         server.stop()
     return [
@@ -72,15 +76,15 @@ def _lines(what: str, found: dict[int, _Found]) -> list[Line]:
     for count, one in found.items():
         rate, cpu = median(one.rate), median(one.cpu_us)
         lines += [
-            Line(f"{what}, {count} consumers: delivered", rate, "rows/s"),
+            Line(f"{what}, consumers: {count}; delivered", rate, "rows/s"),
             Line(
-                f"{what}, {count} consumers: processor time of the node a delivered row",
+                f"{what}, consumers: {count}; processor time of the node a delivered row",
                 cpu,
                 "µs",
                 most=None if count == CONSUMERS[0] else least * _LEVEL,
             ),
-            Line(f"{what}, {count} consumers: of one processor, the node", median(one.node_share)),
-            Line(f"{what}, {count} consumers: of one processor, all consumers", median(one.consumers_share)),
+            Line(f"{what}, consumers: {count}; of one processor, the node", median(one.node_share)),
+            Line(f"{what}, consumers: {count}; of one processor, all consumers", median(one.consumers_share)),
         ]
     return lines
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
@@ -50,6 +51,10 @@ FINAL: dict[EndReason, Callable[[str], TailraceError]] = {
     EndReason.FORBIDDEN: Forbidden,
     EndReason.FEED_DROPPED: UnknownFeed,
 }
+
+# Asked of all partitions for each barrier, so without a step of Python for each.
+_OPEN = frozenset((State.OPEN, State.IN_SNAPSHOT, State.ENDED))
+_state = attrgetter("state")
 
 _new = tuple.__new__  # a NamedTuple's own constructor takes twice as long
 
@@ -177,9 +182,7 @@ class PartitionStreams:
     @property
     def open(self) -> bool:
         """Every partition has an open stream, or has reached its end."""
-        return bool(self._partitions) and all(
-            p.state in (State.OPEN, State.IN_SNAPSHOT, State.ENDED) for p in self._partitions.values()
-        )
+        return bool(self._partitions) and _OPEN.issuperset(map(_state, self._partitions.values()))
 
     @property
     def answered(self) -> bool:
