@@ -2,4 +2,5 @@
 
 SEEDS = range(210)
 QUICK = range(10)
+ROLLBACKS = 92
 BATCH = 20

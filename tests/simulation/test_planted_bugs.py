@@ -9,10 +9,11 @@ from .world import simulate
 
 # A seed that has found it, to begin with.
 FOUND_BY = {
-    "an acknowledgement before fsync": 14,
-    "`>` for `>=` at a base": 0,
-    "a barrier answered one round early": 3,
-    "a purge without raising the purge seq": 15,
+    "an acknowledgement before fsync": 7,
+    "`>` for `>=` at a base": 1,
+    "a barrier answered one round early": 12,
+    "a purge without raising the purge seq": 22,
+    "a ring dropped after a refetch": 92,
 }
 
 

@@ -163,6 +163,15 @@ class Truth:
         """What a barrier that is asked for now has to cover: (seq, forks so far) of each partition."""
         return {number: (truth.acknowledged, len(truth.forks)) for number, truth in self.partitions.items()}
 
+    def has_lost(self, positions):
+        """Whether whoever stands at ``positions`` has rows that a crash has taken, and has not heard of it."""
+        return any(
+            position.seq > entry.base
+            for number, position in positions.items()
+            for entry in self.history.branches[number].log
+            if all(entry.branch != known.branch for known in position.log)
+        )
+
     # Indexes
 
     def check_rows(self, mutations, *, may_be_lost):
@@ -179,19 +188,19 @@ class Truth:
             if not may_be_lost or not truth.was_lost(key, value, seq):
                 raise Violation(f"{partition}/{seq} was delivered as {key!r}: {value!r}, which it never was")
 
-    def check_covers(self, partition, floor, state, versions, what):
-        """An index holds of each key of ``partition`` its newest row up to ``floor``, or a later one."""
+    def check_covers(self, partition, floor, held, what):
+        """``held``, {key: (seq, value)}: of each key of ``partition`` its newest row up to ``floor``, or a later."""
         truth = self.partitions[partition]
         for key in truth.seqs:
             newest = truth.newest(key, floor)
-            version = versions.get(key)
-            if version is None:
+            seq, value = held.get(key, (None, None))
+            if seq is None:
                 if newest and truth.rows[newest - 1].value is not None and not truth.deleted_since(key, newest):
                     raise Violation(f"{what}: {key!r} of {partition}/{newest} is missing, at {floor}")
-            elif version.seq < newest:
-                raise Violation(f"{what}: {key!r} is that of {partition}/{version.seq}, not of {newest}, at {floor}")
-            elif version.seq <= len(truth.rows) and truth.rows[version.seq - 1][:2] != (key, state[key]):
-                raise Violation(f"{what}: {partition}/{version.seq} is held as {key!r}: {state[key]!r}")
+            elif seq < newest:
+                raise Violation(f"{what}: {key!r} is that of {partition}/{seq}, not of {newest}, at {floor}")
+            elif 0 < seq <= len(truth.rows) and truth.rows[seq - 1][:2] != (key, value):
+                raise Violation(f"{what}: {partition}/{seq} is held as {key!r}: {value!r}")
 
     def state(self):
         """Keys and values in the end."""
