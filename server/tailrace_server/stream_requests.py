@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.errors import NotDurable, Overloaded, ProtocolError, UnknownFeed
+from tailrace.errors import NotDurable, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import EndReason, Level
 from tailrace.wire.frames import Frame, encode_frame
 from tailrace.wire.messages import StreamEnd, StreamRequest, decode_cookie, decode_number
@@ -24,6 +24,11 @@ def on_stream_request(connection: Connection, frame: Frame) -> None:
     node, rounds = connection.node, connection.rounds
     if frame.id in rounds.streams:
         raise ProtocolError(f"STREAM_REQUEST: stream {frame.id} is open already")
+    if request.filter.unknown:
+        names = ", ".join(map(repr, request.filter.unknown))
+        raise TailraceError(
+            f"this node does not know the member {names} of a filter; it knows key_prefix and keys_only"
+        )
     refusal = _refusal(connection, request)
     if refusal is not None:
         connection.answer(refusal.encode(frame.id))
@@ -35,7 +40,7 @@ def on_stream_request(connection: Connection, frame: Frame) -> None:
     if len(rounds.streams) >= node.config.limits.streams_max:
         raise Overloaded(f"{len(rounds.streams)} streams are open on this connection; use another one")
     partition = node.feeds.of_id(request.feed_id).partitions[request.partition]
-    answer, stream = begin_stream(frame.id, request, partition, node.pins)
+    answer, stream = begin_stream(frame.id, request, partition, node.pins, node.filtered)
     connection.answer(answer.encode(frame.id))
     if stream is None:
         return

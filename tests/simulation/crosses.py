@@ -6,21 +6,25 @@
     compaction, purge, crash, quiet partition,  x barrier   between the question for a barrier and its return; quiet: a
     resume, rollback                                        partition without a row since this client's last one
     crash, rollback                             x rollback  between a rollback and the end of a snapshot after it
+    filter                                      x resume,   the client does not ask for everything
+                                                barrier
 
-Resumes are seen on the wire. (Filter x resume: there are no filters yet.)
+Resumes are seen on the wire.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 
+from tailrace.wire.filters import EVERYTHING
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import StreamRequest
 from tailrace.wire.opcodes import Opcode
 
 ALL = (
-    *(f"{what} x resume" for what in ("compaction", "purge", "crash", "quiet partition")),
+    *(f"{what} x resume" for what in ("compaction", "purge", "crash", "quiet partition", "filter")),
     *(f"{what} x barrier" for what in ("compaction", "purge", "crash", "quiet partition", "resume", "rollback")),
+    "filter x barrier",
     *(f"{what} x rollback" for what in ("crash", "rollback")),
 )
 # Ten seeds need not have them.
@@ -38,6 +42,7 @@ class Crosses:
         self._decoders = {}
         self._asked = {}  # (client, partition): when its stream was last asked for
         self._resumed = {}  # client: when it last asked for a stream again
+        self._filtered = set()  # clients that do not ask for everything
         self._barriers = {}  # client: when its last barrier came back
         self._rolling_back = {}  # (client, partition): when it went back, where no snapshot has ended since
         self._rolled_back = {}  # client: when it last went back
@@ -84,6 +89,8 @@ class Crosses:
 
     def _requested(self, client, request):
         partition, now = request.partition, self._now()
+        if request.filter != EVERYTHING:
+            self._filtered.add(client)
         last = self._asked.get((client, partition))
         self._asked[client, partition] = now
         if last is None or not request.seq:
@@ -99,6 +106,8 @@ class Crosses:
                 self._note(f"{what} x resume")
         if NEVER < self._appended[partition] < last:
             self._note("quiet partition x resume")
+        if client in self._filtered:
+            self._note("filter x resume")
 
     def barrier_begins(self):
         """What ``barrier_ends`` is to be given."""
@@ -119,4 +128,6 @@ class Crosses:
         last = self._barriers.get(client, begun)
         if any(NEVER < time < last for time in self._appended.values()):
             self._note("quiet partition x barrier")
+        if client in self._filtered:
+            self._note("filter x barrier")
         self._barriers[client] = self._now()

@@ -86,12 +86,16 @@ class ConsumingProcess(Process):
     """A program that consumes the feed and stores its rows together with a position, now and then, as one string.
 
     What it had in memory since then is lost when it is killed. What it does about a rollback, and how many keys are
-    remembered for it, is another thing each time that it is started.
+    remembered for it, is another thing each time that it is started. One that asks for less than everything asks for
+    barriers too.
     """
 
-    def __init__(self, world, name):
+    def __init__(self, world, name, *, key_prefix=b"", keys_only=False):
         super().__init__(world, name)
-        self._visibility = self.random.choice(("disk", "memory"))
+        self._prefix = key_prefix
+        self._keys_only = keys_only
+        # Of a row that was lost nobody can say what value it had, or what was left out before it.
+        self._visibility = "disk" if key_prefix else self.random.choice(("disk", "memory"))
         self._on_rollback = ""
         self._stored = None
         self._stored_rows = {}
@@ -109,6 +113,8 @@ class ConsumingProcess(Process):
             "on_rollback": self._on_rollback,
             "ring": self.random.choice(RINGS),
             "visibility": self._visibility,
+            "key_prefix": self._prefix,
+            "keys_only": self._keys_only,
         }
         started = False
         try:
@@ -134,6 +140,8 @@ class ConsumingProcess(Process):
     async def _consume(self, stream):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end, nursery)
+            if self._prefix:
+                nursery.start_soon(self._ask_for_barriers, stream)
             try:
                 async for event in stream:
                     self._handle(event, stream.latest_positions)
@@ -142,6 +150,19 @@ class ConsumingProcess(Process):
             except StreamEnded as error:
                 self._stop(error)
             nursery.cancel_scope.cancel()
+
+    async def _ask_for_barriers(self, stream):
+        """Barriers, and whether it has all that it asked for of what was acknowledged before."""
+        truth, report = self.world.truth, self.world.report
+        while True:
+            await trio.sleep(self.random.random() * 4.0)
+            floors = truth.floors()
+            begun = report.barrier_begins(self.name)
+            await stream.barrier()
+            report.barrier_ends(self.name, begun)
+            for number, (floor, forks) in floors.items():
+                left = truth.partitions[number].still(floor, forks)
+                self._check_covers(number, left, self.positions, "after a barrier")
 
     async def _end(self, nursery):
         """A session ends after a while, and with the run."""
@@ -155,7 +176,8 @@ class ConsumingProcess(Process):
             self._go_back(event)
         elif isinstance(event, SnapshotEnd):
             self._seqs[event.partition] = event.last_seq
-            self._check_covers(event.partition, event.last_seq, positions)
+            self._check_covers(event.partition, event.last_seq, positions, "at the end of a snapshot")
+            self.world.report.rested(self.name, event.partition)
         self._check_position(positions)
 
     def _go_back(self, event):
@@ -171,12 +193,19 @@ class ConsumingProcess(Process):
         self._seqs[partition] = seq
 
     def _take(self, event):
-        columns = zip(event.keys(), event.values(), event.seqs(), event.timestamps(), strict=True)
+        columns = zip(event.keys(), self._values(event), event.seqs(), event.timestamps(), strict=True)
         rows = [AppliedMutation(event.partition, *row) for row in columns]
-        self.world.truth.check_rows(rows, may_be_lost=self._visibility == "memory")
+        truth = self.world.truth
+        truth.check_rows(rows, may_be_lost=self._visibility == "memory")
         before = self._seqs.get(event.partition, 0)
         for row in rows:
-            is_next = row.seq == before + 1 if self.world.retention == "history" else row.seq > before
+            if not row.key.startswith(self._prefix):
+                raise Violation(f"{self.name}: {row.key!r} was not asked for")
+            is_next = row.seq > before
+            if self.world.retention == "history" and self._prefix:
+                is_next &= not truth.left_out(event.partition, before, row.seq, self._prefix)
+            elif self.world.retention == "history":
+                is_next = row.seq == before + 1
             if not is_next and not event.refetched:
                 raise Violation(f"{self.name}: {event.partition}/{row.seq} comes after {before}")
             before = row.seq
@@ -190,19 +219,29 @@ class ConsumingProcess(Process):
             self._seqs[event.partition] = event.last_seq
         self.world.report.operation("event", f"{self.name} {event.partition}/{event.last_seq}")
 
+    def _values(self, event):
+        """The values; where none were asked for those that the rows have."""
+        if not self._keys_only:
+            return event.values()
+        if any(value is not None for value in event.values()):
+            raise Violation(f"{self.name} was given values")
+        rows = zip(event.seqs(), event.keys(), event.deleted(), strict=True)
+        value_at = self.world.truth.value_at
+        return [None if deleted else value_at(event.partition, seq, key) for seq, key, deleted in rows]
+
     def _check_position(self, positions):
         self.positions = positions
         for partition, seq in positions.seqs().items():
             if seq > self._seqs.get(partition, 0):
                 raise Violation(f"{self.name} is told to be at {partition}/{seq}, has come to {self._seqs}")
 
-    def _check_covers(self, partition, seq, positions):
+    def _check_covers(self, partition, seq, positions, when):
         truth = self.world.truth
-        if positions[partition].log.branch != truth.history.branches[partition].log.branch:
+        position = positions.get(partition)
+        if position is not None and position.log.branch != truth.history.branches[partition].log.branch:
             return  # what it has been told is lost by now
         held = {key: (row.seq, row.value) for key, row in self._rows.items()}
-        truth.check_covers(partition, seq, held, f"{self.name} at the end of a snapshot")
-        self.world.report.rested(self.name, partition)
+        truth.check_covers(partition, seq, held, f"{self.name} {when}", self._prefix)
 
 
 class LookingProcess(Process):

@@ -73,6 +73,8 @@ class World:
         ]
         self.others = [
             ConsumingProcess(self, "consumer"),
+            ConsumingProcess(self, "choosy", key_prefix=self.random_of("filter").choice((b"key 1", b"key 2", b"none"))),
+            ConsumingProcess(self, "terse", key_prefix=b"key ", keys_only=True),
             LookingProcess(self, "looker"),
             FoundingProcess(self, "founder"),
         ]

@@ -112,3 +112,15 @@ def test_arrow_before_the_server_gave_seqs():
 
 def test_repr():
     assert repr(Mutations(BLOCK, 1)) == "<Mutations of partition 4: seqs 11 to 13, 3 rows>"
+
+
+@pytest.mark.parametrize("block", [BLOCK, SPARSE], ids=["dense", "sparse"])
+@pytest.mark.parametrize("first_row", range(4))
+def test_without_values_deletions_are_still_told(block, first_row):
+    whole, event = Mutations(block, first_row), Mutations(block, first_row, keys_only=True)
+    assert event.values() == [None] * (4 - first_row)
+    assert event.deleted() == whole.deleted() == [value is None for value in VALUES[first_row:]]
+    assert list(event) == [row._replace(value=None) for row in whole]
+    expected = [{**row, "value": None} for row in whole.to_arrow().to_pylist()]
+    assert event.to_arrow().to_pylist() == expected
+    assert event.to_arrow().schema == whole.to_arrow().schema

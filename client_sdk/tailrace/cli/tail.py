@@ -17,13 +17,14 @@ import typer
 
 from tailrace.cli.errors import CommandFailed, WrongUsage
 from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, Target, Token, Url, target
-from tailrace.cli.output import printable, to_json_line
+from tailrace.cli.output import from_argument, printable, to_json_line
 from tailrace.consuming.session import Event
 from tailrace.errors import BadPosition
 from tailrace.events import Mutations, Rollback
 from tailrace.json_rows import bytes_field, mutation_to_row
 from tailrace.position import Positions
 from tailrace.stream import Stream
+from tailrace.wire.filters import StreamFilter
 
 # Written at once; more than a pipe takes, and little to hold.
 WRITE_CHARS = 256 * 1024
@@ -41,6 +42,10 @@ def tail(
             help="beginning, now, the positions that an earlier tail has printed, or @FILE with such positions.",
         ),
     ] = "beginning",
+    key_prefix: Annotated[
+        str, typer.Option("--key-prefix", metavar="PREFIX", help="Only keys that begin with this.")
+    ] = "",
+    keys_only: Annotated[bool, typer.Option("--keys-only", help="Leave out the values.")] = False,
     positions_to: Annotated[
         Path | None,
         typer.Option(
@@ -57,7 +62,8 @@ def tail(
     At the end it says the positions from which another tail goes on: what was printed as a whole is not printed again.
     """
     start = _parse_since(since)
-    follower = _Follower(target("tail", url, node, token), feed, start, json_lines if json else plain_lines)
+    wanted = _parse_filter(key_prefix, keys_only)
+    follower = _Follower(target("tail", url, node, token), feed, start, wanted, json_lines if json else plain_lines)
     try:
         trio.run(follower.run)
     finally:
@@ -76,15 +82,30 @@ def _parse_since(since: str) -> str | Positions:
         raise WrongUsage(f"--since: {error}; or write beginning or now") from None
 
 
+def _parse_filter(key_prefix: str, keys_only: bool) -> StreamFilter:
+    wanted = StreamFilter(from_argument(key_prefix), keys_only)
+    try:
+        wanted.check()
+    except ValueError as error:
+        raise WrongUsage(f"--key-prefix: {error}") from None
+    return wanted
+
+
 class _Follower:
     """Prints a feed. ``positions``: where to go on after what was printed; None where nothing has begun."""
 
     def __init__(
-        self, target: Target, feed: str, since: str | Positions, lines: Callable[[Event], Iterator[str]]
+        self,
+        target: Target,
+        feed: str,
+        since: str | Positions,
+        wanted: StreamFilter,
+        lines: Callable[[Event], Iterator[str]],
     ) -> None:
         self._target = target
         self._feed = feed
         self._since = since
+        self._wanted = wanted
         self._lines = lines
         self._output = _Output()
         self._unread = False
@@ -99,7 +120,9 @@ class _Follower:
                 try:
                     async with (
                         self._target.client() as client,
-                        client.feed(self._feed).consume(self._since) as stream,
+                        client.feed(self._feed).consume(
+                            self._since, key_prefix=self._wanted.key_prefix, keys_only=self._wanted.keys_only
+                        ) as stream,
                     ):
                         await self._print(stream)
                 except BrokenPipeError:
@@ -187,12 +210,16 @@ def json_lines(event: Event) -> Iterator[str]:
 
 
 def plain_lines(event: Event) -> Iterator[str]:
-    """Partition and seq, put or delete, key, value: with tabs in between, which the escapes keep out of the bytes."""
+    """Partition and seq, put or delete, key, value where there is one.
+
+    With tabs in between, which the escapes keep out of the bytes.
+    """
     if isinstance(event, Mutations):
         for mutation in event:
             where = f"{event.partition}:{mutation.seq}"
             if mutation.value is None:
-                yield f"{where}\tdelete\t{printable(mutation.key)}\n"
+                done = "delete" if mutation.deleted else "put"
+                yield f"{where}\t{done}\t{printable(mutation.key)}\n"
             else:
                 yield f"{where}\tput\t{printable(mutation.key)}\t{printable(mutation.value)}\n"
     elif isinstance(event, Rollback):

@@ -15,6 +15,7 @@ from tailrace.errors import BadBlock, ProtocolError, TailraceError
 from tailrace.failover import SEQ_MAX, FailoverLog
 from tailrace.model import EndReason, Item, Level, Version, VersionRange
 from tailrace.wire.failures import error_from_wire, error_to_wire
+from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.frames import encode_frame, frame_header
 from tailrace.wire.opcodes import Opcode
 
@@ -320,6 +321,7 @@ class StreamRequest(NamedTuple):
     end_seq: int | None
     level: Level
     state: str = "leader"
+    filter: StreamFilter = EVERYTHING
 
     def encode(self, id: int) -> bytes:
         value = {
@@ -334,6 +336,8 @@ class StreamRequest(NamedTuple):
             "level": self.level.name.lower(),
             "state": self.state,
         }
+        if self.filter != EVERYTHING:
+            value["filter"] = self.filter.to_json()
         return encode_json(Opcode.STREAM_REQUEST, value, id)
 
     @classmethod
@@ -358,6 +362,7 @@ class StreamRequest(NamedTuple):
             _seq(value, "end_seq", what, None),
             level,
             state,
+            StreamFilter.from_json(value.get("filter"), what),
         )
         if request.seq is not None and not request.snapshot_first <= request.seq <= request.snapshot_last:
             raise ProtocolError(f"{what}: seq {request.seq} lies outside of its snapshot")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from tailrace.failover import FailoverLog, resume_point
 from tailrace.model import EndReason
+from tailrace.wire.filters import EVERYTHING
 from tailrace.wire.messages import RollBack, StreamEnd, StreamOk, StreamRequest
 from tailrace_server.chain import Pins
 from tailrace_server.partition import Partition
+from tailrace_server.stream.filter import FilterCache
 from tailrace_server.stream.partition_stream import PartitionStream
 
 
 def begin_stream(
-    id: int, request: StreamRequest, partition: Partition, pins: Pins
+    id: int, request: StreamRequest, partition: Partition, pins: Pins, filtered: FilterCache | None = None
 ) -> tuple[StreamOk | RollBack | StreamEnd, PartitionStream | None]:
     """The answer to ``request`` of ``partition``, which this node leads, and the stream ``id`` where one begins."""
     answer = answer_request(
@@ -34,6 +36,8 @@ def begin_stream(
         promised_seq,
         pins=pins,
         purge_seq=request.purge_seq,
+        wanted=request.filter if request.filter != EVERYTHING else None,
+        filtered=filtered,
     )
     return answer, stream
 
