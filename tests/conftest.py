@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 import os
 import shutil
 from contextlib import asynccontextmanager
@@ -81,9 +82,9 @@ class RunningNode:
     def copy_data(self, target):
         """What a crash at this moment would leave, where everything written has come to the disk.
 
-        Without a file that is about to be renamed: it may be gone between being listed and being copied.
+        Without files that are about to be renamed, by a thread: they may be gone when their turn comes.
         """
-        shutil.copytree(self.config.data, target, ignore=shutil.ignore_patterns("UPTIME.new"))
+        shutil.copytree(self.config.data, target, ignore=shutil.ignore_patterns("*.new"))
 
     def put_back(self, source):
         """Makes the data of a stopped node what ``copy_data`` took: whatever came after it is lost."""
@@ -118,6 +119,23 @@ async def run_node(nursery):
 async def running(run_node, node_config):
     """A node that may be stopped and started again."""
     return await run_node(node_config)
+
+
+@pytest.fixture
+async def lose(running, tmp_path):
+    """A context: what is done in its body the node forgets at its end, and comes back."""
+    copies = (tmp_path / f"copy {number}" for number in itertools.count())
+
+    @asynccontextmanager
+    async def losing():
+        copy = next(copies)
+        running.copy_data(copy)
+        yield
+        await running.kill()
+        running.put_back(copy)
+        await running.start()
+
+    return losing
 
 
 @pytest.fixture

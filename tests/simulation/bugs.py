@@ -1,8 +1,4 @@
-"""Bugs to plant: each breaks one promise, and a few seeds of the simulator have to find it.
-
-One is left to tests/tailrace/consuming/test_planted_rollback_bugs.py, a ring that is dropped after a refetch: it takes
-a second rollback before the consumer is where it was, and a model that does little else meets that.
-"""
+"""Bugs to plant: each breaks one promise, and a few seeds of the simulator have to find it."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ from unittest import mock
 
 from tailrace import failover
 from tailrace.failover import Resume, ResumeReason
+from tailrace.ring import Ring, RingChange
 from tailrace_server.compaction import worker
 from tailrace_server.intake.committer import Committer
 from tailrace_server.stream import rounds
@@ -48,11 +45,17 @@ def _purge_in_silence(task, identities, decision=worker._ALL_STAY):
     return _identity_of(task, identities, decision)._replace(purge_seq=0)
 
 
+def _drop_after_refetch(ring, seq, by_seq, keys):
+    """What was read again is forgotten, though it may be lost in its turn."""
+    return RingChange(ring.floor_seq, seq)
+
+
 BUGS = {
     "an acknowledgement before fsync": (Committer, "when_durable", _answer_before_fsync),
     "`>` for `>=` at a base": (failover, "_resume_in_history", _resume_beyond_the_base),
     "a barrier answered one round early": (rounds, "_covered", _covered_by_this_round),
     "a purge without raising the purge seq": (worker, "identity_of", _purge_in_silence),
+    "a ring dropped after a refetch": (Ring, "replacing", _drop_after_refetch),
 }
 
 

@@ -3,9 +3,11 @@
     compaction, purge, crash, quiet partition   x resume    since this client had last asked for a partition's stream,
                                                             its segments were folded, its deletions purged, the node
                                                             had died, or nothing was written to it
-    compaction, crash, quiet partition, resume  x barrier   between the question for a barrier and its return; quiet: a
-                                                            partition without a row since this client's last one
-    filter                                      x both      the client does not ask for everything
+    compaction, purge, crash, quiet partition,  x barrier   between the question for a barrier and its return; quiet: a
+    resume, rollback                                        partition without a row since this client's last one
+    crash, rollback                             x rollback  between a rollback and the end of a snapshot after it
+    filter                                      x resume,   the client does not ask for everything
+                                                barrier
 
 Resumes are seen on the wire.
 """
@@ -21,8 +23,12 @@ from tailrace.wire.opcodes import Opcode
 
 ALL = (
     *(f"{what} x resume" for what in ("compaction", "purge", "crash", "quiet partition", "filter")),
-    *(f"{what} x barrier" for what in ("compaction", "crash", "quiet partition", "resume", "filter")),
+    *(f"{what} x barrier" for what in ("compaction", "purge", "crash", "quiet partition", "resume", "rollback")),
+    "filter x barrier",
+    *(f"{what} x rollback" for what in ("crash", "rollback")),
 )
+# Ten seeds need not have them.
+RARE = ("rollback x rollback",)
 # Before a partition had its first row, or was folded for the first time.
 NEVER = -1.0
 
@@ -38,6 +44,8 @@ class Crosses:
         self._resumed = {}  # client: when it last asked for a stream again
         self._filtered = set()  # clients that do not ask for everything
         self._barriers = {}  # client: when its last barrier came back
+        self._rolling_back = {}  # (client, partition): when it went back, where no snapshot has ended since
+        self._rolled_back = {}  # client: when it last went back
         self._appended = defaultdict(lambda: NEVER)
         self._compacted = defaultdict(lambda: NEVER)
         self._purged = defaultdict(lambda: NEVER)
@@ -56,12 +64,26 @@ class Crosses:
         if purged:
             self._purged[partition] = self._now()
 
-    def heard(self, connection, client, data):
-        """A node has got this from a client."""
+    def rolled_back(self, client, partition):
+        begun = self._rolling_back.get((client, partition))
+        if begun is not None:
+            self._note("rollback x rollback")
+        self._rolling_back[client, partition] = self._rolled_back[client] = self._now()
+
+    def rested(self, client, partition):
+        """A client has come to the end of a snapshot of a partition."""
+        begun = self._rolling_back.pop((client, partition), None)
+        if begun is not None and self._died >= begun:
+            self._note("crash x rollback")
+
+    def heard(self, connection, client, data, feed_id):
+        """A node has got this from a client; ``feed_id``: of the feed that counts."""
         decoder = self._decoders.setdefault(connection, FrameDecoder())
         for frame in decoder.receive_data(data):
             if frame.opcode is Opcode.STREAM_REQUEST:
-                self._requested(client, StreamRequest.decode(frame.body))
+                request = StreamRequest.decode(frame.body)
+                if request.feed_id == feed_id:
+                    self._requested(client, request)
 
     # What crosses it
 
@@ -95,8 +117,10 @@ class Crosses:
         """A barrier that was asked for at ``begun`` has come back."""
         times = {
             "compaction": max(self._compacted.values(), default=NEVER),
+            "purge": max(self._purged.values(), default=NEVER),
             "crash": self._died,
             "resume": self._resumed.get(client, NEVER),
+            "rollback": self._rolled_back.get(client, NEVER),
         }
         for what, time in times.items():
             if time >= begun:

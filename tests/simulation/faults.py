@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 
 import trio
@@ -22,11 +23,15 @@ KINDS = {
     "full_disk": 1,
     "slow_network": 1,
     "fragments": 1,
+    "losses": 4,
     "kill_follower": 3,
+    "kill_in_index": 3,
     "kill_another": 2,
     "set_clock": 1,
     "other_keys": 4,
 }
+# While one of these goes on no other begins.
+ALONE = ("losses",)
 
 
 class Faults:
@@ -48,11 +53,17 @@ class Faults:
                 while True:
                     await trio.sleep(self._pause * self.random.choice((0.05, 0.5, 2.0)) * self.random.random())
                     (kind,) = self.random.choices(list(KINDS), KINDS.values())
-                    nursery.start_soon(getattr(self, "_" + kind))
+                    if kind in ALONE:
+                        await getattr(self, "_" + kind)()
+                    else:
+                        nursery.start_soon(getattr(self, "_" + kind))
             nursery.cancel_scope.cancel()
         self._mend()
 
     def _mend(self):
+        self.world.haste.end()
+        for follower in self.world.followers:
+            follower.index.steps.left = None
         self.machine.expect_nothing()
         self.network.heal_all()
         self.network.seconds_max = 0.002
@@ -94,6 +105,61 @@ class Faults:
     async def _power_at_sync(self):
         self.world.report.fault("power cut at an fsync")
         self.machine.crash_at_sync(self.random.randrange(10))
+
+    async def _losses(self):
+        """Power cuts in a row, each as somebody has been told of the one before: what he reads again is lost too.
+
+        A few keys are written all the time, at level memory, so that he reads what is not durable yet; whoever would
+        have it made durable is cut off, and he himself until there is something to read.
+        """
+        world, network, machine = self.world, self.network, self.machine
+        world.report.fault("power cuts in a row")
+        reader = self.random.choice([world.followers[2], world.followers[2], world.others[0]])
+        keys = self._keys_of(self.random.randrange(len(world.truth.partitions)))
+        network.seconds_max = 0.0003  # all that takes less time than until something is durable
+        with self._cut_off("writer-1", "writer-3", "looker"):
+            for _ in range(self.random.choice((2, 3, 4))):
+                await machine.up()
+                world.keys_in_use = self.random.sample(keys, 3)
+                world.haste.begin()
+                with trio.move_on_after(1.0):
+                    await world.haste.enough.wait()
+                has_lost = world.truth.has_lost(reader.positions)
+                read_again = world.read_again
+                network.heal(reader.name, machine.name)
+                with trio.move_on_after(0.2 if has_lost else 0.02):
+                    await read_again.wait()
+                    await trio.sleep(self.random.choice((0, 0, 0.005)) * self.random.random())
+                    network.cut(reader.name, machine.name)
+                await self._lose_power_at_sync()
+                network.cut(reader.name, machine.name)
+                machine.start()
+            network.heal(reader.name, machine.name)
+        network.seconds_max = 0.002
+        world.keys_in_use = world.keys
+
+    def _keys_of(self, partition):
+        return [key for key in self.world.keys if self.world.truth.history.partition_of(key) == partition]
+
+    @contextlib.contextmanager
+    def _cut_off(self, *names):
+        for name in names:
+            self.network.cut(name, self.machine.name)
+        try:
+            yield
+        finally:
+            for name in names:
+                self.network.heal(name, self.machine.name)
+
+    async def _lose_power_at_sync(self):
+        """Before something is durable that is shown at level memory, if there is anything."""
+        self.machine.crash_at_sync(0)
+        self.machine.loses_all = self.random.random() < 0.8
+        with trio.move_on_after(0.05):
+            await self.machine.life_over()
+        self.world.haste.end()
+        self.machine.expect_nothing()
+        self.machine.kill(End.POWER)
 
     async def _stop(self):
         self.world.report.fault("clean stop")
@@ -151,7 +217,11 @@ class Faults:
 
     async def _kill_follower(self):
         self.world.report.fault("follower killed")
-        self.world.followers[1].kill(self.random.choice((0.1, 3.0, 8.0)) * self.random.random())
+        self.random.choice(self.world.followers[1:]).kill(self.random.choice((0.1, 3.0, 8.0)) * self.random.random())
+
+    async def _kill_in_index(self):
+        """One dies before one of the next durable steps of its index; which fault it is, is told as it happens."""
+        self.random.choice(self.world.followers[1:]).index.steps.left = self.random.randrange(20)
 
     async def _kill_another(self):
         self.world.report.fault("writer, consumer or looker killed")

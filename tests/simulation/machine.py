@@ -12,7 +12,7 @@ import enum
 
 import trio
 from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
-from tests.memory_disk import READING, Crashed, MemoryDisk, failure
+from tests.memory_disk import LOSE, READING, Crashed, MemoryDisk, failure
 
 from tailrace.errors import TailraceError
 from tailrace_server.config import Config, Limits, Storage
@@ -135,6 +135,7 @@ class Machine:
         self._network = network
         self._on_start = on_start
         self._crash_in = None  # so many changing calls until the next crash, and how it ends
+        self.loses_all = False  # that was not synced, at the next power cut
         self._sync_crash_in = None  # so many syncs until the power goes
         self._failing = None
         # Since a node has last come up: how many have been started, and what has become of them.
@@ -237,6 +238,11 @@ class Machine:
         while not self.is_up:
             await self._up.wait()
 
+    async def life_over(self):
+        """Until the present life, if any, has ended."""
+        if self.life is not None:
+            await self._gone.wait()
+
     @property
     def is_up(self):
         return self.life is not None and self.life.node is not None and not self.life.is_over
@@ -270,7 +276,8 @@ class Machine:
             self._gone.set()
             if life.end is End.POWER:
                 self.lost_power = True
-                self.disk.cut_power(self._rnd)
+                self.disk.cut_power(LOSE if self.loses_all else self._rnd)
+                self.loses_all = False
             else:
                 self.disk.kill()
             self.disk.torn_bytes = 0

@@ -5,73 +5,39 @@ from __future__ import annotations
 import contextlib
 
 import trio
+from tests.crashing_indexes import Crash
 from tests.model.history import Violation
 from tests.model.readers import Looker
 
-from tailrace import Mutations, Positions, Retryable, Rollback, SnapshotEnd, StreamEnded
-from tailrace.indexes import AppliedMutation, MemoryIndex
+from tailrace import EndReason, Mutations, Positions, Retryable, Rollback, SnapshotEnd, StreamEnded
+from tailrace.indexes import AppliedMutation
 
+from .indexes import RINGS, CheckedIndex
 from .process import FEED, PATIENT_S, Process
-
-
-class CheckedIndex(MemoryIndex):
-    """Holds what it is given against what the node has really done, each time."""
-
-    def __init__(self, world, name, visibility):
-        super().__init__()
-        self._world = world
-        self._name = name
-        self._may_be_lost = visibility == "memory"
-        self.applied_rows = 0
-
-    def apply(self, mutations, checkpoint):
-        truth = self._world.truth
-        self.applied_rows += len(mutations)
-        truth.check_rows(mutations, may_be_lost=self._may_be_lost)
-        super().apply(mutations, checkpoint)
-        self._world.report.operation("apply", f"{self._name} {len(mutations)}")
-        for number in {mutation.partition: None for mutation in mutations}:
-            self._check_position(number, checkpoint.positions.get(number))
-
-    def _check_position(self, number, position):
-        """It is not ahead of what was delivered."""
-        truth = self._world.truth
-        if position is None or position.log.branch != truth.history.branches[number].log.branch:
-            return  # that history has ended; the follower has not heard of it yet
-        if position.seq > len(truth.partitions[number].rows):
-            raise Violation(f"{self._name} is at {number}/{position.seq}, where nobody has been")
-        # Inside of a snapshot what is superseded further up in it may be missing.
-        floor = position.seq if position.seq >= position.snapshot_last else position.snapshot_first
-        self.check_covers(number, floor, f"{self._name} at its position")
-
-    def check_covers(self, number, floor, what):
-        self._world.truth.check_covers(number, floor, self.state, self.versions, what)
-
-    def rollback(self, partition, seq):
-        self._world.report.operation("rollback", f"{self._name} {partition} to {seq}")
-        super().rollback(partition, seq)
-
-    def clear(self, partition):
-        self._world.report.operation("rollback", f"{self._name} {partition}")
-        super().clear(partition)
 
 
 class FollowingProcess(Process):
     """Follows the feed into an index, which outlives it, and asks for barriers."""
 
-    def __init__(self, world, name, visibility="disk"):
+    def __init__(self, world, name, kind, visibility="disk"):
         super().__init__(world, name)
-        self.index = CheckedIndex(world, name, visibility)
+        self.index = CheckedIndex.of(world, name, kind, visibility, self._crashed)
+        self._ring = self.random.choice(RINGS)
         self.visibility = visibility
         self.follower = None
         self.started = trio.Event()
         self.until = world.may_end
 
+    @property
+    def positions(self):
+        """Where the index stands."""
+        return self.index.positions
+
     async def session(self):
         try:
             async with contextlib.AsyncExitStack() as stack:
                 client = await stack.enter_async_context(self.connect(retry_for=PATIENT_S, connect_timeout=5.0))
-                following = client.feed(FEED).follow(self.index, visibility=self.visibility)
+                following = client.feed(FEED).follow(self.index, visibility=self.visibility, ring=self._ring)
                 async with following as self.follower:
                     self.started.set()
                     await self._ask_for_barriers()
@@ -79,9 +45,16 @@ class FollowingProcess(Process):
             if self.follower is not None:
                 raise
             await trio.sleep(0.1)  # nobody was there at the start
+        except Crash:
+            pass  # it is started again
         finally:
             self.follower = None
             self.started = trio.Event()
+
+    def _crashed(self):
+        """It has died in the middle of what it does with its index."""
+        self.world.report.fault("follower died in its index", self.name)
+        self.kill(self.random.random())
 
     async def _ask_for_barriers(self):
         while not self.world.is_over.is_set():
@@ -100,59 +73,83 @@ class FollowingProcess(Process):
         try:
             await self.follower.barrier()
         except StreamEnded as error:
+            if self.index.is_dead:
+                return
             raise Violation(f"{self.name}: {error}") from error
         report.barrier_ends(self.name, begun)
         for number, (floor, forks) in floors.items():
             left = truth.partitions[number].still(floor, forks)
-            self.index.check_covers(number, left, f"{self.name} after a barrier")
+            self.index.check_covers(number, left, "after a barrier")
 
 
 class ConsumingProcess(Process):
     """A program that consumes the feed and stores its rows together with a position, now and then, as one string.
 
-    What it had in memory since then is lost when it is killed. One that asks for less than everything
-    asks for barriers too.
+    What it had in memory since then is lost when it is killed. What it does about a rollback, and how many keys are
+    remembered for it, is another thing each time that it is started. One that asks for less than everything asks for
+    barriers too.
     """
 
     def __init__(self, world, name, *, key_prefix=b"", keys_only=False):
         super().__init__(world, name)
         self._prefix = key_prefix
         self._keys_only = keys_only
+        # Of a row that was lost nobody can say what value it had, or what was left out before it.
+        self._visibility = "disk" if key_prefix else self.random.choice(("disk", "memory"))
+        self._on_rollback = ""
         self._stored = None
         self._stored_rows = {}
-        self._rows = {}  # key: (partition, seq, value)
+        self._rows = {}  # key: AppliedMutation
         self._seqs = {}  # where it is in each partition
+        self.positions = {}
 
     async def session(self):
         self._rows = dict(self._stored_rows)
         positions = None if self._stored is None else Positions.parse(self._stored)
         self._seqs = {} if positions is None else dict(positions.seqs())
+        self._on_rollback = self.random.choice(("follow", "follow", "restart", "stop"))
+        options = {
+            "window_bytes": self.random.choice((1, 5_000, 8 * 1024 * 1024)),
+            "on_rollback": self._on_rollback,
+            "ring": self.random.choice(RINGS),
+            "visibility": self._visibility,
+            "key_prefix": self._prefix,
+            "keys_only": self._keys_only,
+        }
         started = False
         try:
             async with self.connect(retry_for=PATIENT_S, connect_timeout=5.0) as client:
-                window_bytes = self.random.choice((1, 5_000, 8 * 1024 * 1024))
                 since = "beginning" if positions is None else positions
-                consuming = client.feed(FEED).consume(
-                    since, window_bytes=window_bytes, key_prefix=self._prefix, keys_only=self._keys_only
-                )
-                async with consuming as stream:
+                async with client.feed(FEED).consume(since, **options) as stream:
                     started = True
                     await self._consume(stream)
         except Retryable:
             if started:
                 raise
             await trio.sleep(0.1)
+        except StreamEnded as error:
+            self._stop(error)
+
+    def _stop(self, error):
+        """It would begin anew by itself, having been told what it has stored is of no use."""
+        if self._on_rollback != "stop" or error.reason is not EndReason.ROLLED_BACK:
+            raise error
+        self.world.report.operation("rollback of a consumer that stops", self.name)
+        self._stored, self._stored_rows = None, {}
 
     async def _consume(self, stream):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end, nursery)
             if self._prefix:
                 nursery.start_soon(self._ask_for_barriers, stream)
-            async for event in stream:
-                self._handle(event)
-                self._check_position(stream.latest_positions)
-                if self.random.random() < 0.2:
-                    self._stored, self._stored_rows = str(stream.latest_positions), dict(self._rows)
+            try:
+                async for event in stream:
+                    self._handle(event, stream.latest_positions)
+                    if self.random.random() < 0.2:
+                        self._stored, self._stored_rows = str(stream.latest_positions), dict(self._rows)
+            except StreamEnded as error:
+                self._stop(error)
+            nursery.cancel_scope.cancel()
 
     async def _ask_for_barriers(self, stream):
         """Barriers, and whether it has all that it asked for of what was acknowledged before."""
@@ -165,36 +162,50 @@ class ConsumingProcess(Process):
             report.barrier_ends(self.name, begun)
             for number, (floor, forks) in floors.items():
                 left = truth.partitions[number].still(floor, forks)
-                self._check_covers(number, left, "after a barrier")
+                self._check_covers(number, left, self.positions, "after a barrier")
 
     async def _end(self, nursery):
         """A session ends after a while, and with the run."""
         await self.pause(self.random.choice((0.5, 3.0, 20.0)))
         nursery.cancel_scope.cancel()
 
-    def _handle(self, event):
+    def _handle(self, event, positions):
         if isinstance(event, Mutations):
             self._take(event)
         elif isinstance(event, Rollback):
-            if event.keys is None:
-                self._rows = {key: row for key, row in self._rows.items() if row.partition != event.partition}
-            self._seqs[event.partition] = event.seq
+            self._go_back(event)
         elif isinstance(event, SnapshotEnd):
             self._seqs[event.partition] = event.last_seq
-            self._check_covers(event.partition, event.last_seq, "at the end of a snapshot")
+            self._check_covers(event.partition, event.last_seq, positions, "at the end of a snapshot")
+            self.world.report.rested(self.name, event.partition)
+        self._check_position(positions)
+
+    def _go_back(self, event):
+        partition, seq, keys = event
+        held = [key for key, row in self._rows.items() if row.partition == partition and row.seq > seq]
+        if keys is None:
+            self._rows = {key: row for key, row in self._rows.items() if row.partition != partition}
+        elif self._on_rollback != "follow" or set(held) - set(keys):
+            raise Violation(f"{self.name}, which would {self._on_rollback}, is told to read {keys} again, has {held}")
+        how = "begins anew" if keys is None else "follows"
+        self.world.rolled_back(self.name, partition, f"to {seq}")
+        self.world.report.operation(f"rollback of a consumer that {how}", f"{self.name} {partition} to {seq}")
+        self._seqs[partition] = seq
 
     def _take(self, event):
         columns = zip(event.keys(), self._values(event), event.seqs(), event.timestamps(), strict=True)
         rows = [AppliedMutation(event.partition, *row) for row in columns]
         truth = self.world.truth
-        truth.check_rows(rows, may_be_lost=False)
+        truth.check_rows(rows, may_be_lost=self._visibility == "memory")
         before = self._seqs.get(event.partition, 0)
         for row in rows:
             if not row.key.startswith(self._prefix):
                 raise Violation(f"{self.name}: {row.key!r} was not asked for")
             is_next = row.seq > before
-            if self.world.retention == "history" and is_next:
-                is_next = not truth.left_out(event.partition, before, row.seq, self._prefix)
+            if self.world.retention == "history" and self._prefix:
+                is_next &= not truth.left_out(event.partition, before, row.seq, self._prefix)
+            elif self.world.retention == "history":
+                is_next = row.seq == before + 1
             if not is_next and not event.refetched:
                 raise Violation(f"{self.name}: {event.partition}/{row.seq} comes after {before}")
             before = row.seq
@@ -202,7 +213,9 @@ class ConsumingProcess(Process):
                 self._rows.pop(row.key, None)
             else:
                 self._rows[row.key] = row
-        if not event.refetched:
+        if event.refetched:
+            self.world.has_read_again()
+        else:
             self._seqs[event.partition] = event.last_seq
         self.world.report.operation("event", f"{self.name} {event.partition}/{event.last_seq}")
 
@@ -217,14 +230,18 @@ class ConsumingProcess(Process):
         return [None if deleted else value_at(event.partition, seq, key) for seq, key, deleted in rows]
 
     def _check_position(self, positions):
+        self.positions = positions
         for partition, seq in positions.seqs().items():
             if seq > self._seqs.get(partition, 0):
                 raise Violation(f"{self.name} is told to be at {partition}/{seq}, has come to {self._seqs}")
 
-    def _check_covers(self, partition, seq, when):
-        values = {key: row.value for key, row in self._rows.items()}
-        what = f"{self.name} {when}"
-        self.world.truth.check_covers(partition, seq, values, self._rows, what, self._prefix)
+    def _check_covers(self, partition, seq, positions, when):
+        truth = self.world.truth
+        position = positions.get(partition)
+        if position is not None and position.log.branch != truth.history.branches[partition].log.branch:
+            return  # what it has been told is lost by now
+        held = {key: (row.seq, row.value) for key, row in self._rows.items()}
+        truth.check_covers(partition, seq, held, f"{self.name} {when}", self._prefix)
 
 
 class LookingProcess(Process):

@@ -21,6 +21,7 @@ class Report:
         self._digest = xxhash.xxh3_128()
         self.bytes = 0
         self._crosses = Crosses(lambda: self.now(), self._cross)
+        self.feed_id = None  # of the feed that is looked at; others come and go
         self.lost_rows = 0
 
     def note(self, what):
@@ -46,7 +47,7 @@ class Report:
         """Bytes have come to the other side of a connection."""
         self.bytes += len(data)
         if upward:
-            self._crosses.heard(connection, client, data)
+            self._crosses.heard(connection, client, data, self.feed_id)
         way = ">" if upward else "<"
         self.note(f"{client} {way} {server} {connection} {len(data)} {xxhash.xxh3_64_hexdigest(data)}")
 
@@ -55,8 +56,9 @@ class Report:
         self.operation("block", f"{partition}/{last_seq}")
 
     def compacted(self, task, result):
-        partition = int(task.output.split("/")[-2])
-        self._crosses.compacted(partition, purged=bool(result.purged))
+        *_, feed_id, partition, _ = task.output.split("/")
+        if bytes.fromhex(feed_id) == self.feed_id:
+            self._crosses.compacted(int(partition), purged=bool(result.purged))
         self.operation("purge" if result.purged else "fold", f"{partition} {result.rows} {result.purged}")
 
     def lost(self, rows):
@@ -65,6 +67,14 @@ class Report:
     def node_died(self, how):
         self._crosses.died()
         self.operation("node dies", how)
+
+    def rolled_back(self, client, partition, detail):
+        self._crosses.rolled_back(client, partition)
+        self.note(f"rollback: {client} {partition} {detail}")
+
+    def rested(self, client, partition):
+        """It is between snapshots, with all that it was promised."""
+        self._crosses.rested(client, partition)
 
     def barrier_begins(self, client):
         self.operation("barrier asked for", client)

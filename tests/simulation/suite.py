@@ -2,4 +2,5 @@
 
 SEEDS = range(210)
 QUICK = range(10)
+ROLLBACKS = 0
 BATCH = 20

@@ -1,4 +1,5 @@
-"""A run takes nothing from outside of it: no thread, process, socket or file, no other time, no other randomness."""
+"""A run takes nothing from outside of it: no thread, process or socket, no file but those of indexes, no other time or
+randomness."""
 
 import logging
 import os

@@ -163,6 +163,15 @@ class Truth:
         """What a barrier that is asked for now has to cover: (seq, forks so far) of each partition."""
         return {number: (truth.acknowledged, len(truth.forks)) for number, truth in self.partitions.items()}
 
+    def has_lost(self, positions):
+        """Whether whoever stands at ``positions`` has rows that a crash has taken, and has not heard of it."""
+        return any(
+            position.seq > entry.base
+            for number, position in positions.items()
+            for entry in self.history.branches[number].log
+            if all(entry.branch != known.branch for known in position.log)
+        )
+
     # Indexes
 
     def check_rows(self, mutations, *, may_be_lost):
@@ -188,8 +197,8 @@ class Truth:
         """Whether a row of a key with ``prefix`` lies between two seqs."""
         return any(row.key.startswith(prefix) for row in self.partitions[partition].rows[after : before - 1])
 
-    def check_covers(self, partition, floor, state, versions, what, prefix=b""):
-        """An index holds of each key of ``partition`` its newest row up to ``floor``, or a later one.
+    def check_covers(self, partition, floor, held, what, prefix=b""):
+        """``held``, {key: (seq, value)}: of each key of ``partition`` its newest row up to ``floor``, or a later.
 
         ``prefix``: of the keys that begin so.
         """
@@ -198,14 +207,14 @@ class Truth:
             if not key.startswith(prefix):
                 continue
             newest = truth.newest(key, floor)
-            version = versions.get(key)
-            if version is None:
+            seq, value = held.get(key, (None, None))
+            if seq is None:
                 if newest and truth.rows[newest - 1].value is not None and not truth.deleted_since(key, newest):
                     raise Violation(f"{what}: {key!r} of {partition}/{newest} is missing, at {floor}")
-            elif version.seq < newest:
-                raise Violation(f"{what}: {key!r} is that of {partition}/{version.seq}, not of {newest}, at {floor}")
-            elif version.seq <= len(truth.rows) and truth.rows[version.seq - 1][:2] != (key, state[key]):
-                raise Violation(f"{what}: {partition}/{version.seq} is held as {key!r}: {state[key]!r}")
+            elif seq < newest:
+                raise Violation(f"{what}: {key!r} is that of {partition}/{seq}, not of {newest}, at {floor}")
+            elif 0 < seq <= len(truth.rows) and truth.rows[seq - 1][:2] != (key, value):
+                raise Violation(f"{what}: {partition}/{seq} is held as {key!r}: {value!r}")
 
     def state(self):
         """Keys and values in the end."""

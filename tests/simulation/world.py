@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import tempfile
+from pathlib import Path
 
 import trio
 import trio.testing
@@ -15,6 +17,8 @@ from tailrace.errors import TailraceError
 from tailrace.host import Host
 
 from .faults import Faults
+from .feeds import FoundingProcess
+from .indexes import chosen
 from .machine import PORT, Machine
 from .network import Network
 from .process import FEED
@@ -22,13 +26,13 @@ from .readers import ConsumingProcess, FollowingProcess, LookingProcess
 from .report import Report
 from .scheduling import seeded
 from .truth import Truth
-from .writers import WritingProcess
+from .writers import Haste, WritingProcess
 
 PARTITIONS = 4
 KEYS_PER_PARTITION = 8
 NODE = "node-1"
 # In the simulated time: how long things go wrong, and how long everything may then take to be well again.
-FAULTY_SECONDS = 7.0
+FAULTY_SECONDS = 6.0
 HEALING_SECONDS_MAX = 120.0
 # So short that deletions are purged while a follower is away.
 TOMBSTONE_AGE_SECONDS = 0.3
@@ -37,8 +41,9 @@ TOMBSTONE_AGE_SECONDS = 0.3
 class World:
     """See the module."""
 
-    def __init__(self, seed, clock, report, nursery):
+    def __init__(self, seed, clock, report, nursery, directory):
         self.seed = seed
+        self.directory = directory  # of the files of indexes
         self.clock = clock
         self.report = report
         self.nursery = nursery
@@ -49,6 +54,8 @@ class World:
         self.versions = {}  # that writers know of each key
         self.is_over = trio.Event()  # nobody writes or asks any more
         self.may_end = trio.Event()  # and all has been looked at
+        self.read_again = trio.Event()  # somebody has gone back, and has read again what he lost
+        self.haste = Haste()
         self.url = f"tailrace://{NODE}:{PORT}"
         self._has_feed = False
         self.retention = self.random_of("feed").choice(("compact", "compact", "compact", "history"))
@@ -58,16 +65,18 @@ class World:
             WritingProcess(self, "writer-2", "memory"),
             WritingProcess(self, "writer-3", pipelined=True),
         ]
+        kinds = chosen(self.random_of("indexes"), 3)
         self.followers = [
-            FollowingProcess(self, "steady"),
-            FollowingProcess(self, "restless"),
-            FollowingProcess(self, "hasty", "memory"),
+            FollowingProcess(self, "steady", kinds[0]),
+            FollowingProcess(self, "restless", kinds[1]),
+            FollowingProcess(self, "hasty", kinds[2], "memory"),
         ]
         self.others = [
             ConsumingProcess(self, "consumer"),
             ConsumingProcess(self, "choosy", key_prefix=self.random_of("filter").choice((b"key 1", b"key 2", b"none"))),
             ConsumingProcess(self, "terse", key_prefix=b"key ", keys_only=True),
             LookingProcess(self, "looker"),
+            FoundingProcess(self, "founder"),
         ]
 
     @property
@@ -77,6 +86,15 @@ class World:
 
     def random_of(self, name):
         return random.Random(f"{self.seed} {name}")
+
+    def rolled_back(self, name, partition, detail):
+        """Somebody has been told to go back."""
+        self.report.rolled_back(name, partition, detail)
+
+    def has_read_again(self):
+        """Somebody has read again what he lost, and not yet what follows."""
+        read_again, self.read_again = self.read_again, trio.Event()
+        read_again.set()
 
     def _make_keys(self):
         keys = {number: [] for number in range(PARTITIONS)}
@@ -130,6 +148,7 @@ class World:
                 FEED, partitions=PARTITIONS, retention=self.retention, tombstone_age_s=TOMBSTONE_AGE_SECONDS
             )
         self._has_feed = True
+        self.report.feed_id = self.machine.life.node.feeds.named(FEED).info.feed_id
         self.truth.restarted(self.machine.life.node, FEED, 1, lost_power=False, may_be_clean=False)
 
     # In the end
@@ -161,10 +180,12 @@ class World:
         self.truth.judge()
         state = self.truth.state()
         for process in self.followers:
-            held = process.index.state
+            held = {key: value for key, (_, value) in process.index.held().items()}
             wrong = sorted(key for key in held.keys() | state.keys() if held.get(key) != state.get(key))
             if wrong:
-                raise Violation(f"{process.name} differs from the node in {len(wrong)} keys: {wrong[:5]}")
+                raise Violation(
+                    f"{process.name} ({process.index.kind}) differs from the node in {len(wrong)} keys: {wrong[:5]}"
+                )
         self._check_look_ups(node, state)
 
     def _check_look_ups(self, node, state):
@@ -185,6 +206,18 @@ class World:
         self.machine.life.node.check()
 
 
+@contextlib.contextmanager
+def _own_directory():
+    """One for the files of indexes, which goes with what is in it."""
+    directory = Path(tempfile.mkdtemp(prefix="tailrace-simulation-"))
+    try:
+        yield directory
+    finally:
+        for path in directory.iterdir():
+            path.unlink()
+        directory.rmdir()
+
+
 def simulate(seed, *, trace=None):
     """A run; its report. What goes wrong is raised, with the seed."""
     clock = trio.testing.MockClock(autojump_threshold=0)
@@ -193,11 +226,11 @@ def simulate(seed, *, trace=None):
     async def main():
         report.now = trio.current_time
         async with trio.open_nursery() as nursery:
-            await World(seed, clock, report, nursery).run()
+            await World(seed, clock, report, nursery, directory).run()
             nursery.cancel_scope.cancel()
 
     try:
-        with seeded(seed):
+        with _own_directory() as directory, seeded(seed):
             trio.run(main, clock=clock)
     except BaseException as error:
         found = most_telling(error)

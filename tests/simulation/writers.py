@@ -11,6 +11,39 @@ from tailrace import Retryable
 
 from .process import FEED, PATIENT_S, Process
 
+# Between two writes of who is in haste: some of what it has written is always about to become durable.
+HASTE_PAUSE_SECONDS_MAX = 0.006
+HASTE_WRITES = 3
+
+
+class Haste:
+    """While it is on, who writes at level memory makes hardly a pause; ``enough``: he has written a little."""
+
+    def __init__(self):
+        self._on = trio.Event()
+        self._left = 0
+        self.enough = trio.Event()
+
+    def begin(self):
+        self._left = HASTE_WRITES
+        self.enough = trio.Event()
+        self._on.set()
+
+    def end(self):
+        self._on = trio.Event()
+
+    @property
+    def is_on(self):
+        return self._on.is_set()
+
+    async def begun(self):
+        await self._on.wait()
+
+    def written(self):
+        self._left -= 1
+        if not self._left:
+            self.enough.set()
+
 
 class SmallValues(Values):
     """Values of a few sizes; keys of the partitions that are in use at the time, and now and then of any."""
@@ -50,6 +83,7 @@ class WritingProcess(Process):
         values = SmallValues(world, self.random, name, world.keys)
         history = world.truth.history
         self._pause_s = 0.4
+        self._is_hasty = level == "memory"
         if pipelined:
             self._writer = PipelinedWriter(history, values)
             self._pause_s = 3.0
@@ -66,6 +100,17 @@ class WritingProcess(Process):
                 while not self.world.is_over.is_set():
                     answered = await self._writer.step(feed)
                     self.world.report.operation("write" if answered else "write without an answer")
-                    await self.pause(self.random.random() * self._pause_s)
+                    await self._rest()
             return
         await trio.sleep(0.1)
+
+    async def _rest(self):
+        world, seconds = self.world, self.random.random()
+        if not self._is_hasty:
+            await self.pause(seconds * self._pause_s)
+        elif world.haste.is_on:
+            world.haste.written()
+            await self.pause(seconds * HASTE_PAUSE_SECONDS_MAX)
+        else:
+            with trio.move_on_after(seconds * self._pause_s):
+                await world.haste.begun()

@@ -1,6 +1,5 @@
 """A node that comes back without what it had shown, and those who had seen it: followers, streams, stored positions."""
 
-import random
 import sqlite3
 
 import pytest
@@ -22,23 +21,6 @@ async def state_of(feed):
 
 def keys(count, start=0):
     return [b"key %d" % number for number in range(start, start + count)]
-
-
-@pytest.fixture
-async def lose(running, tmp_path):
-    """A function that makes the node forget what was done since it was called, and come back."""
-
-    class Losing:
-        async def __aenter__(self):
-            running.copy_data(tmp_path / "copy")
-
-        async def __aexit__(self, *error):
-            await running.kill()
-            running.put_back(tmp_path / "copy")
-            (tmp_path / "copy").rename(tmp_path / f"copy {random.random()}")
-            await running.start()
-
-    return Losing
 
 
 @pytest.fixture

@@ -267,9 +267,12 @@ class PartitionStreams:
         return handler(self, partition, body)
 
     def refused(self, stream_id: int, error: TailraceError) -> bool:
-        """An ERROR that may be of a stream; False where it is not one that is mended by asking again."""
+        """An ERROR that may be of a stream; False where it is not one that is mended by asking again.
+
+        One without a kind of its own may be: a segment that cannot be read, or what a newer node has to say.
+        """
         partition = self._by_stream.get(stream_id)
-        if partition is None or not isinstance(error, Retryable):
+        if partition is None or not (isinstance(error, Retryable) or type(error) is TailraceError):
             return False
         partition.step(Opcode.ERROR)
         self.try_again(partition, str(error))

@@ -696,6 +696,24 @@ def test_a_connection_that_breaks_while_keys_are_read_again(answers):
     assert made.sent() == ["STREAM_CLOSE", "GET"]
 
 
+@pytest.mark.parametrize("error", [Overloaded("busy"), TailraceError("the segment x.seg is damaged at offset 7")])
+def test_keys_that_cannot_be_read_again_now_are_asked_for_later(error):
+    """A node that cannot read a segment may be mended, or restarted: nothing of that ends a consumer."""
+    made = rolled_back()
+    made.events()
+    [frame] = made.decoder.receive_data(b"".join(made.session.data_to_send()))
+    assert frame.opcode is Opcode.GET
+    made.hear(encode_error(error, frame.id))
+    assert made.events() == []
+    assert made.session.failure is None
+    assert made.session.status()[0].reason == str(error)
+    made.now += 1.0
+    made.sent()
+    made.agree(log=LOG_V)
+    assert made.events() == [Rollback(0, 5, (b"k6", b"k7", b"k8"))]
+    assert made.sent() == ["STREAM_CLOSE", "GET"]
+
+
 def test_a_history_that_changes_while_keys_are_read_again():
     made = rolled_back()
     made.events()
