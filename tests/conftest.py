@@ -79,8 +79,11 @@ class RunningNode:
         os.remove(os.path.join(self.config.data, "CLEAN"))
 
     def copy_data(self, target):
-        """What a crash at this moment would leave, where everything written has come to the disk."""
-        shutil.copytree(self.config.data, target)
+        """What a crash at this moment would leave, where everything written has come to the disk.
+
+        Files that are about to be renamed may be gone before they are copied, and a start passes over them anyway.
+        """
+        shutil.copytree(self.config.data, target, ignore=shutil.ignore_patterns("*.new"))
 
     def put_back(self, source):
         """Makes the data of a stopped node what ``copy_data`` took: whatever came after it is lost."""
