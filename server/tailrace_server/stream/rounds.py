@@ -215,9 +215,9 @@ class Rounds:
             return []
         if stream.wanted is None:
             return self._round_of(stream, block, block, bytes_max)
+        # A consumer that begins here is in no need of a purge seq: the tree has the partition's first row.
         examined = examined_bytes(block)
-        tells_purge_seq = stream.delivered_seq == 0 and stream.partition.purge_seq > 0
-        if tells_purge_seq or examined >= bytes_max or self.window_full:
+        if examined >= bytes_max or self.window_full:
             return []
         buffers = self._round_of(stream, block, stream.filtered(block), bytes_max - examined)
         if buffers:

@@ -82,9 +82,14 @@ def test_nothing_is_told_below_what_was_promised(made):
     assert made.held().advances == [4]
 
 
-def test_a_part_of_a_block_that_the_consumer_has_is_not_sent_again(made):
+@pytest.mark.parametrize("later", [(), ((b"d", b"4"),)], ids=["one block", "two"])
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_part_of_a_block_that_the_consumer_has_is_not_sent_again(made, later, flushed):
     made.partition.put((b"w/a", b"1"), (b"b", b"2"), (b"c", b"3"))
+    made.put(*later)
     made.partition.sync()
+    if flushed:
+        made.partition.flush()
     made.open(1, wanted=WANTED)
     assert made.read() == [ADVANCED]
 
@@ -105,6 +110,19 @@ def test_what_was_passed_over_counts_as_delivered_to_a_barrier(made):
     made.consumer.read()
     assert [name for name, _ in made.consumer.log] == [ADVANCED, "BARRIER_REACHED", "ROUND_COMPLETE"]
     assert returned == [b"cookie"]
+
+
+def test_a_barrier_need_not_wait_for_the_end_of_a_long_search(made, monkeypatch):
+    monkeypatch.setattr(partition_stream, "EXAMINED_BYTES_MAX", 1)
+    made.put((b"a", b"1"), (b"b", b"2"))
+    made.open(wanted=WANTED)
+    made.rounds.barrier(b"cookie")
+    made.put((b"c", b"3"), (b"d", b"4"))
+    names = []
+    while ADVANCED not in names:
+        made.consumer.read(1)
+        names = [name for name, _ in made.consumer.log]
+    assert names.index("BARRIER_REACHED") < names.index(ADVANCED)
 
 
 def test_a_long_search_takes_turns_and_holds_up_neither_others_nor_a_barrier(made, other, monkeypatch):
