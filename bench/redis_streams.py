@@ -18,8 +18,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -34,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 import tailrace
+from _redis import free_port, redis_server, wait_for
 
 BATCH_ROWS = 1000
 KEY_BYTES, VALUE_BYTES = 16, 100
@@ -48,31 +47,6 @@ def sample(rows: int) -> list[list[tuple[bytes, bytes]]]:
     return [made[start : start + BATCH_ROWS] for start in range(0, rows, BATCH_ROWS)]
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
-@contextlib.contextmanager
-def redis_server(folder: Path) -> Iterator[int]:
-    """A Redis of our own; gives its port."""
-    program = shutil.which("redis-server")
-    if program is None:
-        sys.exit("redis-server is not installed; Debian, Ubuntu: sudo apt install redis-server")
-    port = free_port()
-    settings = {"port": port, "bind": "127.0.0.1", "dir": folder, "appendonly": "yes", "appendfsync": "always"}
-    settings |= {"save": "", "daemonize": "no", "loglevel": "warning"}
-    command = [program, *(part for name, value in settings.items() for part in (f"--{name}", str(value)))]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        try:
-            wait_for(port)
-            yield port
-        finally:
-            process.terminate()
-
-
 @contextlib.contextmanager
 def tailrace_server(folder: Path) -> Iterator[int]:
     """A node of our own; gives its port."""
@@ -85,17 +59,6 @@ def tailrace_server(folder: Path) -> Iterator[int]:
             yield port
         finally:
             process.terminate()
-
-
-def wait_for(port: int) -> None:
-    """Returns once something listens."""
-    deadline = time.monotonic() + 20
-    while True:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        if time.monotonic() > deadline:
-            sys.exit(f"nothing listens on port {port} after 20 s")
-        time.sleep(0.02)
 
 
 def timed(run: Callable[[], object]) -> float:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import trio
 
+from _report import Line, show
 from _storage import write_queue
 from _storage.data import Rows
 from _storage.growth import Size, growth
@@ -26,7 +27,6 @@ from _storage.growth import lines as growth_lines
 from _storage.ingest import Ingest, ingest
 from _storage.latency import latency
 from _storage.reading import reading
-from _storage.report import Line, show
 
 KEYS_PART = 4
 # Of all rows, those that are there and those that come when a compaction begins, for the writes beside it; fewer are

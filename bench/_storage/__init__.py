@@ -1,8 +1,6 @@
-"""What bench/storage.py is made of, one file a question.
+"""What bench/storage.py is made of, one file a question, beside ../_server.py (a node of one's own) and ../_report.py.
 
-server.py       a node in a process of its own, and what the system says of it
 data.py         the rows
-report.py       a figure, its target, the table
 ingest.py       20 million mutations: rates, memory, what is written, what is left on disk
 growth.py       the same at growing sizes: restarts and gets
 write_queue.py  the write queue in this process: snapshots, memory

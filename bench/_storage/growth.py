@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tailrace
+from _report import Line, p50
+from _server import Server, Watch
 from _storage.data import Rows
 from _storage.ingest import FEED, PARTITIONS
 from _storage.reading import get_us, opened, round_trips_us
-from _storage.report import Line, p50
-from _storage.server import Server, Watch
 
 # Parts of all rows.
 _SIZES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)

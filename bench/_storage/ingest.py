@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tailrace
+from _report import Line
+from _server import Sample, Server, Watch, at_rest, bytes_on_disk
 from _storage.data import ROW_BYTES, Rows
-from _storage.report import Line
-from _storage.server import Sample, Server, Watch, at_rest, bytes_on_disk
 
 FEED = "bench"
 PARTITIONS = 16

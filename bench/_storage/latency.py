@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import median
 
 import tailrace
+from _report import Line, p99
+from _server import Server, at_rest
 from _storage.data import VALUE_BYTES, Rows, key_of
-from _storage.report import Line, p99
-from _storage.server import Server, at_rest
 
 _FEED = "beside"
 _LEVELS = ("disk", "memory")

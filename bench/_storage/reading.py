@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tailrace
+from _report import Line, p50, p99
+from _server import Server
 from _storage.data import Rows
 from _storage.ingest import FEED
-from _storage.report import Line, p50, p99
-from _storage.server import Server
 from tailrace.block import Block
 from tailrace.events import Mutations
 from tailrace_server.config import Config

@@ -15,9 +15,9 @@ from statistics import median
 import trio
 
 import tailrace
+from _report import Line
+from _server import Server
 from _storage.data import KEY_BYTES, VALUE_BYTES, key_of
-from _storage.report import Line
-from _storage.server import Server
 from tailrace.block import Block, encode_block, encode_row
 from tailrace.hashing import key_hash
 from tailrace.model import Level

@@ -24,10 +24,21 @@ class Mutations:
 
     ``partition``; ``first_seq`` and ``last_seq``, both included; ``block``, the whole block, its other rows
     included; ``branch``, the uuid (16 bytes) of the history that ``last_seq`` belongs to, b"" where it is not known;
-    ``refetched``: read again after a rollback, in place of what was rolled back, which does not move the position.
+    ``refetched``: read again after a rollback, in place of what was rolled back, which does not move the position;
+    ``keys_only``: values were not asked for, so each is None, and ``deleted`` tells deletions from the rest.
     """
 
-    __slots__ = ("_first_row", "_stop_row", "block", "branch", "first_seq", "last_seq", "partition", "refetched")
+    __slots__ = (
+        "_first_row",
+        "_stop_row",
+        "block",
+        "branch",
+        "first_seq",
+        "keys_only",
+        "last_seq",
+        "partition",
+        "refetched",
+    )
 
     def __init__(
         self,
@@ -37,6 +48,7 @@ class Mutations:
         stop_row: int | None = None,
         branch: bytes = b"",
         refetched: bool = False,
+        keys_only: bool = False,
     ) -> None:
         """ValueError where these are no rows of ``block``. BadBlock where the block's columns are broken."""
         columns = block.columns()
@@ -51,18 +63,19 @@ class Mutations:
         self.last_seq = header.last_seq if stop_row is None else columns.seqs()[stop_row - 1]
         self.branch = branch
         self.refetched = refetched
+        self.keys_only = keys_only
         self._first_row = first_row
         self._stop_row = stop_row
 
     @classmethod
-    def above(cls, block: Block, seq: int, *, branch: bytes = b"", refetched: bool = False) -> Mutations | None:
+    def above(cls, block: Block, seq: int, *, branch: bytes = b"", keys_only: bool = False) -> Mutations | None:
         """The rows of ``block`` whose seq is above ``seq``; None where there is none."""
         header = block.header
         if header.first_seq > seq:
-            return cls(block, branch=branch, refetched=refetched)
+            return cls(block, branch=branch, keys_only=keys_only)
         if header.last_seq <= seq:
             return None
-        return cls(block, block.columns().row_above(seq), branch=branch, refetched=refetched)
+        return cls(block, block.columns().row_above(seq), branch=branch, keys_only=keys_only)
 
     def stamped_since(self, timestamp: int) -> Mutations | None:
         """Those whose timestamp (microseconds since 1970 UTC) is ``timestamp`` or later; None where there is none."""
@@ -71,7 +84,7 @@ class Mutations:
             return self
         if row >= self._stop:
             return None
-        return Mutations(self.block, row, stop_row=self._stop_row, branch=self.branch, refetched=self.refetched)
+        return self._rows(row, self._stop_row)
 
     def stamped_before(self, timestamp: int) -> Mutations | None:
         """Those whose timestamp (microseconds since 1970 UTC) is earlier; None where there is none."""
@@ -80,15 +93,17 @@ class Mutations:
             return self
         if row <= self._first_row:
             return None
-        return Mutations(self.block, self._first_row, stop_row=row, branch=self.branch, refetched=self.refetched)
+        return self._rows(self._first_row, row)
 
     def __len__(self) -> int:
         return self._stop - self._first_row
 
     def __iter__(self) -> Iterator[Mutation]:
         values = self.values()
-        if None in values:
-            deleted: Iterator[bool] = (value is None for value in values)
+        if self.keys_only:
+            deleted: Iterator[bool] = iter(self.deleted())
+        elif None in values:
+            deleted = (value is None for value in values)
         else:
             deleted = repeat(False, len(values))
         rows = zip(self.keys(), values, self.seqs(), self.timestamps(), deleted, strict=True)
@@ -99,8 +114,14 @@ class Mutations:
         return self._cut(self.block.columns().keys())
 
     def values(self) -> list[bytes | None]:
-        """The value of each row, None for a deletion."""
+        """The value of each row, None for a deletion, and where only keys were asked for."""
+        if self.keys_only:
+            return [None] * len(self)
         return self._cut(self.block.columns().values())
+
+    def deleted(self) -> list[bool]:
+        """Whether each row is a deletion."""
+        return self._cut(self.block.columns().deleted())
 
     def seqs(self) -> Sequence[int]:
         """The seq of each row, rising."""
@@ -117,14 +138,25 @@ class Mutations:
     def to_arrow(self) -> Any:
         """A ``pyarrow.RecordBatch``, keys and values without copying.
 
-        Columns: partition int32, seq int64, key binary, value binary (null for a deletion), deleted bool, timestamp
-        timestamp[us, UTC]. ImportError where pyarrow is not installed (``pip install 'tailrace[arrow]'``).
+        Columns: partition int32, seq int64, key binary, value binary (null for a deletion, and where only keys were
+        asked for), deleted bool, timestamp timestamp[us, UTC]. ImportError where pyarrow is not installed (``pip
+        install 'tailrace[arrow]'``).
         """
-        batch = self.block.columns().to_arrow()
+        batch = self.block.columns().to_arrow(keys_only=self.keys_only)
         return batch if self._is_whole else batch.slice(self._first_row, len(self))
 
     def _cut(self, column: list[T]) -> list[T]:
         return column if self._is_whole else column[self._first_row : self._stop_row]
+
+    def _rows(self, first_row: int, stop_row: int | None) -> Mutations:
+        return Mutations(
+            self.block,
+            first_row,
+            stop_row=stop_row,
+            branch=self.branch,
+            refetched=self.refetched,
+            keys_only=self.keys_only,
+        )
 
     @property
     def _stop(self) -> int:
@@ -151,7 +183,10 @@ class SnapshotStart(NamedTuple):
 
 
 class SnapshotEnd(NamedTuple):
-    """A snapshot is complete; ``position`` is where the consumer stands now, and a good point to store."""
+    """A snapshot is complete; ``position`` is where the consumer stands now, and a good point to store.
+
+    A filtered stream gives it without a SnapshotStart where nothing in the snapshot was asked for.
+    """
 
     partition: int
     first_seq: int

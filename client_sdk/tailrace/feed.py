@@ -31,6 +31,7 @@ from tailrace.requests.lane import Done, Lane
 from tailrace.ring import RING_ROWS
 from tailrace.stream import Stream
 from tailrace.times import to_us
+from tailrace.wire.filters import StreamFilter
 from tailrace.wire.messages import ResumeAnswer, WriteFlag
 from tailrace.wire.opcodes import Opcode
 from tailrace.writer import Writer
@@ -175,9 +176,12 @@ class Feed:
     def items(self, *, key_prefix: bytes = b"") -> Items:
         """The latest state, at a barrier: all that was acknowledged before the call, nothing that it has superseded.
 
-        An async iterator, partition by partition, so what is held in memory is one partition's state.
+        ``key_prefix``: only the keys that begin so, which is all that the node sends. An async iterator, partition by
+        partition, so what is held in memory is one partition's state.
         """
-        return Items(self, key_prefix)
+        wanted_rows = StreamFilter(key_prefix)
+        wanted_rows.check()
+        return Items(self, wanted_rows)
 
     def consume(
         self,
@@ -186,6 +190,8 @@ class Feed:
         until: str | Positions | datetime | None = None,
         partitions: Iterable[int] | None = None,
         visibility: str = "disk",
+        key_prefix: bytes = b"",
+        keys_only: bool = False,
         window_bytes: int = 8 * 1024 * 1024,
         on_rollback: str = "follow",
         ring: int = RING_ROWS,
@@ -198,7 +204,9 @@ class Feed:
         ever), "now" (all that is there when the body begins), positions, or an aware datetime: nothing that the node
         has stamped then or later comes, and the stream ends once all before has come and the node's clock is there.
         ``partitions``: all by default.
-        ``visibility``: the level that mutations must have reached. ``window_bytes``: what may be under way.
+        ``visibility``: the level that mutations must have reached. ``key_prefix``: only mutations whose key begins so.
+        ``keys_only``: without their values, which are None then; ``Mutation.deleted`` tells what was deleted. Positions
+        do not say what was left out: resume with the same filter. ``window_bytes``: what may be under way.
         ``on_rollback``: what happens where the node has lost something that was delivered. "follow": a Rollback event,
         then the present values of its keys, then the stream goes on; "restart": a Rollback event without keys, and the
         partition from the beginning; "stop": StreamEnded. ``ring``: so many of the latest keys are remembered for each
@@ -214,6 +222,8 @@ class Feed:
                 raise ValueError(f"{name} is {value!r}, none of {names}, Positions or an aware datetime{hint}")
         if on_rollback not in ("follow", "stop", "restart"):
             raise ValueError(f"on_rollback is {on_rollback!r}, none of 'follow', 'stop', 'restart'")
+        wanted_rows = StreamFilter(key_prefix, keys_only)
+        wanted_rows.check()
         if window_bytes < 1:
             raise ValueError(f"window_bytes is {window_bytes}, and has to be positive")
         if ring < 0:
@@ -236,6 +246,7 @@ class Feed:
             on_rollback,
             stored,
             ring,
+            filter=wanted_rows,
             since_us=since_us,
             until_us=until_us,
         )

@@ -12,6 +12,7 @@ from tailrace.model import Item, PartitionInfo, Version
 
 if TYPE_CHECKING:
     from tailrace.feed import Feed
+    from tailrace.wire.filters import StreamFilter
 
 
 class Items:
@@ -21,9 +22,9 @@ class Items:
     is open in between. A checkpoint once a partition.
     """
 
-    def __init__(self, feed: Feed, key_prefix: bytes) -> None:
+    def __init__(self, feed: Feed, wanted_rows: StreamFilter) -> None:
         self._feed = feed
-        self._key_prefix = key_prefix
+        self._wanted_rows = wanted_rows
         self._left: collections.deque[PartitionInfo] | None = None
         self._ready: Iterator[Item] = iter(())
 
@@ -46,6 +47,7 @@ class Items:
         latest: dict[bytes, Item] = {}
         until, only = {info.id: info.high_seq}, frozenset([info.id])
         wanted = Wanted(self._feed.name, "beginning", until, only, on_rollback="restart", ring_rows=0)
+        wanted = wanted._replace(filter=self._wanted_rows)
         async with self._feed.stream(wanted) as stream:
             async for event in stream:
                 if isinstance(event, Mutations):
@@ -56,8 +58,6 @@ class Items:
 
     def _note(self, event: Mutations, latest: dict[bytes, Item]) -> None:
         for key, value, seq, timestamp, _ in event:
-            if not key.startswith(self._key_prefix):
-                continue
             if value is None:
                 latest.pop(key, None)
             else:

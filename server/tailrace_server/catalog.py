@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
@@ -160,12 +161,14 @@ class Catalog:
                     store.sweep(manifest)
 
     def recover(self, record: Record, journal: Journal, now: float) -> None:
-        """Applies a record that the journal held, in the order of the file."""
+        """Applies a record that the journal held, in the order of the file. Raises BadDirectory."""
         file = journal.file_of(record.lsn)
         match record.kind:
             case RecordKind.FEED_CREATED:
                 if record.feed_id not in self._by_id:  # else it has its FEED
-                    self._add(feed_of_creation(record.payload, self._account))
+                    with _usable(record):
+                        created = feed_of_creation(record.payload, self._account)
+                    self._add(created)
                     self.creations[record.feed_id] = record.lsn
             case RecordKind.FEED_DROPPED:
                 feed = self._by_id.get(record.feed_id)
@@ -174,7 +177,8 @@ class Catalog:
             case RecordKind.FAILOVER_ENTRY:
                 if record.feed_id in self._by_id:
                     partition = self.partition(record.feed_id, record.partition)
-                    found = FailoverLog.from_json(json.loads(record.payload))
+                    with _usable(record):
+                        found = FailoverLog.from_json(json.loads(record.payload))
                     if found.term > partition.log.term:  # else the manifest has it, or a later one
                         partition.log = found
                     partition.homes.control(file)
@@ -188,6 +192,18 @@ class Catalog:
                     f"the journal has a record of kind {record.kind.name}, which this version does not know: start the "
                     "version that wrote it"
                 )
+
+
+@contextlib.contextmanager
+def _usable(record: Record) -> Iterator[None]:
+    """Its checksum is right, so it is what was written: by another version, or by a bug."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadDirectory(
+            f"the journal's {record.kind.name} record of feed {record.feed_id.hex()} cannot be used ({error!r}): start "
+            "the version that wrote it, or see with `tailrace repair` what can be saved without it"
+        ) from error
 
 
 def _restore_partition(partition: Partition, manifest: Manifest, disk: Disk, store: ManifestStore, now: float) -> None:
@@ -247,12 +263,12 @@ def _recover_block(partition: Partition, block: Block, lsn: int, file: int, now:
         )
 
 
-def begin_branch(partition: Partition, branch: bytes, journal: Journal, *, terms: int = 1) -> None:
-    """Begins a new branch where the partition ends, so many ``terms`` on.
+def begin_branch(partition: Partition, branch: bytes, journal: Journal, term: int | None = None) -> None:
+    """Begins a new branch where the partition ends, with the next term, or with this one.
 
     The entry stands in the journal after the blocks up to its base.
     """
-    log = partition.new_branch(branch, terms)
+    log = partition.new_branch(branch, term)
     payload = json.dumps(log.to_json()).encode()
     place = journal.append(RecordKind.FAILOVER_ENTRY, partition.feed_id, partition.id, payload)
     partition.homes.control(journal.file_of(place))

@@ -29,6 +29,8 @@ class Limits:
     feeds_max: int = 10_000
     # An idle connection says something this often; one that was silent for three times as long is dropped.
     noop_interval_s: float = 10.0
+    # Who takes nothing of what is there for it, for so long, is shown as slow: longer than a program works at an event.
+    slow_after_s: float = 5.0
     # HELLO has to come within this.
     hello_timeout_s: float = 10.0
 

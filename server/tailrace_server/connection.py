@@ -27,6 +27,7 @@ from tailrace_server.segment import SegmentDamaged
 from tailrace_server.stream.disk_part import DiskPart
 from tailrace_server.stream.end_times import EndTimes
 from tailrace_server.stream.partition_stream import PartitionStream
+from tailrace_server.stream.progress import Progress
 from tailrace_server.stream.rounds import Rounds
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ JOIN_BYTES_MAX = 16 * 1024
 UNSENT_FRAMES_MAX = 16_384
 # A peer that is told why its connection ends has this long to read it; what it goes on sending meanwhile is dropped.
 LINGER_SECONDS = 5.0
+_STOPPING = "the node is stopping"
 
 
 class Connection:
@@ -57,6 +59,7 @@ class Connection:
         self.decoder = FrameDecoder(HELLO_BODY_BYTES_MAX)
         self.rounds = Rounds(0)
         self.end_times = EndTimes(self)
+        self._progress = Progress(self.opened_at)
         self.greeted = False
         self.draining = False
         self.waiting_requests = 0  # in tasks of their own, for the by-key index
@@ -68,6 +71,7 @@ class Connection:
         self._closing_at = 0.0
         self._drained = trio.Event()
         self._room: trio.Event | None = None  # there while someone waits for it
+        self._pumps_soon = False
         self._backlog_bytes_max = node.config.limits.backlog_bytes_max
         transport.on_drained = self._on_drained
 
@@ -100,9 +104,9 @@ class Connection:
             self.rounds.close_all()
 
     async def drained(self) -> None:
-        """Returns once all that was sent has left."""
-        self._drained = trio.Event()
-        if self.transport.backlog_bytes:
+        """Returns once every stream has ended and all that was sent has left."""
+        while self.rounds.streams or self.transport.backlog_bytes:
+            self._drained = trio.Event()
             await self._drained.wait()
 
     def _lacks_room(self) -> bool:
@@ -212,7 +216,7 @@ class Connection:
         """Sends what is queued: streams first, since a consumer has done its waiting."""
         if self._closing:
             return
-        if self.rounds.has_news:
+        if self.rounds.has_news and not self._pumps_soon:
             self.pump()
         if self._answers:
             self.send_answers()
@@ -230,18 +234,37 @@ class Connection:
     def pump(self) -> None:
         """Sends what the streams have, as far as the consumer has granted room and the socket takes it."""
         rounds, transport = self.rounds, self.transport
+        rounds.examined_bytes = 0
         while not transport.backlog_bytes:
             buffers = rounds.next_buffers(PUMP_BYTES)
-            if not buffers:
-                break
-            self.sent_at = self.node.now
-            transport.send(*(buffers if len(buffers) <= BUFFERS_MAX else _joined(buffers)))
+            if buffers:
+                self.sent_at = self.node.now
+                transport.send(*(buffers if len(buffers) <= BUFFERS_MAX else _joined(buffers)))
             if not rounds.has_news:
+                break
+            if rounds.examined_bytes >= PUMP_BYTES:
+                self._pump_soon()
+                break
+            if not buffers:
                 break
         for stream, part in rounds.next_loads():
             # The stream may be closed, and the segment removed, before it has been read.
             self.node.pins.pin(part.segment)
             self.nursery.start_soon(self._load, stream, part)
+        if self.draining and not rounds.streams:
+            self._drained.set()
+
+    def _pump_soon(self) -> None:
+        """Filtered streams have looked through enough for now: they go on when others have had their turn."""
+        if not self._pumps_soon:
+            self._pumps_soon = True
+            self.nursery.start_soon(self._pump_later)
+
+    async def _pump_later(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self._pumps_soon = False
+        if not self._closing:
+            self.pump()
 
     async def _load(self, stream: PartitionStream, part: DiskPart) -> None:
         """Reads a chunk of a segment, which is pinned, in a thread; goes on with the stream that waits for it."""
@@ -276,10 +299,19 @@ class Connection:
             self.transport.finish()
 
     def drain(self) -> None:
-        """Ends every stream, since the node is about to stop; none opens any more, and no barrier comes back."""
+        """Ends each stream at the end of its snapshot, since the node is about to stop.
+
+        None opens any more, and no barrier comes back.
+        """
         self.draining = True
+        self.rounds.drain(_STOPPING)
+        self.pump()
+        self.flush()
+
+    def end_streams(self) -> None:
+        """Ends those in the middle of a snapshot too: the node waits no longer."""
         for stream_id in list(self.rounds.streams):
-            self.rounds.close(stream_id, EndReason.DRAINING, "the node is stopping")
+            self.rounds.close(stream_id, EndReason.DRAINING, _STOPPING)
         self.pump()
         self.flush()
 
@@ -307,6 +339,8 @@ class Connection:
 
     def status(self, now: float) -> dict[str, Any]:
         """This connection as status shows it."""
+        self._look_for_progress(now)
+        stuck_s = self._progress.stuck_seconds(now)
         return {
             "peer": self.transport.peer,
             "name": self.name,
@@ -315,13 +349,20 @@ class Connection:
             "barriers": len(self.rounds.barriers),
             "outstanding_bytes": self.rounds.outstanding_bytes,
             "backlog_bytes": self.transport.backlog_bytes,
-            "slow": self.rounds.window_full,
+            "streams_moved": self.rounds.moves,
+            "stuck_s": stuck_s,
+            "slow": stuck_s >= self.node.config.limits.slow_after_s,
         }
+
+    def _look_for_progress(self, now: float) -> None:
+        rounds, backlog_bytes = self.rounds, self.transport.backlog_bytes
+        self._progress.look(now, rounds.waits_for_credit or backlog_bytes > 0, rounds.credited_bytes, backlog_bytes)
 
     def tick(self, now: float) -> None:
         """Called now and then: says something on an idle connection, and drops a peer that is silent."""
         limits = self.node.config.limits
         self.end_times.look()
+        self._look_for_progress(now)
         if self._waits_for_memory:
             self.received_at = now
         if self._closing:

@@ -21,7 +21,7 @@ _CHECKED = struct.Struct("<IBBHI")
 _WRITTEN = struct.Struct("<12sII4x16sQQ")
 # A SNAPSHOT_START behind its header, and the header of the BLOCK that follows.
 _BEFORE_BLOCK = struct.Struct("<16sII16sQQQ16s")
-# A SNAPSHOT_END and a ROUND_COMPLETE, each behind its header.
+# A SNAPSHOT_END or a SEQ_ADVANCED, and a ROUND_COMPLETE, each behind its header.
 _AFTER_BLOCK = struct.Struct("<16sI4xQ16sQ")
 
 WRITTEN_FRAME_BYTES = _WRITTEN.size
@@ -43,12 +43,13 @@ def written(versions: VersionRange, id: int) -> bytes:
 class SnapshotFrames:
     """What goes before and after the block of a snapshot that has only one, in a round that has only one snapshot."""
 
-    __slots__ = ("_end", "_partition", "_start", "_stream_id")
+    __slots__ = ("_advanced", "_end", "_partition", "_start", "_stream_id")
 
     def __init__(self, stream_id: int, partition: int) -> None:
         self._stream_id = stream_id
         self._partition = partition
         self._start = frame_header(Opcode.SNAPSHOT_START, _SNAPSHOT_START_BODY_BYTES, stream_id)
+        self._advanced = frame_header(Opcode.SEQ_ADVANCED, _SNAPSHOT_END_BODY_BYTES, stream_id)
         self._end = frame_header(Opcode.SNAPSHOT_END, _SNAPSHOT_END_BODY_BYTES, stream_id)
 
     def before_block(self, branch: bytes, after_seq: int, last_seq: int, purge_seq: int, block_bytes: int) -> bytes:
@@ -67,6 +68,10 @@ class SnapshotFrames:
     def after_block(self, last_seq: int, round_number: int) -> bytes:
         """SNAPSHOT_END and ROUND_COMPLETE."""
         return _AFTER_BLOCK.pack(self._end, self._partition, last_seq, _ROUND_COMPLETE, round_number)
+
+    def passed_over(self, last_seq: int, round_number: int) -> bytes:
+        """SEQ_ADVANCED and ROUND_COMPLETE, in place of a snapshot of which nothing is sent."""
+        return _AFTER_BLOCK.pack(self._advanced, self._partition, last_seq, _ROUND_COMPLETE, round_number)
 
 
 # Writers whose values have one size, or a few, meet the same ones again; 1,024 take 0.2 MB.

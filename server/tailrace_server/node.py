@@ -35,6 +35,7 @@ from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.status import status_of
+from tailrace_server.stream.filter import FilterCache
 from tailrace_server.upkeep.compactor import Compactor
 from tailrace_server.upkeep.flusher import Flusher
 from tailrace_server.upkeep.installer import Installer
@@ -48,7 +49,7 @@ log = logging.getLogger("tailrace.server")
 
 # How often idle connections and silent peers are looked at, as a part of the interval of noops.
 _TICKS_PER_NOOP = 4
-# A node that stops gives its consumers this long to take what is on its way to them.
+# A node that stops gives its consumers this long to take the rest of a snapshot, and again what is on its way to them.
 _DRAIN_SECONDS = 1.0
 
 
@@ -73,6 +74,7 @@ class Node:
         self.feeds = catalog
         self.memory = memory
         self.pins = Pins()
+        self.filtered = FilterCache()
         storage = config.storage
         self.store = ManifestStore(host.disk, config.data)
         self.installer = Installer(host, self.store, identity.placement_id, self.pins)
@@ -215,12 +217,13 @@ class Node:
                 connection.tick(self.now)
 
     async def drain(self) -> None:
-        """Ends every stream with DRAINING, and waits a moment until that has left."""
-        for connection in list(self.connections):
-            connection.drain()
-        with trio.move_on_after(_DRAIN_SECONDS):
+        """Ends every stream with DRAINING, as far as there is time at the end of its snapshot, and lets that leave."""
+        for end in (Connection.drain, Connection.end_streams):
             for connection in list(self.connections):
-                await connection.drained()
+                end(connection)
+            with trio.move_on_after(_DRAIN_SECONDS):
+                for connection in list(self.connections):
+                    await connection.drained()
 
     def stop(self) -> None:
         """Makes everything durable and marks the directory as stopped cleanly; nothing may be served any more."""

@@ -244,10 +244,12 @@ class Partition:
         self.account.change(-self.tree.memory_bytes)
         self.tree = Tree(self.high_seq)
 
-    def new_branch(self, branch: bytes, terms: int = 1) -> FailoverLog:
-        """The failover log as it will be when a branch begins here, ``terms`` on; ``log`` is set once it is durable."""
-        term = self.log.term + terms
-        return self.log.with_entry(FailoverEntry(branch, term, self.high_seq))
+    def new_branch(self, branch: bytes, term: int | None = None) -> FailoverLog:
+        """The failover log as it will be when a branch begins here; ``log`` is set once it is durable.
+
+        ``term``: that of the branch, the next one by default.
+        """
+        return self.log.with_entry(FailoverEntry(branch, term or self.log.term + 1, self.high_seq))
 
     def check(self) -> None:
         """Walks every invariant; AssertionError names the one that does not hold."""

@@ -126,9 +126,10 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
             node.unclean_start = "the directory was restored or repaired"
         if node.unclean_start is not None:
             log.warning("the last stop was not clean: %s; every partition begins a new branch", node.unclean_start)
-            terms = marks.RESTORED_TERMS if is_restored else 1
+            now_us = host.clock.wall_us()
             for partition in catalog.partitions():
-                begin_branch(partition, host.randomness.token(16), journal, terms=terms)
+                term = marks.restored_term(partition.log.term, now_us) if is_restored else None
+                begin_branch(partition, host.randomness.token(16), journal, term)
         journal.sync()
         if is_restored:
             marks.unmark_restored(host.disk, config.data)

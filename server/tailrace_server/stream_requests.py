@@ -92,6 +92,11 @@ def _checked(connection: Connection, id: int, request: StreamRequest) -> Partiti
     node, rounds = connection.node, connection.rounds
     if id in rounds.streams:
         raise ProtocolError(f"STREAM_REQUEST: stream {id} is open already")
+    if request.filter.unknown:
+        names = ", ".join(map(repr, request.filter.unknown))
+        raise TailraceError(
+            f"this node does not know the member {names} of a filter; it knows key_prefix and keys_only"
+        )
     refusal = _refusal(connection, request)
     if refusal is not None:
         connection.answer(refusal.encode(id))
@@ -113,7 +118,7 @@ def _begin(
     if start is not None:
         assert request.since_us is not None, "only a time has to be looked for"
         start = checked(partition, start, request.since_us, _bounds(node, partition))
-    answer, stream = begin_stream(id, request, partition, node.pins, start)
+    answer, stream = begin_stream(id, request, partition, node.pins, start, node.filtered)
     connection.answer(answer.encode(id))
     if stream is None:
         return

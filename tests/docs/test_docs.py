@@ -157,7 +157,8 @@ def test_members_of_the_other_requests_are_listed():
 
 async def test_members_of_what_is_explained(client, feed):
     asked = messages.decode_json(example("EXPLAIN_RESUME").body, "EXPLAIN_RESUME")
-    assert list(asked) == list(messages.decode_json(example("STREAM_REQUEST").body, "STREAM_REQUEST"))
+    whole = messages.decode_json(example("STREAM_REQUEST").body, "STREAM_REQUEST")
+    assert list(asked) == [name for name in whole if name != "filter"]
     answer = await client.call(Opcode.EXPLAIN_RESUME, asked)
     assert [row[0] for row in tables(sections(MESSAGES)["EXPLAIN_RESUME"])[0]] == list(answer)
 

@@ -35,14 +35,16 @@ from tailrace_server.stream.barriers import Barriers
 class Orders(NamedTuple):
     """``dies_at``: the call that changes the disk, counted from the start, at which the process gets a SIGKILL;
     ``dies_at_stop``: likewise, counted from the moment that a clean stop has begun. ``calls``: only those of this name
-    count. ``how``: "before" the call, "after" it, or with a write "torn" in the middle. ``forgets``: what was not
-    synced dies with the process. ``file_bytes_max``: of the journal. ``bug``: one of ``BUGS``.
+    count. ``how``: "before" the call, "after" it, or with a write "torn" in the middle. ``may_hang``: from a SIGUSR1 on
+    no fsync comes back. ``forgets``: what was not synced dies with the process. ``file_bytes_max``: of the journal.
+    ``bug``: one of ``BUGS``.
     """
 
     dies_at: int = 0
     dies_at_stop: int = 0
     calls: str = ""
     how: str = "before"
+    may_hang: bool = False
     forgets: bool = False
     file_bytes_max: int = 0
     bug: str = ""
@@ -56,7 +58,12 @@ class Death:
         self._calls = orders.calls
         self._calls_left = orders.dies_at
         self.forget = None  # called right before the end
+        self.hangs = False
         self._lock = threading.Lock()
+
+    def hang(self, *_) -> None:
+        """No fsync comes back from now on."""
+        self.hangs = True
 
     def count_anew(self, calls: int) -> None:
         with self._lock:
@@ -173,6 +180,8 @@ class MortalFile:
 
     def sync(self):
         with self._disk.death.at_a_call("sync"):
+            if self._disk.death.hangs:
+                threading.Event().wait()
             with self._lock:
                 unsynced, self._unsynced = self._unsynced, []
                 for offset, data in unsynced:
@@ -223,6 +232,7 @@ def send_before_fsync() -> None:
         turn_ended(self, asker)
 
     node.Node.turn_ended = hurried
+    Committer._is_cheap = lambda self: False  # on the loop an fsync would keep from sending what it is late for
 
 
 def acknowledged_before_fsync() -> None:
@@ -292,6 +302,8 @@ def main(orders: Orders, arguments: list[str]) -> None:
 @contextlib.asynccontextmanager
 async def open_mortal(orders: Orders, config: Config):
     death = Death(orders)
+    if orders.may_hang:
+        signal.signal(signal.SIGUSR1, death.hang)
     if orders.file_bytes_max:
         # Small enough that write queues are flushed, and their segments folded, in the middle of everything.
         storage = Storage(

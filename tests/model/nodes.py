@@ -35,6 +35,8 @@ ALARMS = (b"Traceback", b"internal error", b"Exception")
 
 class End(enum.Enum):
     KILL = "SIGKILL from outside, after some answers"
+    KILL_SETTLED = "SIGKILL from outside, when every write has been answered, and the last one at level disk"
+    KILL_HANGING = "SIGKILL from outside, when no fsync has come back for a while"
     STOP = "SIGTERM, after some answers"
     DIE = "SIGKILL at a call of the disk"
     DIE_STOPPING = "SIGTERM, and SIGKILL at a call of the disk after it"
@@ -110,6 +112,7 @@ class Nodes:
         self._mark = Mark.CLEAN  # of an empty directory
         self._risen_min = self._risen_max = 0  # terms: by processes that ended before they were looked at
         self._looked_at = False
+        self._process: trio.Process | None = None
         self.has_feed = False
         self._killed = trio.Event()
 
@@ -124,7 +127,7 @@ class Nodes:
 
     async def live(self, life: Life, until: Callable[[], Awaitable[None]] | None = None) -> None:
         """One process, from its start to its end. ``until``: the signal is sent when it returns."""
-        process = await self._start(life.orders)
+        process = self._process = await self._start(life.orders)
         ready = asked_to_stop = self._looked_at = False
         try:
             ready = await _is_ready(process)
@@ -140,6 +143,11 @@ class Nodes:
             assert process.stdio is not None
             await process.stdio.aclose()
         self._ended(life, code, ready=ready, asked_to_stop=asked_to_stop)
+
+    def hang(self) -> None:
+        """From now on no fsync of the process comes back. Its orders have to say that this may be."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGUSR1)
 
     async def _start(self, orders: Orders) -> trio.Process:
         # Who is cancelled between the process's start and the end of this would leave it running, known to nobody.
@@ -175,7 +183,7 @@ class Nodes:
                 await trio.sleep_forever()
             else:
                 await self._history.more_answers(life.answers)
-            if life.end is End.KILL:
+            if life.end in (End.KILL, End.KILL_SETTLED, End.KILL_HANGING):
                 process.kill()
             else:
                 asked = True

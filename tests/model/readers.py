@@ -58,6 +58,12 @@ class Consumer:
         self._next = dict.fromkeys(self.rows, 1)  # the seq that has to come next
         self._stored_next = dict(self._next)
         self._covered = trio.Event()
+        self._given = trio.Event()
+
+    async def next_event(self) -> None:
+        """Waits until it is given something more."""
+        self._given = trio.Event()
+        await self._given.wait()
 
     async def session(self, feed: tailrace.Feed, events: int | None, until: Callable[[], Awaitable[None]]) -> None:
         """Consumes so many events (None: no bound), or until ``until`` returns; resumes from the stored position."""
@@ -84,6 +90,7 @@ class Consumer:
                 del rows[self._next[partition] - 1 :]
 
     def _handle(self, event: object, stream: tailrace.Stream) -> None:
+        self._given.set()
         if self._random.random() < 0.2 and not self._atomic:
             self._store(stream.positions)
         if isinstance(event, Mutations) and event.refetched:

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -34,6 +35,8 @@ KEYS = [f"key {number}".encode() for number in range(200)]
 PATIENT_S = 120.0
 # Shorter than most outages: a write that meets one is given up, and nobody knows whether it was written.
 IMPATIENT_S = 0.15
+# So long goes on what needs no fsync, where none comes back.
+HANGING_S = 1.0
 # Far beyond what a run takes: it is stuck. (A guard, no expectation.)
 STUCK_S = 600.0
 
@@ -67,6 +70,10 @@ class Run:
         self._over = trio.Event()  # no more kills: writers finish what they are doing
         self._quiet = trio.Event()  # no more writes: readers catch up
         self._done = trio.Event()
+        self._let_write = trio.Event()
+        self._let_write.set()
+        self._writing = 0
+        self._nobody_writes = trio.Event()
         memory, forgets = "memory", scenario.forgets
         self.consumers = [
             Consumer("atomic", self.history, self._random("1"), atomic=True, level=memory, may_roll_back=forgets),
@@ -79,6 +86,7 @@ class Run:
         self.looker = Looker(self.history, self._random("5"), KEYS, ["disk"] if forgets else ["disk", memory])
         self.founder = Founder(self.nodes, self._random("6"))
         self._versions: dict[bytes, tailrace.Version] = {}
+        self._last = self._writer("last")
 
     def _random(self, name: str) -> random.Random:
         return random.Random(f"{self.scenario.seed} {name}")
@@ -101,9 +109,29 @@ class Run:
         while self.nodes.kills < self.scenario.kills:
             if not lives:
                 lives = [random_life(rnd), short_life(rnd), random_life(rnd), random_life(rnd)]
-            await self.nodes.live(lives.pop(0))
+            life = lives.pop(0)
+            untils = {End.KILL_SETTLED: partial(self._settle, life), End.KILL_HANGING: partial(self._hang, life)}
+            await self.nodes.live(life, untils.get(life.end))
+            self._let_write.set()
         self._over.set()
         await self.nodes.live(Life(End.STOP), until=self._done.wait)
+
+    async def _settle(self, life: Life) -> None:
+        """No write is under way, and the last one was acknowledged: whatever is missing now has been lost."""
+        await self.history.more_answers(life.answers)
+        self._let_write = trio.Event()
+        while self._writing:
+            self._nobody_writes = trio.Event()
+            await self._nobody_writes.wait()
+        async with tailrace.connect(self.nodes.url, name="last") as client:
+            await self._last.put(client.feed(FEED))
+
+    async def _hang(self, life: Life) -> None:
+        """What must not be told before an fsync has come back is told now, or never; to a reader, too."""
+        await self.history.more_answers(life.answers)
+        await self.consumers[1].next_event()
+        self.nodes.hang()
+        await trio.sleep(HANGING_S)
 
     def _look_at_directory(self) -> None:
         """After a clean stop: a node that opens the directory begins no branch, and every invariant holds."""
@@ -161,7 +189,7 @@ class Run:
         ]
         for writer, feed in writers:
             nursery.start_soon(self._write, writer, feed)
-        restless = Restless(self._writer("w7"), self.nodes.url)
+        restless = Restless(self._writer("w7"), self.nodes.url, self._step)
         nursery.start_soon(self._until, self._over, self._repeat_session, restless.session)
 
     def _values(self, name: str) -> Values:
@@ -191,9 +219,19 @@ class Run:
 
     async def _write(self, writer: Writer | PipelinedWriter, feed: tailrace.Feed) -> None:
         while not self._over.is_set():
-            if not await writer.step(feed):
+            if not await self._step(writer, feed):
                 # There is no node: one write in doubt is enough, until somebody gets an answer again.
                 await self._until(self._over, self.history.more_answers, 1)
+
+    async def _step(self, writer: Writer | PipelinedWriter, feed: tailrace.Feed) -> bool:
+        await self._let_write.wait()
+        self._writing += 1
+        try:
+            return await writer.step(feed)
+        finally:
+            self._writing -= 1
+            if not self._writing:
+                self._nobody_writes.set()
 
     async def _found(self, client: tailrace.Client) -> None:
         rnd = self._random("found")

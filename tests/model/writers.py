@@ -224,11 +224,12 @@ class PipelinedWriter:
 
 
 class Restless:
-    """A writer that now and then is cancelled in the middle, and connects anew."""
+    """A writer that now and then is cancelled in the middle, and connects anew. ``step`` has a writer do one."""
 
-    def __init__(self, writer: Writer, url: str) -> None:
+    def __init__(self, writer: Writer, url: str, step: Callable[[Writer, tailrace.Feed], Awaitable[bool]]) -> None:
         self._writer = writer
         self._url = url
+        self._step = step
 
     async def session(self) -> None:
         """From one connection to the next."""
@@ -241,4 +242,4 @@ class Restless:
 
     async def _write(self, feed: tailrace.Feed) -> None:
         while True:
-            await self._writer.step(feed)
+            await self._step(self._writer, feed)

@@ -5,21 +5,23 @@
                                                             had died, or nothing was written to it
     compaction, crash, quiet partition, resume  x barrier   between the question for a barrier and its return; quiet: a
                                                             partition without a row since this client's last one
+    filter                                      x both      the client does not ask for everything
 
-Resumes are seen on the wire. (Filter x resume: there are no filters yet.)
+Resumes are seen on the wire.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 
+from tailrace.wire.filters import EVERYTHING
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import StreamRequest
 from tailrace.wire.opcodes import Opcode
 
 ALL = (
-    *(f"{what} x resume" for what in ("compaction", "purge", "crash", "quiet partition")),
-    *(f"{what} x barrier" for what in ("compaction", "crash", "quiet partition", "resume")),
+    *(f"{what} x resume" for what in ("compaction", "purge", "crash", "quiet partition", "filter")),
+    *(f"{what} x barrier" for what in ("compaction", "crash", "quiet partition", "resume", "filter")),
 )
 # Before a partition had its first row, or was folded for the first time.
 NEVER = -1.0
@@ -34,6 +36,7 @@ class Crosses:
         self._decoders = {}
         self._asked = {}  # (client, partition): when its stream was last asked for
         self._resumed = {}  # client: when it last asked for a stream again
+        self._filtered = set()  # clients that do not ask for everything
         self._barriers = {}  # client: when its last barrier came back
         self._appended = defaultdict(lambda: NEVER)
         self._compacted = defaultdict(lambda: NEVER)
@@ -64,6 +67,8 @@ class Crosses:
 
     def _requested(self, client, request):
         partition, now = request.partition, self._now()
+        if request.filter != EVERYTHING:
+            self._filtered.add(client)
         last = self._asked.get((client, partition))
         self._asked[client, partition] = now
         if last is None or not request.seq:
@@ -79,6 +84,8 @@ class Crosses:
                 self._note(f"{what} x resume")
         if NEVER < self._appended[partition] < last:
             self._note("quiet partition x resume")
+        if client in self._filtered:
+            self._note("filter x resume")
 
     def barrier_begins(self):
         """What ``barrier_ends`` is to be given."""
@@ -97,4 +104,6 @@ class Crosses:
         last = self._barriers.get(client, begun)
         if any(NEVER < time < last for time in self._appended.values()):
             self._note("quiet partition x barrier")
+        if client in self._filtered:
+            self._note("filter x barrier")
         self._barriers[client] = self._now()

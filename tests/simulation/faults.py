@@ -121,7 +121,7 @@ class Faults:
 
     async def _set_clock(self):
         self.world.report.fault("wall clock set")
-        self.machine.node_clock.set_ahead_us += self.random.choice((-3_600, -5, 5, 60)) * 1_000_000
+        self.machine.node_clock.jump(self.random.choice((-3_600, -5, 5, 60)))
 
     # The network
 

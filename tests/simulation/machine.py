@@ -11,17 +11,16 @@ from __future__ import annotations
 import enum
 
 import trio
+from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
 from tests.memory_disk import READING, Crashed, MemoryDisk, failure
 
 from tailrace.errors import TailraceError
-from tailrace_server.compaction.worker import compact, discard
 from tailrace_server.config import Config, Limits, Storage
 from tailrace_server.host.host import Host
 from tailrace_server.start import open_node
 
 DATA = "/data"
 PORT = 4700
-WALL_US = 1_700_000_000_000_000
 # So small that a run of a minute flushes, folds, purges, rotates and trims all the time.
 STORAGE = Storage(
     memory_bytes_max=60_000,
@@ -46,27 +45,6 @@ class End(enum.Enum):
     STOP = "a clean stop"
     KILL = "a killed process"
     POWER = "a power cut"
-
-
-class SimulatedClock:
-    """The wall's clock, which somebody may set, and one that only passes: both pass as trio's does."""
-
-    def __init__(self):
-        self.set_ahead_us = 0
-
-    def wall_us(self):
-        return WALL_US + int(trio.current_time() * 1e6) + self.set_ahead_us
-
-    def monotonic(self):
-        return trio.current_time()
-
-
-class SeededRandomness:
-    def __init__(self, rnd):
-        self._rnd = rnd
-
-    def token(self, size):
-        return self._rnd.randbytes(size)
 
 
 class Life:
@@ -113,26 +91,17 @@ class DiskOfLife:
         return call
 
 
-class SimulatedWorkers:
-    """Threads and processes: what they do happens at one moment of the time that they take."""
+class SimulatedWorkers(InlineWorkers):
+    """What threads and processes do happens at one moment of the time that they take."""
 
     def __init__(self, life, rnd):
+        super().__init__(DiskOfLife(life.machine.disk, life))
         self._life = life
         self._rnd = rnd
-        self._disk = DiskOfLife(life.machine.disk, life)
 
-    async def in_thread(self, function):
-        await self._pass()
-        try:
-            return function()
-        finally:
-            await self._pass()
-
-    in_own_thread = in_thread
-
-    async def _pass(self):
+    async def begin(self):
         """Some time, which no cancellation cuts short: others go on meanwhile."""
-        await trio.lowlevel.checkpoint()
+        await super().begin()
         with trio.CancelScope(shield=True) as shield:
             self._life.shields[shield] = None
             try:
@@ -141,24 +110,14 @@ class SimulatedWorkers:
                 del self._life.shields[shield]
         self._life.check()
 
-    async def compact(self, task, rate):
-        machine = self._life.machine
-        machine.compacting += 1
-        try:
-            await trio.sleep(self._rnd.choice((0, 0.01, 0.5)))
-            result = compact(task, self._disk)
-            machine.report.compacted(task, result)
-            try:
-                await trio.sleep(self._rnd.choice((0, 0.01, 0.5)))
-            except trio.Cancelled:
-                discard(task, self._disk)
-                raise
-            return result
-        except (OSError, TailraceError):
-            discard(task, self._disk)
-            raise
-        finally:
-            machine.compacting -= 1
+    end = begin
+
+    async def begin_compaction(self):
+        await trio.sleep(self._rnd.choice((0, 0.01, 0.5)))
+
+    async def end_compaction(self, task, result):
+        self._life.machine.report.compacted(task, result)
+        await self.begin_compaction()
 
 
 class Machine:
@@ -169,10 +128,9 @@ class Machine:
         self.disk = MemoryDisk()
         self.report = report
         self.slowness_s = 0.0
-        self.compacting = 0
         self.life = None
         self._clock = clock  # trio's
-        self.node_clock = SimulatedClock()
+        self.node_clock = FakeClock(seconds=0.0, passing=trio.current_time)  # passes as trio's does
         self._rnd = rnd
         self._network = network
         self._on_start = on_start

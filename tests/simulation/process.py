@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import trio
+from tests.fake_host import InlineWorker
 
 import tailrace
 from tailrace.host import Host
@@ -10,24 +11,6 @@ from tailrace.host import Host
 FEED = "simulated"
 # Longer than any outage here: whoever waits that long gets an answer.
 PATIENT_S = 600.0
-
-
-class InlineWorker:
-    """What an index works on, without a thread."""
-
-    def __init__(self, name):
-        self.name = name
-
-    def start(self):
-        """There is nothing to start."""
-
-    def stop(self):
-        """And nothing to end."""
-
-    async def run(self, function, *args):
-        with trio.CancelScope(shield=True):
-            await trio.lowlevel.checkpoint()
-        return function(*args)
 
 
 class Process:

@@ -110,11 +110,14 @@ class FollowingProcess(Process):
 class ConsumingProcess(Process):
     """A program that consumes the feed and stores its rows together with a position, now and then, as one string.
 
-    What it had in memory since then is lost when it is killed. Its rows are held in a `MemoryIndex`.
+    What it had in memory since then is lost when it is killed. One that asks for less than everything
+    asks for barriers too.
     """
 
-    def __init__(self, world, name):
+    def __init__(self, world, name, *, key_prefix=b"", keys_only=False):
         super().__init__(world, name)
+        self._prefix = key_prefix
+        self._keys_only = keys_only
         self._stored = None
         self._stored_rows = {}
         self._rows = {}  # key: (partition, seq, value)
@@ -129,7 +132,10 @@ class ConsumingProcess(Process):
             async with self.connect(retry_for=PATIENT_S, connect_timeout=5.0) as client:
                 window_bytes = self.random.choice((1, 5_000, 8 * 1024 * 1024))
                 since = "beginning" if positions is None else positions
-                async with client.feed(FEED).consume(since, window_bytes=window_bytes) as stream:
+                consuming = client.feed(FEED).consume(
+                    since, window_bytes=window_bytes, key_prefix=self._prefix, keys_only=self._keys_only
+                )
+                async with consuming as stream:
                     started = True
                     await self._consume(stream)
         except Retryable:
@@ -140,11 +146,26 @@ class ConsumingProcess(Process):
     async def _consume(self, stream):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end, nursery)
+            if self._prefix:
+                nursery.start_soon(self._ask_for_barriers, stream)
             async for event in stream:
                 self._handle(event)
                 self._check_position(stream.latest_positions)
                 if self.random.random() < 0.2:
                     self._stored, self._stored_rows = str(stream.latest_positions), dict(self._rows)
+
+    async def _ask_for_barriers(self, stream):
+        """Barriers, and whether it has all that it asked for of what was acknowledged before."""
+        truth, report = self.world.truth, self.world.report
+        while True:
+            await trio.sleep(self.random.random() * 4.0)
+            floors = truth.floors()
+            begun = report.barrier_begins(self.name)
+            await stream.barrier()
+            report.barrier_ends(self.name, begun)
+            for number, (floor, forks) in floors.items():
+                left = truth.partitions[number].still(floor, forks)
+                self._check_covers(number, left, "after a barrier")
 
     async def _end(self, nursery):
         """A session ends after a while, and with the run."""
@@ -160,15 +181,20 @@ class ConsumingProcess(Process):
             self._seqs[event.partition] = event.seq
         elif isinstance(event, SnapshotEnd):
             self._seqs[event.partition] = event.last_seq
-            self._check_covers(event.partition, event.last_seq)
+            self._check_covers(event.partition, event.last_seq, "at the end of a snapshot")
 
     def _take(self, event):
-        columns = zip(event.keys(), event.values(), event.seqs(), event.timestamps(), strict=True)
+        columns = zip(event.keys(), self._values(event), event.seqs(), event.timestamps(), strict=True)
         rows = [AppliedMutation(event.partition, *row) for row in columns]
-        self.world.truth.check_rows(rows, may_be_lost=False)
+        truth = self.world.truth
+        truth.check_rows(rows, may_be_lost=False)
         before = self._seqs.get(event.partition, 0)
         for row in rows:
-            is_next = row.seq == before + 1 if self.world.retention == "history" else row.seq > before
+            if not row.key.startswith(self._prefix):
+                raise Violation(f"{self.name}: {row.key!r} was not asked for")
+            is_next = row.seq > before
+            if self.world.retention == "history" and is_next:
+                is_next = not truth.left_out(event.partition, before, row.seq, self._prefix)
             if not is_next and not event.refetched:
                 raise Violation(f"{self.name}: {event.partition}/{row.seq} comes after {before}")
             before = row.seq
@@ -180,14 +206,25 @@ class ConsumingProcess(Process):
             self._seqs[event.partition] = event.last_seq
         self.world.report.operation("event", f"{self.name} {event.partition}/{event.last_seq}")
 
+    def _values(self, event):
+        """The values; where none were asked for those that the rows have."""
+        if not self._keys_only:
+            return event.values()
+        if any(value is not None for value in event.values()):
+            raise Violation(f"{self.name} was given values")
+        rows = zip(event.seqs(), event.keys(), event.deleted(), strict=True)
+        value_at = self.world.truth.value_at
+        return [None if deleted else value_at(event.partition, seq, key) for seq, key, deleted in rows]
+
     def _check_position(self, positions):
         for partition, seq in positions.seqs().items():
             if seq > self._seqs.get(partition, 0):
                 raise Violation(f"{self.name} is told to be at {partition}/{seq}, has come to {self._seqs}")
 
-    def _check_covers(self, partition, seq):
+    def _check_covers(self, partition, seq, when):
         values = {key: row.value for key, row in self._rows.items()}
-        self.world.truth.check_covers(partition, seq, values, self._rows, f"{self.name} at the end of a snapshot")
+        what = f"{self.name} {when}"
+        self.world.truth.check_covers(partition, seq, values, self._rows, what, self._prefix)
 
 
 class LookingProcess(Process):

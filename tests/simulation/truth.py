@@ -179,10 +179,24 @@ class Truth:
             if not may_be_lost or not truth.was_lost(key, value, seq):
                 raise Violation(f"{partition}/{seq} was delivered as {key!r}: {value!r}, which it never was")
 
-    def check_covers(self, partition, floor, state, versions, what):
-        """An index holds of each key of ``partition`` its newest row up to ``floor``, or a later one."""
+    def value_at(self, partition, seq, key):
+        """The value that a row has; what no row has where there is no such row."""
+        rows = self.partitions[partition].rows
+        return rows[seq - 1].value if seq <= len(rows) and rows[seq - 1].key == key else b"no value has blanks"
+
+    def left_out(self, partition, after, before, prefix):
+        """Whether a row of a key with ``prefix`` lies between two seqs."""
+        return any(row.key.startswith(prefix) for row in self.partitions[partition].rows[after : before - 1])
+
+    def check_covers(self, partition, floor, state, versions, what, prefix=b""):
+        """An index holds of each key of ``partition`` its newest row up to ``floor``, or a later one.
+
+        ``prefix``: of the keys that begin so.
+        """
         truth = self.partitions[partition]
         for key in truth.seqs:
+            if not key.startswith(prefix):
+                continue
             newest = truth.newest(key, floor)
             version = versions.get(key)
             if version is None:

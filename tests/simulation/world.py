@@ -7,6 +7,7 @@ import random
 
 import trio
 import trio.testing
+from tests.fake_host import InlineWorker
 from tests.model.history import Violation, most_telling
 
 import tailrace
@@ -16,7 +17,7 @@ from tailrace.host import Host
 from .faults import Faults
 from .machine import PORT, Machine
 from .network import Network
-from .process import FEED, InlineWorker
+from .process import FEED
 from .readers import ConsumingProcess, FollowingProcess, LookingProcess
 from .report import Report
 from .scheduling import seeded
@@ -62,7 +63,12 @@ class World:
             FollowingProcess(self, "restless"),
             FollowingProcess(self, "hasty", "memory"),
         ]
-        self.others = [ConsumingProcess(self, "consumer"), LookingProcess(self, "looker")]
+        self.others = [
+            ConsumingProcess(self, "consumer"),
+            ConsumingProcess(self, "choosy", key_prefix=self.random_of("filter").choice((b"key 1", b"key 2", b"none"))),
+            ConsumingProcess(self, "terse", key_prefix=b"key ", keys_only=True),
+            LookingProcess(self, "looker"),
+        ]
 
     @property
     def processes(self):

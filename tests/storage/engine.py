@@ -12,12 +12,10 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-import trio
+from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
 
 from tailrace.block import encode_block
-from tailrace.errors import TailraceError
 from tailrace.hashing import key_hash, partition_of_hash
-from tailrace_server.compaction.worker import compact, discard
 from tailrace_server.config import Config, Storage
 from tailrace_server.host.host import Host
 from tailrace_server.journal import lock_directory
@@ -38,60 +36,6 @@ STORAGE = Storage(
     free_bytes_min=0,
     compaction_rate=0,
 )
-
-
-class FakeClock:
-    """Wall time and monotonic time, which pass when they are told to."""
-
-    def __init__(self, wall_us=1_700_000_000_000_000, seconds=1_000.0):
-        self._wall_us = wall_us
-        self._seconds = seconds
-
-    def wall_us(self):
-        return self._wall_us
-
-    def monotonic(self):
-        return self._seconds
-
-    def advance(self, seconds):
-        self._wall_us += int(seconds * 1e6)
-        self._seconds += seconds
-
-    def jump(self, seconds):
-        """Somebody sets the wall clock."""
-        self._wall_us += int(seconds * 1e6)
-
-    def copy(self):
-        return FakeClock(self._wall_us, self._seconds)
-
-
-class SeededRandomness:
-    def __init__(self, rnd):
-        self._rnd = rnd
-
-    def token(self, size):
-        return self._rnd.randbytes(size)
-
-
-class InlineWorkers:
-    """Threads and processes that work on the spot, after a checkpoint, as ``host.workers.ThreadWorkers`` has one."""
-
-    def __init__(self, disk):
-        self._disk = disk
-
-    async def in_thread(self, function):
-        await trio.lowlevel.checkpoint()
-        return function()
-
-    in_own_thread = in_thread
-
-    async def compact(self, task, rate):
-        await trio.lowlevel.checkpoint()
-        try:
-            return compact(task, self._disk)
-        except (OSError, TailraceError):
-            discard(task, self._disk)
-            raise
 
 
 class FeedSpec(NamedTuple):

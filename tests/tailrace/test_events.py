@@ -138,3 +138,15 @@ def test_rows_up_to_one_that_is_not_there(first_row, stop_row):
     block = encode_block([b"a", b"b"], [b"v"] * 2, partition=0).stamped(1, 10)
     with pytest.raises(ValueError, match="there are no rows from"):
         Mutations(block, first_row, stop_row=stop_row)
+
+
+@pytest.mark.parametrize("block", [BLOCK, SPARSE], ids=["dense", "sparse"])
+@pytest.mark.parametrize("first_row", range(4))
+def test_without_values_deletions_are_still_told(block, first_row):
+    whole, event = Mutations(block, first_row), Mutations(block, first_row, keys_only=True)
+    assert event.values() == [None] * (4 - first_row)
+    assert event.deleted() == whole.deleted() == [value is None for value in VALUES[first_row:]]
+    assert list(event) == [row._replace(value=None) for row in whole]
+    expected = [{**row, "value": None} for row in whole.to_arrow().to_pylist()]
+    assert event.to_arrow().to_pylist() == expected
+    assert event.to_arrow().schema == whole.to_arrow().schema

@@ -5,7 +5,7 @@ import sqlite3
 
 import pytest
 import trio
-from tests.tailrace.consuming.crashing import RowByRowIndex, TruncatingIndex
+from tests.crashing_indexes import RowByRowIndex, TruncatingIndex
 
 from tailrace import Delete, EndReason, Mutations, Positions, Put, Rollback, SnapshotEnd, StreamEnded
 from tailrace.hashing import key_hash, partition_of_hash

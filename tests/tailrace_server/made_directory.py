@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import trio
+from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
 from tests.memory_disk import MemoryDisk
-from tests.tailrace_server.stored import Clock, InlineWorkers, Randomness
 
 from tailrace.block import encode_block
 from tailrace.hashing import key_hash, partition_of_hash
@@ -26,7 +26,11 @@ class MadeDirectory:
         storage = Storage(journal_file_bytes_max=journal_file_bytes_max, reserve_bytes=0)
         self.config = Config(DATA, storage=storage)
         self.host = Host(
-            clock=Clock(), randomness=Randomness(), disk=self.disk, workers=InlineWorkers(self.disk), network=None
+            clock=FakeClock(),
+            randomness=SeededRandomness(),
+            disk=self.disk,
+            workers=InlineWorkers(self.disk),
+            network=None,
         )
         self.rows = {}
         self._numbers = {}
@@ -79,7 +83,7 @@ class MadeDirectory:
             block = encode_block(
                 keys, values, partition=number, producer_id=PRODUCER, producer_seq=producer_seq, compress=False
             )
-            taken = partition.take(block, self.node.journal, now_us=self.host.clock.us, now=0.0)
+            taken = partition.take(block, self.node.journal, now_us=self.host.clock.wall_us(), now=0.0)
             for seq, row in enumerate(rows, taken.versions.first_seq):
                 self.rows[name, number, seq] = row
             self.node.flusher.note(partition)

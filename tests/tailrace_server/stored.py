@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 
 from tests.memory_disk import MemoryDisk
 
@@ -38,54 +37,6 @@ class FakeJournal:
     @staticmethod
     def file_of(place):
         return 1
-
-
-class InlineWorkers:
-    """Does on the spot what others do in threads and processes. ``before`` is called first, and may raise."""
-
-    def __init__(self, disk):
-        self.disk = disk
-        self.before = lambda: None
-
-    async def in_thread(self, function):
-        self.before()
-        return function()
-
-    async def compact(self, task, rate):
-        self.before()
-        return compact(task, self.disk)
-
-
-class Randomness:
-    """Different bytes each time, the same ones in each run."""
-
-    def __init__(self):
-        self._random = random.Random(7)
-
-    def token(self, size):
-        return self._random.randbytes(size)
-
-
-class Clock:
-    """Both clocks stand still until ``us``, what the wall's shows, is changed: then that much time has passed."""
-
-    def __init__(self):
-        self.us = 1_000_000
-        self._jumped_us = 0
-
-    def wall_us(self):
-        return self.us
-
-    def monotonic(self):
-        return (self.us - self._jumped_us) / 1e6
-
-    def sleep(self, seconds):
-        self.us += round(seconds * 1e6)
-
-    def jump(self, us):
-        """Somebody sets the wall clock ahead."""
-        self.us += us
-        self._jumped_us += us
 
 
 class StoredPartition(Partition):

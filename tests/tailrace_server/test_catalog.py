@@ -145,6 +145,22 @@ def test_a_record_of_a_newer_version_stops_the_start(catalog, journal):
         recovered(journal)
 
 
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        (RecordKind.FEED_CREATED, b"{}"),
+        (RecordKind.FEED_CREATED, b'{"feed": [], "branch": ""}'),
+        (RecordKind.FAILOVER_ENTRY, b'{"log": 1}'),
+        (RecordKind.FAILOVER_ENTRY, b"no JSON"),
+    ],
+)
+def test_a_record_that_cannot_be_used_stops_the_start_and_is_named(catalog, journal, kind, payload):
+    feed_id = b"f" * 16 if kind is RecordKind.FAILOVER_ENTRY else b"x" * 16
+    journal.append(kind, feed_id, 0, payload)
+    with pytest.raises(BadDirectory, match=f"{kind.name} record of feed {feed_id.hex()} cannot be used.*repair"):
+        recovered(journal)
+
+
 def test_a_feed_reads_back_from_its_payload(journal):
     journal.append(RecordKind.FEED_CREATED, b"f" * 16, 0, creation_to_bytes(info_of("orders"), U))
     found = recovered(journal).named("orders")

@@ -5,7 +5,7 @@ import tailrace
 from tailrace.failover import FailoverLog
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.model import EndReason, Level
-from tailrace.wire.messages import StreamEnd, StreamRequest
+from tailrace.wire.messages import StreamEnd, StreamRequest, encode_number
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.journal import JournalFailed
 
@@ -105,3 +105,26 @@ async def test_a_node_that_stops_tells_its_consumers(running, feed, raw):
     assert Opcode.BLOCK in {frame.opcode for frame in frames}
     (end,) = [StreamEnd.decode(frame.body) for frame in frames if frame.opcode is Opcode.STREAM_END]
     assert end.reason is EndReason.DRAINING
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_a_node_that_stops_ends_a_stream_behind_its_snapshot_if_the_consumer_takes_that(
+    running, feed, raw, goes_on
+):
+    feed_id = (await feed.resolve()).feed_id
+    await feed.put(KEY, b"v")
+    await feed.put(KEY, b"w")
+    async with raw() as connection, trio.open_nursery() as nursery:
+        await connection.hello(window_bytes=1)
+        request = StreamRequest(feed_id, PARTITION, FailoverLog(), 0, 0, 0, None, None, Level.DISK)
+        await connection.send(request.encode(9))
+        opcodes = [(await connection.receive()).opcode for _ in range(3)]
+        assert opcodes == [Opcode.STREAM_OK, Opcode.SNAPSHOT_START, Opcode.BLOCK]
+        nursery.start_soon(running.stop)
+        if goes_on:
+            await connection.send(encode_number(Opcode.CREDIT, 1 << 20))
+        opcodes = []
+        while (frame := await connection.receive()) is not None:
+            opcodes.append(frame.opcode)
+    rest = [Opcode.BLOCK, Opcode.SNAPSHOT_END] if goes_on else []
+    assert opcodes[: len(rest) + 1] == [*rest, Opcode.STREAM_END]

@@ -20,7 +20,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server import requests
 from tailrace_server.config import Storage
 from tailrace_server.host.disk import RealFile
-from tailrace_server.stream import partition_stream
+from tailrace_server.stream import disk_part, partition_stream
 
 
 @pytest.fixture
@@ -185,6 +185,39 @@ async def test_a_slow_consumer_goes_on_from_segments(running, feed, raw, monkeyp
                 seqs += range(header.first_seq, header.last_seq + 1)
         assert opcodes.count(Opcode.SNAPSHOT_START) == 2
         assert seqs == list(range(3, 22))
+
+
+async def frame_of(connection, opcode):
+    """The next frame of that kind; rounds may have ended before it."""
+    passed = {Opcode.STREAM_OK, Opcode.SNAPSHOT_START, Opcode.ROUND_COMPLETE}
+    while (frame := await connection.receive()).opcode is not opcode:
+        assert frame.opcode in passed
+    return frame
+
+
+async def test_who_keeps_segments_that_nobody_else_needs_is_sent_away_on_a_full_disk(running, client, raw, monkeypatch):
+    """Readers of what is there for everybody go on."""
+    monkeypatch.setattr(disk_part, "CHUNK_BYTES", 1)
+    node = running.node
+    Gate(node)
+    feed = await client.create_feed("history", partitions=1, retention="history", history_bytes=1)
+    request = StreamRequest((await feed.resolve()).feed_id, 0, FailoverLog(), 0, 0, 0, None, None, Level.DISK)
+    async with raw() as slow, raw() as other:
+        for connection in (slow, other):
+            await fill(feed, 3)
+            await flush(node)
+            if connection is other:
+                await until(lambda: node.pins.retired_bytes)  # the segment before is dropped, and the slow one reads it
+            await connection.hello(window_bytes=1)
+            await connection.send(request.encode(9))
+            await frame_of(connection, Opcode.BLOCK)
+        node.space.on_low()
+        end = StreamEnd.decode((await frame_of(slow, Opcode.STREAM_END)).body)
+        assert end.reason is EndReason.TOO_SLOW
+        assert "nearly full" in end.message
+        await until(lambda: not node.pins.retired_bytes)  # a thread may still read for it
+        await other.send(encode_number(Opcode.CREDIT, 1 << 20))
+        await frame_of(other, Opcode.BLOCK)
 
 
 async def test_hazard_18_look_up_and_append_are_one_step(running, feed, monkeypatch):

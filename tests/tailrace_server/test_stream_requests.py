@@ -9,9 +9,10 @@ import trio
 from tests.tailrace_server.raw_requests import KEY, PARTITION, block_of, expect_end, write
 
 from tailrace.block import Block
-from tailrace.errors import ProtocolError
+from tailrace.errors import ProtocolError, TailraceError
 from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
+from tailrace.wire.filters import StreamFilter
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import (
     SnapshotStartMessage,
@@ -23,6 +24,7 @@ from tailrace.wire.messages import (
 )
 from tailrace.wire.opcodes import Opcode
 from tailrace_server import connection as module
+from tailrace_server.stream import partition_stream
 
 pytestmark = pytest.mark.usefixtures("others_are_served")
 
@@ -66,6 +68,54 @@ async def test_numbers_of_a_position_that_no_seq_can_be(greeted, feed_id):
     value |= {"seq": 5, "snapshot_first": 5, "snapshot_last": 2**64 - 1}
     await greeted.send(encode_json(Opcode.STREAM_REQUEST, value, 9))
     await expect_end(greeted, ProtocolError, "'snapshot_last'")
+
+
+async def test_a_filtered_stream_frame_by_frame(greeted, feed, feed_id):
+    await greeted.send(request_of(feed_id, filter=StreamFilter(KEY, True)).encode(9))
+    assert (await greeted.receive()).opcode is Opcode.STREAM_OK
+    await feed.put(KEY, b"v")
+    frames = [await greeted.receive() for _ in range(4)]
+    assert [frame.opcode.name for frame in frames] == ["SNAPSHOT_START", "BLOCK", "SNAPSHOT_END", "ROUND_COMPLETE"]
+    columns = Block.parse(frames[1].body).columns()
+    assert (columns.keys(), columns.values()) == ([KEY], [b""])
+
+
+async def test_a_filtered_stream_of_which_nothing_matches(greeted, feed, feed_id):
+    await greeted.send(request_of(feed_id, filter=StreamFilter(b"other")).encode(9))
+    assert (await greeted.receive()).opcode is Opcode.STREAM_OK
+    await feed.put(KEY, b"v")
+    frame = await greeted.receive()
+    assert (frame.opcode, frame.id, decode_seq(frame.body, "")) == (Opcode.SEQ_ADVANCED, 9, (PARTITION, 1))
+    assert (await greeted.receive()).opcode is Opcode.ROUND_COMPLETE
+
+
+async def test_a_search_through_much_gives_others_their_turn_and_comes_to_its_end(greeted, feed, feed_id, monkeypatch):
+    monkeypatch.setattr(module, "PUMP_BYTES", 1)
+    monkeypatch.setattr(partition_stream, "EXAMINED_BYTES_MAX", 1)
+    for number in range(20):
+        await feed.put(KEY, b"%d" % number)
+    await greeted.send(request_of(feed_id, filter=StreamFilter(b"other"), end_seq=20).encode(9))
+    names = set()
+    while "STREAM_END" not in names:
+        names.add((await greeted.receive()).opcode.name)
+    assert names == {"STREAM_OK", "ROUND_COMPLETE", "SEQ_ADVANCED", "STREAM_END"}
+
+
+@pytest.mark.parametrize("wanted", [[], {"key_prefix": "f"}, {"key_prefix": "00" * 4097}, {"keys_only": "yes"}])
+async def test_a_filter_that_is_none(greeted, feed_id, wanted):
+    value = json.loads(request_of(feed_id).encode(9)[16:]) | {"filter": wanted}
+    await greeted.send(encode_json(Opcode.STREAM_REQUEST, value, 9))
+    await expect_end(greeted, ProtocolError, "filter")
+
+
+async def test_a_filter_of_a_newer_client_is_refused_and_never_ignored(greeted, feed_id):
+    value = json.loads(request_of(feed_id).encode(9)[16:]) | {"filter": {"value_regex": "x"}}
+    await greeted.send(encode_json(Opcode.STREAM_REQUEST, value, 9))
+    error = await greeted.error(9)
+    assert type(error) is TailraceError
+    assert "'value_regex'" in str(error)
+    await greeted.send(request_of(feed_id).encode(9))
+    assert (await greeted.receive()).opcode is Opcode.STREAM_OK
 
 
 async def test_a_stream_id_twice(greeted, feed_id):

@@ -107,6 +107,14 @@ class Columns:
             return [self._raw[layout.value_data].tobytes()]
         return self._strings(self.value_offsets, self.value_data, self.validity)
 
+    def deleted(self) -> list[bool]:
+        """Whether each row is a tombstone."""
+        deleted = [False] * self.rows
+        if self.validity is not None:
+            for row in absent_rows(self.validity, self.rows):
+                deleted[row] = True
+        return deleted
+
     def row_above(self, seq: int) -> int:
         """The first row whose seq is above ``seq``; ``rows`` where there is none."""
         return bisect.bisect_right(self.seqs(), seq)
@@ -135,9 +143,9 @@ class Columns:
         """The values as a pyarrow binary array, without copying; null for a tombstone. ImportError without pyarrow."""
         return binary_array(pyarrow(), self.value_offsets, self.value_data, self.validity, self.rows)
 
-    def to_arrow(self) -> Any:
+    def to_arrow(self, *, keys_only: bool = False) -> Any:
         """All rows as a pyarrow.RecordBatch: see ``tailrace.events.Mutations.to_arrow``."""
-        return record_batch(self)
+        return record_batch(self, keys_only=keys_only)
 
     def _strings(self, offsets: memoryview, data: memoryview, validity: memoryview | None) -> list[Any]:
         """A column of byte strings by the fastest way that is there; the three give the same."""

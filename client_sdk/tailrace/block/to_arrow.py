@@ -23,10 +23,10 @@ def binary_array(pa: Any, offsets: memoryview, data: memoryview, validity: memor
     return pa.Array.from_buffers(pa.binary(), rows, buffers)
 
 
-def record_batch(columns: Columns) -> Any:
+def record_batch(columns: Columns, *, keys_only: bool = False) -> Any:
     """All rows: partition int32, seq int64, key binary, value binary, deleted bool, timestamp timestamp[us, UTC].
 
-    ImportError where pyarrow is not installed.
+    With ``keys_only`` every value is null, and ``deleted`` is what it is. ImportError where pyarrow is not installed.
     """
     pa, numpy = pyarrow(), numpy_or_none()
     header, rows = columns.header, columns.rows
@@ -42,7 +42,7 @@ def record_batch(columns: Columns) -> Any:
         "partition": pa.array(numpy.full(rows, header.partition, "<i4")),
         "seq": pa.array(dense if seqs is None else numpy.frombuffer(seqs, "<i8")),
         "key": columns.key_array(),
-        "value": values,
+        "value": pa.nulls(rows, pa.binary()) if keys_only else values,
         "deleted": values.is_null(),
         "timestamp": pa.array(
             numpy.full(rows, header.timestamp, "<i8") if stamps is None else numpy.frombuffer(stamps, "<i8"),

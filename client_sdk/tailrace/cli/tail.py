@@ -18,7 +18,7 @@ import typer
 
 from tailrace.cli.errors import CommandFailed, WrongUsage
 from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, Target, Token, Url, target
-from tailrace.cli.output import printable, to_json_line
+from tailrace.cli.output import from_argument, printable, to_json_line
 from tailrace.consuming.session import Event
 from tailrace.errors import BadPosition
 from tailrace.events import Mutations, Rollback
@@ -26,6 +26,7 @@ from tailrace.json_rows import bytes_field, mutation_to_row
 from tailrace.position import Positions
 from tailrace.stream import Stream
 from tailrace.times import looks_like_time, parse_time
+from tailrace.wire.filters import StreamFilter
 
 # Written at once; more than a pipe takes, and little to hold.
 WRITE_CHARS = 256 * 1024
@@ -50,6 +51,10 @@ def tail(
             "--until", metavar="WHERE", help="Where to end: now, positions, @FILE or a time; never, if not given."
         ),
     ] = None,
+    key_prefix: Annotated[
+        str, typer.Option("--key-prefix", metavar="PREFIX", help="Only keys that begin with this.")
+    ] = "",
+    keys_only: Annotated[bool, typer.Option("--keys-only", help="Leave out the values.")] = False,
     positions_to: Annotated[
         Path | None,
         typer.Option(
@@ -69,7 +74,9 @@ def tail(
     end = None if until is None else _parse_place(until, "--until", "now")
     if isinstance(start, datetime) and isinstance(end, datetime) and end < start:
         raise WrongUsage(f"--until: {end} is before --since")
-    follower = _Follower(target("tail", url, node, token), feed, start, end, json_lines if json else plain_lines)
+    wanted = _parse_filter(key_prefix, keys_only)
+    lines = json_lines if json else plain_lines
+    follower = _Follower(target("tail", url, node, token), feed, start, end, wanted, lines)
     try:
         trio.run(follower.run)
     finally:
@@ -92,6 +99,15 @@ def _parse_place(where: str, option: str, *words: str) -> str | Positions | date
         raise WrongUsage(f"{option}: {error}") from None
 
 
+def _parse_filter(key_prefix: str, keys_only: bool) -> StreamFilter:
+    wanted = StreamFilter(from_argument(key_prefix), keys_only)
+    try:
+        wanted.check()
+    except ValueError as error:
+        raise WrongUsage(f"--key-prefix: {error}") from None
+    return wanted
+
+
 class _Follower:
     """Prints a feed. ``positions``: where to go on after what was printed; None where nothing has begun."""
 
@@ -101,12 +117,14 @@ class _Follower:
         feed: str,
         since: str | Positions | datetime,
         until: str | Positions | datetime | None,
+        wanted: StreamFilter,
         lines: Callable[[Event], Iterator[str]],
     ) -> None:
         self._target = target
         self._feed = feed
         self._since = since
         self._until = until
+        self._wanted = wanted
         self._lines = lines
         self._output = _Output()
         self._unread = False
@@ -121,7 +139,12 @@ class _Follower:
                 try:
                     async with (
                         self._target.client() as client,
-                        client.feed(self._feed).consume(self._since, until=self._until) as stream,
+                        client.feed(self._feed).consume(
+                            self._since,
+                            until=self._until,
+                            key_prefix=self._wanted.key_prefix,
+                            keys_only=self._wanted.keys_only,
+                        ) as stream,
                     ):
                         await self._print(stream)
                 except BrokenPipeError:
@@ -209,12 +232,16 @@ def json_lines(event: Event) -> Iterator[str]:
 
 
 def plain_lines(event: Event) -> Iterator[str]:
-    """Partition and seq, put or delete, key, value: with tabs in between, which the escapes keep out of the bytes."""
+    """Partition and seq, put or delete, key, value where there is one.
+
+    With tabs in between, which the escapes keep out of the bytes.
+    """
     if isinstance(event, Mutations):
         for mutation in event:
             where = f"{event.partition}:{mutation.seq}"
             if mutation.value is None:
-                yield f"{where}\tdelete\t{printable(mutation.key)}\n"
+                done = "delete" if mutation.deleted else "put"
+                yield f"{where}\t{done}\t{printable(mutation.key)}\n"
             else:
                 yield f"{where}\tput\t{printable(mutation.key)}\t{printable(mutation.value)}\n"
     elif isinstance(event, Rollback):

@@ -191,6 +191,14 @@ class ConsumedPartition:
             return self._move(seq, position.snapshot_first, max(position.snapshot_last, purge_seq), purge_seq)
         return self._move(seq, seq, seq, purge_seq)
 
+    def passed_over(self, seq: int) -> tuple[int, Position]:
+        """The seq before, and the position after all up to ``seq`` that concerns nobody here."""
+        assert self.position is not None, _NOT_AGREED
+        after_seq = self.position.seq
+        position = self.at_end_of_run(seq)
+        self.high_seq = max(self.high_seq, seq)
+        return after_seq, position
+
     def goes_back(self, seq: int, last: int, log: FailoverLog) -> Position:
         """The position at ``seq`` of the history that ``log`` tells of; ``last`` is B."""
         position = self.position

@@ -36,7 +36,9 @@ _DELETIONS = 256
 class Refetch:
     """See the module. ``seq`` is where the partition goes back to, ``keys`` are those delivered above it."""
 
-    def __init__(self, partition: int, seq: int, keys: Sequence[bytes]) -> None:
+    def __init__(self, partition: int, seq: int, keys: Sequence[bytes], *, keys_only: bool = False) -> None:
+        """``keys_only``: the values that a look-up gives are not handed on."""
+        self._keys_only = keys_only
         self.seq = seq
         self.keys = keys
         self.as_of: int | None = None  # H, once it is known
@@ -102,18 +104,19 @@ class Refetch:
         return not self._held and not self._absent
 
     def _event(self, items: Sequence[Item]) -> Mutations:
-        keys, values = [item.key for item in items], [item.value for item in items]
+        keys, values = [item.key for item in items], [b"" if self._keys_only else item.value for item in items]
         stamps = Stamps([_seq_of(item) for item in items], [item.timestamp for item in items])
         try:
             block = encode_block(keys, values, partition=self._partition, compress=False, stamps=stamps)
         except ValueError as error:
             raise ProtocolError(f"partition {self._partition}: what was read again is impossible: {error}") from None
-        return Mutations(block, branch=items[-1].version.branch, refetched=True)
+        branch = items[-1].version.branch
+        return Mutations(block, branch=branch, refetched=True, keys_only=self._keys_only)
 
     def _deletion(self, key: bytes, seq: int) -> Mutations:
         hash_ = key_hash(key)
         block = encode_row(key, None, hash_=hash_, partition=self._partition, producer_id=0, producer_seq=0)
-        return Mutations(block.stamped(seq, 0), refetched=True)
+        return Mutations(block.stamped(seq, 0), refetched=True, keys_only=self._keys_only)
 
 
 def _seq_of(item: Item) -> int:

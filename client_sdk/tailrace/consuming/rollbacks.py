@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from tailrace.errors import TailraceError
+    from tailrace.wire.filters import StreamFilter
 
 # An event that waits to be asked for (bytes: the cookie of a barrier that has come back), its partition, the position
 # that it leads to, and the bytes that it frees. A plain tuple, since there is one for each event.
@@ -57,7 +58,8 @@ class Streams(Protocol):
 class Rollbacks:
     """See the module. ``changes`` has how rings have changed with the last refetched events, for an index to store."""
 
-    def __init__(self, on_rollback: str, by_index: bool, streams: Streams) -> None:
+    def __init__(self, on_rollback: str, by_index: bool, wanted: StreamFilter, streams: Streams) -> None:
+        self._wanted = wanted
         self._on_rollback = on_rollback
         self._by_index = by_index
         self._streams = streams
@@ -118,7 +120,7 @@ class Rollbacks:
         keys = partition.ring.keys_above(seq)
         if not keys:
             return Rollback(partition.id, seq, ()), seq
-        partition.refetch = Refetch(partition.id, seq, keys)
+        partition.refetch = Refetch(partition.id, seq, keys, keys_only=self._wanted.keys_only)
         return Rollback(partition.id, seq, tuple(keys)), SNAPSHOT_LAST_UNKNOWN
 
     def handled(self, partition: ConsumedPartition, event: Event | bytes) -> None:
@@ -184,7 +186,7 @@ class Rollbacks:
                 out.append(Get(feed_id, level, keys).encode(request_id))
             else:
                 partition.state = State.MEASURING
-                request = StreamRequest(feed_id, id, FailoverLog(), None, 0, 0, None, None, level)
+                request = StreamRequest(feed_id, id, FailoverLog(), None, 0, 0, None, None, level, filter=self._wanted)
                 out.append(request.encode(request_id))
         return out
 

@@ -33,6 +33,7 @@ from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
 from tailrace.position import Position, Positions
 from tailrace.ring import RING_ROWS, RINGS_BYTES_MAX, Ring, RingChange
+from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.frames import Frame, encode_frame
 from tailrace.wire.messages import (
     RollBack,
@@ -59,7 +60,7 @@ class Wanted(NamedTuple):
     last seq of each partition. ``since_us`` (microseconds since 1970 UTC): the stream begins then, and ``since`` is
     "now"; ``until_us``: it ends then, and ``until`` is None. ``ring_rows``: entries kept for each partition; ``rings``:
     what was stored of them. ``by_index``: an index may go back by itself, and `PartitionStreams.settle` says how far it
-    has.
+    has. ``filter``: what is left out of the mutations.
     """
 
     feed: str
@@ -72,6 +73,7 @@ class Wanted(NamedTuple):
     ring_rows: int = RING_ROWS
     rings: Mapping[int, RingChange] = MappingProxyType({})
     by_index: bool = False
+    filter: StreamFilter = EVERYTHING
     since_us: int | None = None
     until_us: int | None = None
 
@@ -100,6 +102,7 @@ class PartitionStreams:
         self.emit = emit
         self._jitter = jitter
         self._is_timed = wanted.since_us is not None or wanted.until_us is not None
+        self._selects, self._keys_only = wanted.filter.selects, wanted.filter.keys_only
         self._partitions: dict[int, ConsumedPartition] = {}
         self._by_stream: dict[int, ConsumedPartition] = {}
         self._waiting: dict[int, ConsumedPartition] = {}  # those to be asked for, by id
@@ -108,7 +111,7 @@ class PartitionStreams:
         self._closing: list[bytes] = []  # the frames that close streams
         self.dropped_bytes = 0
         self.failure: TailraceError | None = None
-        self.rollbacks = Rollbacks(wanted.on_rollback, wanted.by_index, self)
+        self.rollbacks = Rollbacks(wanted.on_rollback, wanted.by_index, wanted.filter, self)
 
     def begin(self, high_seqs: Mapping[int, int]) -> None:
         """The partitions are known. Raises UnknownFeed where one that is wanted is not there."""
@@ -232,6 +235,7 @@ class PartitionStreams:
             position.purge_seq,
             partition.end_seq,
             self._wanted.visibility,
+            filter=self._wanted.filter,
             since_us=since_us,
             until_us=self._wanted.until_us,
         )
@@ -273,13 +277,16 @@ class PartitionStreams:
         header, position = block.header, partition.position
         assert position is not None
         first_seq, last_seq, before_seq = header.first_seq, header.last_seq, position.seq
-        if header.partition != partition.id or (first_seq > before_seq + 1 and partition.in_complete_snapshot):
+        gap = first_seq > before_seq + 1 and partition.in_complete_snapshot and not self._selects
+        if header.partition != partition.id or gap:
             raise ProtocolError(
                 f"a block of partition {header.partition} from seq {first_seq} on, in a complete snapshot of "
                 f"partition {partition.id} that has come to {before_seq}"
             )
         # The log's newest branch is that of the newest rows only. (A block is of one branch.)
-        mutations = Mutations.above(block, before_seq, branch=partition.log.branch_at(last_seq))
+        mutations = Mutations.above(
+            block, before_seq, branch=partition.log.branch_at(last_seq), keys_only=self._keys_only
+        )
         if mutations is None:
             self.dropped_bytes += len(body)
             return None
@@ -371,19 +378,20 @@ class PartitionStreams:
 
     def _on_snapshot_end(self, partition: ConsumedPartition, body: memoryview) -> Queued:
         _, seq = decode_seq(body, "SNAPSHOT_END")
-        if partition.in_complete_snapshot and partition.position is not None and partition.position.seq < seq:
+        position = partition.position
+        if partition.in_complete_snapshot and not self._selects and position is not None and position.seq < seq:
             raise ProtocolError(
-                f"a complete snapshot of partition {partition.id} ends at seq {seq}, and has come to "
-                f"{partition.position.seq}"
+                f"a complete snapshot of partition {partition.id} ends at seq {seq}, and has come to {position.seq}"
             )
         position = partition.at_end_of_run(seq)
         event = _new(SnapshotEnd, (partition.id, partition.snapshot_after + 1, seq, position))
         return event, partition.id, position, 0
 
     def _on_seq_advanced(self, partition: ConsumedPartition, body: memoryview) -> Queued:
+        """A snapshot of which nothing is sent: all of it is an event."""
         _, seq = decode_seq(body, "SEQ_ADVANCED")
-        position = partition.at_end_of_run(seq)
-        return SnapshotEnd(partition.id, seq, seq, position), partition.id, position, 0
+        after_seq, position = partition.passed_over(seq)
+        return SnapshotEnd(partition.id, after_seq + 1, seq, position), partition.id, position, 0
 
     def _on_stream_end(self, partition: ConsumedPartition, body: memoryview) -> None:
         end = StreamEnd.decode(body)

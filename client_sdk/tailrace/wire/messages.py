@@ -15,6 +15,7 @@ from tailrace.errors import BadBlock, ProtocolError, TailraceError
 from tailrace.failover import SEQ_MAX, FailoverLog
 from tailrace.model import EndReason, Item, Level, Version, VersionRange
 from tailrace.wire.failures import error_from_wire, error_to_wire
+from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.frames import FRAME_HEADER_BYTES, encode_frame, frame_header
 from tailrace.wire.opcodes import Opcode
 
@@ -324,6 +325,7 @@ class StreamRequest(NamedTuple):
     end_seq: int | None
     level: Level
     state: str = "leader"
+    filter: StreamFilter = EVERYTHING
     since_us: int | None = None
     until_us: int | None = None
 
@@ -343,6 +345,8 @@ class StreamRequest(NamedTuple):
             "level": self.level.name.lower(),
             "state": self.state,
         }
+        if self.filter != EVERYTHING:
+            value["filter"] = self.filter.to_json()
         if self.since_us is not None:
             value["since_us"] = self.since_us
         if self.until_us is not None:
@@ -371,6 +375,7 @@ class StreamRequest(NamedTuple):
             _seq(value, "end_seq", what, None),
             level,
             state,
+            StreamFilter.from_json(value.get("filter"), what),
             _seq(value, "since_us", what, None),
             _seq(value, "until_us", what, None),
         )

@@ -26,6 +26,8 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 Indices: TypeAlias = npt.NDArray[np.intp]
 
 _Buffer: TypeAlias = bytes | memoryview
+# Strings that are this short on average cost less to take byte by byte than as slices.
+_SHORT_BYTES = 64
 
 
 class ColumnArrays(NamedTuple):
@@ -60,7 +62,15 @@ def join_blocks(blocks: Sequence[Block]) -> ColumnArrays:
 
     Blocks of one row are as welcome as large ones: a block costs a few slices, numpy is called for all of them at once.
     """
-    opened = [block.open_columns() for block in blocks]
+    return _join_columns([block.open_columns() for block in blocks])
+
+
+def arrays_of_columns(columns: Columns) -> ColumnArrays:
+    """The columns of a block that has its seqs and has been opened: it isn't decompressed and checked again."""
+    return _join_columns([columns])
+
+
+def _join_columns(opened: Sequence[Columns]) -> ColumnArrays:
     rows = np.array([columns.rows for columns in opened])
     return ColumnArrays(
         np.frombuffer(_joined([columns.hash_buffer for columns in opened]), "<u8"),
@@ -229,7 +239,8 @@ def _slice_strings(offsets: U32, data: U8, start: int, stop: int) -> tuple[U32, 
 
 
 def _take_strings(offsets: U32, data: U8, indices: Indices) -> tuple[U32, U8]:
-    """Offsets and data of the rows at ``indices``, joined: whole stretches of neighbours, or a matrix of equal rows."""
+    """Offsets and data of the rows at ``indices``, joined: a matrix of equal rows, short ones byte by byte, or whole
+    stretches of neighbours."""
     if len(indices) == 0:
         return np.zeros(1, "<u4"), data[:0]
     begins, ends = offsets[indices], offsets[indices + 1]
@@ -239,6 +250,10 @@ def _take_strings(offsets: U32, data: U8, indices: Indices) -> tuple[U32, U8]:
     width = int(offsets[1])
     if width and len(data) == width * (len(offsets) - 1) and bool((offsets[1:] - offsets[:-1] == width).all()):
         return taken, data.reshape(-1, width)[indices].reshape(-1)
+    if len(data) <= _SHORT_BYTES * (len(offsets) - 1):
+        chosen = np.zeros(len(offsets) - 1, np.bool_)
+        chosen[indices] = True
+        return taken, data[np.repeat(chosen, np.diff(offsets))]
     starts = np.flatnonzero(begins[1:] != ends[:-1]) + 1
     firsts = begins[np.concatenate(([0], starts))].tolist()
     lasts = ends[np.concatenate((starts - 1, [-1]))].tolist()

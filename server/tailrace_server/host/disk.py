@@ -281,6 +281,10 @@ class RealDisk:
         while not os.path.isdir(path):
             missing.append(path)
             path = os.path.dirname(path)
+        # The last one that is there may be of a process that was killed before it was durable. (Where its parent cannot
+        # be read, no process of this user has made it.) Where nothing is pending, that costs next to nothing.
+        with contextlib.suppress(PermissionError):
+            self.sync_directory(os.path.dirname(path))
         for directory in reversed(missing):
             os.mkdir(directory)
             self.sync_directory(os.path.dirname(directory))

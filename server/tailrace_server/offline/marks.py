@@ -1,14 +1,15 @@
 """Files that tell the next start what has become of a directory. That they are there is what counts.
 
-    RESTORED   its data are those of another node, or were repaired: every partition begins a new branch, RESTORED_TERMS
-               on. Removed when these branches are durable
+    RESTORED   its data are those of another node, or were repaired: every partition begins a new branch, whose term is
+               far above (restored_term). Removed when these branches are durable
     RESTORING  a restore into it has begun and has not ended: it must not be served
     REPAIRING  likewise a repair; what the file says is the repair's own (repair.py)
     BACKUP     it is a backup: it is restored, never served, since it shares its segments with another directory
 
 A copy of a node goes on with branches that the node has written to since; its consumers can tell the two apart only by
 a branch of its own. They also refuse a node whose term is below the last one that they saw, as one that is behind, and
-nobody knows how many starts the original has had since: so the term grows by more than any number of starts.
+nobody knows how many starts the original has had since, nor how often the same backup was restored before: so the term
+is the time, in milliseconds. A start adds one, which takes longer than that.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ RESTORING_NAME = "RESTORING"
 REPAIRING_NAME = "REPAIRING"
 BACKUP_NAME = "BACKUP"
 
-# A start adds one term: a million of them is more than any node has.
+# Where the clock is behind: a start adds one term, and a million of them is more than any node has.
 RESTORED_TERMS = 1 << 20
 
 _REFUSED = {
@@ -65,8 +66,18 @@ def unmark(disk: Disk, directory: str, name: str) -> None:
 
 
 def is_restored(disk: Disk, directory: str) -> bool:
-    """The next branches of all partitions have to begin RESTORED_TERMS on."""
+    """The next branches of all partitions have to begin with a restored term."""
     return is_marked(disk, directory, RESTORED_NAME)
+
+
+def restored_term(term: int, now_us: int) -> int:
+    """The term of a restored partition's next branch: above those of all that has ever gone on from the same backup.
+
+    ``term`` is the last one that the partition knows, ``now_us`` the wall clock's microseconds since 1970. Where the
+    clock is not ahead of the terms, what went on for fewer than RESTORED_TERMS starts is passed still.
+    """
+    now_ms = now_us // 1000
+    return now_ms if now_ms > term else term + RESTORED_TERMS
 
 
 def mark_restored(disk: Disk, directory: str, randomness: Randomness) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import collections
 
 from tailrace.block import Block
+from tailrace.errors import BadBlock
+from tailrace.wire.filters import StreamFilter
 from tailrace_server.chain import Pins
-from tailrace_server.segment import Segment
+from tailrace_server.segment import Segment, SegmentDamaged
+from tailrace_server.stream.filter import filter_block
 
 # One read: enough that the hop to a thread is nothing beside it, little enough for a thousand streams.
 CHUNK_BYTES = 1024 * 1024
@@ -15,13 +18,15 @@ CHUNK_BYTES = 1024 * 1024
 class DiskPart:
     """A cursor over the blocks of ``segment`` that hold anything above ``after_seq``. It pins the segment until closed.
 
-    ``load`` may run in a thread, while nothing else of the part is used.
+    With ``wanted`` it has what that leaves of them, which may be no block at all. ``load`` may run in a thread, while
+    nothing else of the part is used.
     """
 
-    __slots__ = ("_blocks", "_index", "_pins", "segment")
+    __slots__ = ("_blocks", "_index", "_pins", "_wanted", "segment")
 
-    def __init__(self, segment: Segment, after_seq: int, pins: Pins) -> None:
+    def __init__(self, segment: Segment, after_seq: int, pins: Pins, wanted: StreamFilter | None = None) -> None:
         self.segment = segment
+        self._wanted = wanted
         self._pins = pins
         self._index = segment.block_after(after_seq)
         self._blocks: collections.deque[Block] = collections.deque()
@@ -38,8 +43,17 @@ class DiskPart:
         return not self._blocks and self._index >= self.segment.blocks
 
     def load(self) -> tuple[list[Block], int]:
-        """Reads the next chunk. Raises SegmentDamaged."""
-        return self.segment.read_blocks(self._index, CHUNK_BYTES)
+        """Reads the next chunk, and filters it. Raises SegmentDamaged."""
+        blocks, index = self.segment.read_blocks(self._index, CHUNK_BYTES)
+        if self._wanted is None:
+            return blocks, index
+        return [found for block in blocks if (found := self._filter(block, self._wanted)) is not None], index
+
+    def _filter(self, block: Block, wanted: StreamFilter) -> Block | None:
+        try:
+            return filter_block(block, wanted)
+        except BadBlock as error:
+            raise SegmentDamaged(self.segment.path, 0, f"{block}: {error}") from None
 
     def loaded(self, blocks: list[Block], index: int) -> None:
         """Takes what ``load`` gave."""

@@ -5,6 +5,9 @@
 
 A snapshot of segments ends where a segment does, since rows that were superseded in it may be missing: there is no
 state in between. Source: docs/streams.md, runs.
+
+A filtered stream announces a snapshot with the first block of which something matches: until then nothing has to be
+said of it but, at its end, how far the stream has come. What was passed over counts as delivered.
 """
 
 from __future__ import annotations
@@ -13,10 +16,12 @@ import collections
 
 from tailrace.block import Block
 from tailrace.model import Level
+from tailrace.wire.filters import StreamFilter
 from tailrace.wire.messages import SnapshotStartMessage
 from tailrace_server.chain import Pins
 from tailrace_server.partition import Partition
 from tailrace_server.stream.disk_part import DiskPart
+from tailrace_server.stream.filter import FilterCache
 
 # A snapshot of the tree ends at the next block after so much, and the rest follows in the next one: bounds what a
 # consumer has to repeat after a break, and what the walk to a snapshot's end costs.
@@ -24,6 +29,15 @@ SNAPSHOT_BYTES_MAX = 64 * 1024 * 1024
 SNAPSHOT_BLOCKS_MAX = 4_096
 # A stream that still holds more than this of blocks that have been flushed lets go of them, and reads the segment.
 HELD_BYTES_MAX = 1024 * 1024
+# What a filtered stream may look through in a turn, in raw bytes: about 2 ms where they are compressed. A small block
+# counts for more than it has: a look at one takes 10 to 70 us.
+EXAMINED_BYTES_MAX = 1024 * 1024
+EXAMINED_BLOCK_BYTES = 32 * 1024
+
+
+def examined_bytes(block: Block) -> int:
+    """What it counts for that a filtered stream has looked at ``block``."""
+    return max(block.header.raw_bytes, EXAMINED_BLOCK_BYTES)
 
 
 class PartitionStream:
@@ -41,11 +55,14 @@ class PartitionStream:
         pins: Pins,
         purge_seq: int | None = None,
         until_us: int | None = None,
+        wanted: StreamFilter | None = None,
+        filtered: FilterCache | None = None,
     ) -> None:
         """``purge_seq`` is what the consumer was told when it began at 0, where it has not come so far (P).
 
         ``until_us``: the stream ends with the first block that has a row which was stamped then or later (microseconds
         since 1970 UTC), or after `time_passed`.
+        ``wanted`` is what is to be sent, None for everything; ``filtered`` remembers for all streams what that leaves.
         """
         self.id = id
         self.partition = partition
@@ -62,6 +79,10 @@ class PartitionStream:
         self.snapshot_last = after_seq
         self.in_snapshot = False
         self.is_complete = True
+        self.wanted = wanted
+        self.is_announced = False  # the consumer knows of the snapshot that it is in
+        self.examined_bytes = 0  # that were looked through since somebody set this to 0
+        self._filtered = FilterCache() if filtered is None else filtered
         self._pins = pins
         self._purge_seq = purge_seq
         self._parts: collections.deque[DiskPart] = collections.deque()
@@ -115,7 +136,7 @@ class PartitionStream:
         return block
 
     def sent_only_block(self, block: Block) -> None:
-        """The whole snapshot of ``only_block`` has been sent."""
+        """The whole snapshot of ``only_block`` has been sent, or passed over."""
         self.snapshot_after = self.delivered_seq
         self.snapshot_last = self.delivered_seq = block.header.last_seq
 
@@ -128,7 +149,7 @@ class PartitionStream:
         if self.end_seq is not None:
             visible_seq = min(visible_seq, self.end_seq)
         self.snapshot_after = self.snapshot_last = self.delivered_seq
-        self.in_snapshot = True
+        self.in_snapshot, self.is_announced = True, False
         self.is_complete = self.delivered_seq >= partition.trim_seq
         if self.delivered_seq < partition.flushed_seq:
             self._take_segments(self.promised_seq)
@@ -145,6 +166,14 @@ class PartitionStream:
             self.snapshot_last = block.header.last_seq
             size += block.nbytes
 
+    @property
+    def must_be_announced(self) -> bool:
+        """The snapshot is to be announced (again) as it is now, before anything of it is sent.
+
+        A consumer that begins at 0 has to learn the purge seq before it stands anywhere.
+        """
+        return self.wanted is None or self.is_announced or (self.snapshot_after == 0 and self.partition.purge_seq > 0)
+
     def announcement(self) -> SnapshotStartMessage:
         """What the consumer is told of the snapshot that it is in from now on."""
         partition = self.partition
@@ -160,19 +189,24 @@ class PartitionStream:
     def _take_segments(self, least_seq: int) -> None:
         """Adds the next segment, and as many more as it takes to reach ``least_seq``."""
         for segment in self.partition.chain.after(self.delivered_seq):
-            self._parts.append(DiskPart(segment, self.delivered_seq, self._pins))
+            self._parts.append(DiskPart(segment, self.delivered_seq, self._pins, self.wanted))
             self.snapshot_last = segment.identity.last_seq
             self.is_complete &= not segment.identity.deduplicated
             if self.snapshot_last >= least_seq:
                 return
 
     @property
+    def flushed_bytes(self) -> int:
+        """What it has to send, and holds in memory although it is in segments too."""
+        if not self._blocks or self._parts:
+            return 0
+        flushed_seq = self.partition.flushed_seq
+        return sum(block.nbytes for block in self._blocks if block.header.last_seq <= flushed_seq)
+
+    @property
     def holds_flushed(self) -> bool:
         """Much of what it has to send is in segments too: it should let go of that, and read them."""
-        if not self._blocks or self._parts:
-            return False
-        flushed_seq = self.partition.flushed_seq
-        return sum(block.nbytes for block in self._blocks if block.header.last_seq <= flushed_seq) > HELD_BYTES_MAX
+        return self.flushed_bytes > HELD_BYTES_MAX
 
     def let_go(self) -> None:
         """Gives up the blocks that segments have now, which must not be purged or trimmed above ``delivered_seq``.
@@ -214,7 +248,9 @@ class PartitionStream:
         return not self._parts and not self._blocks
 
     def next_block(self) -> Block | None:
-        """The next block of the snapshot; None where no more are, or the next one has to be loaded first."""
+        """The next block of the snapshot; None where no more are, the next one has to be loaded first, or so much was
+
+        looked through that others should have their turn."""
         if self.is_past_time:
             return None
         while self._parts:
@@ -224,12 +260,35 @@ class PartitionStream:
                 return None
             if part.is_done:
                 self._parts.popleft().close()
-            if block is not None:
+            if block is not None and (self.wanted is None or self._is_new(block)):
                 return self._passed(block)
+        if self.wanted is not None:
+            return self._next_matching(self.wanted)
         return self._passed(self._blocks.popleft()) if self._blocks else None
 
+    def _next_matching(self, wanted: StreamFilter) -> Block | None:
+        """What ``wanted`` leaves of the next block of which it leaves anything."""
+        while self._blocks and not self.is_past_time and self.examined_bytes < EXAMINED_BYTES_MAX:
+            block = self._passed(self._blocks.popleft())
+            self.examined_bytes += examined_bytes(block)
+            found = self._filtered.filter_block(block, wanted)
+            if found is not None and self._is_new(found):
+                return found
+        return None
+
+    def filtered(self, block: Block) -> Block | None:
+        """What is to be sent of ``block``, with which a snapshot would begin; None where nothing is."""
+        if self.wanted is None:
+            return block
+        found = self._filtered.filter_block(block, self.wanted)
+        return found if found is not None and found.header.last_seq > self.delivered_seq else None
+
+    def _is_new(self, found: Block) -> bool:
+        """The consumer lacks something of what its filter leaves of a block, which it may have a part of."""
+        return found.header.last_seq > self.snapshot_after
+
     def _passed(self, block: Block) -> Block:
-        """``block``, which is sent now. Inside a run there is nowhere to stand: nothing is delivered before its end."""
+        """``block``, which is sent or passed over now. Nothing is delivered inside a run: there is nowhere to stand."""
         if self.is_complete:
             self.delivered_seq = block.header.last_seq
         if self.until_us is not None and block.header.timestamp >= self.until_us:

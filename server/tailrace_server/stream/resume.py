@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from tailrace.failover import FailoverLog, resume_point
 from tailrace.model import EndReason
+from tailrace.wire.filters import EVERYTHING
 from tailrace.wire.messages import RollBack, StreamEnd, StreamOk, StreamRequest
 from tailrace_server.chain import Pins
 from tailrace_server.partition import Partition
+from tailrace_server.stream.filter import FilterCache
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.since import Start
 
 
 def begin_stream(
-    id: int, request: StreamRequest, partition: Partition, pins: Pins, start: Start | None = None
+    id: int,
+    request: StreamRequest,
+    partition: Partition,
+    pins: Pins,
+    start: Start | None = None,
+    filtered: FilterCache | None = None,
 ) -> tuple[StreamOk | RollBack | StreamEnd, PartitionStream | None]:
     """The answer to ``request`` of ``partition``, which this node leads, and the stream ``id`` where one begins.
 
@@ -34,6 +41,8 @@ def begin_stream(
         pins=pins,
         purge_seq=request.purge_seq,
         until_us=request.until_us,
+        wanted=request.filter if request.filter != EVERYTHING else None,
+        filtered=filtered,
     )
     return answer, stream
 

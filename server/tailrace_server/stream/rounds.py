@@ -26,12 +26,14 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.frames import SnapshotFrames
 from tailrace_server.stream.barriers import Barriers
 from tailrace_server.stream.disk_part import DiskPart
-from tailrace_server.stream.partition_stream import PartitionStream
+from tailrace_server.stream.partition_stream import PartitionStream, examined_bytes
 
 # What one partition may send in a pass before it is the next one's turn: a few blocks of the usual size.
 SLICE_BYTES = 1024 * 1024
 # So many streams may have a chunk of a segment in memory, or on its way there, that is not sent yet.
 LOADS_MAX = 8
+# Blocks that have been flushed, and that the streams of a connection hold together: above that they all let go of them.
+HELD_BYTES_MAX = 8 * 1024 * 1024
 # A block with a smaller body goes into one buffer with the frames around it.
 JOIN_BYTES_MAX = 16 * 1024
 
@@ -44,6 +46,7 @@ class Rounds:
     def __init__(self, window_bytes: int) -> None:
         self.window_bytes = window_bytes
         self.outstanding_bytes = 0
+        self.credited_bytes = 0  # all that was ever granted again
         self.round_number = 0
         self.streams: dict[int, PartitionStream] = {}
         self._notifiers: dict[int, Callable[[], None]] = {}
@@ -53,17 +56,26 @@ class Rounds:
         self._interrupted: PartitionStream | None = None  # whose turn a full window has interrupted
         self._in_pass = False
         self._out: list[bytes | memoryview] = []
+        self.examined_bytes = 0  # that filtered streams have looked through since somebody set this to 0
         self._moved: dict[int, Callable[[], None]] = {}
         self._to_load: collections.OrderedDict[PartitionStream, None] = collections.OrderedDict()
         self._loads: set[PartitionStream] = set()
         self._loading: set[PartitionStream] = set()  # a thread reads for them, though they may be gone by now
         self._timed: SortedKeyList[PartitionStream] = SortedKeyList(key=attrgetter("until_us"))  # whose time is to come
+        self._draining = ""
+        self._held: dict[PartitionStream, int] = {}  # flushed bytes that a stream held when they were flushed
+        self.moves = 0  # how often a stream has let go of memory, to go on with segments
         self.barriers = Barriers()
 
     @property
     def window_full(self) -> bool:
-        """There is something to send, and the consumer has not granted the room."""
+        """No block may be sent before the consumer grants more."""
         return self.outstanding_bytes >= self.window_bytes
+
+    @property
+    def waits_for_credit(self) -> bool:
+        """There is something to send, and the consumer has not granted the room."""
+        return bool(self._turns) and self.window_full
 
     @property
     def has_news(self) -> bool:
@@ -87,11 +99,8 @@ class Rounds:
                 notify()
 
         def moved() -> None:
-            if stream.holds_flushed:
-                if not self._end_where_gone(stream):
-                    stream.let_go()
-                    self._announce(stream)
-                    self._load_next(stream)
+            if stream.flushed_bytes:
+                self._flushed(stream)
                 notify()
 
         self.streams[stream.id] = stream
@@ -130,6 +139,13 @@ class Rounds:
                 self._end(stream, EndReason.END_REACHED, "the time that was asked for is reached")
         return bool(passed)
 
+    def drain(self, message: str) -> None:
+        """Ends each stream when the snapshot that it is in has been sent, and now where it is in none."""
+        self._draining = message
+        for stream in list(self.streams.values()):
+            if not stream.in_snapshot:
+                self._end(stream, EndReason.DRAINING, message)
+
     def close_all(self) -> None:
         """Forgets every stream, without a word: the connection is gone."""
         for stream in list(self.streams.values()):
@@ -144,6 +160,7 @@ class Rounds:
             self._timed.remove(stream)
         self._to_load.pop(stream, None)
         self._loads.discard(stream)
+        self._held.pop(stream, None)
         stream.close()
 
     def _end(self, stream: PartitionStream, reason: EndReason, message: str, first_seq: int = 0) -> None:
@@ -164,10 +181,14 @@ class Rounds:
 
     def credit(self, consumed_bytes: int) -> None:
         """The consumer has consumed so much."""
+        self.credited_bytes += consumed_bytes
         self.outstanding_bytes = max(self.outstanding_bytes - consumed_bytes, 0)
 
     def next_buffers(self, bytes_max: int) -> list[bytes | memoryview]:
-        """What is to be sent next, about ``bytes_max`` bytes; empty where there is nothing, or no room."""
+        """What is to be sent next, about ``bytes_max`` bytes; empty where there is nothing, or no room.
+
+        What filtered streams look through counts as if it were sent: ``examined_bytes`` says how much that was.
+        """
         if len(self._turns) == 1:
             buffers = self._only_block(self._turns[0], bytes_max)
             if buffers:
@@ -191,21 +212,37 @@ class Rounds:
         block = stream.only_block()
         if block is None:
             return []
-        header = block.header
-        size = block.nbytes
+        if stream.wanted is None:
+            return self._round_of(stream, block, block, bytes_max)
+        examined = examined_bytes(block)
+        tells_purge_seq = stream.delivered_seq == 0 and stream.partition.purge_seq > 0
+        if tells_purge_seq or examined >= bytes_max or self.window_full:
+            return []
+        buffers = self._round_of(stream, block, stream.filtered(block), bytes_max - examined)
+        if buffers:
+            self.examined_bytes += examined
+        return buffers
+
+    def _round_of(
+        self, stream: PartitionStream, block: Block, sent: Block | None, bytes_max: int
+    ) -> list[bytes | memoryview]:
+        """A whole round in which ``sent`` is all that is sent of ``block``; empty where it would take too much."""
+        size = 0 if sent is None else sent.nbytes
         if size >= bytes_max or self.outstanding_bytes + size >= self.window_bytes:
             return []
         partition, frames = stream.partition, self._frames[stream.id]
         self.round_number += 1
-        last_seq = header.last_seq
-        before = frames.before_block(partition.log.branch, stream.delivered_seq, last_seq, partition.purge_seq, size)
-        after = frames.after_block(last_seq, self.round_number)
+        last_seq, after_seq = block.header.last_seq, stream.delivered_seq
         stream.sent_only_block(block)
-        self.outstanding_bytes += size
         self._turns.clear()
+        if sent is None:
+            return [frames.passed_over(last_seq, self.round_number)]
+        before = frames.before_block(partition.log.branch, after_seq, last_seq, partition.purge_seq, size)
+        after = frames.after_block(last_seq, self.round_number)
+        self.outstanding_bytes += size
         if size < JOIN_BYTES_MAX:
-            return [b"".join((before, block.head, block.body, after))]
-        return [before + block.head, block.body, after]
+            return [b"".join((before, sent.head, sent.body, after))]
+        return [before + sent.head, sent.body, after]
 
     def _next_stream(self) -> PartitionStream | None:
         """Whose turn it is; begins and completes passes."""
@@ -226,27 +263,39 @@ class Rounds:
         return stream
 
     def _give_turn(self, stream: PartitionStream) -> int:
-        """One slice of a stream's snapshot; the bytes that it took."""
+        """One slice of a stream's snapshot; the bytes that it took, what was looked through included."""
+        stream.examined_bytes = 0
+        taken = self._send_slice(stream)
+        self.examined_bytes += stream.examined_bytes
+        return taken + stream.examined_bytes
+
+    def _send_slice(self, stream: PartitionStream) -> int:
         if not stream.in_snapshot and not self._start_snapshot(stream):
             return 0
         self._last_turn = stream.key
         taken = 0
         while taken < SLICE_BYTES and (block := stream.next_block()) is not None:
+            if not stream.is_announced:
+                self._announce(stream)
             taken += self._send_block(stream, block)
-            if stream.is_past_time:
-                self._end(stream, EndReason.END_REACHED, "the time that was asked for is reached")
-                return taken
-            if self.window_full and not stream.all_sent:
+            if self.window_full and not stream.all_sent and not stream.is_past_time:
                 self._interrupted = stream  # its turn goes on where the consumer grants more
                 self._load_next(stream)
                 return taken
+        if stream.is_past_time:  # a row that is too late was sent, or left out by the filter
+            self._end(stream, EndReason.END_REACHED, "the time that was asked for is reached")
+            return taken
         if stream.all_sent:
             self._end_snapshot(stream)
+        elif stream.examined_bytes:
+            self._note_delivered(stream)
         self._load_next(stream)
         if not stream.has_news:
             self._turns.discard(stream)
         if stream.at_end and not stream.in_snapshot:
             self._end(stream, EndReason.END_REACHED, "the end that was asked for is reached")
+        elif self._draining and not stream.in_snapshot:
+            self._end(stream, EndReason.DRAINING, self._draining)
         return taken
 
     # Segments
@@ -278,12 +327,35 @@ class Rounds:
         if self.streams.get(stream.id) is stream:
             part.loaded(blocks, index)
             self._notifiers[stream.id]()
+            self._load_next(stream)  # of a filtered chunk nothing may be left
 
     def load_failed(self, stream: PartitionStream, message: str) -> None:
         """The segment cannot be read: the stream ends."""
         self._loading.discard(stream)
         if self.streams.get(stream.id) is stream:
             self._end(stream, EndReason.ERROR, message)
+
+    # Memory that a slow consumer holds
+
+    def _flushed(self, stream: PartitionStream) -> None:
+        """The partition of ``stream`` has been flushed: those that now hold too much go on with segments."""
+        self._held[stream] = stream.flushed_bytes
+        if stream.holds_flushed:
+            self._let_go(stream)
+        elif sum(self._held.values()) > HELD_BYTES_MAX:
+            self._held = {holder: holder.flushed_bytes for holder in self._held}  # some was sent meanwhile
+            if sum(self._held.values()) > HELD_BYTES_MAX:
+                for holder in [holder for holder, held_bytes in self._held.items() if held_bytes]:
+                    self._let_go(holder)
+
+    def _let_go(self, stream: PartitionStream) -> None:
+        del self._held[stream]
+        if not self._end_where_gone(stream):
+            self.moves += 1
+            stream.let_go()
+            if stream.must_be_announced:
+                self._announce(stream)
+            self._load_next(stream)
 
     # Snapshots
 
@@ -292,7 +364,8 @@ class Rounds:
         if self._end_where_gone(stream):
             return False
         stream.begin_snapshot()
-        self._announce(stream)
+        if stream.must_be_announced:
+            self._announce(stream)
         return True
 
     def _end_where_gone(self, stream: PartitionStream) -> bool:
@@ -307,6 +380,7 @@ class Rounds:
         return True
 
     def _announce(self, stream: PartitionStream) -> None:
+        stream.is_announced = True
         self._out.append(stream.announcement().encode(stream.id))
 
     def _send_block(self, stream: PartitionStream, block: Block) -> int:
@@ -319,7 +393,8 @@ class Rounds:
 
     def _end_snapshot(self, stream: PartitionStream) -> None:
         stream.end_snapshot()
-        self._out.append(encode_seq(Opcode.SNAPSHOT_END, stream.partition.id, stream.snapshot_last, stream.id))
+        opcode = Opcode.SNAPSHOT_END if stream.is_announced else Opcode.SEQ_ADVANCED
+        self._out.append(encode_seq(opcode, stream.partition.id, stream.snapshot_last, stream.id))
         self._note_delivered(stream)
 
     def _note_delivered(self, stream: PartitionStream) -> None:

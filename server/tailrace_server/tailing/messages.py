@@ -35,13 +35,11 @@ def encode_message(type_: str, **fields: Any) -> str:
     return json.dumps({"type": type_, **fields}, ensure_ascii=False, separators=(",", ":"))
 
 
-def encode_mutations(event: Mutations, key_prefix: bytes = b"") -> Iterator[str]:
-    """The mutations whose key begins with ``key_prefix``, in messages of bounded size; none where there are none."""
+def encode_mutations(event: Mutations) -> Iterator[str]:
+    """The mutations, in messages of bounded size."""
     rows: list[dict[str, Any]] = []
     bytes_count = 0
     for mutation in event:
-        if not mutation.key.startswith(key_prefix):
-            continue
         size = len(mutation.key) + len(mutation.value or b"")
         if rows and (len(rows) == MESSAGE_ROWS_MAX or bytes_count + size > MESSAGE_BYTES_MAX):
             yield _encode_rows(event, rows)

@@ -1,6 +1,6 @@
 """What a WebSocket client asks for, and whether the page that it comes from may. Pure.
 
-``/feeds/NAME?since=beginning|now|message|POSITIONS|TIME&key_prefix=BYTES``
+``/feeds/NAME?since=beginning|now|message|POSITIONS|TIME&key_prefix=BYTES&keys_only=true|false``
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import NamedTuple
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
+from tailrace.block import KEY_BYTES_MAX
 from tailrace.errors import TailraceError
 from tailrace.position import Positions
 from tailrace.times import looks_like_time, parse_time
@@ -21,7 +22,7 @@ SUBPROTOCOL = "tailrace.json.v1"
 IN_MESSAGE = "message"
 ANY_ORIGIN = "*"
 
-PARAMETERS = ("since", "key_prefix")
+PARAMETERS = ("since", "key_prefix", "keys_only")
 _PATH_PREFIX = "/feeds/"
 
 
@@ -35,6 +36,7 @@ class TailRequest(NamedTuple):
     feed: str
     since: str | Positions | datetime
     key_prefix: bytes
+    keys_only: bool = False
 
 
 def parse_target(target: str) -> TailRequest:
@@ -45,11 +47,13 @@ def parse_target(target: str) -> TailRequest:
         raise BadRequest(f"there is nothing at {path!r}: a feed is tailed at /feeds/NAME")
     parameters = _parse_query(query)
     since = unquote(parameters.get("since", "beginning"))
-    return TailRequest(
-        feed,
-        since if since == IN_MESSAGE else parse_since(since),
-        unquote_to_bytes(parameters.get("key_prefix", "").replace("+", " ")),
-    )
+    prefix = unquote_to_bytes(parameters.get("key_prefix", "").replace("+", " "))
+    if len(prefix) > KEY_BYTES_MAX:
+        raise BadRequest(f"key_prefix has {len(prefix)} bytes, a key at most {KEY_BYTES_MAX}")
+    keys_only = parameters.get("keys_only", "false")
+    if keys_only not in ("true", "false"):
+        raise BadRequest(f"keys_only is {keys_only!r}, neither true nor false")
+    return TailRequest(feed, since if since == IN_MESSAGE else parse_since(since), prefix, keys_only == "true")
 
 
 def _parse_query(query: str) -> dict[str, str]:
@@ -57,7 +61,7 @@ def _parse_query(query: str) -> dict[str, str]:
     for part in filter(None, query.split("&")):
         name, _, value = part.partition("=")
         if name not in PARAMETERS:
-            raise BadRequest(f"there is no parameter {name!r}: {' and '.join(PARAMETERS)} are known")
+            raise BadRequest(f"there is no parameter {name!r}: {', '.join(PARAMETERS)} are known")
         if name in parameters:
             raise BadRequest(f"the parameter {name!r} was given twice")
         parameters[name] = value

@@ -111,7 +111,9 @@ class Session:
     async def _follow(self, ws: WebSocketConnection, request: TailRequest, since: str | Positions | datetime) -> None:
         # A stream has a connection of its own, so the client itself needs none and is never entered.
         client = Client("tailrace://loopback", name=f"websocket {self._peer}", host=Host(connect=self._connect))
-        stream = client.feed(request.feed).consume(since, window_bytes=WINDOW_BYTES)
+        stream = client.feed(request.feed).consume(
+            since, key_prefix=request.key_prefix, keys_only=request.keys_only, window_bytes=WINDOW_BYTES
+        )
         async with Lifetime() as lifetime, stream:
             lifetime.start(partial(_expect_nothing, ws))
             lifetime.start(partial(_ping, ws))

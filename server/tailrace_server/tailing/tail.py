@@ -50,7 +50,7 @@ class Tail:
     async def _send_event(self, event: Event) -> None:
         match event:
             case Mutations():
-                for message in encode_mutations(event, self._request.key_prefix):
+                for message in encode_mutations(event):
                     self._sent_of.add(event.partition)
                     await self._send(message)
             case SnapshotEnd() if event.partition in self._sent_of:

@@ -210,10 +210,11 @@ class Flusher:
         OSError, NoSpace: nothing has changed.
         """
         blocks = _stable_blocks(partition)
+        if blocks and not partition.has_manifest:  # it makes the directory, and comes before the first segment
+            await self._installer.write(partition)
+            blocks = _stable_blocks(partition)  # none where the feed was dropped meanwhile
         if not blocks:
             return None
-        if not partition.has_manifest:  # it makes the directory, and comes before the first segment
-            await self._installer.write(partition)
         identity = identity_of(partition, blocks, self._host.randomness.token(16))
         path = self._store.segment_path(partition.feed_id, partition.id, identity.segment_id)
         try:

@@ -238,3 +238,20 @@ def test_a_rollback_is_a_line():
         "seq": 7,
         "keys": [{"key": "a"}, {"key": "/w==", "key_encoding": "base64"}],
     }
+
+
+def test_a_prefix_and_no_values(start, made_feed, write):
+    write((b"order/1", b"v"), (b"user/1", b"v"), (b"order/1", None))
+    with start("tail", made_feed, "--key-prefix", "order/", "--keys-only") as process:
+        found = lines(process, 2)
+        write((b"user/2", b"v"), (b"order/2", b"v"))
+        found += lines(process, 1)
+        end(process)
+    rows = sorted(re.sub(rb"^\d:\d\t", b"", line) for line in found)
+    assert rows == [b"delete\torder/1\n", b"put\torder/1\n", b"put\torder/2\n"]
+
+
+def test_a_prefix_that_no_key_can_have(call, made_feed):
+    result = call("tail", made_feed, "--key-prefix", "a" * 4097)
+    assert result.code == 2
+    assert "--key-prefix: key_prefix has 4097 bytes" in result.err

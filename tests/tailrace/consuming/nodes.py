@@ -10,6 +10,7 @@ from tailrace.block import Stamps, encode_block
 from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.hashing import key_hash
 from tailrace.model import Version
+from tailrace.wire.filters import EVERYTHING
 from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.messages import (
     Get,
@@ -23,6 +24,14 @@ from tailrace.wire.messages import (
 )
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.stream.resume import answer_request, promised
+
+
+def selected(state, wanted):
+    """What a filter leaves of {key: value}; None for a value that was not asked for."""
+    return {
+        key: None if wanted.keys_only else value for key, value in state.items() if key.startswith(wanted.key_prefix)
+    }
+
 
 CLUSTER, FEED = b"c" * 16, b"f" * 16
 
@@ -79,7 +88,7 @@ class Cluster:
     """Copies of one partition, one of which leads. The others may answer too, as leaders: they know no better."""
 
     def __init__(self, nodes=3):
-        self.count = 0
+        self.count = self.restores = 0
         founder = Node(FailoverLog([self._entry(1, 0)]))
         self.nodes = [founder.copy() for _ in range(nodes)]
         self.leading = 0
@@ -118,9 +127,10 @@ class Cluster:
         self.node(other).compact(upto)
 
     def restore(self, other):
-        """The leader's directory is replaced by what another node has, as from a backup."""
+        """The leader's directory is replaced by what another node has, as from a backup; its term is the time."""
         self.nodes[self.leading] = self.node(other).copy()
-        self._lead(self.leader, 1 << 20)
+        self.restores += 1
+        self._lead(self.leader, self.restores << 20)
 
 
 class Conversation:
@@ -172,10 +182,13 @@ class Conversation:
         yield answer.encode(id)
         if isinstance(answer, StreamOk) and request.seq is not None:
             least = promised(request, answer.seq, node.high_seq)
-            yield from self._snapshots(id, answer.seq, least)
+            yield from self._snapshots(id, answer.seq, least, request.filter)
 
-    def _snapshots(self, id, seq, least):
-        """One or several snapshots up to the end, some of which leave out what is superseded in them."""
+    def _snapshots(self, id, seq, least, wanted):
+        """One or several snapshots up to the end, some of which leave out what is superseded in them.
+
+        Where nothing of one is wanted, as often as not only its end is told.
+        """
         node = self.node
         while seq < node.high_seq:
             ends = range(max(seq + 1, least, node.folded_to), node.high_seq + 1)
@@ -185,6 +198,16 @@ class Conversation:
             if not complete:
                 newest = {row.key: row for row in rows}
                 rows = [row for row in rows if newest[row.key] is row]
+            if wanted != EVERYTHING:
+                rows = [
+                    row._replace(value=b"") if wanted.keys_only and row.value is not None else row
+                    for row in rows
+                    if row.key.startswith(wanted.key_prefix)
+                ]
+                if not rows and not self.must_announce(seq) and self._random.random() < 0.5:
+                    yield encode_seq(Opcode.SEQ_ADVANCED, 0, last, id)
+                    seq = last
+                    continue
             yield SnapshotStartMessage(0, complete, node.log.branch, seq, last, node.purge_seq).encode(id)
             while rows:
                 count = self._random.randint(1, 3)
@@ -192,6 +215,10 @@ class Conversation:
                 rows = rows[count:]
             yield encode_seq(Opcode.SNAPSHOT_END, 0, last, id)
             seq = last
+
+    def must_announce(self, seq):
+        """A consumer that begins has to learn the purge seq before it stands anywhere."""
+        return seq == 0 and self.node.purge_seq > 0
 
 
 def _block(rows, id):

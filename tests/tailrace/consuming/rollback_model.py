@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import random
 
-from tests.tailrace.consuming.crashing import Crash
-from tests.tailrace.consuming.nodes import Cluster, Conversation
+from tests.crashing_indexes import Crash
+from tests.tailrace.consuming.nodes import Cluster, Conversation, selected
 
 from tailrace.applying import Applier, Back, Jobs
 from tailrace.consuming.session import ConsumerSession, Wanted
 from tailrace.events import Rollback
+from tailrace.wire.filters import EVERYTHING
 from tailrace.wire.messages import Hello
 
 RETRIES = 3
@@ -20,10 +21,13 @@ EXCHANGES_MAX = 100
 
 
 class World(Cluster):
-    """``run`` does operations by name. ``ring_rows``: as small as makes rings that do not reach."""
+    """``run`` does operations by name. ``ring_rows``: as small as makes rings that do not reach. ``filter``: what the
 
-    def __init__(self, make_index, seed=0, ring_rows=100):
+    consumer asks for."""
+
+    def __init__(self, make_index, seed=0, ring_rows=100, filter=EVERYTHING):
         super().__init__()
+        self.filter = filter
         self.random = random.Random(seed)
         self.index = make_index()
         self.ring_rows = ring_rows
@@ -63,7 +67,7 @@ class World(Cluster):
     def _start(self):
         self.applier = Applier(self.index)
         checkpoint = self.applier.open()
-        wanted = Wanted("orders", ring_rows=self.ring_rows, by_index=True)
+        wanted = Wanted("orders", ring_rows=self.ring_rows, by_index=True, filter=self.filter)
         if checkpoint is not None:
             positions = checkpoint.positions
             wanted = wanted._replace(since=positions, stored=(positions,), rings=checkpoint.rings)
@@ -116,4 +120,4 @@ class World(Cluster):
         self.compared += 1
         for position in self.session.positions.values():  # of an empty partition there may be none
             assert (position.seq, position.snapshot_first, position.snapshot_last) == (node.high_seq,) * 3
-        assert self.index.state == node.state()
+        assert self.index.state == selected(node.state(), self.filter)

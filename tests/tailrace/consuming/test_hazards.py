@@ -1,7 +1,7 @@
 """Ways to a wrong state that others have gone, step by step, each with every kind of index."""
 
 import pytest
-from tests.tailrace.consuming.crashing import AtomicIndex, RinglessIndex, RowByRowIndex, TruncatingIndex
+from tests.crashing_indexes import AtomicIndex, RinglessIndex, RowByRowIndex, TruncatingIndex
 from tests.tailrace.consuming.rollback_model import World
 
 K, X, NEW_K, NO_K = (

@@ -3,7 +3,8 @@
 import random
 
 import pytest
-from tests.tailrace.consuming.crashing import AtomicIndex, RowByRowIndex
+from tests.crashing_indexes import AtomicIndex, RowByRowIndex
+from tests.tailrace.consuming.nodes import Conversation
 from tests.tailrace.consuming.rollback_model import World
 from tests.tailrace.consuming.test_rollback_model import random_operations
 
@@ -13,6 +14,7 @@ from tailrace.consuming.resume import Record
 from tailrace.failover import SNAPSHOT_LAST_UNKNOWN
 from tailrace.indexes import MemoryIndex
 from tailrace.ring import Ring, RingChange
+from tailrace.wire.filters import StreamFilter
 
 LIVES_MAX = 2_000
 
@@ -26,12 +28,18 @@ HALF_READ = [
     *[("fail_over", 1), A, B, ("consume", 0, None, 3), ("consume", 1, None, None)],
 ]
 
+# A deletion is purged where the consumer begins, and another copy has not heard of it when it takes over.
+PURGED = [
+    *[A, ("replicate", 1), ("write", b"a", True), ("compact", 0, 2), ("consume", 0, None, None)],
+    *[("fail_over", 1), B],
+]
 
-def is_noticed(make_index, operations=None):
+
+def is_noticed(make_index, operations=None, **arguments):
     """Some life of the index ends wrong; ``operations`` are those of all lives, or they are at random."""
     for seed in range(LIVES_MAX):
         try:
-            World(make_index, seed).run(operations or random_operations(random.Random(seed)))
+            World(make_index, seed, **arguments).run(operations or random_operations(random.Random(seed)))
         except AssertionError:
             return True
     return False
@@ -92,9 +100,16 @@ def test_keys_that_are_not_read_again(monkeypatch):
     assert is_noticed(AtomicIndex)
 
 
+def test_a_purge_seq_that_a_filtered_consumer_is_not_told(monkeypatch):
+    """It stands where deletions are missing, goes back to where they do not count, and what they deleted is there."""
+    monkeypatch.setattr(Conversation, "must_announce", lambda self, seq: False)
+    assert is_noticed(AtomicIndex, PURGED, filter=StreamFilter(b"a"))
+
+
 @pytest.mark.parametrize("index", [AtomicIndex, RowByRowIndex])
 def test_the_rules_as_they_are(index):
     """Those above fail for what was planted."""
     for seed in range(20):
         World(index, seed).run(LOST_TWICE)
         World(index, seed).run(HALF_READ)
+        World(index, seed, filter=StreamFilter(b"a")).run(PURGED)

@@ -5,12 +5,14 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tailrace.consuming.nodes import selected
 from tests.tailrace.consuming.rollback_model import World
 from tests.tailrace.consuming.test_rollback_model import OPERATIONS, random_operations
 
 from tailrace.consuming.session import ConsumerSession, Wanted
 from tailrace.events import Mutations, Rollback
 from tailrace.position import Positions
+from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.messages import Hello
 
 
@@ -23,8 +25,8 @@ class Application:
 
     def take(self, event):
         if isinstance(event, Mutations):
-            for key, value in zip(event.keys(), event.values(), strict=True):
-                if value is None:
+            for key, value, deleted in zip(event.keys(), event.values(), event.deleted(), strict=True):
+                if deleted:
                     self.state.pop(key, None)
                 else:
                     self.state[key] = value
@@ -43,8 +45,8 @@ class Application:
 class ApplicationWorld(World):
     """As `World`, with an application; it dies by being stopped, at any event."""
 
-    def __init__(self, seed, ring_rows, on_rollback):
-        super().__init__(Application, seed, ring_rows)
+    def __init__(self, seed, ring_rows, on_rollback, filter=EVERYTHING):
+        super().__init__(Application, seed, ring_rows, filter)
         self.on_rollback = on_rollback
 
     def consume(self, other, events_max, crash_at):
@@ -53,13 +55,13 @@ class ApplicationWorld(World):
         node = self.node(other)
         if self._talk(node, events_max):
             self.compared += 1
-            assert self.index.state == node.state()
+            assert self.index.state == selected(node.state(), self.filter)
         self.session.connection_lost("cut")
         if crash_at is not None and crash_at % 2:
             self.session = None
 
     def _start(self):
-        wanted = Wanted("orders", ring_rows=self.ring_rows, on_rollback=self.on_rollback)
+        wanted = Wanted("orders", ring_rows=self.ring_rows, on_rollback=self.on_rollback, filter=self.filter)
         text = self.index.restart()
         if text is not None:
             positions = Positions.parse(text)
@@ -82,18 +84,22 @@ class ApplicationWorld(World):
 
 
 MODES = st.sampled_from(["follow", "restart"])
+FILTERS = [EVERYTHING, StreamFilter(b"a"), StreamFilter(b"", True), StreamFilter(b"b", True)]
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(OPERATIONS, max_size=25), st.integers(0, 9), st.sampled_from([0, 2, 100]), MODES)
-def test_the_application_has_what_the_node_has_whenever_all_was_said(operations, seed, ring_rows, mode):
-    ApplicationWorld(seed, ring_rows, mode).run(operations)
+@given(
+    st.lists(OPERATIONS, max_size=25), st.integers(0, 9), st.sampled_from([0, 2, 100]), MODES, st.sampled_from(FILTERS)
+)
+def test_the_application_has_what_the_node_has_whenever_all_was_said(operations, seed, ring_rows, mode, filter):
+    ApplicationWorld(seed, ring_rows, mode, filter).run(operations)
 
 
 @pytest.mark.parametrize("mode", ["follow", "restart"])
 def test_many_random_lives(mode):
     for seed in range(500):
-        ApplicationWorld(seed, (100, 100, 2)[seed % 3], mode).run(random_operations(random.Random(seed)))
+        world = ApplicationWorld(seed, (100, 100, 2)[seed % 3], mode, FILTERS[seed % 4])
+        world.run(random_operations(random.Random(seed)))
 
 
 def test_a_position_that_is_taken_to_know_what_is_above_it(monkeypatch):

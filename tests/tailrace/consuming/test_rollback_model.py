@@ -6,8 +6,10 @@ import random
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.tailrace.consuming.crashing import AtomicIndex, RinglessIndex, RowByRowIndex, TruncatingIndex
+from tests.crashing_indexes import AtomicIndex, RinglessIndex, RowByRowIndex, TruncatingIndex
 from tests.tailrace.consuming.rollback_model import World
+
+from tailrace.wire.filters import EVERYTHING, StreamFilter
 
 INDEXES = {
     "atomic": AtomicIndex,
@@ -15,6 +17,7 @@ INDEXES = {
     "row by row": RowByRowIndex,
     "truncating": TruncatingIndex,
 }
+SOME = StreamFilter(b"a")  # of the keys a, b, c
 OTHERS = st.integers(0, 2)
 OPERATIONS = st.one_of(
     st.tuples(st.just("write"), st.sampled_from([b"a", b"b", b"c"]), st.booleans()),
@@ -54,20 +57,27 @@ def _random_operation(chance):
 
 @pytest.mark.parametrize("index", INDEXES)
 @settings(max_examples=150, deadline=None)
-@given(st.lists(OPERATIONS, max_size=25), st.integers(0, 9), st.sampled_from([0, 2, 100]))
-@example([A, CONSUME, ("replicate", 1), ("fail_over", 1)], 0, 100)  # nothing written after the fork
-@example([A, ("replicate", 1), B, CONSUME, ("fail_over", 1), NO_A], 0, 100)  # one row above a base
-@example([A, CONSUME, B, CONSUME, ("crash", 1), A, ("crash", 1), B], 0, 100)  # two forks while away
-@example([A, B, A, ("consume", 0, 2, None), ("crash", 2), B], 0, 100)  # a part of a snapshot, whose end is lost
-@example([A, B, CONSUME, NO_A, ("compact", 0, 3)], 0, 100)  # a deletion that the consumer never hears of
-@example([A, CONSUME, B, ("replicate", 1), CONSUME, ("restore", 1), ("restore", 2)], 0, 100)
-def test_the_index_equals_the_node_whenever_all_was_said(index, operations, seed, ring_rows):
-    World(INDEXES[index], seed, ring_rows).run(operations)
+@given(
+    st.lists(OPERATIONS, max_size=25),
+    st.integers(0, 9),
+    st.sampled_from([0, 2, 100]),
+    st.sampled_from([EVERYTHING, SOME]),
+)
+@example([A, CONSUME, ("replicate", 1), ("fail_over", 1)], 0, 100, SOME)  # nothing written after the fork
+@example([A, ("replicate", 1), B, CONSUME, ("fail_over", 1), NO_A], 0, 100, EVERYTHING)  # one row above a base
+@example([A, CONSUME, B, CONSUME, ("crash", 1), A, ("crash", 1), B], 0, 100, EVERYTHING)  # two forks while away
+@example([A, B, A, ("consume", 0, 2, None), ("crash", 2), B], 0, 100, EVERYTHING)  # a part, whose end is lost
+@example([A, B, CONSUME, NO_A, ("compact", 0, 3)], 0, 100, SOME)  # a deletion that the consumer never hears of
+@example([A, CONSUME, B, ("replicate", 1), CONSUME, ("restore", 1), ("restore", 2)], 0, 100, EVERYTHING)
+@example([("restore", 0), A, CONSUME, ("restore", 1)], 0, 0, EVERYTHING)  # a backup older than the last restore
+def test_the_index_equals_the_node_whenever_all_was_said(index, operations, seed, ring_rows, filter):
+    World(INDEXES[index], seed, ring_rows, filter).run(operations)
 
 
 @pytest.mark.parametrize("index", INDEXES)
 @pytest.mark.parametrize("next_node", range(3))
-def test_it_may_die_at_every_step_of_a_rollback(index, next_node):
+@pytest.mark.parametrize("filter", [EVERYTHING, SOME], ids=["everything", "filtered"])
+def test_it_may_die_at_every_step_of_a_rollback(index, next_node, filter):
     """And again at each step after that, whichever node answers then: the new leader, the old one, one far behind."""
     fork = [A, B, ("replicate", 1), A, NO_A, B, ("replicate", 2), CONSUME, ("fail_over", 1), A, B]
     deaths = 1
@@ -75,19 +85,22 @@ def test_it_may_die_at_every_step_of_a_rollback(index, next_node):
         if not deaths:
             break
         for second in (None, *range(0, 12, 3)):
-            deaths = World(INDEXES[index], first).run([*fork, ("consume", 0, None, first)]).deaths
-            World(INDEXES[index], first).run([*fork, ("consume", 0, None, first), ("consume", next_node, None, second)])
+            died = ("consume", 0, None, first)
+            deaths = World(INDEXES[index], first, filter=filter).run([*fork, died]).deaths
+            World(INDEXES[index], first, filter=filter).run([*fork, died, ("consume", next_node, None, second)])
     assert first > 3, "there is more than one step to die at"
 
 
 @pytest.mark.parametrize("index", INDEXES)
 def test_many_random_lives(index):
     for seed in range(400):
-        World(INDEXES[index], seed, (100, 100, 2)[seed % 3]).run(random_operations(random.Random(seed)))
+        filter = (EVERYTHING, SOME)[seed % 2]
+        World(INDEXES[index], seed, (100, 100, 2)[seed % 3], filter).run(random_operations(random.Random(seed)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("index", INDEXES)
 def test_very_many_random_lives(index):
     for seed in range(400, 3_000):
-        World(INDEXES[index], seed, (100, 100, 2)[seed % 3]).run(random_operations(random.Random(seed)))
+        filter = (EVERYTHING, SOME)[seed % 2]
+        World(INDEXES[index], seed, (100, 100, 2)[seed % 3], filter).run(random_operations(random.Random(seed)))

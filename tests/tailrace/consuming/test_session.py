@@ -22,6 +22,7 @@ from tailrace.events import Mutations, Rollback, RoundComplete, SnapshotEnd, Sna
 from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
 from tailrace.model import EndReason, Level, Version
 from tailrace.position import Position, Positions
+from tailrace.wire.filters import StreamFilter
 from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.messages import (
     Get,
@@ -937,3 +938,116 @@ def test_it_says_that_it_lives():
     made.session.connection_lost("cut")
     made.session.noop()
     assert made.sent() == []
+
+
+# Filters
+
+
+def advance(talk, seq):
+    talk.hear(encode_seq(Opcode.SEQ_ADVANCED, 0, seq, talk.id()))
+
+
+@pytest.fixture
+def filtered():
+    talk = Conversation(Wanted("orders", filter=StreamFilter(b"k")))
+    talk.greet(high_seqs=(9,))
+    talk.agree()
+    return talk
+
+
+def test_a_request_names_the_filter(filtered):
+    assert filtered.requests[0][1].filter == StreamFilter(b"k")
+
+
+def test_seqs_that_a_filter_leaves_out_are_no_gap(filtered):
+    filtered.start(0, 9)
+    filtered.block(3, 2)
+    filtered.block(7, 1)
+    filtered.end(9)
+    *_, block, end = filtered.events()
+    assert (block.first_seq, end.position.seq, end.position.snapshot_first) == (7, 9, 9)
+
+
+def test_where_nothing_matches_the_position_moves_on(filtered):
+    advance(filtered, 5)
+    [event] = filtered.events()
+    position = event.position
+    assert event == SnapshotEnd(0, 1, 5, position)
+    assert (position.seq, position.snapshot_first, position.snapshot_last, position.log) == (5, 5, 5, LOG_U)
+    assert filtered.session.positions[0] == position
+    advance(filtered, 12)
+    assert filtered.events()[0].first_seq == 6
+    assert filtered.session.status()[0].lag == 0
+
+
+def test_a_position_moves_on_to_no_place_below_what_was_promised():
+    stored = Positions(CLUSTER, FEED, {0: Position(U, 4, 2, 8, None, LOG_U)})
+    talk = Conversation(Wanted("orders", stored, stored=(stored,), filter=StreamFilter(b"k")))
+    talk.greet()
+    talk.agree()
+    advance(talk, 8)
+    [event] = talk.events()
+    assert (event.position.seq, event.position.snapshot_first) == (8, 8)
+    talk.session.connection_lost("cut")
+    talk = Conversation(Wanted("orders", stored, stored=(stored,), filter=StreamFilter(b"k")))
+    talk.greet()
+    talk.agree()
+    advance(talk, 7)
+    with pytest.raises(ProtocolError, match="needing 8"):
+        talk.events()
+
+
+def test_a_first_fill_has_no_place_to_stand_below_the_purge_seq(filtered):
+    message = SnapshotStartMessage(0, False, U, 0, 4, 6)
+    filtered.hear(message.encode(filtered.id()))
+    filtered.end(4)
+    advance(filtered, 5)
+    event = filtered.events()[-1]
+    assert event.position == Position(U, 5, 0, 6, 6, LOG_U)
+    advance(filtered, 7)
+    [event] = filtered.events()
+    assert event.position == Position(U, 7, 7, 7, None, LOG_U)
+
+
+def test_a_word_of_progress_inside_of_a_snapshot_breaks_the_protocol(filtered):
+    filtered.start(0, 9)
+    advance(filtered, 9)
+    with pytest.raises(ProtocolError, match="SEQ_ADVANCED"):
+        filtered.events()
+
+
+def test_where_only_keys_were_asked_for_no_values_are_handed_out_whatever_comes():
+    talk = Conversation(Wanted("orders", filter=StreamFilter(keys_only=True)))
+    talk.greet(high_seqs=(2,))
+    talk.agree()
+    talk.start(0, 2)
+    talk.block(1, 2)
+    *_, event = talk.events()
+    assert event.keys_only
+    assert (event.values(), event.deleted()) == ([None, None], [False, False])
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_what_is_read_again_has_no_values_either(lost):
+    talk = Conversation(Wanted("orders", filter=StreamFilter(keys_only=True)))
+    talk.greet(high_seqs=(6,))
+    talk.agree()
+    talk.start(0, 6)
+    talk.block(1, 6)
+    talk.end(6)
+    talk.events()
+    talk.session.connection_lost("cut")
+    talk.greet()
+    talk.hear(RollBack(0, 6 - lost, LOG_V, "forked").encode(talk.id()))
+    [rollback] = talk.events()
+    assert len(rollback.keys) == lost
+    [get] = FrameDecoder().receive_data(b"".join(talk.session.data_to_send()))
+    items = [(Version(0, U, 5), 1000, b"value"), *[None] * (lost - 1)]
+    talk.hear(Got(items).encode(get.id))
+    assert talk.events() == []
+    assert talk.sent() == ["STREAM_REQUEST"]
+    assert talk.requests[0][1].filter == StreamFilter(keys_only=True)
+    talk.hear(StreamOk(0, 5, LOG_V, 5).encode(talk.id()))
+    events = talk.events()
+    assert all(event.refetched and event.values() == [None] for event in events)
+    assert [event.deleted() for event in events] == [[False], [True]][:lost]

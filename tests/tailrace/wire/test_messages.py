@@ -11,6 +11,7 @@ from tailrace.errors import BadBlock, ProtocolError
 from tailrace.failover import SEQ_MAX, FailoverEntry, FailoverLog, resume_point
 from tailrace.model import EndReason, Item, Level, Version, VersionRange
 from tailrace.wire import messages
+from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import (
     COOKIE_BYTES_MAX,
@@ -59,7 +60,7 @@ def rewritten(data, **changes):
 
 HELLO = Hello(name="a consumer", token="secret", window_bytes=77)
 HELLO_OK = HelloOk(1, "a" * 32, "b" * 32, "tailrace/0.1", 1000, 10.0, ("memory", "disk"), 88)
-STREAM_REQUEST = StreamRequest(FEED_ID, 3, LOG, 120, 110, 130, 5, None, Level.DISK)
+STREAM_REQUEST = StreamRequest(FEED_ID, 3, LOG, 120, 110, 130, 5, None, Level.DISK, filter=StreamFilter(b"a/", True))
 STREAM_OK = StreamOk(3, 120, LOG, 140)
 ROLL_BACK = RollBack(3, 100, LOG, "forked")
 STREAM_END = StreamEnd(3, EndReason.HISTORY_CHANGED, "it forked", 4)
@@ -105,6 +106,12 @@ def test_a_stream_that_begins_inside_a_run():
     for bounds in ((121, 130), (110, 119)):
         with pytest.raises(ProtocolError, match="lies outside of its snapshot"):
             StreamOk.decode(body_of(STREAM_OK._replace(snapshot=bounds).encode(1)))
+
+
+def test_a_stream_of_everything_names_no_filter():
+    request = STREAM_REQUEST._replace(filter=EVERYTHING)
+    assert "filter" not in decode_json(body_of(request.encode(1)), "STREAM_REQUEST")
+    assert StreamRequest.decode(body_of(request.encode(1))) == request
 
 
 def test_what_a_hello_may_leave_out():

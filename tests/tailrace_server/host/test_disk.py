@@ -133,6 +133,26 @@ def test_makes_directories_with_their_parents(disk_and_directory):
     assert disk.names(directory + "/x/y") == []
 
 
+def test_a_directory_that_is_there_is_made_durable_too(tmp_path, monkeypatch):
+    """A process may have made it, and been killed before its name was durable."""
+    synced = []
+    monkeypatch.setattr(RealDisk, "sync_directory", lambda self, path: synced.append(path))
+    (tmp_path / "x").mkdir()
+    RealDisk().make_directory(str(tmp_path / "x"))
+    assert synced == [str(tmp_path)]
+    synced.clear()
+    RealDisk().make_directory(str(tmp_path / "x" / "y" / "z"))
+    assert synced == [str(tmp_path), str(tmp_path / "x"), str(tmp_path / "x" / "y")]
+
+
+def test_the_parent_of_a_directory_that_is_there_may_be_another_user_s(tmp_path, monkeypatch):
+    def refuse(self, path):
+        raise PermissionError(errno.EACCES, "not yours", path)
+
+    monkeypatch.setattr(RealDisk, "sync_directory", refuse)
+    RealDisk().make_directory(str(tmp_path))
+
+
 def test_replaces_a_file_whole(disk_and_directory):
     disk, directory = disk_and_directory
     write_atomically(disk, directory + "/a", b"first")

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 import trio
-from tests.tailrace_server.stored import Clock
+from tests.fake_host import FakeClock
 
 from tailrace.errors import NotDurable
 from tailrace_server.host.workers import ThreadWorkers
@@ -30,7 +30,7 @@ class FakeJournal:
         upto = self.written
         if self.gate is not None:
             self.gate.wait()
-        self.clock.sleep(self.seconds)
+        self.clock.advance(self.seconds)
         if self.error is not None:
             raise self.error
         self.synced = max(self.synced, upto)
@@ -48,7 +48,7 @@ class FakePartition:
 
 class Made:
     def __init__(self):
-        self.clock = Clock()
+        self.clock = FakeClock()
         self.journal = FakeJournal(self.clock)
         self.committer = Committer(self.journal, self.clock, ThreadWorkers())
         self.partitions = [FakePartition() for _ in range(3)]

@@ -102,7 +102,7 @@ def test_what_is_restored_is_a_prefix_and_has_all_that_was_there_before(seed, li
     node.check()
     found = state_of(node)
     assert found in busy.states[acknowledged:], "a state that it was in, not before the backup began"
-    assert min(p.log.term for p in node.feeds.partitions()) > marks.RESTORED_TERMS
+    assert {p.log.term for p in node.feeds.partitions()} == {busy.made.host.clock.wall_us() // 1000}
     busy.made.config = Config(DATA, storage=busy.made.config.storage)
     busy.made.start()
     assert state_of(busy.made.node) == busy.state, "the original went on as if nothing had been"
@@ -413,4 +413,4 @@ async def test_a_backup_of_a_running_node_under_writes(tmp_path):
         for rows in sent[:count]:
             state |= {("orders", row.key): row.value for row in rows}
         assert state_of(node) == state
-        assert partition.log.term > marks.RESTORED_TERMS
+        assert partition.log.term > marks.RESTORED_TERMS  # it is the time

@@ -2,6 +2,8 @@ import contextlib
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.tailrace_server.made_directory import DATA, MadeDirectory
 
 from tailrace_server import identity
@@ -35,12 +37,13 @@ def test_a_directory_with_such_a_mark_is_not_served(made, name, told):
 @pytest.mark.parametrize("by_mark", [True, False])
 def test_a_restored_directory_begins_a_branch_with_a_term_far_above(made, by_mark):
     [before] = {p.log.term for p in made.node.feeds.partitions()}
+    restored = marks.restored_term(before, made.host.clock.wall_us())
     old = made.node.identity
     made.stop()
     if by_mark:
         marks.mark_restored(made.disk, DATA, made.host.randomness)
     node = made.start(restored=not by_mark)
-    assert {p.log.term for p in node.feeds.partitions()} == {before + marks.RESTORED_TERMS}
+    assert {p.log.term for p in node.feeds.partitions()} == {restored}
     assert all(p.log[0].base == p.high_seq for p in node.feeds.partitions())
     assert node.identity.cluster_id == old.cluster_id
     assert node.identity.node_id != old.node_id
@@ -48,10 +51,35 @@ def test_a_restored_directory_begins_a_branch_with_a_term_far_above(made, by_mar
     assert "restored" in node.unclean_start
     assert not marks.is_restored(made.disk, DATA)
     made.stop()
-    assert {p.log.term for p in made.start().feeds.partitions()} == {before + marks.RESTORED_TERMS}
+    assert {p.log.term for p in made.start().feeds.partitions()} == {restored}
+
+
+def test_who_restores_a_backup_again_passes_all_that_went_on_from_it_before(made):
+    """Else the consumers of the first restore would take the second one for a node that is behind, for ever."""
+    made.stop()
+    marks.mark_restored(made.disk, DATA, made.host.randomness)
+    backup = made.disk.fork()
+    for _ in range(5):  # and stops that are not clean
+        made.start()
+        made.kill()
+    [gone_on] = {p.log.term for p in made.start().feeds.partitions()}
+    made.host.clock.advance(1.0)
+    for partition in made.start_on(backup).feeds.partitions():
+        assert partition.log.term > gone_on
+
+
+@given(st.integers(0, 1 << 50), st.integers(0, 1 << 60))
+def test_a_restored_term_is_above_the_last_one_and_no_lower_than_the_time(term, now_us):
+    restored = marks.restored_term(term, now_us)
+    assert restored > term
+    assert restored >= now_us // 1000
+    if now_us // 1000 <= term:
+        assert restored == term + marks.RESTORED_TERMS
 
 
 def test_the_mark_goes_only_when_the_branches_are_durable(made, memory_disk):
+    [before] = {p.log.term for p in made.node.feeds.partitions()}
+    restored = marks.restored_term(before, made.host.clock.wall_us())
     made.stop()
     marks.mark_restored(made.disk, DATA, made.host.randomness)
     for crash_at in range(1_000):
@@ -62,7 +90,7 @@ def test_the_mark_goes_only_when_the_branches_are_durable(made, memory_disk):
         except memory_disk.Crashed:
             disk.cut_power(random.Random(crash_at))
             node = made.start_on(disk)
-            assert min(p.log.term for p in node.feeds.partitions()) > marks.RESTORED_TERMS
+            assert min(p.log.term for p in node.feeds.partitions()) >= restored
         else:
             return
     raise AssertionError("the start has more steps than this test tries")

@@ -24,10 +24,20 @@ class Made:
         self.consumer = Consumer(self.rounds)
         self.news = 0
 
-    def open(self, seq=0, *, id=1, level=Level.DISK, end=None, promised=None, purge_seq=None, **held):
+    def open(self, seq=0, *, id=1, level=Level.DISK, end=None, promised=None, purge_seq=None, wanted=None, **held):
         promised = seq if promised is None else promised
+        if wanted is not None:
+            held["wanted"] = wanted
         stream = PartitionStream(
-            id, self.partition, level, seq, end, promised, pins=self.partition.pins, purge_seq=purge_seq
+            id,
+            self.partition,
+            level,
+            seq,
+            end,
+            promised,
+            pins=self.partition.pins,
+            purge_seq=purge_seq,
+            wanted=wanted,
         )
         self.consumer.add(id, self.partition, seq, promised=promised, **held)
         self.rounds.open(stream, self._notify)

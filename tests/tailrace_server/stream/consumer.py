@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tailrace.block import Block
+from tailrace.wire.filters import EVERYTHING
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import SnapshotStartMessage, StreamEnd, decode_number, decode_seq
 from tailrace.wire.opcodes import Opcode
@@ -12,8 +13,10 @@ from tailrace_server.segment import SegmentDamaged
 class Held:
     """What a consumer has of one stream: the state up to ``seq``, and the snapshot that it is in."""
 
-    def __init__(self, partition, seq, state, promised=0, partial=False):
+    def __init__(self, partition, seq, state, promised=0, partial=False, wanted=EVERYTHING):
         self.partition = partition
+        self.wanted = wanted
+        self.advances = []  # the seq of every SEQ_ADVANCED
         self.seq = seq
         self.stood = seq  # the last seq where it could stand
         self.state = state
@@ -30,10 +33,21 @@ class Held:
         """The state here is one that the partition was in."""
         return self.complete or self.snapshot is None
 
+    def lacks_any_up_to(self, seq):
+        """There is a row up to ``seq``, and above where it could stand last, that it wants."""
+        return any(key.startswith(self.wanted.key_prefix) for key, _ in self.partition.rows[self.stood : seq])
+
     def check(self):
         self.stood = self.seq
-        expected = self.partition.state_at(self.seq, self.trimmed)
+        expected = selected(self.partition.state_at(self.seq, self.trimmed), self.wanted)
         assert self.state == expected, f"another state than the partition's at {self.seq}"
+
+
+def selected(state, wanted):
+    """What a filter leaves of {key: value}."""
+    return {
+        key: b"" if wanted.keys_only else value for key, value in state.items() if key.startswith(wanted.key_prefix)
+    }
 
 
 class Consumer:
@@ -51,10 +65,10 @@ class Consumer:
         self.loads = []  # under way
         self.failures = []
 
-    def add(self, id, partition, seq=0, *, promised=0, state=None, partial=False):
+    def add(self, id, partition, seq=0, *, promised=0, state=None, partial=False, wanted=EVERYTHING):
         """A stream that is about to begin at ``seq``, with the state of then."""
-        state = partition.state_at(seq) if state is None else dict(state)
-        self.streams[id] = Held(partition, seq, state, promised, partial)
+        state = selected(partition.state_at(seq), wanted) if state is None else dict(state)
+        self.streams[id] = Held(partition, seq, state, promised, partial, wanted)
 
     def read(self, bytes_max=1 << 20):
         """Reads what is sent next; the bytes of blocks in it."""
@@ -107,6 +121,8 @@ class Consumer:
                 self._block(self.streams[frame.id], block)
             case Opcode.SNAPSHOT_END:
                 self._end(self.streams[frame.id], decode_seq(frame.body, "")[1])
+            case Opcode.SEQ_ADVANCED:
+                self._advance(self.streams[frame.id], decode_seq(frame.body, "")[1])
             case Opcode.STREAM_END:
                 self.streams[frame.id].end = StreamEnd.decode(frame.body)
             case Opcode.ROUND_COMPLETE:
@@ -145,8 +161,11 @@ class Consumer:
         for seq, key, value in zip(columns.seqs(), columns.keys(), columns.values(), strict=True):
             if seq <= held.seq:
                 continue
+            assert key.startswith(held.wanted.key_prefix), "it was not asked for"
+            assert not (held.wanted.keys_only and value), "values were not asked for"
             if held.complete:
-                assert seq == held.seq + 1, "something was left out"
+                left_out = held.partition.rows[held.seq : seq - 1]
+                assert not any(key.startswith(held.wanted.key_prefix) for key, _ in left_out), "something was left out"
             if value is None:
                 held.state.pop(key, None)
             else:
@@ -154,6 +173,17 @@ class Consumer:
             held.seq = seq
         if held.may_stand:
             held.check()
+
+    @staticmethod
+    def _advance(held, seq):
+        assert held.wanted != EVERYTHING, "everything was asked for"
+        assert held.snapshot is None, "inside of a snapshot"
+        assert seq > held.seq
+        assert seq >= held.promised
+        assert held.seq or not held.partition.purge_seq, "a consumer that begins has to be told the purge seq"
+        held.seq = seq
+        held.advances.append(seq)
+        held.check()
 
     @staticmethod
     def _end(held, seq):

@@ -10,16 +10,23 @@ from tests.tailrace_server.stored import StoredPartition
 from tests.tailrace_server.stream.consumer import Consumer
 
 from tailrace.model import EndReason, Level
+from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.stream import disk_part, partition_stream, rounds
+from tailrace_server.stream.filter import FilterCache
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.rounds import Rounds
 
 PARTITIONS = 3
-KEYS = [b"a", b"b", b"c", b"d"]
+KEYS = [b"a", b"ab", b"c", b"d"]
+FILTERS = [EVERYTHING, StreamFilter(b"a"), StreamFilter(b"ab", True), StreamFilter(b"", True), StreamFilter(b"z")]
 BOUNDS = {
     rounds: {"SLICE_BYTES": [1, 300, 1 << 20], "LOADS_MAX": [1, 8]},
-    partition_stream: {"SNAPSHOT_BLOCKS_MAX": [2, 3, 100], "HELD_BYTES_MAX": [0, 300]},
+    partition_stream: {
+        "SNAPSHOT_BLOCKS_MAX": [2, 3, 100],
+        "HELD_BYTES_MAX": [0, 300],
+        "EXAMINED_BYTES_MAX": [1, 40_000],
+    },
     disk_part: {"CHUNK_BYTES": [1, 400, 1 << 20]},
 }
 WHENEVER = {"which": st.integers(0, PARTITIONS - 1)}
@@ -37,6 +44,7 @@ class StreamsModel(RuleBasedStateMachine):
                 setattr(module, name, rnd.choice(choices))
         self.partitions = [StoredPartition(id) for id in range(PARTITIONS)]
         self.rounds = Rounds(window)
+        self.filtered = FilterCache()
         self.consumer = Consumer(self.rounds)
         self.consumer.on_returned = self.returned
         self.opened = {}
@@ -71,16 +79,27 @@ class StreamsModel(RuleBasedStateMachine):
         end=st.none() | st.integers(0, 30),
         place=st.floats(0, 1),
         promised_place=st.none() | st.floats(0, 1),
+        wanted=st.sampled_from(FILTERS),
     )
-    def open_stream(self, which, level, end, place, promised_place):
+    def open_stream(self, which, level, end, place, promised_place, wanted):
         """At 0, or where a consumer may be that was told of all that was purged."""
         partition, id = self.partitions[which], len(self.opened) + 1
         seq = int(place * partition.visible_seq(level))
         if seq < partition.purge_seq:
             seq = 0
         promised = seq if promised_place is None else seq + int(promised_place * (partition.high_seq - seq))
-        stream = PartitionStream(id, partition, level, seq, end, promised, pins=partition.pins)
-        self.consumer.add(id, partition, seq, promised=promised)
+        stream = PartitionStream(
+            id,
+            partition,
+            level,
+            seq,
+            end,
+            promised,
+            pins=partition.pins,
+            wanted=None if wanted == EVERYTHING else wanted,
+            filtered=self.filtered,
+        )
+        self.consumer.add(id, partition, seq, promised=promised, wanted=wanted)
         self.opened[id] = stream
         self.rounds.open(stream, lambda: None)
 
@@ -105,10 +124,12 @@ class StreamsModel(RuleBasedStateMachine):
     def returned(self, frame):
         self.back += 1
         assert int.from_bytes(frame.body, "big") == self.back, "out of the order of arrival"
-        behind = [self.held(id) for id, seq in self.cookies[self.back - 1].items() if self.held(id).stood < seq]
+        needed = self.cookies[self.back - 1].items()
         if frame.opcode is Opcode.BARRIER_REACHED:
-            assert not behind, "a barrier came back early"
+            early = [id for id, seq in needed if self.held(id).lacks_any_up_to(seq)]
+            assert not early, "a barrier came back early"
         else:
+            behind = [self.held(id) for id, seq in needed if self.held(id).stood < seq]
             ended = [held for held in behind if held.partition.id == frame.id and held.end is not None]
             assert any(held.end.reason is not EndReason.END_REACHED for held in ended)
 
@@ -150,7 +171,9 @@ class StreamsModel(RuleBasedStateMachine):
                     assert held.snapshot is None
                     assert held.seq >= self.opened[id].end_seq
                 case EndReason.PURGED:
-                    assert 0 < held.seq < held.partition.purge_seq
+                    # What a filter passes over counts as delivered, though the consumer was not told yet.
+                    assert held.seq < held.partition.purge_seq
+                    assert held.seq or held.wanted.key_prefix
 
     def teardown(self):
         if not hasattr(self, "rounds"):

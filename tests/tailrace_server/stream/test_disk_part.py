@@ -1,6 +1,8 @@
 import pytest
 from tests.tailrace_server.stored import StoredPartition
 
+from tailrace.errors import BadBlock
+from tailrace.wire.filters import StreamFilter
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.stream import disk_part as module
 from tailrace_server.stream.disk_part import DiskPart
@@ -63,3 +65,23 @@ def test_damage_is_told_with_its_place(partition):
     with pytest.raises(SegmentDamaged, match="damaged at offset 64") as caught:
         part_of(partition).load()
     assert (caught.value.path, caught.value.offset) == (segment.path, 64)
+
+
+def test_a_block_that_cannot_be_looked_into_is_damage(partition, monkeypatch):
+    """Its sums are right, so only who opens it finds out."""
+
+    def refuse(block, wanted):
+        raise BadBlock("the padding before the keys is not zero")
+
+    monkeypatch.setattr(module, "filter_block", refuse)
+    part = DiskPart(partition.chain.segments[0], 0, partition.pins, StreamFilter(b"k"))
+    with pytest.raises(SegmentDamaged, match="the padding before the keys is not zero") as caught:
+        part.load()
+    assert caught.value.path == partition.chain.segments[0].path
+
+
+def test_what_a_filter_leaves_of_a_segment(partition):
+    wanted = DiskPart(partition.chain.segments[0], 2, partition.pins, StreamFilter(b"k"))
+    assert read(wanted) == [[(3, 4), (5, 6)]]
+    unwanted = DiskPart(partition.chain.segments[0], 2, partition.pins, StreamFilter(b"other"))
+    assert read(unwanted) == [[]]

@@ -8,6 +8,7 @@ from tests.tailrace_server.stream.consumer import Consumer
 from tests.tailrace_server.stream.model import StreamsModel
 
 from tailrace.model import EndReason, Level
+from tailrace.wire.filters import StreamFilter
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import StreamEnd
 from tailrace_server.stream import rounds
@@ -122,6 +123,20 @@ def test_an_end_and_a_barrier_leave_though_the_window_is_full(connection, partit
     assert read_all() == [("BARRIER_REACHED", 0), ("STREAM_END", 3)]
 
 
+def test_a_stream_that_drains_comes_to_the_end_of_its_snapshot_and_begins_none(connection, partitions, read_all):
+    connection.window_bytes = 1
+    partitions[2].write()
+    partitions[2].write()
+    assert read_all() == [(START, 3), (BLOCK, 3)]
+    partitions[0].write()
+    connection.drain("bye")
+    partitions[2].write()
+    assert sorted(read_all()) == [("STREAM_END", id) for id in (1, 2, 4)]
+    connection.credit(1 << 20)
+    assert read_all() == [(BLOCK, 3), (END, 3), ("STREAM_END", 3)]
+    assert not connection.streams
+
+
 def test_streams_of_feeds_and_partitions_that_are_gone_are_not_watched(connection, partitions):
     connection.close_all()
     for partition in partitions:
@@ -140,6 +155,7 @@ def test_a_stream_that_asks_for_no_more_than_it_has_ends_at_once(partitions):
     assert not connection.streams
 
 
+filters = st.sampled_from([None, StreamFilter(b"k"), StreamFilter(b"other"), StreamFilter(b"", True)])
 operations = st.lists(
     st.one_of(
         st.tuples(st.just("write"), st.integers(0, 1), st.integers(1, 2), st.sampled_from([1, 200])),
@@ -150,25 +166,26 @@ operations = st.lists(
             st.sampled_from([Level.MEMORY, Level.DISK]),
             st.integers(0, 4),
             st.none() | st.integers(0, 6),
+            filters,
         ),
         st.tuples(st.just("close"), st.integers(1, 3)),
         st.tuples(st.just("barrier"), st.binary(min_size=1, max_size=2)),
         st.tuples(st.just("credit"), st.sampled_from([100, 1 << 30])),
-        st.tuples(st.just("pump"), st.sampled_from([1, 300, 1 << 20])),
+        st.tuples(st.just("pump"), st.sampled_from([1, 300, 32_900, 1 << 20])),
     ),
     max_size=40,
 )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it is a class, and keeps nothing
-@given(operations, st.sampled_from([1, 500, 1 << 30]), st.sampled_from([1, rounds.JOIN_BYTES_MAX]))
-def test_the_way_of_one_block_gives_the_bytes_of_the_general_one(make_partition, steps, window, join_bytes_max):
+@given(operations, st.sampled_from([1, 500, 1 << 30]), st.sampled_from([1, rounds.JOIN_BYTES_MAX]), filters)
+def test_the_way_of_one_block_gives_the_bytes_of_the_general_one(make_partition, steps, window, join_bytes_max, first):
     """The same history twice, once without the short way: after each step both have sent the same and stand alike."""
     short, general = (OneSide(make_partition, window) for _ in range(2))
     general.rounds._only_block = lambda stream, bytes_max: []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rounds, "JOIN_BYTES_MAX", join_bytes_max)
-        for step in [("open", 0, Level.DISK, 0, None), *steps, ("pump", 1 << 20)]:
+        for step in [("open", 0, Level.DISK, 0, None, first), *steps, ("pump", 1 << 20)]:
             assert short.do(*step) == general.do(*step)
             assert short.state() == general.state()
 
@@ -188,7 +205,7 @@ class OneSide:
     def state(self):
         made = self.rounds
         streams = [(s.id, s.delivered_seq, s.snapshot_after, s.snapshot_last) for s in made.streams.values()]
-        return made.round_number, made.outstanding_bytes, made.has_news, self.notified, streams
+        return made.round_number, made.outstanding_bytes, made.examined_bytes, made.has_news, self.notified, streams
 
     def write(self, partition, rows, value_bytes):
         self.partitions[partition].write(rows, value_bytes)
@@ -196,11 +213,11 @@ class OneSide:
     def sync(self, partition):
         self.partitions[partition].sync()
 
-    def open(self, partition, level, after_seq, end_seq):
+    def open(self, partition, level, after_seq, end_seq, wanted):
         held = self.partitions[partition]
         after_seq = min(after_seq, held.visible_seq(level))
         self.opened += 1
-        stream = PartitionStream(self.opened, held, level, after_seq, end_seq, after_seq, pins=held.pins)
+        stream = PartitionStream(self.opened, held, level, after_seq, end_seq, after_seq, pins=held.pins, wanted=wanted)
         self.rounds.open(stream, self.notify)
 
     def notify(self):

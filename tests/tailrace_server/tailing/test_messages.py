@@ -31,8 +31,8 @@ def mutations(rows, refetched=False):
     return Mutations(block.stamped(10, 1_000), refetched=refetched)
 
 
-def decoded(event, prefix=b""):
-    return [json.loads(message) for message in encode_mutations(event, prefix)]
+def decoded(event):
+    return [json.loads(message) for message in encode_mutations(event)]
 
 
 def test_a_message_of_mutations():
@@ -53,21 +53,14 @@ def test_mutations_that_come_again_say_so():
     assert message["refetched"] is True
 
 
-@given(
-    st.lists(st.tuples(st.binary(min_size=1, max_size=4), st.none() | st.binary(max_size=8)), min_size=1),
-    st.binary(max_size=2),
-)
-def test_the_rows_with_the_prefix_and_no_others(rows, prefix):
+@given(st.lists(st.tuples(st.binary(min_size=1, max_size=4), st.none() | st.binary(max_size=8)), min_size=1))
+def test_the_rows_and_no_others(rows):
     found = [
         (field_bytes(row, "key"), field_bytes(row, "value"))
-        for message in decoded(mutations(rows), prefix)
+        for message in decoded(mutations(rows))
         for row in message["rows"]
     ]
-    assert found == [(key, value) for key, value in rows if key.startswith(prefix)]
-
-
-def test_nothing_is_sent_where_nothing_fits_the_prefix():
-    assert decoded(mutations([(b"a", b"1")]), b"b") == []
+    assert found == rows
 
 
 def test_rows_in_a_message_are_bounded():

@@ -26,12 +26,12 @@ POSITIONS = Positions(bytes(16), bytes(range(16)), {3: Position.at(FailoverLog([
 
 
 def test_a_feed_alone_is_tailed_from_the_beginning():
-    assert parse_target("/feeds/orders") == ("orders", "beginning", b"")
+    assert parse_target("/feeds/orders") == ("orders", "beginning", b"", False)
 
 
 @pytest.mark.parametrize("since", ["beginning", "now", "message"])
 def test_where_to_begin(since):
-    assert parse_target(f"/feeds/orders?since={since}&key_prefix=") == ("orders", since, b"")
+    assert parse_target(f"/feeds/orders?since={since}&key_prefix=") == ("orders", since, b"", False)
 
 
 def test_positions_in_the_url():
@@ -56,6 +56,11 @@ def test_a_prefix_is_any_bytes(prefix):
     assert parse_target(f"/feeds/a?key_prefix={quote(prefix)}").key_prefix == prefix
 
 
+@pytest.mark.parametrize(("text", "wanted"), [("true", True), ("false", False)])
+def test_keys_only(text, wanted):
+    assert parse_target(f"/feeds/a?keys_only={text}").keys_only is wanted
+
+
 def test_a_plus_is_a_blank_as_browsers_write_it():
     assert parse_target("/feeds/a?key_prefix=a+b%2B").key_prefix == b"a b+"
 
@@ -71,6 +76,9 @@ def test_a_plus_is_a_blank_as_browsers_write_it():
         ("/feeds/a?from=now", "no parameter 'from'"),
         ("/feeds/a?since=now&since=now", "'since' was given twice"),
         ("/feeds/a?since=", "since is empty"),
+        ("/feeds/a?keys_only=1", "keys_only is '1', neither true nor false"),
+        ("/feeds/a?keys_only=", "keys_only is '', neither"),
+        ("/feeds/a?key_prefix=" + "a" * 4097, "key_prefix has 4097 bytes, a key at most 4096"),
     ],
 )
 def test_what_is_no_request(target, says):

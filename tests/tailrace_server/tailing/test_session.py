@@ -52,6 +52,23 @@ async def test_a_prefix_leaves_out_other_keys_and_their_snapshots(open_page, fee
         assert (await page.message())["type"] == "positions"
 
 
+async def test_keys_only_leaves_out_values_and_tells_deletions(open_page, feed):
+    async with open_page("/feeds/orders?keys_only=true") as page:
+        await page.of_type("open")
+        await feed.put(b"k", b"value")
+        await feed.delete(b"k")
+        rows = await page.rows(2)
+        assert [(row["key"], row["value"], row["deleted"]) for row in rows] == [("k", None, False), ("k", None, True)]
+
+
+async def test_positions_move_on_where_nothing_has_the_prefix(open_page, feed):
+    async with open_page("/feeds/orders?key_prefix=other") as page:
+        await page.of_type("open")
+        await feed.put(b"k", b"1")
+        positions = Positions.parse((await page.of_type("positions"))["positions"])
+        assert sum(positions.seqs().values()) == 1
+
+
 async def test_positions_lead_on_from_where_they_were_given(open_page, feed):
     await feed.put(b"k", b"1")
     async with open_page("/feeds/orders") as page:

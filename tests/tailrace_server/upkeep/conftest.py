@@ -7,8 +7,8 @@ import errno
 import os
 
 import pytest
+from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
 from tests.memory_disk import MemoryDisk
-from tests.tailrace_server.stored import Clock, InlineWorkers, Randomness
 
 from tailrace.block import encode_block
 from tailrace_server.config import Config, Storage
@@ -29,8 +29,8 @@ class Engine:
         self.disk = MemoryDisk()
         self.disk.make_directory(DATA)
         self.workers = InlineWorkers(self.disk)
-        self.clock = Clock()
-        self.host = Host(clock=self.clock, randomness=Randomness(), disk=self.disk, workers=self.workers)
+        self.clock = FakeClock()
+        self.host = Host(clock=self.clock, randomness=SeededRandomness(), disk=self.disk, workers=self.workers)
         usual = {"journal_file_bytes_max": FILE_BYTES, "reserve_bytes": 0, "free_bytes_min": 0, "flush_age_s": 0.0}
         self.config = Config(DATA, storage=Storage(**(usual | storage)))
         self.written = {}

@@ -49,7 +49,7 @@ async def test_tombstones_behind_a_damaged_segment_are_not_folded_for_ever(engin
     for value in (bytes(100), None, None):
         engine.put(partition, (b"a", value))
         await engine.flusher.pass_once()
-    engine.clock.us += 2_000_000
+    engine.clock.advance(2)
     compactor = engine.node.compactor
     tick_uptime(compactor.uptime, engine.clock)
     info = engine.node.feeds.of_id(partition.feed_id).info
@@ -98,7 +98,7 @@ async def test_a_failure_is_told_until_it_is_made_good(engine):
         await compactor._tend(partition)
     assert (len(bad.chain.segments), len(good.chain.segments)) == (4, 1)
     assert "Input/output error" in compactor.failure
-    engine.clock.us += 61_000_000
+    engine.clock.advance(61)
     await compactor._tend(bad)
     assert compactor.failure == ""
     assert len(bad.chain.segments) == 1

@@ -99,7 +99,7 @@ async def test_on_a_full_disk_everything_stays_and_is_tried_again(engine):
     engine.disk.size_bytes -= engine.disk.free - 100
     before = partition.tree
     for _ in range(3):
-        engine.clock.us += 10_000_000
+        engine.clock.advance(10)
         await engine.flusher.pass_once()
         assert "no space" in engine.flusher.failure.lower()
         assert partition.account.stuck == engine.flusher.failure
@@ -109,7 +109,7 @@ async def test_on_a_full_disk_everything_stays_and_is_tried_again(engine):
     assert not engine.node.status()["healthy"]
     assert engine.disk.free == 100, "nothing is left behind"
     engine.disk.size_bytes += 1 << 20
-    engine.clock.us += 10_000_000
+    engine.clock.advance(10)
     await engine.flusher.pass_once()
     assert (engine.flusher.failure, partition.account.stuck) == ("", "")
     assert partition.flushed_seq == 100
@@ -140,7 +140,7 @@ async def test_whatever_fails_once_is_made_good(make_engine, code):
         failed = engine.disk.before is None
         engine.disk.before = None
         engine.check_rows(partition)
-        engine.clock.us += 10_000_000
+        engine.clock.advance(10)
         await engine.flusher.pass_once()
         assert engine.flusher.failure == ""
         assert partition.flushed_seq == 4
@@ -169,7 +169,7 @@ async def test_a_manifest_that_fails_late_leaves_a_segment_until_the_next_one(en
     partition = half_installed
     assert len(engine.segments(partition)) == 1
     engine.disk.before = None
-    engine.clock.us += 10_000_000
+    engine.clock.advance(10)
     await engine.flusher.pass_once()
     assert len(engine.segments(partition)) == 1
     assert engine.segments(partition) == [partition.chain.segments[0].path.rpartition("/")[2]]
@@ -226,6 +226,25 @@ async def test_a_feed_that_is_dropped_while_it_is_flushed(engine):
     engine.check_rows(engine.partition())
     engine.kill()
     assert [feed.info.name for feed in engine.node.feeds] == [name, "orders"]
+
+
+async def test_a_feed_that_is_dropped_before_its_first_segment(engine):
+    """Its manifest has just been written, which comes before the segment; the rest of what is due goes on."""
+    partition, other = engine.create("dropped"), engine.create()
+    engine.put(partition, ROW)
+    engine.put(other, ROW)
+    write = engine.flusher._installer.write
+
+    async def write_and_drop(written):
+        await write(written)
+        if written is partition:
+            engine.drop("dropped")
+
+    engine.flusher._installer.write = write_and_drop
+    await engine.flusher.pass_once()
+    assert partition.is_dropped
+    assert engine.flusher.failure == ""
+    assert other.flushed_seq == 1
 
 
 async def test_memory_wakes_it_and_the_largest_goes_first(make_engine):

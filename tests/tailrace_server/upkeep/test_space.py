@@ -1,6 +1,7 @@
 """What is left on the disk: the reserve, and when writes are refused."""
 
 import pytest
+from tests.fake_host import InlineWorkers
 
 from tailrace_server.host.host import Host
 from tailrace_server.journal import Reserve
@@ -9,17 +10,12 @@ from tailrace_server.upkeep.space import Space
 RESERVE_BYTES, FREE_BYTES_MIN = 1_000, 5_000
 
 
-class Inline:
-    async def in_thread(self, function):
-        return function()
-
-
 @pytest.fixture
 def made(memory_disk):
     disk = memory_disk()
     disk.make_directory("/data")
     reserve = Reserve(disk, "/data", RESERVE_BYTES)
-    return disk, Space(Host(disk=disk, workers=Inline()), "/data", reserve, FREE_BYTES_MIN)
+    return disk, Space(Host(disk=disk, workers=InlineWorkers(disk)), "/data", reserve, FREE_BYTES_MIN)
 
 
 async def test_with_room_the_reserve_is_kept_and_writes_are_taken(made):

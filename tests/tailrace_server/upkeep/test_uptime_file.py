@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from tests.tailrace_server.stored import Clock
+from tests.fake_host import WALL_US, FakeClock
 
 from tailrace_server.upkeep.uptime import JUMP_US_MAX, Run
 from tailrace_server.upkeep.uptime_file import load_uptime, store_uptime, tick_uptime
@@ -17,23 +17,23 @@ def disk(memory_disk):
 
 
 def test_the_runs_come_back_at_the_next_start(disk):
-    clock = Clock()
+    clock = FakeClock()
     uptime = load_uptime(disk, "/data", clock)
-    clock.sleep(100)
+    clock.advance(100)
     tick_uptime(uptime, clock)
     store_uptime(uptime, disk, "/data")
-    clock.sleep(50)
+    clock.advance(50)
     later = load_uptime(disk, "/data", clock)
-    clock.sleep(10)
+    clock.advance(10)
     tick_uptime(later, clock)
-    assert later.runs == [Run(1_000_000, 100_000_000), Run(151_000_000, 10_000_000)]
-    assert later.cutoff(60_000_000) == 1_000_000 + 50_000_000
+    assert later.runs == [Run(WALL_US, 100_000_000), Run(WALL_US + 150_000_000, 10_000_000)]
+    assert later.cutoff(60_000_000) == WALL_US + 50_000_000
 
 
 def test_a_file_that_is_damaged_vouches_for_nothing(disk, caplog):
-    clock = Clock()
+    clock = FakeClock()
     uptime = load_uptime(disk, "/data", clock)
-    clock.sleep(100)
+    clock.advance(100)
     tick_uptime(uptime, clock)
     store_uptime(uptime, disk, "/data")
     disk.flip("/data/UPTIME", 8 * 40)
@@ -43,9 +43,9 @@ def test_a_file_that_is_damaged_vouches_for_nothing(disk, caplog):
 
 def test_a_jump_is_told_once(disk, caplog):
     caplog.set_level(logging.ERROR)
-    clock = Clock()
+    clock = FakeClock()
     uptime = load_uptime(disk, "/data", clock)
-    clock.jump(JUMP_US_MAX + 1)
+    clock.jump((JUMP_US_MAX + 1) / 1e6)
     tick_uptime(uptime, clock)
     tick_uptime(uptime, clock)
     assert caplog.text.count("has jumped") == 1

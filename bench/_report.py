@@ -35,7 +35,7 @@ def show(lines: list[Line], title: str) -> None:
         bound = f">= {line.least:,g}" if line.least is not None else f"<= {line.most:,g}" if line.most else "as found"
         said = "" if bound == "as found" else "met" if line.is_met else "missed"
         table.add_row(line.what, number(line.value), line.unit, bound, said)
-    Console(width=120).print(table)
+    Console(width=140).print(table)
 
 
 def number(value: float) -> str:

@@ -18,16 +18,17 @@ import trio
 
 import tailrace
 
+PROGRAM = str(Path(sys.executable).with_name("tailrace"))
 SAMPLES_PER_SECOND = 10
 _STOP_SECONDS_MAX = 120
 
 
 class Server:
-    """A running node. It listens at a port of its own choice; ``started`` is when its process was started."""
+    """A running node. Port 0 is one of its own choice; ``started`` is when its process was started."""
 
-    def __init__(self, folder: Path, log: Path) -> None:
-        program = str(Path(sys.executable).with_name("tailrace"))
-        command = [program, "serve", "--data", str(folder), "--listen", "127.0.0.1:0", "--http", "off", "--ws", "off"]
+    def __init__(self, folder: Path, log: Path, port: int = 0) -> None:
+        command = [PROGRAM, "serve", "--data", str(folder), "--listen", f"127.0.0.1:{port}", "--http", "off"]
+        command += ["--ws", "off"]
         self._log = log.open("ab")
         self.started = time.perf_counter()
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)
@@ -36,6 +37,7 @@ class Server:
         found = re.search(r"frames on \S+:(\d+)", line)
         if found is None:
             sys.exit(f"the node did not start; its log {log} ends:\n{log.read_text()[-2_000:]}")
+        self.port = int(found[1])
         self.address = f"tailrace://127.0.0.1:{found[1]}"
 
     def __enter__(self) -> Server:
@@ -69,8 +71,7 @@ class Server:
 
     def cpu_seconds(self) -> float:
         """Processor time of the node so far, without its compactions: on a busy machine it says more than the clock."""
-        fields = _read(f"/proc/{self.process.pid}/stat").rpartition(")")[2].split()
-        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+        return cpu_seconds_of(self.process.pid)
 
     def written_bytes(self) -> int:
         """What the node and its compactions have had written to disk so far (write_bytes of /proc/PID/io).
@@ -78,6 +79,10 @@ class Server:
         The system adds what an ended child has done to its parent's account.
         """
         return sum(map(self.written_bytes_of, (self.process.pid, *self.compactions)))
+
+    def read_bytes(self) -> int:
+        """What the node has had read from the disk so far, not from the system's cache."""
+        return _number(f"/proc/{self.process.pid}/io", "read_bytes")
 
     @staticmethod
     def written_bytes_of(pid: int) -> int:
@@ -135,6 +140,30 @@ async def at_rest(client: tailrace.Client, server: Server, seconds: float = 3.0)
         elif time.perf_counter() - since > seconds:
             return details
         await trio.sleep(0.2)
+
+
+def cpu_seconds_of(pid: int) -> float:
+    """Processor time of a process so far, to 10 ms."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+class Stolen:
+    """What the machine's host has taken of its processors for others since this was made."""
+
+    def __init__(self) -> None:
+        self._stolen, self._all = self._now()
+
+    @staticmethod
+    def _now() -> tuple[int, int]:
+        fields = [int(field) for field in _read("/proc/stat").partition("\n")[0].split()[1:9]]
+        return fields[7], sum(fields)
+
+    @property
+    def share(self) -> float:
+        """From 0 to 1."""
+        stolen, total = self._now()
+        return (stolen - self._stolen) / max(total - self._all, 1)
 
 
 def bytes_on_disk(folder: Path) -> dict[str, int]:

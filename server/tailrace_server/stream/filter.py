@@ -1,0 +1,141 @@
+"""What a filtered stream is sent of a block. Pure, by whole columns.
+
+    keys      order/7  user/1  order/8  user/2         key_prefix = order/
+    matches      x                x
+    sent      order/7          order/8                 seqs 41 and 43: they stand in the block
+
+A row keeps its key, hash, seq and timestamp, and whether it is a deletion. Where every row matches, the block goes out
+as it is, and costs no more than the look. What is made anew is not compressed: that would hold up the loop longer than
+all the rest.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tailrace.block import Stamps, encode_block, encode_row
+from tailrace_server.blocks.arrays import arrays_of_columns, encode_arrays, take
+
+if TYPE_CHECKING:
+    from tailrace.block import Block, Columns
+    from tailrace.wire.filters import StreamFilter
+    from tailrace_server.blocks.arrays import U8, U32, ColumnArrays, Indices
+
+# Up to so many rows a block is looked at row by row.
+_FEW_ROWS = 32
+# A prefix is compared by words of so many bytes.
+_WORDS = (8, 4, 2, 1)
+# What a node remembers of blocks that it has filtered: the latest, which all streams with one filter are about to send.
+CACHE_BLOCKS_MAX = 64
+CACHE_BYTES_MAX = 16 * 1024 * 1024
+
+
+class FilterCache:
+    """What became of the blocks that were filtered last, so that many streams with one filter cost one look.
+
+    Not for several threads.
+    """
+
+    def __init__(self) -> None:
+        self._entries: collections.OrderedDict[tuple[int, StreamFilter], tuple[Block, Block | None]]
+        self._entries = collections.OrderedDict()
+        self.nbytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def filter_block(self, block: Block, wanted: StreamFilter) -> Block | None:
+        """As the function of this name."""
+        if block.header.rows <= _FEW_ROWS:
+            return filter_block(block, wanted)
+        key = (id(block), wanted)  # which names it as long as the entry keeps it alive
+        entry = self._entries.get(key)
+        if entry is not None:
+            return entry[1]
+        found = filter_block(block, wanted)
+        self._entries[key] = block, found
+        self.nbytes += _entry_bytes(block, found)
+        while len(self._entries) > CACHE_BLOCKS_MAX or self.nbytes > CACHE_BYTES_MAX:
+            _, oldest = self._entries.popitem(last=False)
+            self.nbytes -= _entry_bytes(*oldest)
+        return found
+
+
+def _entry_bytes(block: Block, found: Block | None) -> int:
+    return block.nbytes + (0 if found is None or found is block else found.nbytes)
+
+
+def filter_block(block: Block, wanted: StreamFilter) -> Block | None:
+    """The rows of ``block``, which has its seqs, that ``wanted`` asks for; None where there are none.
+
+    BadBlock where the block breaks its format.
+    """
+    rows = block.header.rows
+    columns = block.open_columns()
+    if rows <= _FEW_ROWS:
+        return _filter_few(block, columns, wanted)
+    offsets, data = np.frombuffer(columns.key_offsets, "<u4"), np.frombuffer(columns.key_data, "u1")
+    indices = _matching(offsets, data, wanted.key_prefix)
+    if not len(indices):
+        return None
+    drops_values = wanted.keys_only and len(columns.value_data) > 0
+    if len(indices) == rows and not drops_values:
+        return block
+    arrays = arrays_of_columns(columns)
+    if drops_values:
+        arrays = _without_values(arrays)
+    if len(indices) < rows:
+        arrays = take(arrays, indices)
+    return encode_arrays(arrays, block.header.partition, compress=False)
+
+
+def _filter_few(block: Block, columns: Columns, wanted: StreamFilter) -> Block | None:
+    """As ``filter_block``, row by row, which for a few is faster than calls of numpy."""
+    keys = columns.keys()
+    matching = [row for row, key in enumerate(keys) if key.startswith(wanted.key_prefix)]
+    if not matching:
+        return None
+    drops_values = wanted.keys_only and len(columns.value_data) > 0
+    if len(matching) == len(keys) and not drops_values:
+        return block
+    header = block.header
+    if len(keys) == 1:
+        row = encode_row(
+            keys[0], b"", hash_=header.least_hash, partition=header.partition, producer_id=0, producer_seq=0
+        )
+        return row.stamped(header.first_seq, header.timestamp)
+    hashes, seqs, timestamps, values = columns.hashes(), columns.seqs(), columns.timestamps(), columns.values()
+    if drops_values:
+        values = [None if value is None else b"" for value in values]
+    return encode_block(
+        [keys[row] for row in matching],
+        [values[row] for row in matching],
+        partition=header.partition,
+        compress=False,
+        hashes=[hashes[row] for row in matching],
+        stamps=Stamps([seqs[row] for row in matching], [timestamps[row] for row in matching]),
+    )
+
+
+def _matching(offsets: U32, data: U8, prefix: bytes) -> Indices:
+    """The rows whose keys begin with ``prefix``: compared 8 bytes at a time, of the rows that have matched so far."""
+    begins = offsets[:-1]
+    rows = np.flatnonzero(offsets[1:] - begins >= len(prefix))
+    place = 0
+    while place < len(prefix) and len(rows):
+        size = next(size for size in _WORDS if size <= len(prefix) - place)
+        kind = np.dtype(f"<u{size}")
+        # Every word of the data, wherever it begins. Those of keys that are long enough lie inside.
+        words = np.ndarray((len(data) - size + 1,), kind, data, strides=(1,))
+        word = int.from_bytes(prefix[place : place + size], "little")
+        rows = rows[words[begins[rows] + np.uint32(place)] == kind.type(word)]
+        place += size
+    return rows
+
+
+def _without_values(arrays: ColumnArrays) -> ColumnArrays:
+    """The same rows, the values gone; a deletion stays one."""
+    return arrays._replace(value_offsets=np.zeros(arrays.rows + 1, "<u4"), value_data=arrays.value_data[:0])
