@@ -329,3 +329,20 @@ async def test_an_idle_stream_has_no_task_of_its_own(running, client, clock):
         assert len(connection.rounds.streams) == 64
         assert connection.end_times._runs
         assert trio.lowlevel.current_statistics().tasks_living < before + 16
+
+
+@pytest.mark.parametrize("where", ["tree", "segments"])
+async def test_with_a_filter(running, feed, clock, where):
+    for stamped in (*KEYS, (50, b"b"), (60, b"c")):
+        await put_at(feed, clock, stamped)
+        if where == "segments":
+            await flush(running.node)
+    for since_us, until_us, expected in ((0, 20, []), (0, 21, [20]), (20, 50, [20]), (21, 51, [50]), (51, 60, [])):
+        async with feed.consume(moment(since_us), until=moment(until_us), key_prefix=b"b") as stream:
+            assert await read(stream) == expected
+        async with feed.consume(stream.latest_positions, until="now", key_prefix=b"b") as stream:
+            assert await read(stream) == [stamp for stamp in (20, 50) if stamp >= max(until_us, since_us)]
+    async with feed.consume(moment(20), until=moment(50), keys_only=True) as stream:
+        events = [event async for event in stream if isinstance(event, Mutations)]
+    assert [mutation.key for event in events for mutation in event] == [b"b", b"c", b"a", b"d"]
+    assert {value for event in events for value in event.values()} == {None}

@@ -283,7 +283,7 @@ class Rounds:
                 self._interrupted = stream  # its turn goes on where the consumer grants more
                 self._load_next(stream)
                 return taken
-        if stream.is_past_time:
+        if stream.is_past_time:  # a row that is too late was sent, or left out by the filter
             self._end(stream, EndReason.END_REACHED, "the time that was asked for is reached")
             return taken
         if stream.all_sent:
