@@ -59,7 +59,12 @@ class Consumer:
                 partition.feed_id, partition.id, position.log, *asked, position.purge_seq, None, self.level
             )
             answer, stream = begin_stream(1, request, partition, node.pins)
-            assert not isinstance(answer, StreamEnd), f"a consumer is refused: {answer}"
+            if isinstance(answer, StreamEnd):
+                assert answer.reason is EndReason.TRIMMED, f"a consumer is refused: {answer}"
+                assert 0 < position.seq < partition.trim_seq == answer.first_seq - 1
+                self.gone += 1
+                self._start_over(consumed, partition.log)
+                continue
             if isinstance(answer, RollBack):
                 self.why.append(answer.why)
                 assert len(self.why) < 1_000, "a consumer rolls back for ever"
