@@ -15,9 +15,11 @@ import time
 
 from tailrace.failover import FailoverLog
 from tailrace.model import Level
+from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import FRAME_HEADER_BYTES
-from tailrace.wire.messages import Hello, StreamRequest, decode_json, decode_seq, encode_json, encode_number
+from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import StreamRequest, decode_seq, encode_number
 
 _HEADER = struct.Struct("<IBBHII")
 _READ_BYTES = 64 * 1024

@@ -16,7 +16,7 @@ from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, ResumeReason, 
 from tailrace.model import EndReason, Level
 from tailrace.position import Position
 from tailrace.ring import Ring
-from tailrace.wire.messages import ResumeAnswer, RollBack, StreamEnd, StreamRequest
+from tailrace.wire.stream_messages import ResumeAnswer, RollBack, StreamEnd, StreamRequest
 
 
 class Outcome(enum.Enum):

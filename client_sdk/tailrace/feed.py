@@ -32,8 +32,9 @@ from tailrace.ring import RING_ROWS
 from tailrace.stream import Stream
 from tailrace.times import to_us
 from tailrace.wire.filters import StreamFilter
-from tailrace.wire.messages import ResumeAnswer, WriteFlag
+from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import ResumeAnswer
 from tailrace.writer import Writer
 
 if TYPE_CHECKING:

@@ -16,19 +16,9 @@ from tailrace import _version
 from tailrace.block import Block
 from tailrace.errors import Forbidden, NoSpace, NotDurable, Overloaded, ProtocolError, TailraceError
 from tailrace.model import Level, Version
+from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import Frame
-from tailrace.wire.messages import (
-    PROTOCOL_VERSION,
-    Get,
-    Got,
-    Hello,
-    HelloOk,
-    Write,
-    WriteFlag,
-    decode_json,
-    encode_error,
-    encode_json,
-)
+from tailrace.wire.messages import PROTOCOL_VERSION, Get, Got, Hello, HelloOk, Write, WriteFlag, encode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.frames import written
 from tailrace_server.lookup import Lookup

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import NotDurable, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import EndReason, Level
+from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import Frame, encode_frame
-from tailrace.wire.messages import ResumeAnswer, StreamEnd, StreamRequest, decode_cookie, decode_number, encode_json
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import ResumeAnswer, StreamEnd, StreamRequest, decode_cookie, decode_number
 from tailrace_server.partition import Partition
 from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.stream.resume import answer_of, begin_stream

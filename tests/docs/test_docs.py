@@ -19,7 +19,7 @@ from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, ResumeReason, 
 from tailrace.model import EndReason, Level, VersionRange
 from tailrace.position import Position
 from tailrace.ring import RING_ROWS, RINGS_BYTES_MAX
-from tailrace.wire import failures, frames, messages
+from tailrace.wire import bodies, failures, frames, messages, stream_messages
 from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Limits
@@ -125,10 +125,10 @@ def test_every_opcode_has_its_section_with_its_number_and_an_example():
 JSON_MESSAGES = {
     "HELLO": messages.Hello,
     "HELLO_OK": messages.HelloOk,
-    "STREAM_REQUEST": messages.StreamRequest,
-    "STREAM_OK": messages.StreamOk,
-    "ROLLBACK": messages.RollBack,
-    "STREAM_END": messages.StreamEnd,
+    "STREAM_REQUEST": stream_messages.StreamRequest,
+    "STREAM_OK": stream_messages.StreamOk,
+    "ROLLBACK": stream_messages.RollBack,
+    "STREAM_END": stream_messages.StreamEnd,
 }
 
 
@@ -146,18 +146,18 @@ def test_json_examples_are_what_the_code_writes_and_their_members_are_listed(nam
     again = message.encode() if name.startswith("HELLO") else message.encode(frame.id)
     assert again[16:] == bytes(frame.body)
     listed = [row[0] for row in tables(sections(MESSAGES)[name])[0]]
-    assert listed == list(messages.decode_json(frame.body, name))
+    assert listed == list(bodies.decode_json(frame.body, name))
 
 
 def test_members_of_the_other_requests_are_listed():
     for name in ("CREATE_FEED", "DROP_FEED", "PARTITIONS"):
         listed = [row[0] for row in tables(sections(MESSAGES)[name])[0]]
-        assert listed == list(messages.decode_json(example(name).body, name))
+        assert listed == list(bodies.decode_json(example(name).body, name))
 
 
 async def test_members_of_what_is_explained(client, feed):
-    asked = messages.decode_json(example("EXPLAIN_RESUME").body, "EXPLAIN_RESUME")
-    stream_request = messages.decode_json(example("STREAM_REQUEST").body, "STREAM_REQUEST")
+    asked = bodies.decode_json(example("EXPLAIN_RESUME").body, "EXPLAIN_RESUME")
+    stream_request = bodies.decode_json(example("STREAM_REQUEST").body, "STREAM_REQUEST")
     assert list(asked) == [member for member in stream_request if member != "filter"]
     answer = await client.call(Opcode.EXPLAIN_RESUME, asked)
     assert [row[0] for row in tables(sections(MESSAGES)["EXPLAIN_RESUME"])[0]] == list(answer)
@@ -172,7 +172,7 @@ async def test_members_of_the_answers_are_those_of_a_node(client, feed):
     answers = {
         opcode: await client.call(opcode, {"name": feed.name}) for opcode in (Opcode.LIST_FEEDS, Opcode.PARTITIONS)
     }
-    described = messages.decode_json(example("RESULT").body, "RESULT")["feeds"][0]
+    described = bodies.decode_json(example("RESULT").body, "RESULT")["feeds"][0]
     assert answers[Opcode.LIST_FEEDS]["feeds"][0].keys() == described.keys()
     listed = [row[0] for row in tables(sections(MESSAGES)["PARTITIONS"])[1]]
     assert listed == list(answers[Opcode.PARTITIONS]["partitions"][0])
@@ -194,10 +194,10 @@ def test_codes_of_errors_are_those_of_the_code():
         ("WRITTEN", [messages._WRITTEN]),
         ("GET", [messages._GET]),
         ("GOT", [messages._GOT_COUNT, messages._GOT_ITEM]),
-        ("SNAPSHOT_START", [messages._SNAPSHOT_START]),
-        ("SNAPSHOT_END", [messages._SEQ]),
-        ("ROUND_COMPLETE", [messages._U64]),
-        ("CREDIT", [messages._U64]),
+        ("SNAPSHOT_START", [stream_messages._SNAPSHOT_START]),
+        ("SNAPSHOT_END", [stream_messages._SEQ]),
+        ("ROUND_COMPLETE", [stream_messages._U64]),
+        ("CREDIT", [stream_messages._U64]),
     ],
 )
 def test_fields_lie_back_to_back_and_are_as_long_as_in_the_code(name, layouts):
@@ -222,12 +222,12 @@ def test_packed_examples_are_read_as_their_sections_say():
     assert get == (write.feed_id, Level.DISK, [b"apple", b"pear"])
     found, missing = messages.Got.decode(example("GOT").body, get.keys)
     assert (found.value, found.version.seq, found.timestamp, missing) == (b"red", 41, 1_700_000_000_000_000, None)
-    start = messages.SnapshotStartMessage.decode(example("SNAPSHOT_START").body)
+    start = stream_messages.SnapshotStartMessage.decode(example("SNAPSHOT_START").body)
     assert start == (3, True, U, 40, 42, 0)
-    assert messages.decode_seq(example("SNAPSHOT_END").body, "SNAPSHOT_END") == (3, 42)
-    assert messages.decode_seq(example("SEQ_ADVANCED").body, "SEQ_ADVANCED") == (3, 50)
-    assert messages.decode_number(example("ROUND_COMPLETE").body, "ROUND_COMPLETE") == 1
-    assert messages.decode_number(example("CREDIT").body, "CREDIT") == 171
+    assert stream_messages.decode_seq(example("SNAPSHOT_END").body, "SNAPSHOT_END") == (3, 42)
+    assert stream_messages.decode_seq(example("SEQ_ADVANCED").body, "SEQ_ADVANCED") == (3, 50)
+    assert stream_messages.decode_number(example("ROUND_COMPLETE").body, "ROUND_COMPLETE") == 1
+    assert stream_messages.decode_number(example("CREDIT").body, "CREDIT") == 171
     cookies = {bytes(example(name).body) for name in ("BARRIER", "BARRIER_REACHED", "BARRIER_LOST")}
     assert cookies == {(7).to_bytes(8, "little")}
     assert example("BARRIER_LOST").id == 3
@@ -253,7 +253,7 @@ def test_the_frame_is_laid_out_as_it_says():
 
 def test_the_worked_example_of_a_frame():
     data = example_bytes(fenced(FRAME)[0])
-    assert data == messages.encode_seq(Opcode.SNAPSHOT_END, 3, 42, 4)
+    assert data == stream_messages.encode_seq(Opcode.SNAPSHOT_END, 3, 42, 4)
     assert f"0x{xxhash.xxh3_64_intdigest(data[:12]):016x}" in FRAME
     assert encode_frame(Opcode.NOOP).hex(" ") in FRAME
 
@@ -303,22 +303,22 @@ def consumer_at(seq, last=None, *, top=0, floor=0):
 
 # For each row of the table: the consumer, and the answer.
 DECISIONS = [
-    (consumer_at(5), messages.RollBack(3, 0, log((V, 2, 3), (U, 1, 0)), "")),
-    (consumer_at(5, floor=3), messages.RollBack(3, 3, log((V, 2, 3), (U, 1, 0)), "")),
-    (consumer_at(5, floor=4), messages.RollBack(3, 3, log((V, 2, 3), (U, 1, 0)), "")),
-    (consumer_at(0, 2), messages.StreamOk(3, 0, log((U, 1, 0)), 9)),
-    (consumer_at(0), messages.StreamOk(3, 0, log((U, 1, 0)), 9)),
-    (consumer_at(5, SNAPSHOT_LAST_UNKNOWN), messages.StreamOk(3, 5, log((U, 1, 0)), 9)),
-    (consumer_at(5, 9, top=9), messages.StreamOk(3, 5, log((U, 1, 0)), 9)),
-    (consumer_at(5, 9, top=9), messages.StreamOk(3, 5, log((U, 1, 0)), 8)),
-    (consumer_at(5, 9, floor=9), messages.StreamOk(3, 5, log((U, 1, 0)), 8)),
+    (consumer_at(5), stream_messages.RollBack(3, 0, log((V, 2, 3), (U, 1, 0)), "")),
+    (consumer_at(5, floor=3), stream_messages.RollBack(3, 3, log((V, 2, 3), (U, 1, 0)), "")),
+    (consumer_at(5, floor=4), stream_messages.RollBack(3, 3, log((V, 2, 3), (U, 1, 0)), "")),
+    (consumer_at(0, 2), stream_messages.StreamOk(3, 0, log((U, 1, 0)), 9)),
+    (consumer_at(0), stream_messages.StreamOk(3, 0, log((U, 1, 0)), 9)),
+    (consumer_at(5, SNAPSHOT_LAST_UNKNOWN), stream_messages.StreamOk(3, 5, log((U, 1, 0)), 9)),
+    (consumer_at(5, 9, top=9), stream_messages.StreamOk(3, 5, log((U, 1, 0)), 9)),
+    (consumer_at(5, 9, top=9), stream_messages.StreamOk(3, 5, log((U, 1, 0)), 8)),
+    (consumer_at(5, 9, floor=9), stream_messages.StreamOk(3, 5, log((U, 1, 0)), 8)),
 ]
 
 
 def test_the_rows_of_how_a_consumer_goes_back():
     table, modes = tables(sections(STREAMS)["How a consumer goes back"])
     for (answer, condition, move), (stored, answered) in zip(table, DECISIONS, strict=True):
-        assert answer.startswith("ROLLBACK") == isinstance(answered, messages.RollBack), condition
+        assert answer.startswith("ROLLBACK") == isinstance(answered, stream_messages.RollBack), condition
         assert decide(stored, answered).move.name == move, condition
     assert {row[2] for row in table} == {move.name for move in Move}
     assert [row[0] for row in modes] == ["follow", "restart", "stop"]
@@ -329,7 +329,7 @@ def test_the_rows_of_how_a_consumer_goes_back():
 
 def request(**changes):
     """A STREAM_REQUEST of a consumer that stands at 5 of the only branch."""
-    usual = messages.StreamRequest(bytes(16), 3, log((U, 1, 0)), 5, 5, 5, None, None, Level.DISK, "leader")
+    usual = stream_messages.StreamRequest(bytes(16), 3, log((U, 1, 0)), 5, 5, 5, None, None, Level.DISK, "leader")
     return usual._replace(**changes)
 
 
@@ -351,12 +351,12 @@ def test_the_rows_of_the_handshake():
         seqs = {"high_seq": high_seq, "visible_seq": 8, "purge_seq": 0, "trim_seq": 3}
         answer = answer_request(asked, log=node, state=state, **seqs)
         match answer:
-            case messages.StreamEnd():
+            case stream_messages.StreamEnd():
                 assert answers == f"STREAM_END {answer.reason.value}", finds
-            case messages.RollBack():
+            case stream_messages.RollBack():
                 assert answers == "ROLLBACK", finds
                 assert answer.seq < 5
-            case messages.StreamOk():
+            case stream_messages.StreamOk():
                 places = {8: "the last seq that the level shows", 5: "S"}
                 assert answers == f"STREAM_OK at {places[answer.seq]}", finds
 

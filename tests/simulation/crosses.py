@@ -18,8 +18,8 @@ from collections import defaultdict
 
 from tailrace.wire.filters import EVERYTHING
 from tailrace.wire.frames import FrameDecoder
-from tailrace.wire.messages import StreamRequest
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import StreamRequest
 
 ALL = (
     *(f"{what} x resume" for what in ("compaction", "purge", "crash", "quiet partition", "filter")),

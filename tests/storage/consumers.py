@@ -10,7 +10,7 @@ from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
 from tailrace.position import Position
 from tailrace.ring import Ring
-from tailrace.wire.messages import RollBack, StreamEnd, StreamRequest
+from tailrace.wire.stream_messages import RollBack, StreamEnd, StreamRequest
 from tailrace_server.stream.resume import begin_stream
 
 SNAPSHOTS_MAX = 1_000

@@ -11,8 +11,8 @@ from tailrace.errors import ProtocolError
 from tailrace.explaining import explain, request_of
 from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
 from tailrace.model import EndReason, Level
-from tailrace.wire.messages import ResumeAnswer, RollBack, StreamEnd, StreamOk
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import ResumeAnswer, RollBack, StreamEnd, StreamOk
 
 
 @pytest.fixture

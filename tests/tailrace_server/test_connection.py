@@ -8,8 +8,9 @@ from tests.tailrace_server.raw_requests import expect_end
 import tailrace
 from tailrace import errors
 from tailrace.errors import ProtocolError, TooLarge
+from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, encode_frame, frame_header
-from tailrace.wire.messages import HelloOk, encode_json
+from tailrace.wire.messages import HelloOk
 from tailrace.wire.opcodes import Opcode
 
 pytestmark = pytest.mark.usefixtures("others_are_served")

@@ -9,8 +9,8 @@ import trio
 from tailrace.failover import FailoverLog
 from tailrace.model import Level
 from tailrace.wire.frames import encode_frame
-from tailrace.wire.messages import StreamRequest, decode_seq, encode_number
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import StreamRequest, decode_seq, encode_number
 
 NOOP_SECONDS = 0.4
 STREAM = 9

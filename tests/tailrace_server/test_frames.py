@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 
 from tailrace.model import BRANCH_BYTES, VersionRange
 from tailrace.wire.frames import frame_header
-from tailrace.wire.messages import SnapshotStartMessage, Written, encode_number, encode_seq
+from tailrace.wire.messages import Written
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import SnapshotStartMessage, encode_number, encode_seq
 from tailrace_server.frames import WRITTEN_FRAME_BYTES, SnapshotFrames, written
 
 u32 = st.integers(0, 2**32 - 1)

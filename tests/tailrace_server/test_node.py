@@ -5,8 +5,8 @@ import tailrace
 from tailrace.failover import FailoverLog
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.model import EndReason, Level
-from tailrace.wire.messages import StreamEnd, StreamRequest, encode_number
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import StreamEnd, StreamRequest, encode_number
 from tailrace_server.journal import JournalFailed
 
 KEY = b"key"

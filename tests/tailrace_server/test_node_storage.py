@@ -15,8 +15,8 @@ from tailrace.block import Block
 from tailrace.errors import NoSpace, VersionConflict
 from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
-from tailrace.wire.messages import StreamEnd, StreamRequest, encode_number
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import StreamEnd, StreamRequest, encode_number
 from tailrace_server import requests
 from tailrace_server.config import Storage
 from tailrace_server.host.disk import RealFile

@@ -16,18 +16,12 @@ from tailrace.block import Block
 from tailrace.errors import BadBlock, NotDurable, ProtocolError, UnknownFeed, VersionConflict
 from tailrace.failover import FailoverLog
 from tailrace.model import Level
+from tailrace.wire.bodies import decode_json
 from tailrace.wire.failures import OutOfOrder
 from tailrace.wire.frames import encode_frame
-from tailrace.wire.messages import (
-    Get,
-    Got,
-    StreamRequest,
-    WriteFlag,
-    Written,
-    decode_error,
-    decode_json,
-)
+from tailrace.wire.messages import Get, Got, WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import StreamRequest
 from tailrace_server import requests as module
 
 pytestmark = pytest.mark.usefixtures("others_are_served")

@@ -12,17 +12,11 @@ from tailrace.block import Block
 from tailrace.errors import ProtocolError, TailraceError
 from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
+from tailrace.wire.bodies import encode_json
 from tailrace.wire.filters import StreamFilter
 from tailrace.wire.frames import encode_frame
-from tailrace.wire.messages import (
-    SnapshotStartMessage,
-    StreamEnd,
-    StreamOk,
-    StreamRequest,
-    decode_seq,
-    encode_json,
-)
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import SnapshotStartMessage, StreamEnd, StreamOk, StreamRequest, decode_seq
 from tailrace_server import connection as module
 from tailrace_server.stream import partition_stream
 

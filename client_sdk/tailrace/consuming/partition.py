@@ -25,8 +25,8 @@ from tailrace.failover import FailoverLog
 from tailrace.model import EndReason
 from tailrace.position import Position
 from tailrace.ring import Ring, RingChange
-from tailrace.wire.messages import SnapshotStartMessage, StreamOk
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import SnapshotStartMessage, StreamOk
 
 
 class State(enum.Enum):

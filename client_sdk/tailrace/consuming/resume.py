@@ -9,7 +9,7 @@ import enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, common_seq, request_bounds
-from tailrace.wire.messages import RollBack, StreamOk
+from tailrace.wire.stream_messages import RollBack, StreamOk
 
 if TYPE_CHECKING:
     from tailrace.position import Position

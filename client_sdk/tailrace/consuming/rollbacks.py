@@ -24,7 +24,8 @@ from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
 from tailrace.model import EndReason, Level
 from tailrace.position import Position
 from tailrace.ring import RingChange
-from tailrace.wire.messages import Get, Got, StreamOk, StreamRequest
+from tailrace.wire.messages import Get, Got
+from tailrace.wire.stream_messages import StreamOk, StreamRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

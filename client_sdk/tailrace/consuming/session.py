@@ -24,19 +24,11 @@ from tailrace.failover import SEQ_MAX
 from tailrace.model import FEED_ID_BYTES, EndReason
 from tailrace.position import PARTITION_MAX, Position, Positions
 from tailrace.ring import RingChange
+from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import Frame, FrameDecoder, encode_frame
-from tailrace.wire.messages import (
-    PROTOCOL_VERSION,
-    Hello,
-    HelloOk,
-    decode_cookie,
-    decode_error,
-    decode_json,
-    decode_number,
-    encode_json,
-    encode_number,
-)
+from tailrace.wire.messages import PROTOCOL_VERSION, Hello, HelloOk, decode_error
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import decode_cookie, decode_number, encode_number
 
 __all__ = ["FINAL", "ConsumerSession", "Event", "Wanted"]
 

@@ -36,15 +36,8 @@ from tailrace.position import Position, Positions
 from tailrace.ring import RING_ROWS, RINGS_BYTES_MAX, Ring, RingChange
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.frames import Frame, encode_frame
-from tailrace.wire.messages import (
-    RollBack,
-    SnapshotStartMessage,
-    StreamEnd,
-    StreamOk,
-    StreamRequest,
-    decode_seq,
-)
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import RollBack, SnapshotStartMessage, StreamEnd, StreamOk, StreamRequest, decode_seq
 
 FINAL: dict[EndReason, Callable[[str], TailraceError]] = {
     EndReason.TRIMMED: DataGone,

@@ -20,20 +20,9 @@ from tailrace.block import Block
 from tailrace.errors import NotDurable, ProtocolError, Retryable, TailraceError, Unreachable
 from tailrace.model import Item, Level, Version, VersionRange
 from tailrace.requests.lane import Done, Lane, State, WriteRequest
+from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import Frame, FrameDecoder, encode_frame, frame_header
-from tailrace.wire.messages import (
-    PROTOCOL_VERSION,
-    Get,
-    Got,
-    Hello,
-    HelloOk,
-    Write,
-    WriteFlag,
-    Written,
-    decode_error,
-    decode_json,
-    encode_json,
-)
+from tailrace.wire.messages import PROTOCOL_VERSION, Get, Got, Hello, HelloOk, Write, WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
 
 ID_MAX = 0xFFFFFFFF

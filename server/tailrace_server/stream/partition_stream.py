@@ -17,7 +17,7 @@ import collections
 from tailrace.block import Block
 from tailrace.model import Level
 from tailrace.wire.filters import StreamFilter
-from tailrace.wire.messages import SnapshotStartMessage
+from tailrace.wire.stream_messages import SnapshotStartMessage
 from tailrace_server.chain import Pins
 from tailrace_server.partition import Partition
 from tailrace_server.stream.disk_part import DiskPart

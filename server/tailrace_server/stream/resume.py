@@ -5,7 +5,7 @@ from __future__ import annotations
 from tailrace.failover import FailoverLog, resume_point
 from tailrace.model import EndReason
 from tailrace.wire.filters import EVERYTHING
-from tailrace.wire.messages import RollBack, StreamEnd, StreamOk, StreamRequest
+from tailrace.wire.stream_messages import RollBack, StreamEnd, StreamOk, StreamRequest
 from tailrace_server.chain import Pins
 from tailrace_server.partition import Partition
 from tailrace_server.stream.filter import FilterCache

@@ -21,8 +21,8 @@ from sortedcontainers import SortedKeyList
 from tailrace.block import Block
 from tailrace.model import EndReason
 from tailrace.wire.frames import encode_frame, frame_header
-from tailrace.wire.messages import StreamEnd, encode_number, encode_seq
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import StreamEnd, encode_number, encode_seq
 from tailrace_server.frames import SnapshotFrames
 from tailrace_server.stream.barriers import Barriers
 from tailrace_server.stream.disk_part import DiskPart

@@ -10,19 +10,12 @@ from tailrace.block import Stamps, encode_block
 from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.hashing import key_hash
 from tailrace.model import Version
+from tailrace.wire.bodies import encode_json
 from tailrace.wire.filters import EVERYTHING
 from tailrace.wire.frames import FrameDecoder, encode_frame
-from tailrace.wire.messages import (
-    Get,
-    Got,
-    HelloOk,
-    SnapshotStartMessage,
-    StreamOk,
-    StreamRequest,
-    encode_json,
-    encode_seq,
-)
+from tailrace.wire.messages import Get, Got, HelloOk
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import SnapshotStartMessage, StreamOk, StreamRequest, encode_seq
 from tailrace_server.stream.resume import answer_request, promised
 
 

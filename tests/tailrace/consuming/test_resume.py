@@ -8,7 +8,7 @@ from tailrace.consuming.resume import Decision, Move, Record, bare_floor, bounds
 from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, resume_point
 from tailrace.position import Position
 from tailrace.ring import Ring
-from tailrace.wire.messages import RollBack, StreamOk
+from tailrace.wire.stream_messages import RollBack, StreamOk
 
 U, V = b"u" * 16, b"v" * 16
 LOG_U = FailoverLog([(U, 1, 0)])

@@ -22,25 +22,21 @@ from tailrace.events import Mutations, Rollback, RoundComplete, SnapshotEnd, Sna
 from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
 from tailrace.model import EndReason, Level, Version
 from tailrace.position import Position, Positions
+from tailrace.wire.bodies import encode_json
 from tailrace.wire.filters import StreamFilter
 from tailrace.wire.frames import FrameDecoder, encode_frame
-from tailrace.wire.messages import (
-    Get,
-    Got,
-    Hello,
-    HelloOk,
+from tailrace.wire.messages import Get, Got, Hello, HelloOk, encode_error
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import (
     RollBack,
     SnapshotStartMessage,
     StreamEnd,
     StreamOk,
     StreamRequest,
     decode_number,
-    encode_error,
-    encode_json,
     encode_number,
     encode_seq,
 )
-from tailrace.wire.opcodes import Opcode
 
 CLUSTER, FEED = b"c" * 16, b"f" * 16
 U, V = b"u" * 16, b"v" * 16

@@ -10,8 +10,9 @@ from tailrace.events import Mutations, Rollback
 from tailrace.model import EndReason
 from tailrace.position import Position, Positions
 from tailrace.wire.frames import encode_frame
-from tailrace.wire.messages import RollBack, StreamOk, encode_error
+from tailrace.wire.messages import encode_error
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import RollBack, StreamOk
 
 
 class Talk(Conversation):

@@ -19,19 +19,9 @@ from tailrace.errors import (
 from tailrace.model import Level, Version, VersionRange
 from tailrace.requests.lane import Lane
 from tailrace.requests.session import RequestSession
+from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import FrameDecoder, encode_frame
-from tailrace.wire.messages import (
-    Get,
-    Got,
-    Hello,
-    HelloOk,
-    Write,
-    WriteFlag,
-    Written,
-    decode_json,
-    encode_error,
-    encode_json,
-)
+from tailrace.wire.messages import Get, Got, Hello, HelloOk, Write, WriteFlag, Written, encode_error
 from tailrace.wire.opcodes import Opcode
 
 FEED = b"f" * 16

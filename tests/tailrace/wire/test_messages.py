@@ -1,3 +1,5 @@
+"""Of messages.py and stream_messages.py."""
+
 import contextlib
 import inspect
 import json
@@ -10,34 +12,25 @@ from hypothesis import strategies as st
 from tailrace.errors import BadBlock, ProtocolError
 from tailrace.failover import SEQ_MAX, FailoverEntry, FailoverLog, resume_point
 from tailrace.model import EndReason, Item, Level, Version, VersionRange
-from tailrace.wire import messages
+from tailrace.wire import messages, stream_messages
+from tailrace.wire.bodies import JSON_BODY_BYTES_MAX, decode_json, encode_json
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.frames import FrameDecoder
-from tailrace.wire.messages import (
+from tailrace.wire.messages import GET_KEYS_MAX, Get, Got, Hello, HelloOk, Write, WriteFlag, Written
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import (
     COOKIE_BYTES_MAX,
-    GET_KEYS_MAX,
-    JSON_BODY_BYTES_MAX,
-    Get,
-    Got,
-    Hello,
-    HelloOk,
     RollBack,
     SnapshotStartMessage,
     StreamEnd,
     StreamOk,
     StreamRequest,
-    Write,
-    WriteFlag,
-    Written,
     decode_cookie,
-    decode_json,
     decode_number,
     decode_seq,
-    encode_json,
     encode_number,
     encode_seq,
 )
-from tailrace.wire.opcodes import Opcode
 
 LOG = FailoverLog([FailoverEntry(b"v" * 16, 4, 100), FailoverEntry(b"u" * 16, 1, 0)])
 FEED_ID = b"f" * 16
@@ -310,9 +303,11 @@ def test_a_cookie_has_bounds():
 
 
 def test_every_message_is_tested_here():
-    classes = {kind for _, kind in inspect.getmembers(messages, inspect.isclass) if hasattr(kind, "decode")}
-    binary = {Write, Written, Get, Got, SnapshotStartMessage}
-    assert {kind for kind in classes if kind.__module__ == messages.__name__} == binary | {
-        type(message) for message in JSON_MESSAGES
+    classes = {
+        kind
+        for module in (messages, stream_messages)
+        for _, kind in inspect.getmembers(module, inspect.isclass)
+        if hasattr(kind, "decode") and kind.__module__ == module.__name__
     }
+    assert classes == {Write, Written, Get, Got, SnapshotStartMessage, *map(type, JSON_MESSAGES)}
     assert decode_json(body_of(encode_json(Opcode.RESULT, {"a": 1})), "RESULT") == {"a": 1}

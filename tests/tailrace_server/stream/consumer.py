@@ -5,8 +5,8 @@ from __future__ import annotations
 from tailrace.block import Block
 from tailrace.wire.filters import EVERYTHING
 from tailrace.wire.frames import FrameDecoder
-from tailrace.wire.messages import SnapshotStartMessage, StreamEnd, decode_number, decode_seq
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import SnapshotStartMessage, StreamEnd, decode_number, decode_seq
 from tailrace_server.segment import SegmentDamaged
 
 

@@ -9,7 +9,7 @@ from tests.tailrace_server.stored import StoredPartition
 
 from tailrace.model import EndReason, Level
 from tailrace.wire.frames import FrameDecoder
-from tailrace.wire.messages import StreamEnd
+from tailrace.wire.stream_messages import StreamEnd
 from tailrace_server.stream.end_times import EndTimes
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.rounds import Rounds

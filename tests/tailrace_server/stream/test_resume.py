@@ -2,7 +2,7 @@ import pytest
 
 from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
-from tailrace.wire.messages import RollBack, StreamEnd, StreamOk, StreamRequest
+from tailrace.wire.stream_messages import RollBack, StreamEnd, StreamOk, StreamRequest
 from tailrace_server.stream.resume import answer_request, promised
 
 U, V, W = b"u" * 16, b"v" * 16, b"w" * 16

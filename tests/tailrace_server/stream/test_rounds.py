@@ -10,7 +10,7 @@ from tests.tailrace_server.stream.model import StreamsModel
 from tailrace.model import EndReason, Level
 from tailrace.wire.filters import StreamFilter
 from tailrace.wire.frames import FrameDecoder
-from tailrace.wire.messages import StreamEnd
+from tailrace.wire.stream_messages import StreamEnd
 from tailrace_server.stream import rounds
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.rounds import Rounds

@@ -1,0 +1,282 @@
+"""What the frames of streams carry, as messages.py has it of the others: requests, answers, ends, markers. Pure.
+
+Layouts: docs/messages.md.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, NamedTuple
+
+from tailrace.errors import ProtocolError
+from tailrace.failover import FailoverLog
+from tailrace.model import EndReason, Level
+from tailrace.wire.bodies import decode_json, encode_json, field, hex_field, log_field, seq_field, unpack
+from tailrace.wire.filters import EVERYTHING, StreamFilter
+from tailrace.wire.frames import FRAME_HEADER_BYTES, frame_header
+from tailrace.wire.opcodes import Opcode
+
+COOKIE_BYTES_MAX = 64
+
+
+class StreamRequest(NamedTuple):
+    """Asks for a partition from a position on. S, A, B, P: docs/streams.md. ``seq`` None: from now on, or since the
+
+    first mutation that was stamped at ``since_us`` or later (microseconds since 1970 UTC). ``until_us``: likewise, the
+    stream ends before the first one that was stamped then or later.
+    """
+
+    feed_id: bytes
+    partition: int
+    log: FailoverLog
+    seq: int | None
+    snapshot_first: int
+    snapshot_last: int
+    purge_seq: int | None
+    end_seq: int | None
+    level: Level
+    state: str = "leader"
+    filter: StreamFilter = EVERYTHING
+    since_us: int | None = None
+    until_us: int | None = None
+
+    def encode(self, id: int) -> bytes:
+        return encode_json(Opcode.STREAM_REQUEST, self.to_json(), id)
+
+    def to_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = {
+            "feed_id": self.feed_id.hex(),
+            "partition": self.partition,
+            "log": self.log.to_json(),
+            "seq": self.seq,
+            "snapshot_first": self.snapshot_first,
+            "snapshot_last": self.snapshot_last,
+            "purge_seq": self.purge_seq,
+            "end_seq": self.end_seq,
+            "level": self.level.name.lower(),
+            "state": self.state,
+        }
+        if self.filter != EVERYTHING:
+            value["filter"] = self.filter.to_json()
+        if self.since_us is not None:
+            value["since_us"] = self.since_us
+        if self.until_us is not None:
+            value["until_us"] = self.until_us
+        return value
+
+    @classmethod
+    def decode(cls, body: memoryview) -> StreamRequest:
+        what = "STREAM_REQUEST"
+        value = decode_json(body, what)
+        try:
+            level = Level.parse(field(value, "level", str, what))
+        except ValueError as error:
+            raise ProtocolError(f"{what}: {error}") from None
+        state = field(value, "state", str, what)
+        if state not in ("leader", "follower"):
+            raise ProtocolError(f"{what}: field 'state' is {state!r}, neither 'leader' nor 'follower'")
+        request = cls(
+            hex_field(value, "feed_id", 16, what),
+            seq_field(value, "partition", what),
+            log_field(value, what),
+            seq_field(value, "seq", what, None),
+            seq_field(value, "snapshot_first", what),
+            seq_field(value, "snapshot_last", what),
+            seq_field(value, "purge_seq", what, None),
+            seq_field(value, "end_seq", what, None),
+            level,
+            state,
+            StreamFilter.from_json(value.get("filter"), what),
+            seq_field(value, "since_us", what, None),
+            seq_field(value, "until_us", what, None),
+        )
+        if request.seq is not None and not request.snapshot_first <= request.seq <= request.snapshot_last:
+            raise ProtocolError(f"{what}: seq {request.seq} lies outside of its snapshot")
+        if request.seq is not None and request.since_us is not None:
+            raise ProtocolError(f"{what}: field 'since_us' is for a request without a seq, this one has {request.seq}")
+        return request
+
+
+class StreamOk(NamedTuple):
+    """The stream begins at ``seq``; ``log`` is the partition's failover log.
+
+    ``snapshot``: the run that ``seq`` lies in, where it begins and ends, of a stream that begins at a time.
+    """
+
+    partition: int
+    seq: int
+    log: FailoverLog
+    high_seq: int
+    snapshot: tuple[int, int] | None = None
+
+    def encode(self, id: int) -> bytes:
+        value = {**self._asdict(), "log": self.log.to_json()}
+        del value["snapshot"]
+        if self.snapshot is not None:
+            value["snapshot_first"], value["snapshot_last"] = self.snapshot
+        return encode_json(Opcode.STREAM_OK, value, id)
+
+    @classmethod
+    def decode(cls, body: memoryview) -> StreamOk:
+        what = "STREAM_OK"
+        value = decode_json(body, what)
+        seq = seq_field(value, "seq", what)
+        first, last = seq_field(value, "snapshot_first", what, None), seq_field(value, "snapshot_last", what, None)
+        snapshot = None if first is None or last is None else (first, last)
+        if snapshot is not None and not first <= seq <= last:
+            raise ProtocolError(f"{what}: seq {seq} lies outside of its snapshot")
+        return cls(
+            seq_field(value, "partition", what),
+            seq,
+            log_field(value, what),
+            seq_field(value, "high_seq", what),
+            snapshot,
+        )
+
+
+class RollBack(NamedTuple):
+    """The stream cannot begin where it was asked for: go back to ``seq`` and ask again from there."""
+
+    partition: int
+    seq: int
+    log: FailoverLog
+    why: str
+
+    def encode(self, id: int) -> bytes:
+        return encode_json(Opcode.ROLLBACK, {**self._asdict(), "log": self.log.to_json()}, id)
+
+    @classmethod
+    def decode(cls, body: memoryview) -> RollBack:
+        what = "ROLLBACK"
+        value = decode_json(body, what)
+        return cls(
+            seq_field(value, "partition", what),
+            seq_field(value, "seq", what),
+            log_field(value, what),
+            field(value, "why", str, what, ""),
+        )
+
+
+class StreamEnd(NamedTuple):
+    """The stream of a partition is over. ``first_seq``: where what was trimmed is the reason, the oldest seq kept."""
+
+    partition: int
+    reason: EndReason
+    message: str
+    term: int = 0
+    first_seq: int = 0
+
+    def encode(self, id: int) -> bytes:
+        value = {**self._asdict(), "reason": self.reason.value}
+        if not self.first_seq:
+            del value["first_seq"]
+        return encode_json(Opcode.STREAM_END, value, id)
+
+    @classmethod
+    def decode(cls, body: memoryview) -> StreamEnd:
+        what = "STREAM_END"
+        value = decode_json(body, what)
+        try:
+            reason = EndReason(field(value, "reason", str, what))
+        except ValueError:
+            reason = EndReason.ERROR  # from a newer server: reopened, like every end that is not known to be final
+        return cls(
+            seq_field(value, "partition", what),
+            reason,
+            field(value, "message", str, what, ""),
+            seq_field(value, "term", what, 0),
+            seq_field(value, "first_seq", what, 0),
+        )
+
+
+class ResumeAnswer(NamedTuple):
+    """The RESULT of an EXPLAIN_RESUME: what the node would answer to that STREAM_REQUEST, and what it decides by.
+
+    Empty log and zeros: the node has no such partition.
+    """
+
+    answer: StreamOk | RollBack | StreamEnd
+    log: FailoverLog = FailoverLog()
+    high_seq: int = 0
+    visible_seq: int = 0
+    purge_seq: int = 0
+    trim_seq: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        answer = self.answer
+        frame = answer.encode(0)
+        return {
+            **self._asdict(),
+            "opcode": Opcode(frame[4]).name,
+            "answer": json.loads(frame[FRAME_HEADER_BYTES:]),
+            "log": self.log.to_json(),
+        }
+
+    @classmethod
+    def of_json(cls, value: dict[str, Any]) -> ResumeAnswer:
+        what = "RESULT"
+        kinds: dict[str, type[StreamOk | RollBack | StreamEnd]] = {
+            "STREAM_OK": StreamOk,
+            "ROLLBACK": RollBack,
+            "STREAM_END": StreamEnd,
+        }
+        opcode = field(value, "opcode", str, what)
+        if opcode not in kinds:
+            raise ProtocolError(f"{what}: field 'opcode' is {opcode!r}, none of {', '.join(kinds)}")
+        body = json.dumps(field(value, "answer", dict, what)).encode()
+        seqs = (seq_field(value, name, what) for name in ("high_seq", "visible_seq", "purge_seq", "trim_seq"))
+        return cls(kinds[opcode].decode(memoryview(body)), log_field(value, what), *seqs)
+
+
+_SNAPSHOT_START = struct.Struct("<II16sQQQ")
+_SEQ = struct.Struct("<I4xQ")
+_U64 = struct.Struct("<Q")
+
+
+class SnapshotStartMessage(NamedTuple):
+    """All that happened after ``after_seq`` up to ``last_seq`` follows. ``complete``: no superseded row is left out."""
+
+    partition: int
+    complete: bool
+    branch: bytes
+    after_seq: int
+    last_seq: int
+    purge_seq: int
+
+    def encode(self, id: int) -> bytes:
+        return frame_header(Opcode.SNAPSHOT_START, _SNAPSHOT_START.size, id) + _SNAPSHOT_START.pack(*self)
+
+    @classmethod
+    def decode(cls, body: memoryview) -> SnapshotStartMessage:
+        partition, flags, *rest = unpack(_SNAPSHOT_START, body, "SNAPSHOT_START")
+        return tuple.__new__(cls, (partition, flags & 1 == 1, *rest))
+
+
+def encode_seq(opcode: Opcode, partition: int, seq: int, id: int) -> bytes:
+    """SNAPSHOT_END or SEQ_ADVANCED."""
+    return frame_header(opcode, _SEQ.size, id) + _SEQ.pack(partition, seq)
+
+
+def decode_seq(body: memoryview, what: str) -> tuple[int, int]:
+    """(partition, seq) of SNAPSHOT_END or SEQ_ADVANCED."""
+    partition, seq = unpack(_SEQ, body, what)
+    return partition, seq
+
+
+def encode_number(opcode: Opcode, number: int) -> bytes:
+    """ROUND_COMPLETE (its number) or CREDIT (bytes consumed)."""
+    return frame_header(opcode, _U64.size) + _U64.pack(number)
+
+
+def decode_number(body: memoryview, what: str) -> int:
+    """The number in ROUND_COMPLETE or CREDIT."""
+    (number,) = unpack(_U64, body, what)
+    return int(number)
+
+
+def decode_cookie(body: memoryview, what: str) -> bytes:
+    """A barrier's cookie, 1 to 64 bytes."""
+    if not 1 <= len(body) <= COOKIE_BYTES_MAX:
+        raise ProtocolError(f"{what}: a cookie of {len(body)} bytes; 1 to {COOKIE_BYTES_MAX} are accepted")
+    return bytes(body)
