@@ -3,4 +3,5 @@
 SEEDS = range(210)
 QUICK = range(10)
 ROLLBACKS = 0
-BATCH = 20
+# So many run the others, at the same time.
+PROCESSES = 2
