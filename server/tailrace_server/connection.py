@@ -284,6 +284,11 @@ class Connection:
 
     # Ending
 
+    @property
+    def is_closing(self) -> bool:
+        """The last word was said: nothing more is sent."""
+        return self._closing
+
     def fail(self, error: TailraceError) -> None:
         """Names what was wrong, then closes."""
         log.info("connection of %s ends: %s", self.transport.peer, error)

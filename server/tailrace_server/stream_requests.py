@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import trio
+
 from tailrace.errors import NotDurable, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import EndReason, Level
 from tailrace.wire.bodies import encode_json
@@ -72,7 +74,9 @@ async def _find_and_begin(connection: Connection, id: int, request: StreamReques
     try:
         start = await node.host.workers.in_thread(partial(find_in, segment, since_us))
         await connection.wait_for_room()
-        partition = _checked(connection, id, request)
+        # A thread is waited for even where the connection has ended meanwhile, and then nobody would close the stream.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        partition = None if connection.is_closing else _checked(connection, id, request)
         if partition is not None:
             _begin(connection, id, request, partition, start)
     except SegmentDamaged as error:

@@ -3,6 +3,7 @@
 import json
 import socket
 import struct
+import threading
 
 import pytest
 import trio
@@ -18,6 +19,7 @@ from tailrace.wire.frames import encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import SnapshotStartMessage, StreamEnd, StreamOk, StreamRequest, decode_seq
 from tailrace_server import connection as module
+from tailrace_server.segment import Segment
 from tailrace_server.stream import partition_stream
 
 pytestmark = pytest.mark.usefixtures("others_are_served")
@@ -62,6 +64,44 @@ async def test_numbers_of_a_position_that_no_seq_can_be(greeted, feed_id):
     value |= {"seq": 5, "snapshot_first": 5, "snapshot_last": 2**64 - 1}
     await greeted.send(encode_json(Opcode.STREAM_REQUEST, value, 9))
     await expect_end(greeted, ProtocolError, "'snapshot_last'")
+
+
+@pytest.mark.parametrize("ending", ["the peer has gone", "its connection ends with an error"])
+async def test_no_stream_is_opened_for_who_has_gone_while_its_time_was_looked_for(
+    raw, feed, feed_id, node, monkeypatch, ending
+):
+    await feed.put(KEY, b"v")
+    await feed.put(KEY, b"w")
+    partition = node.feeds.named("orders").partitions[PARTITION]
+    since_us = partition.last_timestamp
+    await node.flusher.flush(partition)
+    [segment] = partition.chain.segments
+    reads, may_read = threading.Event(), threading.Event()
+
+    def read_block(segment, number):
+        reads.set()
+        may_read.wait(5)
+        return Segment.read_blocks(segment, number, 1)[0][0]
+
+    monkeypatch.setattr(type(segment), "read_block", read_block)
+    others = len(node.connections)
+    async with raw() as connection:
+        await connection.hello()
+        await connection.send(request_of(feed_id, seq=None, since_us=since_us).encode(9))
+        while not reads.is_set():
+            await trio.lowlevel.checkpoint()
+        if ending != "the peer has gone":
+            await connection.send(encode_frame(Opcode.WRITTEN))
+            await expect_end(connection, ProtocolError, "not for a server")
+    with trio.fail_after(5):
+        while len(node.connections) > others:
+            await trio.lowlevel.checkpoint()
+        may_read.set()
+        while node.pins._readers:
+            await trio.lowlevel.checkpoint()
+    assert not partition._readers, "a stream is open"
+    node.pins.retire([segment])
+    assert node.pins.take_free() == [segment]
 
 
 async def test_a_filtered_stream_frame_by_frame(greeted, feed, feed_id):
