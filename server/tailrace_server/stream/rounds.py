@@ -64,7 +64,8 @@ class Rounds:
         self._draining = ""
         self._held: dict[PartitionStream, int] = {}  # flushed bytes that a stream held when they were flushed
         self.moves = 0  # how often a stream has let go of memory, to go on with segments
-        self._timed: SortedKeyList[PartitionStream] = SortedKeyList(key=attrgetter("until_us"))  # whose time is to come
+        # Those whose time is to come. Many end at the same one, and each has to be found among them at once.
+        self._timed: SortedKeyList[PartitionStream] = SortedKeyList(key=attrgetter("until_us", "key"))
         self.barriers = Barriers()
 
     @property

@@ -150,3 +150,17 @@ def test_a_full_window_does_not_keep_it_from_ending():
     while rounds.next_buffers(1 << 20):
         pass
     assert not rounds.streams
+
+
+def test_streams_of_one_time_are_told_apart_by_it():
+    """So that closing thousands of them is no search through all, each time."""
+    partition, rounds = StoredPartition(), Rounds(1 << 30)
+    for id in range(1, 101):
+        rounds.open(
+            PartitionStream(id, partition, Level.DISK, 0, None, 0, pins=partition.pins, until_us=9), lambda: None
+        )
+    assert [rounds._timed.bisect_key_left((9, stream.key)) for stream in rounds.streams.values()] == list(range(100))
+    for id in range(100, 0, -1):
+        assert rounds.next_until_us == 9
+        rounds.close(id, EndReason.CLOSED)
+    assert rounds.next_until_us is None
