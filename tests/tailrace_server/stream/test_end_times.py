@@ -12,7 +12,7 @@ from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.stream_messages import StreamEnd
 from tailrace_server.stream.end_times import EndTimes
 from tailrace_server.stream.partition_stream import PartitionStream
-from tailrace_server.stream.rounds import Rounds
+from tailrace_server.stream.rounds import ENDS_MAX, Rounds
 
 
 class VirtualClock:
@@ -74,6 +74,17 @@ def test_each_ends_at_its_time():
             ended |= dict.fromkeys(before - set(connection.rounds.streams), trio.current_time() - begun)
         assert ended == pytest.approx({2: 60.0, 3: 60.5, 1: 3600.0}, abs=0.26)
         assert connection.turns == 3, "nothing was done in between"
+
+    on_virtual_time(work)
+
+
+def test_many_end_a_few_at_a_time():
+    async def work(connection):
+        for id in range(1, 2 * ENDS_MAX + 2):
+            connection.open(id, StoredPartition(0), 5)
+        await trio.sleep(6)
+        assert not connection.rounds.streams
+        assert connection.turns == 3
 
     on_virtual_time(work)
 
