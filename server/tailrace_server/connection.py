@@ -31,6 +31,7 @@ from tailrace_server.stream.progress import Progress
 from tailrace_server.stream.rounds import Rounds
 
 if TYPE_CHECKING:
+    from tailrace.wire.stream_messages import StreamRequest
     from tailrace_server.node import Node
 
 log = logging.getLogger("tailrace.server")
@@ -62,7 +63,8 @@ class Connection:
         self.end_times = EndTimes(self)
         self.greeted = False
         self.draining = False
-        self.waiting_requests = 0  # in tasks of their own, for the by-key index
+        self.waiting_requests = 0  # in tasks of their own, for the by-key index or the place of a time
+        self.sought: dict[int, StreamRequest] = {}  # those for streams, by id, that wait for the place of their time
         self._answers: list[bytes] = []
         self._answer_bytes = 0  # of answers that have not left, those included that wait for an fsync
         self.writes = False
@@ -283,6 +285,11 @@ class Connection:
             self.pump()  # another stream may have waited for this one's place
 
     # Ending
+
+    @property
+    def is_closing(self) -> bool:
+        """The last word was said: nothing more is sent."""
+        return self._closing
 
     def fail(self, error: TailraceError) -> None:
         """Names what was wrong, then closes."""

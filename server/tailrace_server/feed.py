@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from typing import Any
 
+from tailrace.block.header import TIMESTAMP_MAX
 from tailrace.errors import ProtocolError, TailraceError
 from tailrace.hashing import partition_range
 from tailrace.model import FeedInfo
@@ -14,6 +14,9 @@ from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
 
 FEED_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+# Ages become microseconds of 64 bits: 292,000 years.
+AGE_S_MAX = TIMESTAMP_MAX // 1_000_000
+HISTORY_BYTES_MAX = 2**63 - 1
 
 
 class Feed:
@@ -79,11 +82,12 @@ def info_of_request(value: dict[str, Any], partitions_max: int) -> FeedInfo:
     ):
         if found not in offered:
             raise TailraceError(f"feed {name!r}: {what} {found!r} is not offered by this node; {', '.join(offered)}")
-    for what, age in zip(("history_age_s", "history_bytes", "tombstone_age_s"), ages, strict=True):
-        if not _is_bound(age) and not (age is None and what != "tombstone_age_s"):
-            raise TailraceError(f"feed {name!r}: {what} is {age!r}, and has to be a number, 0 or more")
+    mosts = {"history_age_s": AGE_S_MAX, "history_bytes": HISTORY_BYTES_MAX, "tombstone_age_s": AGE_S_MAX}
+    for (what, most), bound in zip(mosts.items(), ages, strict=True):
+        if not _is_bound(bound, most) and not (bound is None and what != "tombstone_age_s"):
+            raise TailraceError(f"feed {name!r}: {what} is {bound!r:.100}, and has to be a number from 0 to {most}")
     return FeedInfo(name, feed_id, partitions, keyspace, retention, ages[0], ages[1], ages[2], replication)
 
 
-def _is_bound(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+def _is_bound(value: Any, most: int) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most

@@ -51,6 +51,7 @@ log = logging.getLogger("tailrace.server")
 _TICKS_PER_NOOP = 4
 # A node that stops gives its consumers this long to take the rest of a snapshot, and again what is on its way to them.
 _DRAIN_SECONDS = 1.0
+_INTERNAL_ERROR = "connection of %s ended by an internal error"
 
 
 class Node:
@@ -173,7 +174,11 @@ class Node:
         while self.to_flush:
             connections, self.to_flush = self.to_flush, {}
             for connection in connections:
-                connection.flush()
+                try:
+                    connection.flush()
+                except Exception:  # a bug, as in ``handle``: whose news it was must not end with who has them
+                    log.exception(_INTERNAL_ERROR, connection.transport.peer)
+                    connection.transport.close()
 
     # Running
 
@@ -205,7 +210,7 @@ class Node:
                     nursery.cancel_scope.cancel()
         except Exception:
             # A bug that one connection has met must not end the others; it is logged in full.
-            log.exception("connection of %s ended by an internal error", transport.peer)
+            log.exception(_INTERNAL_ERROR, transport.peer)
         finally:
             transport.close()
 

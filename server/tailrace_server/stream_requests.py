@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import trio
+
 from tailrace.errors import NotDurable, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import EndReason, Level
 from tailrace.wire.bodies import encode_json
@@ -23,6 +25,8 @@ from tailrace_server.upkeep.uptime import JUMP_US_MAX
 if TYPE_CHECKING:
     from tailrace_server.connection import Connection
     from tailrace_server.node import Node
+
+_CLOSED = "closed by the client"
 
 
 def on_stream_request(connection: Connection, frame: Frame) -> None:
@@ -41,6 +45,7 @@ def on_stream_request(connection: Connection, frame: Frame) -> None:
     if connection.waiting_requests >= connection.node.config.limits.waiting_requests_max:
         raise Overloaded(f"{connection.waiting_requests} requests of this connection are waiting; wait for answers")
     connection.waiting_requests += 1
+    connection.sought[frame.id] = request
     # The segment may leave its chain, and the feed be dropped, before it has been read.
     connection.node.pins.pin(found)
     connection.nursery.start_soon(_find_and_begin, connection, frame.id, request, found)
@@ -72,26 +77,37 @@ async def _find_and_begin(connection: Connection, id: int, request: StreamReques
     try:
         start = await node.host.workers.in_thread(partial(find_in, segment, since_us))
         await connection.wait_for_room()
+        # A thread is waited for even where the connection has ended meanwhile, and then nobody would close the stream.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if connection.is_closing or not _is_sought(connection, id, request):
+            return
+        del connection.sought[id]
         partition = _checked(connection, id, request)
         if partition is not None:
             _begin(connection, id, request, partition, start)
     except SegmentDamaged as error:
         node.found_damage(error)
-        connection.answer(StreamEnd(request.partition, EndReason.ERROR, str(error)).encode(id))
-    except ProtocolError as error:
-        connection.fail(error)
+        if _is_sought(connection, id, request):
+            connection.answer(StreamEnd(request.partition, EndReason.ERROR, str(error)).encode(id))
     except TailraceError as error:
         connection.answer_error(error, id)
     finally:
         connection.waiting_requests -= 1
         node.pins.unpin(segment)
+        if _is_sought(connection, id, request):
+            del connection.sought[id]
     node.turn_ended()
+
+
+def _is_sought(connection: Connection, id: int, request: StreamRequest) -> bool:
+    """The client has not closed the stream before it was open; another request may have its id by now."""
+    return connection.sought.get(id) is request
 
 
 def _checked(connection: Connection, id: int, request: StreamRequest) -> Partition | None:
     """The partition that a stream may be opened of; None where it was said that there can be none."""
     node, rounds = connection.node, connection.rounds
-    if id in rounds.streams:
+    if id in rounds.streams or id in connection.sought:
         raise ProtocolError(f"STREAM_REQUEST: stream {id} is open already")
     if request.filter.unknown:
         names = ", ".join(map(repr, request.filter.unknown))
@@ -165,7 +181,11 @@ def _refusal(connection: Connection, request: StreamRequest) -> StreamEnd | None
 
 def on_stream_close(connection: Connection, frame: Frame) -> None:
     """Ends a stream that the client wants no more of."""
-    connection.rounds.close(frame.id, EndReason.CLOSED, "closed by the client")
+    request = connection.sought.pop(frame.id, None)
+    if request is not None:  # its place is looked for, and nobody needs it any more
+        connection.answer(StreamEnd(request.partition, EndReason.CLOSED, _CLOSED).encode(frame.id))
+        return
+    connection.rounds.close(frame.id, EndReason.CLOSED, _CLOSED)
     connection.has_news()
 
 

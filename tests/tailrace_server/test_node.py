@@ -128,3 +128,27 @@ async def test_a_node_that_stops_ends_a_stream_behind_its_snapshot_if_the_consum
             opcodes.append(frame.opcode)
     rest = [Opcode.BLOCK, Opcode.SNAPSHOT_END] if goes_on else []
     assert opcodes[: len(rest) + 1] == [*rest, Opcode.STREAM_END]
+
+
+async def test_a_bug_in_what_one_connection_is_sent_ends_that_one_only(running, feed, raw, monkeypatch, caplog):
+    node, key = running.node, b"k"
+    partition = partition_of_hash(key_hash(key), 4)
+    feed_id = (await feed.resolve()).feed_id
+    request = StreamRequest(feed_id, partition, FailoverLog(), None, 0, 0, None, None, Level.DISK)
+    others = set(node.connections)
+    async with raw() as connection:
+        await connection.hello()
+        await connection.ask(Opcode.STREAM_REQUEST, request.encode(1)[16:], 1)
+        [broken] = node.connections.keys() - others
+
+        def fail(bytes_max):
+            raise RuntimeError("it was broken by a test")
+
+        monkeypatch.setattr(broken.rounds, "next_buffers", fail)
+        await feed.put(key, b"1")  # which is sent where the write has become durable
+        with trio.fail_after(5):
+            while broken in node.connections:
+                await trio.lowlevel.checkpoint()
+    await feed.put(key, b"2")
+    assert "ended by an internal error" in caplog.text
+    assert "it was broken by a test" in caplog.text

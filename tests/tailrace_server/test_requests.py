@@ -148,6 +148,8 @@ async def test_a_partition_that_the_feed_does_not_have(greeted, feed_id, partiti
         {"tombstone_age_s": float("nan")},
         {"tombstone_age_s": True},
         {"tombstone_age_s": None},
+        {"tombstone_age_s": 1e305},
+        {"history_age_s": 10**400},
         {"history_bytes": float("inf")},
         {"history_age_s": "1 day"},
     ],

@@ -3,6 +3,7 @@
 import json
 import socket
 import struct
+import threading
 
 import pytest
 import trio
@@ -18,6 +19,7 @@ from tailrace.wire.frames import encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import SnapshotStartMessage, StreamEnd, StreamOk, StreamRequest, decode_seq
 from tailrace_server import connection as module
+from tailrace_server.segment import Segment
 from tailrace_server.stream import partition_stream
 
 pytestmark = pytest.mark.usefixtures("others_are_served")
@@ -62,6 +64,84 @@ async def test_numbers_of_a_position_that_no_seq_can_be(greeted, feed_id):
     value |= {"seq": 5, "snapshot_first": 5, "snapshot_last": 2**64 - 1}
     await greeted.send(encode_json(Opcode.STREAM_REQUEST, value, 9))
     await expect_end(greeted, ProtocolError, "'snapshot_last'")
+
+
+class Sought:
+    """A segment in which the place of a time is looked for, as long as a test says."""
+
+    def __init__(self, segment, since_us):
+        self.segment, self.since_us = segment, since_us
+        self._reads, self.may_read = threading.Event(), threading.Event()
+
+    def read_block(self, segment, number):
+        self._reads.set()
+        self.may_read.wait(5)
+        return segment.read_blocks(number, 1)[0][0]
+
+    async def is_read(self):
+        while not self._reads.is_set():
+            await trio.lowlevel.checkpoint()
+
+
+@pytest.fixture
+async def sought(feed, node, monkeypatch):
+    await feed.put(KEY, b"v")
+    await feed.put(KEY, b"w")
+    partition = node.feeds.named("orders").partitions[PARTITION]
+    since_us = partition.last_timestamp
+    await node.flusher.flush(partition)
+    sought = Sought(partition.chain.segments[0], since_us)
+    monkeypatch.setattr(Segment, "read_block", lambda segment, number: sought.read_block(segment, number))
+    return sought
+
+
+@pytest.mark.parametrize("ending", ["the peer has gone", "its connection ends with an error"])
+async def test_no_stream_is_opened_for_who_has_gone_while_its_time_was_looked_for(raw, feed_id, node, sought, ending):
+    others = len(node.connections)
+    async with raw() as connection:
+        await connection.hello()
+        await connection.send(request_of(feed_id, seq=None, since_us=sought.since_us).encode(9))
+        await sought.is_read()
+        if ending != "the peer has gone":
+            await connection.send(encode_frame(Opcode.WRITTEN))
+            await expect_end(connection, ProtocolError, "not for a server")
+    with trio.fail_after(5):
+        while len(node.connections) > others:
+            await trio.lowlevel.checkpoint()
+        sought.may_read.set()
+        while node.pins._readers:
+            await trio.lowlevel.checkpoint()
+    assert not node.feeds.named("orders").partitions[PARTITION]._readers, "a stream is open"
+
+
+async def test_a_stream_that_is_closed_while_its_time_is_looked_for(greeted, feed_id, node, sought):
+    request = request_of(feed_id, seq=None, since_us=sought.since_us)
+    await greeted.send(request.encode(9))
+    await sought.is_read()
+    await greeted.send(encode_frame(Opcode.STREAM_CLOSE, id=9))
+    frame = await greeted.receive()
+    assert (frame.opcode, frame.id) == (Opcode.STREAM_END, 9)
+    assert StreamEnd.decode(frame.body).reason is EndReason.CLOSED
+    await greeted.send(request._replace(end_seq=2).encode(9))  # the id may be used again
+    sought.may_read.set()
+    names = []
+    while "STREAM_END" not in names:
+        names.append((await greeted.receive()).opcode.name)
+    assert [name for name in names if name != "ROUND_COMPLETE"] == [
+        "STREAM_OK",
+        "SNAPSHOT_START",
+        "BLOCK",
+        "SNAPSHOT_END",
+        "STREAM_END",
+    ]
+
+
+async def test_two_streams_of_one_id_while_a_time_is_looked_for(greeted, feed_id, sought):
+    await greeted.send(request_of(feed_id, seq=None, since_us=sought.since_us).encode(9))
+    await sought.is_read()
+    await greeted.send(request_of(feed_id).encode(9))
+    sought.may_read.set()
+    await expect_end(greeted, ProtocolError, "stream 9 is open already")
 
 
 async def test_a_filtered_stream_frame_by_frame(greeted, feed, feed_id):

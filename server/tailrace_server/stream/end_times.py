@@ -44,4 +44,5 @@ class EndTimes:
                 node.committer.hurry()
                 connection.has_news()
                 node.turn_ended()
+                await trio.lowlevel.checkpoint()  # there may be thousands
         self._runs = False

@@ -85,6 +85,7 @@ class PartitionStream:
         self._filtered = FilterCache() if filtered is None else filtered
         self._pins = pins
         self._purge_seq = purge_seq
+        self._taken_purge_seq = 0  # the partition's when the present snapshot was taken
         self._parts: collections.deque[DiskPart] = collections.deque()
         self._blocks: collections.deque[Block] = collections.deque()
         self.key = (partition.feed_id, partition.id, id)  # its place in a round
@@ -143,6 +144,7 @@ class PartitionStream:
     def begin_snapshot(self) -> None:
         """Takes a snapshot of what is visible: references to segments, or to a part of the tree, and where it ends."""
         partition = self.partition
+        self._taken_purge_seq = partition.purge_seq
         if self.delivered_seq == 0:
             self._purge_seq = partition.purge_seq
         visible_seq = partition.visible_seq(self.level)
@@ -172,10 +174,14 @@ class PartitionStream:
 
         A consumer that begins at 0 has to learn the purge seq before it stands anywhere.
         """
-        return self.wanted is None or self.is_announced or (self.snapshot_after == 0 and self.partition.purge_seq > 0)
+        return self.wanted is None or self.is_announced or (self.snapshot_after == 0 and self._taken_purge_seq > 0)
 
     def announcement(self) -> SnapshotStartMessage:
-        """What the consumer is told of the snapshot that it is in from now on."""
+        """What the consumer is told of the snapshot that it is in from now on.
+
+        What has been purged since the snapshot was taken is not missing in it: told of that, a consumer that begins
+        would go on above a deletion that it has not been sent.
+        """
         partition = self.partition
         return SnapshotStartMessage(
             partition.id,
@@ -183,7 +189,7 @@ class PartitionStream:
             partition.log.branch,
             self.snapshot_after,
             self.snapshot_last,
-            partition.purge_seq,
+            self._taken_purge_seq,
         )
 
     def _take_segments(self, least_seq: int) -> None:
@@ -214,6 +220,7 @@ class PartitionStream:
         The snapshot has to be announced again, since it may end at a higher seq now.
         """
         flushed_seq = self.partition.flushed_seq
+        self._taken_purge_seq = self.partition.purge_seq
         if self.delivered_seq == 0:
             self._purge_seq = self.partition.purge_seq
         self.is_complete &= self.delivered_seq >= self.partition.trim_seq

@@ -7,13 +7,15 @@ import xxhash
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tailrace.block import Block, encode_block
+from tailrace.block import BODY_BYTES_MAX, VALUE_BYTES_MAX, Block, encode_block
 from tailrace.block.check import check_columns
 from tailrace.block.encode import Stamps
 from tailrace.block.layout import read_layout
-from tailrace.errors import BadBlock
+from tailrace.errors import BadBlock, TooLarge
 from tailrace.hashing import hash_keys, partition_of_hash, partition_range
+from tailrace.wire.filters import StreamFilter
 from tailrace_server.intake.door import check_at_door
+from tailrace_server.stream.filter import filter_block
 
 KEYS = [key for key in (b"key %d" % i for i in range(400)) if partition_of_hash(hash_keys([key])[0], 4) == 2]
 VALUES: list[bytes | None] = [b"value"] * len(KEYS)
@@ -65,6 +67,22 @@ def test_broken_columns_do_not_come_in(rows):
     header = block.header._replace(body_sum=xxhash.xxh3_64_intdigest(bytes(body)))
     with pytest.raises(BadBlock, match="key offsets begin at 1"):
         check_at_door(Block.parse(header.pack() + bytes(body)), *RANGE)
+
+
+def test_whatever_a_filter_leaves_of_what_comes_in_is_a_block():
+    keys = [b"w"] * 1000
+    keys.insert(500, b"x")  # left out in the middle: the others need a column of seqs
+    values = [bytes(VALUE_BYTES_MAX), *[b""] * 1000]
+    nbytes = encode_block(keys, values, partition=2, compress=False).header.raw_bytes
+    values[1] = bytes(BODY_BYTES_MAX - 8 * len(keys) - nbytes)
+    largest = encode_block(keys, values, partition=2, compress=False)
+    check_at_door(largest, 0, 2**64 - 1)
+    left = filter_block(largest.stamped(1, 1), StreamFilter(b"w"))
+    assert left is not None
+    assert left.rows == 1000
+    values[1] += b"x"
+    with pytest.raises(TooLarge, match="make several blocks"):
+        check_at_door(encode_block(keys, values, partition=2, compress=False), 0, 2**64 - 1)
 
 
 def test_nothing_decompressed_is_kept():

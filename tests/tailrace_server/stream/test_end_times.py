@@ -12,7 +12,7 @@ from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.stream_messages import StreamEnd
 from tailrace_server.stream.end_times import EndTimes
 from tailrace_server.stream.partition_stream import PartitionStream
-from tailrace_server.stream.rounds import Rounds
+from tailrace_server.stream.rounds import ENDS_MAX, Rounds
 
 
 class VirtualClock:
@@ -74,6 +74,17 @@ def test_each_ends_at_its_time():
             ended |= dict.fromkeys(before - set(connection.rounds.streams), trio.current_time() - begun)
         assert ended == pytest.approx({2: 60.0, 3: 60.5, 1: 3600.0}, abs=0.26)
         assert connection.turns == 3, "nothing was done in between"
+
+    on_virtual_time(work)
+
+
+def test_many_end_a_few_at_a_time():
+    async def work(connection):
+        for id in range(1, 2 * ENDS_MAX + 2):
+            connection.open(id, StoredPartition(0), 5)
+        await trio.sleep(6)
+        assert not connection.rounds.streams
+        assert connection.turns == 3
 
     on_virtual_time(work)
 
@@ -150,3 +161,17 @@ def test_a_full_window_does_not_keep_it_from_ending():
     while rounds.next_buffers(1 << 20):
         pass
     assert not rounds.streams
+
+
+def test_streams_of_one_time_are_told_apart_by_it():
+    """So that closing thousands of them is no search through all, each time."""
+    partition, rounds = StoredPartition(), Rounds(1 << 30)
+    for id in range(1, 101):
+        rounds.open(
+            PartitionStream(id, partition, Level.DISK, 0, None, 0, pins=partition.pins, until_us=9), lambda: None
+        )
+    assert [rounds._timed.bisect_key_left((9, stream.key)) for stream in rounds.streams.values()] == list(range(100))
+    for id in range(100, 0, -1):
+        assert rounds.next_until_us == 9
+        rounds.close(id, EndReason.CLOSED)
+    assert rounds.next_until_us is None

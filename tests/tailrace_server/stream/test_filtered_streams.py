@@ -74,6 +74,27 @@ def test_a_consumer_that_begins_is_told_the_purge_seq_first(made):
     assert made.read() == [ADVANCED]
 
 
+@pytest.mark.parametrize("flushed", [False, True], ids=["tree", "segments"])
+def test_a_consumer_is_not_told_of_what_was_purged_after_its_snapshot_was_taken(made, flushed, monkeypatch):
+    monkeypatch.setattr(partition_stream, "EXAMINED_BYTES_MAX", 1)
+    made.put((b"b", b"1"), (b"w/a", b"2"))
+    if flushed:
+        made.partition.flush()
+    made.open(wanted=WANTED)
+    made.consumer.read(1)  # the snapshot is taken, and nothing of it has matched so far
+    made.put((b"w/a", None), (b"c", b"3"))
+    made.partition.flush()
+    made.partition.fold(purge_before_us=2)
+    assert made.partition.purge_seq == 3
+    assert made.read() == [START, BLOCK, END, ENDED]
+    held = made.held()
+    assert (held.seq, held.purge_seq, held.end.reason) == (2, 0, EndReason.PURGED)
+    # It has w/a, whose deletion is gone: it must not go on from here, whatever it was told.
+    made.open(2, id=2, purge_seq=held.purge_seq, wanted=WANTED)
+    made.consumer.read_all()
+    assert made.held(2).end.reason is EndReason.PURGED
+
+
 def test_nothing_is_told_below_what_was_promised(made):
     made.put((b"w/a", b"1"), (b"a", b"2"), (b"b", b"3"), (b"c", b"4"))
     made.partition.flush(2)
