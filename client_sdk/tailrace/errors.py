@@ -17,7 +17,7 @@
     ├── TooLarge                a key, a value, a block or a frame is over its bound
     ├── Forbidden
     ├── ProtocolError           the other side broke the protocol
-    ├── DataGone                what was asked for has been trimmed
+    ├── DataGone                what was asked for has been trimmed or purged
     └── StreamEnded             a stream is over; ``reason`` says why
 
 Bad arguments are ``TypeError`` and ``ValueError``, as everywhere in Python.
@@ -128,7 +128,7 @@ class ProtocolError(TailraceError):
 
 
 class DataGone(TailraceError):
-    """What was asked for has been trimmed; ``first_seq`` is the oldest that is retained."""
+    """Some of what was asked for has been trimmed, or purged; from ``first_seq`` on all is kept."""
 
     def __init__(self, message: str, *, first_seq: int = 0) -> None:
         super().__init__(message)

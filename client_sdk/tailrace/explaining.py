@@ -193,10 +193,11 @@ def _of_end(end: StreamEnd, position: Position) -> str:
                 "and never goes back for this one."
             )
         case EndReason.TRIMMED:
-            return (
-                f"It stands at seq {position.seq}, and {end.message}: what lies between is gone. It ends with "
-                'DataGone; begin anew, since "beginning" or a time.'
-            )
+            if position.seq + 1 < end.first_seq:
+                why = f"It stands at seq {position.seq}, and {end.message}: what lies between is gone."
+            else:
+                why = f"It has rows that the node has lost, and would have to go back; but {end.message}."
+            return f'{why} It ends with DataGone; begin anew, since "beginning" or a time.'
         case reason if reason in _FINAL:
             return f"It ends: {end.message}."
     return f"It asks again: {end.message}."

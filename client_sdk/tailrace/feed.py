@@ -206,8 +206,8 @@ class Feed:
         comes, and the stream ends once all before has come and the node's clock is there. ``partitions``: all by
         default. ``visibility``: the level that mutations must have reached. ``key_prefix``: only mutations whose key
         begins so. ``keys_only``: without their values, which are None then; ``Mutation.deleted`` tells what was
-        deleted. Positions do not say what was left out: resume with the same filter. ``window_bytes``: what may be
-        under way.
+        deleted. Positions do not say what was left out: resume with the same filter, and look at timestamps where older
+        rows than ``since`` must not count. ``window_bytes``: what may be under way.
         ``on_rollback``: what happens where the node has lost something that was delivered. "follow": a Rollback event,
         then the present values of its keys, then the stream goes on; "restart": a Rollback event without keys, and the
         partition from the beginning; "stop": StreamEnded. ``ring``: so many of the latest keys are remembered for each

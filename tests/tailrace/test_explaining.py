@@ -175,6 +175,25 @@ async def test_a_history_that_was_trimmed(client, node):
     assert raised.value.first_seq == 3
 
 
+async def test_a_history_that_was_trimmed_above_where_it_would_go_back_to(running, client, tmp_path):
+    feed = await client.create_feed("history", partitions=1, retention="history")
+    await fill(feed, b"a", b"b")
+    running.copy_data(tmp_path / "copy")
+    await fill(feed, b"c", b"d")
+    positions = await positions_after(feed)
+    await unclean_restart(running, tmp_path / "copy")
+    await fill(feed, b"e", b"f", b"g")
+    [partition] = running.node.feeds.partitions()
+    partition.trim_seq = 3
+    found = await one(feed, positions)
+    assert found[:4] == (0, Outcome.ENDS, "trimmed", 4)
+    assert "It has rows that the node has lost, and would have to go back; but what is kept begins above seq 3. " in (
+        found.message
+    )
+    with pytest.raises(DataGone, match="begins above seq 3"):
+        await happens(feed, positions)
+
+
 async def test_another_feed_and_another_cluster(client, feed):
     await fill(feed, b"a")
     positions = await positions_after(feed)

@@ -106,6 +106,11 @@ class PartitionStream:
         return self.is_past_time or self._at_end_seq
 
     @property
+    def has_passed_over(self) -> bool:
+        """Its consumer may stand at ``delivered_seq``, and has not been told, since nothing up to there has matched."""
+        return not self.is_announced and self.delivered_seq > max(self.snapshot_after, self.promised_seq - 1)
+
+    @property
     def _at_end_seq(self) -> bool:
         return self.end_seq is not None and self.delivered_seq >= self.end_seq
 
@@ -297,10 +302,10 @@ class PartitionStream:
 
     def _passed(self, block: Block) -> Block:
         """``block``, which is sent or passed over now. Nothing is delivered inside a run: there is nowhere to stand."""
-        if self.is_complete:
-            self.delivered_seq = block.header.last_seq
         if self.until_us is not None and block.header.timestamp >= self.until_us:
-            self.is_past_time = True
+            self.is_past_time = True  # and nothing more is delivered: its first rows may not be too late
+        elif self.is_complete:
+            self.delivered_seq = block.header.last_seq
         return block
 
     def end_snapshot(self) -> None:

@@ -290,6 +290,9 @@ class Rounds:
                 self._load_next(stream)
                 return taken
         if stream.is_past_time:  # a row that is too late was sent, or left out by the filter
+            if stream.has_passed_over:
+                passed = encode_seq(Opcode.SEQ_ADVANCED, stream.partition.id, stream.delivered_seq, stream.id)
+                self._out.append(passed)
             self._end(stream, EndReason.END_REACHED, "the time that was asked for is reached")
             return taken
         if stream.all_sent:

@@ -24,7 +24,19 @@ class Made:
         self.consumer = Consumer(self.rounds)
         self.news = 0
 
-    def open(self, seq=0, *, id=1, level=Level.DISK, end=None, promised=None, purge_seq=None, wanted=None, **held):
+    def open(
+        self,
+        seq=0,
+        *,
+        id=1,
+        level=Level.DISK,
+        end=None,
+        promised=None,
+        purge_seq=None,
+        until_us=None,
+        wanted=None,
+        **held,
+    ):
         promised = seq if promised is None else promised
         if wanted is not None:
             held["wanted"] = wanted
@@ -37,6 +49,7 @@ class Made:
             promised,
             pins=self.partition.pins,
             purge_seq=purge_seq,
+            until_us=until_us,
             wanted=wanted,
         )
         self.consumer.add(id, self.partition, seq, promised=promised, **held)

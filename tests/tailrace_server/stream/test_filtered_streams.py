@@ -122,6 +122,25 @@ def test_a_stream_ends_where_nothing_matches(made):
     assert made.held().end.reason is EndReason.END_REACHED
 
 
+@pytest.mark.parametrize(("promised", "names"), [(0, [ADVANCED, ENDED]), (2, [ADVANCED, ENDED]), (3, [ENDED])])
+def test_a_stream_that_ends_at_a_time_says_how_far_it_has_come(made, promised, names):
+    for timestamp in (10, 20, 30):
+        made.partition.put((b"a", b"1"), timestamp=timestamp)
+    made.partition.sync()
+    made.open(until_us=30, promised=promised, wanted=WANTED)
+    assert made.read() == names
+    assert made.held().advances == [2] * (len(names) - 1)
+    assert made.held().end.reason is EndReason.END_REACHED
+
+
+def test_a_stream_that_ends_at_a_time_after_a_match_says_only_that(made):
+    for timestamp, key in ((10, b"a"), (20, b"w/a"), (25, b"b"), (30, b"c")):
+        made.partition.put((key, b"1"), timestamp=timestamp)
+    made.partition.sync()
+    made.open(until_us=30, wanted=WANTED)
+    assert made.read() == [START, BLOCK, ENDED]
+
+
 def test_what_was_passed_over_counts_as_delivered_to_a_barrier(made):
     returned = []
     made.consumer.on_returned = lambda frame: returned.append(bytes(frame.body))
