@@ -103,6 +103,33 @@ class StreamsModel(RuleBasedStateMachine):
         self.opened[id] = stream
         self.rounds.open(stream, lambda: None)
 
+    @rule()
+    def resume(self):
+        """Those that were ended as purged, and that what they were told lets go on."""
+        for held in list(self.consumer.streams.values()):
+            if held.end is None or held.end.reason is not EndReason.PURGED or held.snapshot or not held.seq:
+                continue
+            held.end, partition, id = held.end._replace(reason=EndReason.CLOSED), held.partition, len(self.opened) + 1
+            if held.seq < partition.purge_seq != held.purge_seq or held.seq < partition.trim_seq:
+                continue
+            promised = max(held.seq, held.purge_seq or 0)
+            wanted = None if held.wanted == EVERYTHING else held.wanted
+            stream = PartitionStream(
+                id,
+                partition,
+                Level.DISK,
+                held.seq,
+                None,
+                promised,
+                pins=partition.pins,
+                purge_seq=held.purge_seq,
+                wanted=wanted,
+                filtered=self.filtered,
+            )
+            self.consumer.add(id, partition, held.seq, promised=promised, state=held.state, wanted=held.wanted)
+            self.opened[id] = stream
+            self.rounds.open(stream, lambda: None)
+
     @precondition(lambda self: self.opened)
     @rule(data=st.data())
     def close_stream(self, data):
