@@ -498,3 +498,7 @@ class MemoryDisk:
 
     def real_path(self, path: str) -> str:
         return os.path.normpath(path)
+
+    def changed_ns(self, path: str) -> int:
+        inode = self.names_now.get(path)
+        return 0 if inode is None else inode.number

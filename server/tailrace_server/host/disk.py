@@ -143,6 +143,9 @@ class Disk(Protocol):
     def real_path(self, path: str) -> str:
         """The absolute path, with no symbolic link in it."""
 
+    def changed_ns(self, path: str) -> int:
+        """When the system last changed a file (ctime, ns since 1970), 0 where there is none. No copy has it."""
+
 
 def write_atomically(disk: Disk, path: str, data: Buffer) -> None:
     """Replace the file by one that holds ``data``: after a crash there is the old one or the new one, whole.
@@ -338,3 +341,9 @@ class RealDisk:
 
     def real_path(self, path: str) -> str:
         return os.path.realpath(path)
+
+    def changed_ns(self, path: str) -> int:
+        try:
+            return os.stat(path).st_ctime_ns
+        except FileNotFoundError:
+            return 0

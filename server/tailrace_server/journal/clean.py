@@ -1,8 +1,9 @@
 """CLEAN: the proof that the last stop lost nothing, so that the node may go on with the branches that it had.
 
 It is written last at a clean stop, and read and removed first at the next start. It counts only where all that it says
-agrees with what is found then: a mark of the stop before last, or one in a copied or restored directory, does not. A
-copy of a whole volume, which has the same inodes, can't be told apart this way.
+agrees with what is found then: a mark of the stop before last, or one in a copied or restored directory, does not. (A
+copy that is put in the place of the original may be given its inodes; when NODE was last changed tells it.) A copy of a
+whole volume can't be told apart this way.
 
 The file is one line of JSON with its checksum (sealed.py).
 """
@@ -14,6 +15,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace_server.host.disk import TEMPORARY, read_file
+from tailrace_server.identity import FILE_NAME as NODE_NAME
 from tailrace_server.sealed import seal, unseal
 
 if TYPE_CHECKING:
@@ -36,12 +38,16 @@ class CleanPartition(NamedTuple):
 
 
 class CleanMark(NamedTuple):
-    """What CLEAN says, or would have to say. ``device`` and ``inode`` are those of the file itself."""
+    """What CLEAN says, or would have to say.
+
+    ``device`` and ``inode`` are those of the file itself; ``node_changed_ns`` is when the system last changed NODE.
+    """
 
     journal_end: tuple[int, int]
     partitions: tuple[CleanPartition, ...]
     machine_id: str
     directory: str
+    node_changed_ns: int
     device: int
     inode: int
 
@@ -53,6 +59,7 @@ class TakenMark(NamedTuple):
     why: str
     machine_id: str
     directory: str
+    node_changed_ns: int
     device: int
     inode: int
 
@@ -65,7 +72,7 @@ def write_clean(disk: Disk, directory: str, journal_end: tuple[int, int], partit
     """
     path = os.path.join(directory, CLEAN_NAME)
     with contextlib.closing(disk.create(path + TEMPORARY)) as file:
-        where = (disk.machine_id(), disk.real_path(directory), *file.identity())
+        where = (*_place(disk, directory), *file.identity())
         data = encode_mark(CleanMark(journal_end, tuple(sorted(partitions)), *where))
         file.write_at(0, (data,), len(data))
         file.sync()
@@ -78,10 +85,10 @@ def take_clean(disk: Disk, directory: str) -> TakenMark:
 
     Comes before the journal is opened. OSError: the node must not start, the mark may still be there.
     """
-    machine_id, real_directory = disk.machine_id(), disk.real_path(directory)
+    place = _place(disk, directory)
     path = os.path.join(directory, CLEAN_NAME)
     if not disk.exists(path):
-        return TakenMark(None, "there is no mark of a clean stop", machine_id, real_directory, 0, 0)
+        return TakenMark(None, "there is no mark of a clean stop", *place, 0, 0)
     with contextlib.closing(disk.open(path)) as file:
         device, inode = file.identity()
     data = read_file(disk, path)
@@ -92,7 +99,11 @@ def take_clean(disk: Disk, directory: str) -> TakenMark:
         mark = decode_mark(data)
     except ValueError as error:
         why = str(error)
-    return TakenMark(mark, why, machine_id, real_directory, device, inode)
+    return TakenMark(mark, why, *place, device, inode)
+
+
+def _place(disk: Disk, directory: str) -> tuple[str, str, int]:
+    return disk.machine_id(), disk.real_path(directory), disk.changed_ns(os.path.join(directory, NODE_NAME))
 
 
 def why_unclean(taken: TakenMark, journal_end: tuple[int, int], partitions: Iterable[CleanPartition]) -> str | None:
@@ -102,9 +113,7 @@ def why_unclean(taken: TakenMark, journal_end: tuple[int, int], partitions: Iter
     """
     if taken.mark is None:
         return taken.why
-    found = CleanMark(
-        journal_end, tuple(sorted(partitions)), taken.machine_id, taken.directory, taken.device, taken.inode
-    )
+    found = CleanMark(journal_end, tuple(sorted(partitions)), *taken[2:])
     for field, marked, is_now in zip(CleanMark._fields, taken.mark, found, strict=True):
         if marked != is_now:
             return f"the mark of the last clean stop is of another state: {_differs(field, marked, is_now)}"
@@ -141,6 +150,7 @@ def decode_mark(data: bytes) -> CleanMark:
         ),
         machine_id=fields["machine_id"],
         directory=fields["directory"],
+        node_changed_ns=fields["node_changed_ns"],
         device=fields["device"],
         inode=fields["inode"],
     )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,6 +61,18 @@ def test_hazard_7_a_copied_mark_does_not_count(disk):
     assert "inode" in why_unclean(take_clean(disk, "/data"), END, [ONE])
 
 
+def test_hazard_7_a_copy_that_is_given_the_inodes_of_what_it_replaces_does_not_count(tmp_path):
+    """Which the system does as a rule, where a directory is removed and a copy put in its place."""
+    disk, data = RealDisk(), tmp_path / "data"
+    data.mkdir()
+    (data / "NODE").write_bytes(b"node")
+    write_clean(disk, str(data), END, [ONE])
+    shutil.copytree(data, tmp_path / "copy")
+    (data / "NODE").unlink()
+    shutil.copy2(tmp_path / "copy" / "NODE", data / "NODE")  # CLEAN itself is the very same
+    assert "node changed ns" in why_unclean(take_clean(disk, str(data)), END, [ONE])
+
+
 def test_hazard_7_a_mark_of_another_disk_host_or_path_does_not_count(disk):
     write_clean(disk, "/data", END, [ONE])
     taken = take_clean(disk, "/data")
@@ -91,7 +105,7 @@ def test_the_mark_is_durable_when_written_and_gone_when_taken(disk):
     directory=st.text(),
 )
 def test_a_mark_comes_back(partitions, directory):
-    mark = CleanMark(END, tuple(partitions), "machine", directory, 64_769, 2**63)
+    mark = CleanMark(END, tuple(partitions), "machine", directory, 2**63, 64_769, 2**63)
     assert decode_mark(encode_mark(mark)) == mark
 
 
@@ -103,7 +117,7 @@ def test_any_bytes_are_a_mark_or_a_value_error(data):
 
 def test_another_version_of_the_mark_is_named(monkeypatch):
     monkeypatch.setattr("tailrace_server.journal.clean.VERSION", 2)
-    data = encode_mark(CleanMark(END, (), "", "", 0, 0))
+    data = encode_mark(CleanMark(END, (), "", "", 0, 0, 0))
     monkeypatch.setattr("tailrace_server.journal.clean.VERSION", 1)
     with pytest.raises(ValueError, match="version 2, known is 1"):
         decode_mark(data)
