@@ -51,10 +51,16 @@ def local_session(
 
 
 def register(spark: SparkSession) -> None:
-    """Makes ``format("tailrace")`` known in this session (a session made from it by ``newSession()`` needs its own)."""
+    """Makes ``format("tailrace")`` known in this session, and the session the active one of the calling thread.
+
+    A session made from it by ``newSession()`` needs its own call. So does every other thread that starts a query:
+    Spark looks for sources written in Python in the active session of a thread, and finds none where there is none.
+    """
     from pyspark_tailrace.source import TailraceSource
 
     spark.dataSource.register(TailraceSource)
+    # Of PySpark's public calls, this one alone makes a session active in a thread that did not start it.
+    spark.createDataFrame([], "unused int")
 
 
 def session_settings(config: Mapping[str, object]) -> dict[str, str]:

@@ -3,12 +3,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pyspark.errors import AnalysisException
 
 from pyspark_tailrace import local_session
-from pyspark_tailrace.session import JVM_OPTIONS, LOG_SETTINGS, session_settings
+from pyspark_tailrace.session import JVM_OPTIONS, LOG_SETTINGS, register, session_settings
 
 
 def test_settings_of_the_user_win():
@@ -38,6 +39,20 @@ def test_source_is_registered(spark):
     with pytest.raises(AnalysisException) as caught:
         spark.read.format("tailrace").load()
     assert "DATA_SOURCE_NOT_FOUND" not in str(caught.value)
+
+
+def test_source_is_found_in_a_thread_that_has_registered_it(spark, tmp_path):
+    """Spark looks in the active session of the calling thread, and another thread has none."""
+
+    def start_and_stop():
+        register(spark)
+        stream = spark.readStream.format("rate").load().writeStream.format("tailrace")
+        query = stream.option("checkpointLocation", str(tmp_path)).start()
+        query.stop()
+        return query
+
+    with ThreadPoolExecutor(1) as thread:
+        assert not thread.submit(start_and_stop).result().isActive
 
 
 def test_active_session_is_taken(spark):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark_tailrace.demo.failure import DemoFailed, last_words
 from pyspark_tailrace.demo.jsonlines import SPARK_SCHEMA
 from pyspark_tailrace.partitioning import partition_of
-from pyspark_tailrace.session import local_session
+from pyspark_tailrace.session import local_session, register
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -103,6 +103,8 @@ class Job:
         """Begins to write what the files in ``folder`` have, and will have, to the feed."""
         assert self._spark is not None
         with self._reporting():
+            # Once more: this is seldom the thread that has started the session.
+            register(self._spark)
             changes = read_changes(self._spark, folder, files_per_batch)
             self._query = write_changes(changes, url=url, feed=feed, partitions=partitions, checkpoint=checkpoint)
 
