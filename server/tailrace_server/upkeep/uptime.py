@@ -46,10 +46,15 @@ class Uptime:
 
     def tick(self, wall_us: int, monotonic_us: int) -> None:
         """Now it is so late; to be called every few minutes at least."""
-        self._wall_us, self._monotonic_us = wall_us, monotonic_us
         off_us = (wall_us - self._began_us) - (monotonic_us - self._began_monotonic_us)
         if abs(off_us) > JUMP_US_MAX:
             self.suspended = f"the wall clock has jumped by {_hours(off_us)} since the node was started"
+            # What is stamped from now on is of another run: this one would say of it that it is old.
+            up_us = self._monotonic_us - self._began_monotonic_us
+            self._earlier = [*self._earlier, Run(self._began_us, up_us)][-(RUNS_MAX - 1) :]
+            self._began_us = wall_us - (monotonic_us - self._monotonic_us)
+            self._began_monotonic_us = self._monotonic_us
+        self._wall_us, self._monotonic_us = wall_us, monotonic_us
 
     @property
     def runs(self) -> list[Run]:

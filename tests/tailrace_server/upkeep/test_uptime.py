@@ -69,3 +69,17 @@ def test_a_timestamp_at_or_before_the_cutoff_has_seen_that_much_uptime(spans, ag
     up_since = sum(max(0, run.began_us + run.up_us - max(run.began_us, stamp)) for run in runs)
     if cutoff is not None and stamp <= cutoff:
         assert up_since >= age
+
+
+def test_what_was_stamped_after_a_clock_was_set_back_is_not_old_two_starts_later():
+    day_us = 86_400_000_000
+    uptime = Uptime([], 100 * day_us, 0)
+    uptime.tick(110 * day_us, 10 * day_us)
+    set_back_us = 105 * day_us
+    uptime.tick(set_back_us, 10 * day_us)
+    stamped_us = set_back_us + 1
+    uptime.tick(set_back_us + 2, 10 * day_us + 2)
+    for start in (3, 4):
+        uptime = Uptime(uptime.runs, set_back_us + start, 0)
+    cutoff_us = uptime.cutoff(3 * day_us)
+    assert cutoff_us is None or cutoff_us < stamped_us
