@@ -158,7 +158,10 @@ class ConsumingProcess(Process):
             await trio.sleep(self.random.random() * 4.0)
             floors = truth.floors()
             begun = report.barrier_begins(self.name)
-            await stream.barrier()
+            try:
+                await stream.barrier()
+            except StreamEnded:
+                return  # whoever reads the events is told as well, and says whether it may end so
             report.barrier_ends(self.name, begun)
             for number, (floor, forks) in floors.items():
                 left = truth.partitions[number].still(floor, forks)
