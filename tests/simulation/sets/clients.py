@@ -57,7 +57,7 @@ class WritingProcess(SetProcess):
 
     async def session(self):
         retry_for = self.random.choice((0.5, 2.0, PATIENT_S))
-        with contextlib.suppress(Retryable):
+        with contextlib.suppress(Retryable), self.world.damage():
             async with self.connect(retry_for=retry_for, connect_timeout=5.0) as client:
                 feed = client.feed(FEED)
                 while not self.world.is_over.is_set():
@@ -131,7 +131,7 @@ class RegisterProcess(SetProcess):
 
     async def session(self):
         retry_for = self.random.choice((0.5, 2.0, PATIENT_S))
-        with contextlib.suppress(Retryable):
+        with contextlib.suppress(Retryable), self.world.damage():
             async with self.connect(retry_for=retry_for, connect_timeout=5.0) as client:
                 feed = client.feed(FEED)
                 while not self.world.is_over.is_set():
@@ -151,7 +151,7 @@ class RegisterProcess(SetProcess):
         except (Retryable, OutcomeUnknown):
             return
         value, version = (None, None) if item is None else (item.value, item.version)
-        self._record(key, Operation(Kind.GET, asked, self._now(), Outcome.DONE, value, version))
+        self._record(key, Operation(Kind.GET, asked, self._now(), Outcome.DONE, value, version, who=self.name))
         self._known[key] = version
         self.world.report.operation("get at quorum")
 
@@ -185,7 +185,7 @@ class RegisterProcess(SetProcess):
     async def _write(self, key, value, condition, expected, send):
         world = self.world
         kind = Kind.DELETE if value is None else Kind.PUT
-        operation = Operation(kind, self._now(), value=value, condition=condition, expected=expected)
+        operation = Operation(kind, self._now(), value=value, condition=condition, expected=expected, who=self.name)
         write = world.promises.asked(world.place(world.partition_of(key)), "quorum", [(key, value)])
         place = self._record(key, operation)
         try:
@@ -290,13 +290,17 @@ class FollowerReader(SetProcess):
     async def session(self):
         url = self.world.url_of(self.random.choice(self.world.machines).name)
         # One that has only begun to follow may not know of the feed yet.
-        with contextlib.suppress(Retryable, StreamEnded, tailrace.UnknownFeed), trio.move_on_after(3.0):
-            async with self.connect(url, state="follower", retry_for=1.0, connect_timeout=2.0) as client:
-                feed = client.feed(FEED)
-                while not self.world.is_over.is_set():
-                    await self.random.choice((self._get, self._consume))(feed)
-                    await self.pause(self.random.random() * 0.5)
+        with contextlib.suppress(Retryable, StreamEnded, tailrace.UnknownFeed), self.world.damage():
+            with trio.move_on_after(3.0):
+                await self._read(url)
         await self.pause(0.2)
+
+    async def _read(self, url):
+        async with self.connect(url, state="follower", retry_for=1.0, connect_timeout=2.0) as client:
+            feed = client.feed(FEED)
+            while not self.world.is_over.is_set():
+                await self.random.choice((self._get, self._consume))(feed)
+                await self.pause(self.random.random() * 0.5)
 
     async def _get(self, feed):
         key = self.random.choice(self.world.keys["disk"])
@@ -327,7 +331,7 @@ class FoundingProcess(SetProcess):
         self.dropped = []  # ids of feeds whose drop was answered
 
     async def session(self):
-        with contextlib.suppress(Retryable, OutcomeUnknown, tailrace.UnknownFeed, tailrace.FeedExists):
+        with contextlib.suppress(Retryable, OutcomeUnknown, tailrace.UnknownFeed, tailrace.FeedExists), self.world.damage():
             async with self.connect(retry_for=PATIENT_S, connect_timeout=5.0) as client:
                 while not self.world.is_over.is_set():
                     feed = await client.create_feed("passing", partitions=self.random.choice((1, 2)))

@@ -39,7 +39,10 @@ class Outcome(enum.Enum):
 
 
 class Operation(NamedTuple):
-    """``asked`` and ``answered`` are moments on one clock; no two are the same. ``expected`` is that of IF_VERSION."""
+    """``asked`` and ``answered`` are moments on one clock; no two are the same. ``expected`` is that of IF_VERSION.
+
+    ``who``: for people.
+    """
 
     kind: Kind
     asked: float
@@ -49,6 +52,17 @@ class Operation(NamedTuple):
     version: Any = None
     condition: Condition = Condition.NONE
     expected: Any = None
+    who: str = ""
+
+    def __str__(self) -> str:
+        def shown(version: Any) -> str:
+            return f"{version.branch.hex()[:6]}:{version.seq}" if hasattr(version, "seq") else str(version)
+
+        condition = "" if self.condition is Condition.NONE else f" {self.condition.value}"
+        expected = "" if self.expected is None else f" {shown(self.expected)}"
+        value = "" if self.value is None else f" {self.value[:20].rstrip(bytes(1)).decode(errors='replace')}"
+        moments = f"{self.asked:>5}-{self.answered:<5}"
+        return f"{moments} {self.kind.value}{value}{condition}{expected} -> {self.outcome.value} {shown(self.version)} {self.who}"
 
 
 class State(NamedTuple):
@@ -149,22 +163,8 @@ def _following(operations, done, state, owned):
 
 
 def _that_tell(history):
-    """Without the unanswered gets, and without the unanswered puts that nobody has seen anything of.
-
-    A put of which neither the value nor, possibly, the version was told to anybody may be left out of any order.
-    """
-    values = {operation.value for operation in history if operation.kind is Kind.GET}
-    owned = owned_versions(history)
-    told_of = {it.version for it in history if it.outcome is Outcome.REFUSED and it.version is not None}
-    told_of |= {it.expected for it in history if it.expected is not None}
-    may_be_told_of = bool(told_of - owned)
-    for operation in history:
-        if operation.outcome is Outcome.UNKNOWN:
-            if operation.kind is Kind.GET:
-                continue
-            if operation.kind is Kind.PUT and operation.value not in values and not may_be_told_of:
-                continue
-        yield operation
+    """Without the unanswered gets."""
+    return [it for it in history if it.kind is not Kind.GET or it.outcome is not Outcome.UNKNOWN]
 
 
 def explain(history: list[Operation]) -> str:

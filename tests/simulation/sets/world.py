@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import trio
@@ -14,6 +15,7 @@ from tests.simulation.scheduling import seeded
 
 import tailrace
 from tailrace.address import Address
+from tailrace.errors import TailraceError
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.host import Host
 from tailrace_server.config import Replication
@@ -125,6 +127,16 @@ class World:
         return machine.is_up and machine.life.node.role is Role.LEADER
 
     # What is told
+
+    @contextlib.contextmanager
+    def damage(self):
+        """A node that could not read a segment says so to whoever asks for what is in it."""
+        try:
+            yield
+        except TailraceError as error:
+            if "is damaged at offset" not in str(error):
+                raise
+            self.report.operation("answer that a segment is damaged")
 
     def check_was_written(self, who, partition, key, value):
         """Somebody was given a row: it is one that was written once."""
