@@ -69,3 +69,12 @@ class Config:
     storage: Storage = field(default_factory=Storage)
     # The directory is a copy of another node's: it starts as one that ``tailrace restore`` has made.
     restored: bool = False
+    # It follows this node, without a vote.
+    replica_of: tuple[str, int] | None = None
+    # The nodes of its set, its own ``listen`` among them; empty: it is not of a set.
+    members: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def is_alone(self) -> bool:
+        """It leads, always: there is nobody to follow."""
+        return self.replica_of is None and not self.members
