@@ -1,7 +1,8 @@
-"""A partition: one leader's view of a range of keys. Everything here is synchronous and runs on the node's loop.
+"""A partition: one node's copy of a range of keys. Everything here is synchronous and runs on the node's loop.
 
 A mutation's way: ``take`` (checks, seqs, journal, tree) -> ``durable_through`` (after the fsync) -> streams, and later
-``install`` (when a segment has it) -> out of the tree.
+``install`` (when a segment has it) -> out of the tree. On a follower ``take_replica`` is its beginning, and what the
+leader says by ``told`` decides with what is durable here what is shown.
 
     seqs   1 ............ flushed_seq ............ durable_seq ....... high_seq
            [ chain: segments        ] [ tree: the write queue                 ]
@@ -60,14 +61,19 @@ class Partition:
         self.is_dropped = False
         self.damage: SegmentDamaged | None = None  # of a segment that could not be opened: nothing more is taken
         self.newest_block: Block | None = None
+        self.state = "leader"  # or "follower": the node says so
+        self.needs_quorum = False  # it belongs to a set: what a majority does not have yet should not be flushed
         self.high_seq = 0  # the last seq that was given, durable or not
         self.durable_seq = 0
+        self.leader_durable_seq = 0  # on a follower: how far the leader has it on its disk
+        self.quorum_seq = 0  # how far a majority has it on its disks
+        self.on_durable: Callable[[], None] | None = None  # called when ``durable_seq`` has moved
         self.purge_seq = 0
         self.trim_seq = 0
         self.last_timestamp = 0
         self.producers = ProducerTable()
         self.keys = KeyIndex()
-        self._watchers: dict[Level, dict[Callable[[], None], None]] = {Level.MEMORY: {}, Level.DISK: {}}
+        self._watchers: dict[Level, dict[Callable[[], None], None]] = {level: {} for level in Level}
         self._readers: dict[Callable[[], None], None] = {}
 
     @property
@@ -76,8 +82,66 @@ class Partition:
         return self.tree.base_seq
 
     def visible_seq(self, level: Level) -> int:
-        """The last seq that a stream or a read of ``level`` shows."""
-        return self.high_seq if level == Level.MEMORY else self.durable_seq
+        """The last seq that a stream or a read of ``level`` shows, the end of a block or of a run.
+
+        A follower shows at ``disk`` what both it and the leader have there. What it has flushed the leader had.
+        """
+        if level == Level.MEMORY:
+            return self.high_seq
+        if level == Level.DISK:
+            if self.state == "leader":
+                return self.durable_seq
+            return max(self.flushed_seq, self._end_at(min(self.durable_seq, self.leader_durable_seq)))
+        return self._end_at(min(self.durable_seq, self.quorum_seq))
+
+    def _end_at(self, seq: int) -> int:
+        """The last end of a block or of a run at or below ``seq``: nobody stands inside one."""
+        if seq > self.flushed_seq:
+            block = self.tree.find(seq)
+            assert block is not None, "what is shown is in the tree or in segments"
+            first_seq, last_seq = block.seqs
+            return seq if last_seq == seq else first_seq - 1
+        return self.chain.end_at(seq)
+
+    @property
+    def stable_seq(self) -> int:
+        """Up to here no history that may still be lost: what is flushed, merged, and purged of tombstones."""
+        return min(self.safe_seq, self.quorum_seq) if self.needs_quorum else self.safe_seq
+
+    @property
+    def safe_seq(self) -> int:
+        """Up to here may be flushed where memory is tight: it is on the leader's disk, and on this one."""
+        return self.durable_seq if self.state == "leader" else min(self.durable_seq, self.leader_durable_seq)
+
+    def standing(self) -> tuple[int, int]:
+        """What is compared at a promotion: the term of the newest entry that holds something here, and how far.
+
+        Only what is durable counts: an entry from its base on. Term 0 where there is none.
+        """
+        term = next((entry.term for entry in self.log if entry.base <= self.durable_seq), 0)
+        return term, self.durable_seq
+
+    def told(self, durable_seq: int, quorum_seq: int) -> None:
+        """The leader says how far it has the partition on its disk, and how far a majority has. Neither falls."""
+        if durable_seq > self.leader_durable_seq:
+            self.leader_durable_seq = durable_seq
+            self._notify(Level.DISK)
+        self.set_quorum_seq(quorum_seq)
+
+    def set_quorum_seq(self, seq: int) -> None:
+        """A majority has everything up to ``seq`` on its disks. It never falls, but by ``forget_above``."""
+        if seq > self.quorum_seq:
+            self.quorum_seq = seq
+            self._notify(Level.QUORUM)
+
+    def forget_above(self, seq: int) -> None:
+        """What was said of seqs above ``seq`` is of a history that is none any more."""
+        self.leader_durable_seq = min(self.leader_durable_seq, seq)
+        self.quorum_seq = min(self.quorum_seq, seq)
+
+    def _notify(self, level: Level) -> None:
+        for notify in self._watchers[level]:
+            notify()
 
     def watch(self, level: Level, notify: Callable[[], None]) -> None:
         """Calls ``notify`` each time that more becomes visible at ``level``, until ``unwatch``."""
@@ -194,6 +258,10 @@ class Partition:
         self.durable_seq = seq
         for notify in self._watchers[Level.DISK]:
             notify()
+        if self.quorum_seq:  # told before it was durable here
+            self._notify(Level.QUORUM)
+        if self.on_durable is not None:
+            self.on_durable()
 
     def recover_block(self, block: Block, file: int, now: float) -> None:
         """Hangs a block that the journal held, in its file of this number."""
