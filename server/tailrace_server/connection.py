@@ -221,6 +221,11 @@ class Connection:
 
         self.node.confirm(confirmed)
 
+    def answer_when_confirmed(self, data: bytes, id: int) -> None:
+        """Queues an answer once a majority has said that this node leads."""
+        self._answer_bytes += len(data)
+        self.node.confirm(partial(self._waited, data, id))
+
     def _waited(self, data: bytes, id: int, error: TailraceError | None) -> None:
         """What an answer has waited for is there; ``_answer_bytes`` counts it."""
         if error is None:

@@ -96,7 +96,8 @@ def _on_create_feed(connection: Connection, frame: Frame) -> None:
     node = connection.node
     node.require_writable()
     feed = node.create_feed(decode_json(frame.body, "CREATE_FEED"))
-    node.adopt(feed)
+    for partition in feed.partitions:
+        node.adopt(partition)
     data = encode_json(Opcode.RESULT, node.feed_to_json(feed), frame.id)
     connection.answer_when(node.safest_level, node.system_seqs(), data, frame.id)
 
@@ -299,11 +300,14 @@ async def _load(node: Node, missing: NotCached) -> None:
 
 
 def _on_accepted_seqs(connection: Connection, frame: Frame) -> None:
-    """A follower asks for its barriers how far this leader has come, which has to be the leader's for sure."""
+    """A follower asks how far this leader has come in these feeds, or in all: once a majority says that it leads."""
     node = connection.node
     node.require_leader()
-    found = feed_ids_of(decode_json(frame.body, "ACCEPTED_SEQS"))
-    feeds = [node.feeds.of_id(feed_id) for feed_id in found if feed_id in node.feeds]
+    asked = decode_json(frame.body, "ACCEPTED_SEQS").get("feed_ids")
+    if not isinstance(asked, list):
+        raise ProtocolError("ACCEPTED_SEQS: field 'feed_ids' is missing, or no list")
+    wanted = set(map(str, asked))
+    feeds = [f for f in (node.feeds.system, *node.feeds) if not wanted or f.info.feed_id.hex() in wanted]
     seqs = {feed.info.feed_id.hex(): [p.high_seq for p in feed.partitions] for feed in feeds}
     connection.answer_when_confirmed(encode_json(Opcode.RESULT, {"seqs": seqs}, frame.id), frame.id)
 
