@@ -157,9 +157,7 @@ def _on_write(connection: Connection, frame: Frame) -> None:
     )
 
 
-def _take_now(
-    connection: Connection, id: int, write: Write, partition: Partition, block: Block, read: Read
-) -> None:
+def _take_now(connection: Connection, id: int, write: Write, partition: Partition, block: Block, read: Read) -> None:
     """As ``_take``, of what had to wait: the node may have stopped leading meanwhile."""
     connection.node.require_writable()
     _take(connection, id, write, partition, block, read)

@@ -16,13 +16,14 @@ from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import Frame, encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import ResumeAnswer, StreamEnd, StreamRequest, decode_cookie, decode_number
+from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.partition import Partition
 from tailrace_server.replication.role import Role
 from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.stream.barriers import Barrier
+from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.replica_stream import ReplicaStream
 from tailrace_server.stream.resume import answer_of, begin_stream
-from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.since import Bounds, Start, checked, find, find_in
 from tailrace_server.upkeep.uptime import JUMP_US_MAX
 
@@ -110,8 +111,7 @@ def _check_term(node: Node, request: StreamRequest) -> None:
     if replica is not None and request.state == "leader" and replica.term > node.term:
         node.on_higher_term(replica.term)
         raise NotLeader(
-            f"this node is of term {node.term}, and the replica at {replica.address or 'an unknown address'} has promised "
-            f"term {replica.term}",
+            f"this node is of term {node.term}, the replica at {replica.address!r} has promised term {replica.term}",
             leader=node.leader or None,
         )
 

@@ -6,8 +6,8 @@
                                    c       |------>|             35
 
 The leader is always one of the majority, so that quorum includes its disk. An acknowledgement counts only on the newest
-branch of the leader's log, from the branch's base on: what a voter held under an older branch may be a dead tail that is
-as long as what was acknowledged. A quorum seq never falls.
+branch of the leader's log, from the branch's base on: what a voter held under an older branch may be a dead tail that
+is as long as what was acknowledged.
 """
 
 from __future__ import annotations

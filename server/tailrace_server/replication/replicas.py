@@ -63,6 +63,20 @@ class Peer:
         }
 
 
+    def summary(self, now: float) -> dict[str, Any]:
+        """One of the ``replicas`` of a node in status: over all partitions that it has open."""
+        lag = sum(p.high_seq - (self.acknowledged[p].ack.seq if p in self.acknowledged else 0) for p in self.streams)
+        last = max((acknowledged.at for acknowledged in self.acknowledged.values()), default=None)
+        return {
+            "placement_id": self.placement_id.hex(),
+            "address": self.address,
+            "votes": self.votes,
+            "partitions": len(self.streams),
+            "lag": lag,
+            "since_ack_s": None if last is None else now - last,
+        }
+
+
 class Replicas:
     """What a leader knows of those that follow it. Begins anew with every leadership."""
 
@@ -97,7 +111,9 @@ class Replicas:
     def acknowledged(self, placement_id: bytes, partition: Partition, ack: ReplicaAck, now: float) -> None:
         """A replica holds ``partition`` as far as ``ack`` says. ProtocolError where nothing has come so far."""
         if ack.branch == partition.log.branch and ack.seq > partition.high_seq:
-            raise ProtocolError(f"REPLICA_ACK: seq {ack.seq} of partition {partition.id}, which ends at {partition.high_seq}")
+            raise ProtocolError(
+                f"REPLICA_ACK: seq {ack.seq} of partition {partition.id}, which ends at {partition.high_seq}"
+            )
         peer = self.peers.get(placement_id)
         if peer is None:
             return

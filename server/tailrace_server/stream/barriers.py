@@ -75,7 +75,7 @@ class Barriers:
             barrier.pending += 1
 
     def settle(self, barrier: Barrier, streams: Iterable[tuple[int, int, int]]) -> None:
-        """What ``expect`` left open: (stream id, accepted seq, delivered seq). Streams that are over are passed over."""
+        """What ``expect`` left open: (stream id, accepted seq, delivered seq). One that is over is passed over."""
         for id, accepted, delivered in streams:
             needs = self._needs.get(id)
             if needs is None or needs[-1] != (SEQ_MAX, barrier):

@@ -206,7 +206,8 @@ class Rounds:
         """The leader has answered: ``accepted(feed id, partition)`` is how far it has come there."""
         streams = self.streams.values()
         self.barriers.settle(
-            barrier, [(s.id, _covered(s, accepted(s.partition.feed_id, s.partition.id)), s.delivered_seq) for s in streams]
+            barrier,
+            [(s.id, _covered(s, accepted(s.partition.feed_id, s.partition.id)), s.delivered_seq) for s in streams],
         )
         self._return_barriers()
 
