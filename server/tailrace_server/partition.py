@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tailrace.block import Block
-from tailrace.errors import OutcomeUnknown, UnknownFeed, VersionConflict, VersionLost
+from tailrace.errors import Forbidden, OutcomeUnknown, UnknownFeed, VersionConflict, VersionLost
 from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.hashing import key_hash
 from tailrace.model import Level, Version, VersionRange
@@ -61,6 +61,8 @@ class Partition:
         self.is_dropped = False
         self.damage: SegmentDamaged | None = None  # of a segment that could not be opened: nothing more is taken
         self.newest_block: Block | None = None
+        self.takes_writes = True  # by clients; those of ``_feeds`` are the node's
+        self.rollbacks = 0  # how often it was rolled back; the last one is in its manifest
         self.state = "leader"  # or "follower": the node says so
         self.needs_quorum = False  # it belongs to a set: what a majority does not have yet should not be flushed
         self.high_seq = 0  # the last seq that was given, durable or not
@@ -172,6 +174,8 @@ class Partition:
             raise self.damage.with_traceback(None)
         if self.is_dropped:  # while a condition waited for the by-key index
             raise UnknownFeed(f"feed {self.feed_id.hex()} was dropped")
+        if not self.takes_writes:
+            raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
         header = block.header
         decision = self.producers.decide(
             header.producer_id, header.producer_seq, resend=flags & WriteFlag.RESEND != 0, now=now
@@ -196,14 +200,18 @@ class Partition:
         check_at_door(block, self.hash_first, self.hash_last)
         if flags & CONDITIONS and not self._holds(block, flags, if_version, read):
             return Taken(VersionRange(self.id, self.log.branch, 0, 0), fresh=False)
+        # NamedTuple's own constructor takes twice as long, here and below.
+        return tuple.__new__(Taken, (self.append(block, journal, now_us=now_us, now=now), True))
+
+    def append(self, block: Block, journal: Journal, *, now_us: int, now: float) -> VersionRange:
+        """Gives a good block its seqs, journals it and hangs it into the tree. NoSpace, NotDurable: nothing is kept."""
         # A timestamp never goes back within a partition, whatever the wall clock does.
         timestamp = now_us if now_us > self.last_timestamp else self.last_timestamp
         stamped = block.stamped(self.high_seq + 1, timestamp)
         branch = self.log.branch
         place = journal.append_block(self.feed_id, self.id, branch, stamped)
         self.homes.block(journal.file_of(place), stamped.header.last_seq)
-        # NamedTuple's own constructor takes twice as long, here and below.
-        return tuple.__new__(Taken, (self._hang(stamped, branch, now), True))
+        return self._hang(stamped, branch, now)
 
     def _hang(self, block: Block, branch: bytes, now: float) -> VersionRange:
         header = block.header

@@ -62,7 +62,6 @@ class Peer:
             "connected": partition in self.streams,
         }
 
-
     def summary(self, now: float) -> dict[str, Any]:
         """One of the ``replicas`` of a node in status: over all partitions that it has open."""
         lag = sum(p.high_seq - (self.acknowledged[p].ack.seq if p in self.acknowledged else 0) for p in self.streams)

@@ -1,3 +1,5 @@
+from functools import partial
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,26 +63,24 @@ def test_all_hear_that_the_node_leads_no_more():
 @given(st.lists(st.sampled_from(["confirm", "fail", A, B, C]), max_size=40))
 def test_each_is_told_once_and_never_by_an_older_question(steps):
     confirmations, asked = made(3)
-    told, rounds_before, voters = {}, {}, set()
+    told, rounds_before, answers = {}, {}, []
+
+    def tell(number, error):
+        assert number not in told, "told twice"
+        told[number] = error
+        if error is None:
+            question = answers[-1][1]
+            assert len({voter for voter, of in answers if of == question}) >= 2
+            assert question > rounds_before[number], "the question was older"
+
     for number, step in enumerate(steps):
-        before = len(asked)
         if step == "confirm":
-            rounds_before[number] = before
-
-            def tell(error, number=number):
-                assert number not in told, "told twice"
-                told[number] = error
-                if error is None:
-                    assert len(voters) >= 2
-                    assert asked[-1] > rounds_before[number], "the question was older"
-
-            confirmations.confirm(tell)
+            rounds_before[number] = len(asked)
+            confirmations.confirm(partial(tell, number))
         elif step == "fail":
             confirmations.fail(NotLeader("no more"))
             assert len(told) == len(rounds_before)
         elif asked:
-            voters.add(step)
-            confirmations.answered(step, asked[-1])
-        if len(asked) > before or step == "fail":
-            voters = set()
+            answers.append((step, asked[-1]))
+            confirmations.answered(*answers[-1])
     assert confirmations.under_way == (len(told) < len(rounds_before))
