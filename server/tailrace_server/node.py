@@ -46,7 +46,7 @@ from tailrace_server.partition import Partition
 from tailrace_server.replication.confirming import Confirmations
 from tailrace_server.replication.replicas import Replicas
 from tailrace_server.replication.role import Role
-from tailrace_server.replication.waiting import WaitingAnswers
+from tailrace_server.replication.waiting import Answer, Cancel, WaitingAnswers
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.status import status_of
 from tailrace_server.stream.filter import FilterCache
@@ -242,15 +242,15 @@ class Node:
         if not self.in_set:
             raise NotDurable("level quorum needs a set of nodes, and this node is in none: use level disk")
 
-    def confirm(self, callback: Callable[[TailraceError | None], None]) -> None:
+    def confirm(self, callback: Answer) -> Cancel | None:
         """Calls ``callback(None)`` once it is sure that nobody else led when this was called, or with NotLeader.
 
-        At once where no other node has a vote.
+        At once where no other node has a vote, and gives None then; else what ends the waiting.
         """
         if self.role is Role.LEADER:
-            self.confirmations.confirm(callback)
-        else:
-            callback(self.not_leader())
+            return self.confirmations.confirm(callback)
+        callback(self.not_leader())
+        return None
 
     def acknowledged(self, placement_id: bytes, partition: Partition, ack: ReplicaAck) -> None:
         """A replica has ``partition`` on its disk as far as ``ack`` says; an answer or a stream may wait for that."""

@@ -239,7 +239,7 @@ def on_barrier(connection: Connection, frame: Frame) -> None:
         connection.inquiries.ask(cookie)
     elif node.in_set:
         barrier = rounds.barrier(cookie, held=True)
-        node.confirm(partial(_confirmed, connection, barrier))
+        connection.until(node.confirm, partial(_confirmed, connection, barrier))
     else:
         rounds.barrier(cookie)
     connection.has_news()
