@@ -95,7 +95,7 @@ async def test_a_get_at_quorum_waits_for_what_the_leader_says(greeted, feed_id, 
 async def test_a_get_that_waits_hears_that_its_rows_are_rolled_back(greeted, feed_id, partition, running):
     await greeted.send(Get(feed_id, Level.DISK, [KEY], 1).encode(6))
     await nothing_yet(greeted)
-    running.node.history_changed(partition)
+    partition.on_history_changed()
     assert type(await greeted.error(6)) is NotLeader
 
 
@@ -157,7 +157,7 @@ async def test_a_stream_at_disk_shows_what_the_leader_has_on_its_disk(greeted, f
 async def test_streams_end_before_their_history_changes(greeted, feed_id, partition, running):
     await greeted.send(request(feed_id, 1, [partition.log[0]]).encode(9))
     assert (await greeted.receive()).opcode is Opcode.STREAM_OK
-    running.node.history_changed(partition)
+    partition.on_history_changed()
     assert StreamEnd.decode((await greeted.receive()).body).reason is EndReason.HISTORY_CHANGED
 
 
@@ -274,7 +274,7 @@ async def test_barriers_are_lost_with_a_stream_that_ends_while_the_leader_is_ask
     await barrier(greeted, b"1")
     await barrier(greeted, b"2")
     await nothing_yet(greeted)
-    running.node.history_changed(partition)
+    partition.on_history_changed()
     assert [(await greeted.receive()).opcode for _ in range(3)] == [Opcode.STREAM_END, *[Opcode.BARRIER_LOST] * 2]
     await streaming.answer(seqs_of(feed_id, 1))
     await nothing_yet(greeted)
