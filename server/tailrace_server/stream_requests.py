@@ -157,7 +157,9 @@ def _begin(
     connection.answer(answer.encode(id))
     if stream is None:
         return
-    if request.until_us is not None and request.until_us <= max(node.clock.wall_us(), partition.last_timestamp):
+    # What a follower has not been sent yet may have been written before that time, whatever its clock says.
+    wall_us = node.clock.wall_us() if node.role is Role.LEADER else 0
+    if request.until_us is not None and request.until_us <= max(wall_us, partition.last_timestamp):
         stream.time_passed()
     # The answer has to leave before anything of the stream.
     connection.send_answers()
