@@ -33,7 +33,6 @@ class Network(Protocol):
         """Listens at ``host``:``port``. Raises OSError where the address cannot be had."""
         ...
 
-
     async def connect(self, address: Address) -> Transport:
         """Connects to another node. Raises Unreachable; the time-out is the caller's cancel scope."""
         ...

@@ -45,7 +45,6 @@ class Following:
         self._file = file
         self._replica = replica
         self._takers: dict[bytes, Taker] = {}
-        self._ends: dict[bytes, trio.CancelScope] = {}
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
         self._stopped = False
@@ -82,19 +81,17 @@ class Following:
         feed_id, system = feed.info.feed_id, self._node.feeds.system
         on_snapshot = self._feeds_told if feed is system else None
         self._takers[feed_id] = Taker(self._node, feed, self.address, self._replica, on_snapshot=on_snapshot)
-        self._ends[feed_id] = scope = trio.CancelScope()
-        self._nursery.start_soon(self._take, feed, self._takers[feed_id], scope)
+        self._nursery.start_soon(self._take, feed, self._takers[feed_id])
 
-    async def _take(self, feed: Feed, taker: Taker, scope: trio.CancelScope) -> None:
-        with scope:
-            try:
-                await taker.run()
-            except (UnknownFeed, BadPosition) as error:
-                if feed is self._node.feeds.system:
-                    raise
-                # It was dropped, and perhaps made anew: ``_feeds`` tells it in a moment. What it does not tell is
-                # tried again when the leader is followed anew.
-                log.info("feed %s is not followed: %s", feed.info.name, error)
+    async def _take(self, feed: Feed, taker: Taker) -> None:
+        try:
+            await taker.run()
+        except (UnknownFeed, BadPosition) as error:
+            if feed is self._node.feeds.system:
+                raise
+            # It was dropped, and perhaps made anew: ``_feeds`` tells it in a moment. What it does not tell is tried
+            # again when the leader is followed anew.
+            log.info("feed %s is not followed: %s", feed.info.name, error)
 
     def _feeds_told(self) -> None:
         """A snapshot of ``_feeds`` is complete: what is followed becomes what is in it."""
@@ -103,7 +100,6 @@ class Following:
             taker = self._takers.pop(feed.info.feed_id, None)
             if taker is not None:
                 taker.stop()
-                self._ends.pop(feed.info.feed_id).cancel()
         if self._stopped:
             return
         self._knows_feeds = True

@@ -10,7 +10,7 @@ Promotions and handovers come from an operator, as requests. One procedure at a 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import trio
@@ -21,12 +21,13 @@ from tailrace.wire.replica_messages import Replica
 from tailrace_server.catalog import begin_branch
 from tailrace_server.host.randomness import fraction
 from tailrace_server.identity import join_cluster
-from tailrace_server.replication.feeds import durable, reconcile
+from tailrace_server.replication.feeds import durable
 from tailrace_server.replication.following import Following, VoteGained
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.peers import look_at, name_of
 from tailrace_server.replication.promotion import Outcome, Promotion
 from tailrace_server.replication.role import Role
+from tailrace_server.replication.taking import Taker
 from tailrace_server.replication.situation import Move, Own, Seen, Step, counts, decide, decide_replica
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ class Member:
         self.others = [a for a in config.members if a != own] if self.is_in_set else [_source(config.replica_of)]
         self.procedure = trio.Lock()
         self.following: Following | None = None
+        self.under_way: Following | Taker | None = None  # what takes, or took last, from another node
         self.promoting = False
-        self.on_promise: Callable[[], None] | None = None  # ends what a promotion has under way
         self.progress = "begins"  # for people: what it does or waits for
         self.seen: dict[str, Seen | None] = {str(address): None for address in self.others}
         self.asked: set[str] = set()
@@ -127,11 +128,11 @@ class Member:
                 else:
                     await self._look_as_follower()
 
-    def start(self, function: Callable[[], object]) -> None:
+    def start(self, function: Callable[[], Awaitable[None]]) -> None:
         """Runs an async function beside, which may outlive who asked for it."""
         if self._nursery is None:
             raise NotLeader("this node has only just started: ask again")
-        self._nursery.start_soon(function)  # type: ignore[arg-type]
+        self._nursery.start_soon(function)
 
     def wake(self) -> None:
         """Look again soon: something has changed."""
@@ -221,7 +222,7 @@ class Member:
         term = max(seen.term, now.term) if not self.is_in_set else seen.term
         self.file.store(now.followed(term, seen.founders, node.identity.placement_id))
         replica = Replica(node.identity.placement_id, seen.term, name_of(node), self.votes and self.is_in_set)
-        self.following = following = Following(node, self.file, parse_address(name), replica)
+        self.following = self.under_way = following = Following(node, self.file, parse_address(name), replica)
         self._failures = 0
         node.follow(seen.term, name)
         self.progress = f"follows {name}"
@@ -303,13 +304,16 @@ class Member:
         """Ends leading and following, at once; what was under way then changes nothing any more."""
         if self.node.role is Role.LEADER:
             self.asked = set()
-        if self.following is not None:
-            following, self.following = self.following, None
-            following.stop()
-        if self.on_promise is not None:
-            self.on_promise()
+        self.following = None
+        if self.under_way is not None:
+            self.under_way.stop()
         self.node.rest(self.file.now.term)
         self.wake()
+
+    async def nothing_under_way(self) -> None:
+        """Returns once what was stopped has ended: a segment or a rollback that was being installed is, by then."""
+        if self.under_way is not None:
+            await self.under_way.ended.wait()
 
     # By an operator
 
@@ -322,10 +326,6 @@ class Member:
                 return await Promotion(self, force=force).run()
             finally:
                 self.wake()
-
-    def reconcile(self) -> None:
-        """Makes the feeds equal to the list of feeds."""
-        reconcile(self.node)
 
 
 def _source(address: Address | None) -> Address:

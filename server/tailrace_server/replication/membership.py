@@ -53,9 +53,7 @@ class Membership(NamedTuple):
     def leading(self, term: int, *, forced: bool, founders: tuple[bytes, ...] | None = None) -> Membership:
         """It leads in ``term``. Who leads has what the set has by definition, and so a vote."""
         assert term >= self.term, "who promised more does not lead"
-        return Membership(
-            term, term, True, forced, True, True, self.founders if founders is None else founders
-        )
+        return Membership(term, term, True, forced, True, True, self.founders if founders is None else founders)
 
     def voting(self) -> Membership:
         """It has caught up with what the leader held when it came."""

@@ -58,13 +58,11 @@ async def keep_promise(member: Member, term: int) -> None:
     Raises OSError where the promise cannot be written: then nothing has changed.
     """
     member.file.store(member.file.now.promised(term))
-    following = member.following
     member.step_down()
-    if following is not None:
-        with trio.move_on_after(member.node.config.replication.step_timeout_s) as scope:
-            await following.ended.wait()
-        if scope.cancelled_caught:
-            raise Unreachable("what was under way with the leader before has not ended in time")
+    with trio.move_on_after(member.node.config.replication.step_timeout_s) as scope:
+        await member.nothing_under_way()
+    if scope.cancelled_caught:
+        raise Unreachable("what was under way with the leader before has not ended in time")
     await durable(member.node)
 
 

@@ -14,7 +14,7 @@ meanwhile ends it as well.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
@@ -164,9 +164,7 @@ class Promotion:
             if not field(answer, "promised", bool, what):
                 self._silent[name] = f"it has promised term {seq_field(answer, 'term', what)}"
                 return
-            votes = self._member.counts(
-                field(answer, "votes", bool, what), hex_field(answer, "placement_id", 16, what)
-            )
+            votes = self._member.counts(field(answer, "votes", bool, what), hex_field(answer, "placement_id", 16, what))
             self._promised[name] = Promised(votes, standings_from_json(answer.get("partitions"), what))
         except (TailraceError, OSError) as error:
             self._silent[name] = why_refused(error)
@@ -208,12 +206,8 @@ class Promotion:
             feed = self._node.feeds.of_id(feed_id)
             self._say(f"fetches {len(seqs)} partitions of feed {feed.info.name} from {address}")
             taker = Taker(self._node, feed, parse_address(address), self._replica(), state="follower", until=seqs)
-            with trio.CancelScope() as scope:
-                self._member.on_promise = _both(taker.stop, scope.cancel)
-                try:
-                    await taker.run()
-                finally:
-                    self._member.on_promise = None
+            self._member.under_way = taker
+            await taker.run()
             self._require_term()
             await durable(self._node)
 
@@ -236,12 +230,3 @@ class Promotion:
         self._say(f"leads in term {self._term}" + (", on the same branches" if kept_branch else ""))
         member.progress = ""
         return Outcome(self._term, self._steps, self._may_be_lost())
-
-
-def _both(*functions: Callable[[], None]) -> Callable[[], None]:
-    def call() -> None:
-        for function in functions:
-            function()
-
-    return call
-

@@ -116,9 +116,7 @@ def on_accepted_seqs(connection: Connection, frame: Frame) -> None:
     feed_ids = {hex_field({"feed_ids": text}, "feed_ids", 16, what) for text in ids}
     node.require_leader()
     found = {feed_id: seqs for feed_id, seqs in _seqs(node).items() if not feed_ids or feed_id in feed_ids}
-    answer = encode_json(
-        Opcode.RESULT, {"seqs": {feed_id.hex(): seqs for feed_id, seqs in found.items()}}, frame.id
-    )
+    answer = encode_json(Opcode.RESULT, {"seqs": {feed_id.hex(): seqs for feed_id, seqs in found.items()}}, frame.id)
     if node.member is not None and node.member.file.now.forced:
         connection.answer(answer)
         return

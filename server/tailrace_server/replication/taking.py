@@ -69,6 +69,8 @@ class Taker:
         self._until = until
         self._on_snapshot = on_snapshot
         self._stopped = False
+        self._scope = trio.CancelScope()
+        self.ended = trio.Event()
         self._stream: Stream | None = None
         self._logs: dict[int, FailoverLog] = {}
         self._durable_logs: dict[int, FailoverLog] = {}  # of our own partitions, as far as they are on the disk
@@ -82,29 +84,37 @@ class Taker:
         return [self.feed.partitions[number] for number in sorted(self._until)]
 
     def stop(self) -> None:
-        """Nothing more is taken, and nothing acknowledged."""
+        """Nothing more is taken, and nothing acknowledged; ``ended`` is set once nothing is under way any more."""
         self._stopped = True
         self._stream = None
+        self._scope.cancel()
         for partition in self._partitions:
             partition.on_durable = None
 
     async def run(self) -> None:
-        """Takes what comes, until ``until`` is reached or for ever.
+        """Takes what comes, until ``until`` is reached, or until ``stop``.
 
         Raises Unreachable and NotLeader where the other node is not, or not any more, what it has to be, BadBlock and
         ProtocolError for what does not fit, NoSpace, NotDurable, UnknownFeed where it has no such feed.
         """
         try:
-            async with self._open() as stream:
-                self._stream = stream
-                if self._until is None:
-                    for partition in self._partitions:
-                        partition.on_durable = partial(self._acknowledge, partition)
-                await self._take_all(stream)
+            with self._scope:
+                async with self._open() as stream:
+                    self._begun(stream)
+                    await self._take_all(stream)
         finally:
             self.stop()
             for filling in self._fillings.values():
                 filling.abandon()
+            self.ended.set()
+
+    def _begun(self, stream: Stream) -> None:
+        if self._stopped:
+            return
+        self._stream = stream
+        if self._until is None:
+            for partition in self._partitions:
+                partition.on_durable = partial(self._acknowledge, partition)
 
     def _open(self) -> Stream:
         node, config = self._node, self._node.config.replication
@@ -271,5 +281,3 @@ def _position(partition: Partition) -> tuple[int, Position]:
     """Where a replica stands: between snapshots, always. What it filled from 0 it may go on filling."""
     filling = partition.purge_seq if partition.purge_seq > partition.high_seq else None
     return partition.id, Position.at(partition.log, partition.high_seq, purge_seq=filling)
-
-
