@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from tailrace.address import Address
-from tailrace.errors import ProtocolError, TailraceError, Unreachable
+from tailrace.errors import ProtocolError, Unreachable
 from tailrace.link import SILENT_INTERVALS_MAX, Connect, connect_tcp
 from tailrace.transport import Transport
 from tailrace.wire.bodies import decode_json, encode_json

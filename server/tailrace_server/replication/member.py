@@ -27,8 +27,8 @@ from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.peers import look_at, name_of
 from tailrace_server.replication.promotion import Outcome, Promotion
 from tailrace_server.replication.role import Role
-from tailrace_server.replication.taking import Taker
 from tailrace_server.replication.situation import Move, Own, Seen, Step, counts, decide, decide_replica
+from tailrace_server.replication.taking import Taker
 
 if TYPE_CHECKING:
     from tailrace_server.node import Node

@@ -92,7 +92,7 @@ class Promotion:
         member = self._member
         await member.look()
         answers = {address: seen for address, seen in member.seen.items() if seen is not None}
-        self._silent = {address: "no answer" for address in member.seen.keys() - answers.keys()}
+        self._silent = dict.fromkeys(member.seen.keys() - answers.keys(), "no answer")
         self._require_voters(member.counts(seen.votes, seen.placement_id) for seen in answers.values())
         terms = [seen.term for seen in answers.values()] + [member.file.now.term, self._node.term]
         return max(terms + [p.log.term for p in self._node.feeds.partitions()]) + 1
