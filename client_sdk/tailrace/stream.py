@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from types import TracebackType
+from typing import cast
 
 import trio
 
@@ -12,7 +13,7 @@ from tailrace.backoff import backoff_seconds
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.session import ConsumerSession, Event, Wanted
 from tailrace.errors import Forbidden, StreamEnded, TailraceError, Unreachable
-from tailrace.events import Rollback
+from tailrace.events import ReplicaEvent, Rollback
 from tailrace.host import Host
 from tailrace.lifetime import Lifetime
 from tailrace.link import SILENT_INTERVALS_MAX, Silence
@@ -97,6 +98,9 @@ class Stream:
 
     async def __anext__(self) -> Event:
         """The next event; the one before it counts as handled. Raises what has ended the stream for good."""
+        return cast(Event, await self._next())  # what else there is only a replica is given
+
+    async def _next(self) -> Event | ReplicaEvent:
         while True:
             try:
                 event = self._session.next_event()

@@ -29,7 +29,7 @@ from tailrace.errors import (
     TailraceError,
     UnknownFeed,
 )
-from tailrace.events import Event, Mutations, Rollback, SnapshotEnd, SnapshotStart
+from tailrace.events import Event, Mutations, ReplicaEvent, Rollback, SnapshotEnd, SnapshotStart
 from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
 from tailrace.position import Position, Positions
@@ -37,6 +37,7 @@ from tailrace.ring import RING_ROWS, RINGS_BYTES_MAX, Ring, RingChange
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.frames import Frame, encode_frame
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.replica_messages import Replica
 from tailrace.wire.stream_messages import RollBack, SnapshotStartMessage, StreamEnd, StreamOk, StreamRequest, decode_seq
 
 FINAL: dict[EndReason, Callable[[str], TailraceError]] = {
@@ -58,7 +59,8 @@ class Wanted(NamedTuple):
     last seq of each partition. ``since_us`` (microseconds since 1970 UTC): the stream begins then, and ``since`` is
     "now"; ``until_us``: it ends then, and ``until`` is None. ``ring_rows``: entries kept for each partition; ``rings``:
     what was stored of them. ``by_index``: an index may go back by itself, and `PartitionStreams.settle` says how far it
-    has. ``filter``: what is left out of the mutations.
+    has. ``filter``: what is left out of the mutations. ``state``: what the node has to be, "leader" or "follower".
+    ``replica``: who asks, where that is a node (`tailrace.consuming.replica`).
     """
 
     feed: str
@@ -74,6 +76,8 @@ class Wanted(NamedTuple):
     filter: StreamFilter = EVERYTHING
     since_us: int | None = None
     until_us: int | None = None
+    state: str = "leader"
+    replica: Replica | None = None
 
 
 class PartitionStreams:
@@ -101,6 +105,7 @@ class PartitionStreams:
         self._jitter = jitter
         self._selects, self._keys_only = wanted.filter.selects, wanted.filter.keys_only
         self._is_timed = wanted.since_us is not None or wanted.until_us is not None
+        self._handlers = HANDLERS
         self._partitions: dict[int, ConsumedPartition] = {}
         self._by_stream: dict[int, ConsumedPartition] = {}
         self._waiting: dict[int, ConsumedPartition] = {}  # those to be asked for, by id
@@ -109,7 +114,7 @@ class PartitionStreams:
         self._closing: list[bytes] = []  # the frames that close streams
         self.dropped_bytes = 0
         self.failure: TailraceError | None = None
-        self.rollbacks = Rollbacks(wanted.on_rollback, wanted.by_index, wanted.filter, self)
+        self.rollbacks = Rollbacks(wanted, self)
 
     def begin(self, high_seqs: Mapping[int, int]) -> None:
         """The partitions are known. Raises UnknownFeed where one that is wanted is not there."""
@@ -206,7 +211,7 @@ class PartitionStreams:
         """The requests whose time has come, and the ends of streams."""
         out, self._closing = self._closing, []
         if self.rollbacks.to_ask:
-            out += self.rollbacks.requests(feed_id, self._wanted.visibility)
+            out += self.rollbacks.requests(feed_id)
         if self._waiting:
             now = self._clock()
             out += [self._request(p, feed_id) for p in list(self._waiting.values()) if now >= p.retry_at]
@@ -231,9 +236,11 @@ class PartitionStreams:
             position.purge_seq,
             partition.end_seq,
             self._wanted.visibility,
-            filter=self._wanted.filter,
-            since_us=since_us,
-            until_us=self._wanted.until_us,
+            self._wanted.state,
+            self._wanted.filter,
+            since_us,
+            self._wanted.until_us,
+            self._wanted.replica,
         )
         return request.encode(stream_id)
 
@@ -253,7 +260,7 @@ class PartitionStreams:
             if opcode is Opcode.BLOCK:
                 self.dropped_bytes += len(body)
             return None
-        handler = _HANDLERS.get(opcode)
+        handler = self._handlers.get(opcode)
         if handler is None:
             raise ProtocolError(f"{opcode.name} is not for a consumer")
         partition.step(opcode)
@@ -372,7 +379,8 @@ class PartitionStreams:
             self.try_again(partition, "the partition's history has changed")
             return None
         position = partition.snapshot_started(message)
-        event = _new(SnapshotStart, (partition.id, message.after_seq + 1, message.last_seq, position))
+        _, complete, _, after_seq, last_seq, purge_seq = message
+        event = _new(SnapshotStart, (partition.id, after_seq + 1, last_seq, position, complete, purge_seq))
         return event, partition.id, position, 0
 
     def _on_snapshot_end(self, partition: ConsumedPartition, body: memoryview) -> Queued:
@@ -423,7 +431,7 @@ class PartitionStreams:
 
     # Events that a rollback waits for
 
-    def handled(self, event: Event | bytes, partition: int) -> None:
+    def handled(self, event: Event | ReplicaEvent | bytes, partition: int) -> None:
         """The program has handled ``event``, for which a rollback may have waited."""
         if self.rollbacks.under_way and partition in self._partitions:
             self.rollbacks.handled(self._partitions[partition], event)
@@ -437,7 +445,9 @@ class PartitionStreams:
         return self._partitions[partition].ring
 
 
-_HANDLERS: dict[Opcode, Callable[[PartitionStreams, ConsumedPartition, memoryview], Queued | None]] = {
+Handler = Callable[[PartitionStreams, ConsumedPartition, memoryview], Queued | None]
+
+HANDLERS: dict[Opcode, Handler] = {
     Opcode.BLOCK: PartitionStreams._on_block,
     Opcode.STREAM_OK: PartitionStreams._on_stream_ok,
     Opcode.ROLLBACK: PartitionStreams._on_rollback,
