@@ -102,3 +102,8 @@ class Config:
                 raise ValueError("a set has two members or more; a node alone needs none to be named")
             if self.listen not in self.members:
                 raise ValueError(f"the members have to include this node's own address, {Address(*self.listen)}")
+
+    @property
+    def is_alone(self) -> bool:
+        """It leads, always: there is nobody to follow."""
+        return self.replica_of is None and not self.members

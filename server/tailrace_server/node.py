@@ -12,15 +12,23 @@ from typing import Any
 
 import trio
 
-from tailrace.errors import Overloaded
+from tailrace.errors import Forbidden, Overloaded, TailraceError
 from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.model import Level
 from tailrace.transport import Transport
 from tailrace.wire.messages import encode_error
 from tailrace_server.catalog import Catalog
 from tailrace_server.chain import Pins
 from tailrace_server.config import Config
 from tailrace_server.connection import Connection
-from tailrace_server.feed import Feed, info_of_request, info_to_json
+from tailrace_server.feed import (
+    SYSTEM_FEED_ID,
+    SYSTEM_FEED_NAME,
+    Feed,
+    creation_to_bytes,
+    info_of_request,
+    info_to_json,
+)
 from tailrace_server.host.host import Host
 from tailrace_server.host.network import Listener
 from tailrace_server.identity import Identity
@@ -115,6 +123,9 @@ class Node:
         self.now = self.started_at = host.clock.monotonic()
         self.listening: tuple[str, int] | None = None
         self.unclean_start: str | None = None
+        self._are_feeds_whole = True
+        for level in (Level.DISK, Level.QUORUM):
+            catalog.system.partitions[0].watch(level, self._feeds_settled)
 
     # Feeds
 
@@ -124,18 +135,58 @@ class Node:
         feed = self.feeds.existing(info, exist_ok=bool(value.get("exist_ok", True)))
         if feed is not None:
             return feed
-        return self.feeds.create(info, self.journal, self.host.randomness.token(16), self.config.limits.feeds_max)
+        self.feeds.check_room(self.config.limits.feeds_max)
+        branch = self.host.randomness.token(16)
+        self._list_feed(info.feed_id, creation_to_bytes(info, branch))
+        try:
+            return self.feeds.create(info, self.journal, branch, self.config.limits.feeds_max)
+        except TailraceError:
+            # Nothing of it is left: a client that asks again finds what a next start would make otherwise.
+            with contextlib.suppress(TailraceError):
+                self._list_feed(info.feed_id, None)
+            raise
 
     def drop_feed(self, feed_id: bytes) -> None:
         """Drops a feed and ends its streams; nothing where it is gone already, as when the request comes again."""
+        if feed_id == SYSTEM_FEED_ID:
+            raise Forbidden(f"{SYSTEM_FEED_NAME} lists the feeds: it cannot be dropped")
         if feed_id not in self.feeds:
             return
-        feed = self.feeds.drop(feed_id, self.journal)
+        self._list_feed(feed_id, None)
+        self._feed_dropped(self.feeds.drop(feed_id, self.journal))
+
+    def reconcile_feeds(self, *, whole: bool = True) -> tuple[list[Feed], list[Feed]]:
+        """Makes the feeds equal to what ``_feeds`` says, as `Catalog.reconcile`, and ends the streams of dropped ones.
+
+        For a follower, after each complete snapshot of ``_feeds``, and for whoever begins to lead. Drops that wait for
+        a majority, or for the leader's disk, are done by themselves.
+        """
+        dropped, created = self.feeds.reconcile(self.journal, self.config.limits.feeds_max, whole=whole)
+        self._are_feeds_whole = whole
+        for feed in dropped:
+            self._feed_dropped(feed)
+        return dropped, created
+
+    def _list_feed(self, feed_id: bytes, creation: bytes | None) -> None:
+        """Writes a row of ``_feeds``."""
+        [partition] = self.feeds.system.partitions
+        self.feeds.write_rows(
+            {feed_id: creation}, self.journal, now_us=self.clock.wall_us(), now=self.clock.monotonic()
+        )
+        self.committer.note(partition)
+        self.flusher.note(partition)
+
+    def _feed_dropped(self, feed: Feed) -> None:
         for partition in feed.partitions:
             self.flusher.forget(partition)
             self.compactor.forget(partition)
         for connection in self.connections:
             connection.feed_dropped(feed)
+
+    def _feeds_settled(self) -> None:
+        """What ``_feeds`` says can be lost a little less."""
+        if self.feeds.awaits_drops:
+            self.reconcile_feeds(whole=self._are_feeds_whole)
 
     def found_damage(self, error: SegmentDamaged) -> None:
         """A segment could not be read: status says so until the node is restarted."""

@@ -212,6 +212,8 @@ class PartitionStream:
         if not self._blocks or self._parts:
             return 0
         flushed_seq = self.partition.flushed_seq
+        if self.partition.visible_seq(self.level) < flushed_seq:  # the segment would show more than its level has
+            return 0
         return sum(block.nbytes for block in self._blocks if block.header.last_seq <= flushed_seq)
 
     @property
