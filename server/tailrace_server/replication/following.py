@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from tailrace.address import Address
-from tailrace.errors import BadPosition, Retryable, TailraceError, UnknownFeed
+from tailrace.errors import Retryable, TailraceError, UnknownFeed
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.feed import Feed
@@ -86,7 +86,7 @@ class Following:
     async def _take(self, feed: Feed, taker: Taker) -> None:
         try:
             await taker.run()
-        except (UnknownFeed, BadPosition) as error:
+        except UnknownFeed as error:
             if feed is self._node.feeds.system:
                 raise
             # It was dropped, and perhaps made anew: ``_feeds`` tells it in a moment. What it does not tell is tried

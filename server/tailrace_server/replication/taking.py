@@ -19,19 +19,16 @@ from typing import TYPE_CHECKING
 import trio
 
 from tailrace.address import Address
-from tailrace.consuming.session import Wanted
 from tailrace.errors import ProtocolError, TailraceError
 from tailrace.events import Agreed, LeaderCheck, Mutations, Rollback, SnapshotEnd, SnapshotStart
 from tailrace.failover import FailoverLog
-from tailrace.model import Level
 from tailrace.position import Position, Positions
-from tailrace.stream import Stream
-from tailrace.wire.messages import Hello
+from tailrace.replica import ReplicaStream, replica_stream
 from tailrace.wire.replica_messages import LeaderSeqs, Producers, Replica
 from tailrace_server.blocks import cut_above
 from tailrace_server.feed import Feed
 from tailrace_server.partition import Partition
-from tailrace_server.replication.peers import host_of, name_of
+from tailrace_server.replication.peers import host_of
 
 if TYPE_CHECKING:
     from tailrace_server.node import Node
@@ -71,7 +68,7 @@ class Taker:
         self._stopped = False
         self._scope = trio.CancelScope()
         self.ended = trio.Event()
-        self._stream: Stream | None = None
+        self._stream: ReplicaStream | None = None
         self._logs: dict[int, FailoverLog] = {}
         self._durable_logs: dict[int, FailoverLog] = {}  # of our own partitions, as far as they are on the disk
         self._fillings: dict[int, Filling] = {}
@@ -108,7 +105,7 @@ class Taker:
                 filling.abandon()
             self.ended.set()
 
-    def _begun(self, stream: Stream) -> None:
+    def _begun(self, stream: ReplicaStream) -> None:
         if self._stopped:
             return
         self._stream = stream
@@ -116,30 +113,23 @@ class Taker:
             for partition in self._partitions:
                 partition.on_durable = partial(self._acknowledge, partition)
 
-    def _open(self) -> Stream:
-        node, config = self._node, self._node.config.replication
+    def _open(self) -> ReplicaStream:
+        node = self._node
         positions = Positions(node.identity.cluster_id, self.feed.info.feed_id, dict(map(_position, self._partitions)))
-        wanted = Wanted(
+        return replica_stream(
+            self._address,
             self.feed.info.name,
-            since=positions,
-            until=self._until,
-            partitions=frozenset(positions),
-            visibility=Level.MEMORY,
-            stored=(positions,),
-            by_index=True,
-            state=self._state,
-            replica=self._replica,
-        )
-        return Stream(
-            (self._address,),
-            Hello(name=f"replica {name_of(node)}", window_bytes=WINDOW_BYTES),
-            wanted,
+            positions,
+            self._replica,
             host=host_of(node),
-            connect_timeout_s=config.ask_timeout_s,
-            retry_for_s=config.step_timeout_s,
+            state=self._state,
+            partitions=frozenset(positions),
+            until=self._until,
+            window_bytes=WINDOW_BYTES,
+            timeout_s=node.config.replication.step_timeout_s,
         )
 
-    async def _take_all(self, stream: Stream) -> None:
+    async def _take_all(self, stream: ReplicaStream) -> None:
         node = self._node
         async for event in stream:
             if self._stopped:
@@ -254,7 +244,7 @@ class Taker:
         if self._on_snapshot is not None:
             self._on_snapshot()
 
-    async def _roll_back(self, stream: Stream, event: Rollback) -> None:
+    async def _roll_back(self, stream: ReplicaStream, event: Rollback) -> None:
         node, partition = self._node, self.feed.partitions[event.partition]
         filling = self._fillings.pop(partition.id, None)
         if filling is not None:
