@@ -1,1 +1,1 @@
-"""Nodes that hold the same feeds: who leads, how the others follow, and how another one comes to lead."""
+"""Nodes that hold the same feeds: who leads, how the others follow, what waits for a majority, how another one leads."""

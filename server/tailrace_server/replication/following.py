@@ -18,7 +18,6 @@ from tailrace.errors import Retryable, TailraceError, UnknownFeed
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.feed import Feed
-from tailrace_server.replication.feeds import reconcile
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.peers import ask, seqs_from_json
 from tailrace_server.replication.taking import Taker
@@ -95,7 +94,7 @@ class Following:
 
     def _feeds_told(self) -> None:
         """A snapshot of ``_feeds`` is complete: what is followed becomes what is in it."""
-        dropped, _ = reconcile(self._node)
+        dropped, _ = self._node.reconcile_feeds()
         for feed in dropped:
             taker = self._takers.pop(feed.info.feed_id, None)
             if taker is not None:

@@ -24,7 +24,7 @@ from tailrace.address import Address
 from tailrace.errors import NotLeader, TailraceError, Unreachable
 from tailrace.wire.bodies import seq_field
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.replication.feeds import durable
+from tailrace_server.replication.durable import durable
 from tailrace_server.replication.peers import ask, look_at, seqs_from_json
 from tailrace_server.replication.promotion import Outcome, Promotion
 from tailrace_server.replication.role import Role

@@ -17,14 +17,15 @@ import trio
 
 from tailrace.address import Address, parse_address
 from tailrace.errors import NotLeader, TailraceError
+from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.catalog import begin_branch
 from tailrace_server.host.randomness import fraction
 from tailrace_server.identity import join_cluster
-from tailrace_server.replication.feeds import durable
+from tailrace_server.replication.durable import durable
 from tailrace_server.replication.following import Following, VoteGained
 from tailrace_server.replication.membership import MembershipFile
-from tailrace_server.replication.peers import look_at, name_of
+from tailrace_server.replication.peers import ask, look_at, name_of, seqs_from_json
 from tailrace_server.replication.promotion import Outcome, Promotion
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.situation import Move, Own, Seen, Step, counts, decide, decide_replica
@@ -57,7 +58,6 @@ class Member:
         self.following: Following | None = None
         self.under_way: Following | Taker | None = None  # what takes, or took last, from another node
         self.promoting = False
-        self.progress = "begins"  # for people: what it does or waits for
         self.seen: dict[str, Seen | None] = {str(address): None for address in self.others}
         self.asked: set[str] = set()
         self._failures = 0
@@ -72,6 +72,15 @@ class Member:
     def votes(self) -> bool:
         """Whether this node's promises and acknowledgements count."""
         return self.file.now.votes
+
+    @property
+    def progress(self) -> str:
+        """For people: what it does, or waits for."""
+        return self.node.promotion
+
+    @progress.setter
+    def progress(self, text: str) -> None:
+        self.node.promotion = text
 
     @property
     def source(self) -> str:
@@ -115,6 +124,9 @@ class Member:
         now = self.file.now
         floor = max([now.term, *(partition.log.term for partition in self.node.feeds.partitions())])
         self.file.store(now.promised(floor))
+        self.progress = "begins"
+        self.node.on_higher_term = lambda term: self.wake()
+        self.node.accepted_seqs = self.accepted_seqs
         self.node.rest(floor)
 
     async def run(self) -> None:
@@ -173,6 +185,19 @@ class Member:
             log.debug("%s does not answer: %s", name, error)
             self.seen[name] = None
         asked.add(name)
+
+    async def accepted_seqs(self, feed_ids: list[bytes]) -> dict[bytes, list[int]]:
+        """How far the leader that this node follows has come in these feeds; it has made sure that it still leads.
+
+        Raises NotLeader where none is followed, and what it answers.
+        """
+        following, config = self.following, self.node.config.replication
+        if following is None:
+            raise self.node.not_leader()
+        value = {"feed_ids": [feed_id.hex() for feed_id in feed_ids]}
+        timeout_s = 2 * config.ask_timeout_s  # it asks a majority first
+        answer = await ask(self.node, following.address, Opcode.ACCEPTED_SEQS, value, timeout_s)
+        return seqs_from_json(answer.get("seqs"), "the answer to ACCEPTED_SEQS")
 
     # Without the leadership
 

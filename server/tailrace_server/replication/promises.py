@@ -14,7 +14,7 @@ import trio
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.wire.bodies import field, seq_field
 from tailrace_server.replication.choosing import Place, Standing, Standings, standings_to_json
-from tailrace_server.replication.feeds import durable
+from tailrace_server.replication.durable import durable
 
 if TYPE_CHECKING:
     from tailrace_server.node import Node

@@ -26,7 +26,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.catalog import begin_branch
 from tailrace_server.replication.choosing import Best, Place, Standings, choose, standings_from_json
-from tailrace_server.replication.feeds import durable, reconcile
+from tailrace_server.replication.durable import durable
 from tailrace_server.replication.peers import ask, name_of
 from tailrace_server.replication.promises import keep_promise, standings_of, why_refused
 from tailrace_server.replication.situation import majority_of
@@ -183,7 +183,7 @@ class Promotion:
         before = standings_of(node)
         others = {name: promised.standings for name, promised in self._promised.items()}
         await self._fetch(choose(before, others, [Place(system_id, 0)]))
-        reconcile(node)
+        node.reconcile_feeds()
         places = [Place(p.feed_id, p.id) for p in node.feeds.partitions()]
         await self._fetch(choose(standings_of(node), others, [place for place in places if place.feed_id != system_id]))
         await durable(node)

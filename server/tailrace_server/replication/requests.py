@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.address import parse_address
 from tailrace.errors import Overloaded, ProtocolError, TailraceError, Unreachable
-from tailrace.wire.bodies import decode_json, encode_json, field, hex_field, seq_field
+from tailrace.wire.bodies import decode_json, encode_json, field, seq_field
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.replication.handover import hand_over, high_seqs_of, take_over
@@ -106,30 +106,6 @@ def on_take_over(connection: Connection, frame: Frame) -> None:
     _answer_later(connection, frame, member, take)
 
 
-def on_accepted_seqs(connection: Connection, frame: Frame) -> None:
-    """How far the leader has accepted writes, once a majority has confirmed that it still leads.
-
-    One that leads by force may have no majority of voters until others have caught up with it: it answers without.
-    """
-    node, what = connection.node, "ACCEPTED_SEQS"
-    ids = field(decode_json(frame.body, what), "feed_ids", list, what)
-    feed_ids = {hex_field({"feed_ids": text}, "feed_ids", 16, what) for text in ids}
-    node.require_leader()
-    found = {feed_id: seqs for feed_id, seqs in _seqs(node).items() if not feed_ids or feed_id in feed_ids}
-    answer = encode_json(Opcode.RESULT, {"seqs": {feed_id.hex(): seqs for feed_id, seqs in found.items()}}, frame.id)
-    if node.member is not None and node.member.file.now.forced:
-        connection.answer(answer)
-        return
-
-    def confirmed(error: TailraceError | None) -> None:
-        if error is None:
-            connection.answer(answer)
-        else:
-            connection.answer_error(error, frame.id)
-
-    node.confirm(confirmed)
-
-
 def _answer_later(
     connection: Connection, frame: Frame, member: Member, work: Callable[[], Awaitable[dict[str, Any]]]
 ) -> None:
@@ -160,5 +136,4 @@ HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
     Opcode.PROMOTE: on_promote,
     Opcode.HANDOVER: on_handover,
     Opcode.TAKE_OVER: on_take_over,
-    Opcode.ACCEPTED_SEQS: on_accepted_seqs,
 }

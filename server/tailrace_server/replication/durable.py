@@ -1,4 +1,4 @@
-"""The feeds of a node that follows or is about to lead: made equal to what ``_feeds`` says."""
+"""Waits until what a node has written is on its disk."""
 
 from __future__ import annotations
 
@@ -9,20 +9,7 @@ import trio
 from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
-    from tailrace_server.feed import Feed
     from tailrace_server.node import Node
-
-
-def reconcile(node: Node) -> tuple[list[Feed], list[Feed]]:
-    """Drops and creates what ``_feeds`` says; gives what was dropped and what was created."""
-    dropped, created = node.feeds.reconcile(node.journal, node.config.limits.feeds_max)
-    for feed in dropped:
-        node.feed_is_gone(feed)
-    for feed in created:
-        for partition in feed.partitions:
-            node.adopt(partition)
-    node.flush()
-    return dropped, created
 
 
 async def durable(node: Node) -> None:
