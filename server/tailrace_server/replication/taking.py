@@ -55,7 +55,7 @@ class Taker:
         on_snapshot: Callable[[], None] | None = None,
     ) -> None:
         """``state``: what the other node has to be. ``until``: only these partitions, up to these seqs; then nothing
-        is acknowledged. ``on_snapshot`` is called at the end of each snapshot.
+        is acknowledged. ``on_snapshot`` is called where all is held that the other one had: at the end of each snapshot.
         """
         self.feed = feed
         self.acknowledged: dict[int, int] = {}  # by partition, on the other one's newest branch
@@ -144,8 +144,7 @@ class Taker:
                 case SnapshotEnd():
                     await self._snapshot_ended(self.feed.partitions[event.partition])
                 case Agreed():
-                    self._logs[event.partition] = event.log
-                    self._follow_log(self.feed.partitions[event.partition])
+                    self._agreed(event, self.feed.partitions[event.partition])
                 case Producers():
                     self._producers[event.partition] = event
                 case LeaderCheck():
@@ -155,6 +154,12 @@ class Taker:
                     await self._roll_back(stream, event)
             if not stream.has_event():
                 node.turn_ended(self)
+
+    def _agreed(self, event: Agreed, partition: Partition) -> None:
+        self._logs[event.partition] = event.log
+        self._follow_log(partition)
+        if event.high_seq == partition.high_seq and self._on_snapshot is not None:
+            self._on_snapshot()  # there is nothing to come
 
     # Blocks
 
