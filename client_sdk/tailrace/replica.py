@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+import trio
+
 from tailrace.address import Address
 from tailrace.consuming.session import Wanted
 from tailrace.errors import StreamEnded, TailraceError, Unreachable
 from tailrace.events import Event, ReplicaEvent
 from tailrace.failover import FailoverLog
+from tailrace.finding import Finder
 from tailrace.host import Host
 from tailrace.model import EndReason, Level
 from tailrace.position import Positions
@@ -100,7 +103,7 @@ def replica_stream(
         replica=replica,
     )
     return ReplicaStream(
-        (address,),
+        Finder((address,), state, trio.current_time),
         Hello(name=f"replica {replica.address or replica.placement_id.hex()}", window_bytes=window_bytes),
         wanted,
         host=Host() if host is None else host,

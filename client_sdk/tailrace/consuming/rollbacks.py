@@ -47,6 +47,8 @@ class Streams(Protocol):
 
     @property
     def now(self) -> float: ...
+    @property
+    def node_state(self) -> str: ...
     def new_id(self, partition: ConsumedPartition) -> int: ...
     def close(self, partition: ConsumedPartition) -> None: ...
     def stopped(self, partition: ConsumedPartition) -> None: ...
@@ -176,7 +178,7 @@ class Rollbacks:
     def requests(self, feed_id: bytes) -> list[bytes]:
         """The look-ups, and the questions how far the node shows, whose turn it is."""
         out = []
-        level, node_state, wanted_rows = self._wanted.visibility, self._wanted.state, self._wanted.filter
+        level, node_state, wanted_rows = self._wanted.visibility, self._streams.node_state, self._wanted.filter
         while self._to_ask and len(self._asking.keys() - self._to_ask.keys()) < REFETCHES_MAX:
             id, partition = self._to_ask.popitem(last=False)
             refetch = partition.refetch

@@ -21,13 +21,13 @@ from tailrace.consuming.rollbacks import Queued
 from tailrace.consuming.streams import FINAL, PartitionStreams, Wanted
 from tailrace.errors import (
     BadPosition,
-    NotLeader,
     ProtocolError,
     Retryable,
     StreamEnded,
     TailraceError,
     TooLarge,
     UnknownFeed,
+    Unreachable,
 )
 from tailrace.events import Event, LeaderCheck, ReplicaEvent, Rollback, RoundComplete
 from tailrace.failover import SEQ_MAX, FailoverLog
@@ -54,8 +54,13 @@ class ConsumerSession:
         wanted: Wanted,
         clock: Callable[[], float],
         jitter: Callable[[], float] = random.random,
+        check: Callable[[HelloOk], None] = lambda _: None,
+        *,
+        has_others: bool = False,
     ) -> None:
+        """``check`` raises where the node that has said hello is not the one to ask; ``has_others``: there are more."""
         self._hello = hello
+        self._check = check
         self._wanted = wanted
         self._decoder = FrameDecoder()
         self._out: list[bytes] = []
@@ -78,6 +83,7 @@ class ConsumerSession:
         # given it because it had no such stream any more.
         kind = PartitionStreams if wanted.replica is None else ReplicaStreams
         self._streams = kind(wanted, clock, self._handled, self._sent_barriers.clear, self._queue.extend, jitter)
+        self._streams.has_others = has_others
 
     # The link
 
@@ -133,6 +139,11 @@ class ConsumerSession:
         return self._streams.failure
 
     # What the shell wants to know
+
+    @property
+    def greeted(self) -> bool:
+        """The node at the other end has said hello, and is the one to ask."""
+        return self._greeted
 
     @property
     def answered(self) -> bool:
@@ -307,12 +318,14 @@ class ConsumerSession:
         if peer.version != PROTOCOL_VERSION:
             message = f"the node speaks version {peer.version} of the protocol, not {PROTOCOL_VERSION}"
             self._streams.fail(ProtocolError(message))
+        self._check(peer)
         if self.peer is not None and self.peer.cluster_id != peer.cluster_id:
             message = f"this node is of cluster {peer.cluster_id}, the stream is of {self.peer.cluster_id}"
+            if self._streams.has_others:  # one of them may be new, and of no cluster yet
+                raise Unreachable(message)
             self._streams.fail(BadPosition(message))
         self.peer = peer
-        if self._wanted.replica is not None and self._wanted.state == "leader" and peer.role != "leader":
-            raise NotLeader(f"node {peer.node_id} does not lead", leader=peer.leader or None)
+        self._streams.greeted(peer.role)
         self._greeted = True
         # A part of the window, which the node may have made smaller.
         self._credit_bytes = max(min(self._hello.window_bytes, peer.window_bytes) // 4, 1)

@@ -24,6 +24,7 @@ from tailrace.consuming.rollbacks import Queued, Rollbacks
 from tailrace.errors import (
     DataGone,
     Forbidden,
+    NotLeader,
     ProtocolError,
     Retryable,
     TailraceError,
@@ -46,6 +47,9 @@ FINAL: dict[EndReason, Callable[[str], TailraceError]] = {
     EndReason.FEED_DROPPED: UnknownFeed,
 }
 
+# A node that is behind may be about to catch up: another one is asked after so many tries.
+_BEHIND_TRIES = 3
+
 # Asked of all partitions for each barrier, so without a step of Python for each.
 _OPEN = frozenset((State.OPEN, State.IN_SNAPSHOT, State.ENDED))
 _state = attrgetter("state")
@@ -59,7 +63,7 @@ class Wanted(NamedTuple):
     last seq of each partition. ``since_us`` (microseconds since 1970 UTC): the stream begins then, and ``since`` is
     "now"; ``until_us``: it ends then, and ``until`` is None. ``ring_rows``: entries kept for each partition; ``rings``:
     what was stored of them. ``by_index``: an index may go back by itself, and `PartitionStreams.settle` says how far it
-    has. ``filter``: what is left out of the mutations. ``state``: what the node has to be, "leader" or "follower".
+    has. ``filter``: what is left out of the mutations. ``state``: as of `tailrace.connect`.
     ``replica``: who asks, where that is a node (`tailrace.consuming.replica`).
     """
 
@@ -113,6 +117,8 @@ class PartitionStreams:
         self._ended = 0  # how many have reached their end
         self._closing: list[bytes] = []  # the frames that close streams
         self.dropped_bytes = 0
+        self.has_others = False  # there are other nodes to ask
+        self.node_state = wanted.state  # what a request asks the node to be
         self.failure: TailraceError | None = None
         self.rollbacks = Rollbacks(wanted, self)
 
@@ -152,6 +158,11 @@ class PartitionStreams:
     def connection_made(self) -> None:
         """A new connection: its streams have ids of its own."""
         self._ids = itertools.count(1)
+
+    def greeted(self, role: str) -> None:
+        """The node has said what it is."""
+        if self._wanted.state == "any":
+            self.node_state = role
 
     def connection_lost(self, reason: str) -> None:
         """The connection is gone: all streams are to be asked for again."""
@@ -236,7 +247,7 @@ class PartitionStreams:
             position.purge_seq,
             partition.end_seq,
             self._wanted.visibility,
-            self._wanted.state,
+            self.node_state,
             self._wanted.filter,
             since_us,
             self._wanted.until_us,
@@ -272,7 +283,8 @@ class PartitionStreams:
         One without a kind of its own may be: a segment that cannot be read, or what a newer node has to say.
         """
         partition = self._by_stream.get(stream_id)
-        if partition is None or not (isinstance(error, Retryable) or type(error) is TailraceError):
+        mended = isinstance(error, Retryable) or type(error) is TailraceError
+        if partition is None or not mended or isinstance(error, NotLeader):  # which another node is asked for
             return False
         partition.step(Opcode.ERROR)
         self.try_again(partition, str(error))
@@ -411,6 +423,13 @@ class PartitionStreams:
             self.fail(FINAL[end.reason](end.message))
         else:
             self.try_again(partition, f"{end.reason.value}: {end.message}")
+            self._move_on(partition, end)
+
+    def _move_on(self, partition: ConsumedPartition, end: StreamEnd) -> None:
+        """Raises NotLeader, which ends the connection, where another node should be asked."""
+        behind = end.reason is EndReason.BEHIND and self.has_others and partition.tries >= _BEHIND_TRIES
+        if behind or end.reason is EndReason.WRONG_STATE:
+            raise NotLeader(f"partition {partition.id}: {end.message}")
 
     def try_again(self, partition: ConsumedPartition, reason: str) -> None:
         """The stream is asked for again after a while."""

@@ -3,10 +3,12 @@
 import pytest
 from tests.tailrace.consuming.test_session import CLUSTER, FEED, LOG_U, LOG_V, Conversation, U, V, stored, talk
 
+from tailrace.address import Address
 from tailrace.consuming.session import Wanted
-from tailrace.errors import DataGone, NotLeader, Overloaded, ProtocolError, StreamEnded, UnknownFeed
+from tailrace.errors import DataGone, NotLeader, Overloaded, ProtocolError, StreamEnded, UnknownFeed, Unreachable
 from tailrace.events import Agreed, LeaderCheck, Mutations, Rollback, SnapshotEnd, SnapshotStart
 from tailrace.failover import FailoverLog
+from tailrace.finding import Finder
 from tailrace.model import EndReason, Level
 from tailrace.position import Position
 from tailrace.wire.frames import encode_frame
@@ -26,7 +28,10 @@ REPLICA = Replica(b"p" * 16, 3, "node-b:4700", True)
 
 
 def conversation(positions=None, **wanted):
-    return Conversation(Wanted("orders", stored(positions or {}), visibility=Level.MEMORY, replica=REPLICA, **wanted))
+    asked = Wanted("orders", stored(positions or {}), visibility=Level.MEMORY, replica=REPLICA, **wanted)
+    made = Conversation(asked)
+    made.session._check = Finder((Address("node-a", 1),), asked.state, lambda: 0.0).check
+    return made
 
 
 def begun(positions=None, *, high_seqs=(9,), log=LOG_U, **wanted):
@@ -40,7 +45,7 @@ def begun(positions=None, *, high_seqs=(9,), log=LOG_U, **wanted):
 
 def test_requests_name_the_replica_and_the_state():
     made = conversation({0: Position.at(LOG_U, 5)}, state="follower", until={0: 7})
-    made.greet(high_seqs=(9,))
+    made.greet(high_seqs=(9,), role="follower")
     request = StreamRequest(FEED, 0, LOG_U, 5, 5, 5, None, 7, Level.MEMORY, "follower", replica=REPLICA)
     assert made.requests[0][1] == request
 
@@ -258,6 +263,8 @@ def test_a_node_that_follows_is_not_asked():
         greeted(conversation(), role="follower", leader="node-c:4700")
     assert caught.value.leader == "node-c:4700"
     greeted(conversation(state="follower"), role="follower")
+    with pytest.raises(Unreachable):
+        greeted(conversation(state="follower"), role="leader")
 
 
 def test_another_feed_under_the_name():
