@@ -119,6 +119,8 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
         store = ManifestStore(host.disk, config.data)
         now = host.clock.monotonic()
         catalog.restore(host.disk, store, now)
+        if recovered.rolled_back:
+            catalog.gather(recovered.records)
         for record in recovered.records:
             catalog.recover(record, journal, now)
         store.finish_drops(catalog.known_ids())

@@ -24,7 +24,6 @@ from tailrace.address import Address
 from tailrace.errors import NotLeader, TailraceError, Unreachable
 from tailrace.wire.bodies import seq_field
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.replication.durable import durable
 from tailrace_server.replication.peers import ask, look_at, seqs_from_json
 from tailrace_server.replication.promotion import Outcome, Promotion
 from tailrace_server.replication.role import Role
@@ -56,7 +55,7 @@ async def hand_over(member: Member, to: Address) -> int:
         node.pause_writes()
         try:
             with trio.move_on_after(config.step_timeout_s) as scope:
-                await durable(node)
+                await node.all_durable()
                 await _has_everything(member, to)
             if scope.cancelled_caught:
                 raise Unreachable(f"{to} has not caught up within {config.step_timeout_s:g} s")
@@ -98,7 +97,7 @@ async def take_over(member: Member, term: int) -> Outcome:
         following = member.following
         if following is None or member.file.now.leader_term != term:
             raise NotLeader(f"this node does not follow the leader of term {term}")
-        await durable(member.node)
+        await member.node.all_durable()
         try:
             return await Promotion(member, leader=str(following.address)).run()
         finally:

@@ -22,7 +22,6 @@ from tailrace.wire.replica_messages import Replica
 from tailrace_server.catalog import begin_branch
 from tailrace_server.host.randomness import fraction
 from tailrace_server.identity import join_cluster
-from tailrace_server.replication.durable import durable
 from tailrace_server.replication.following import Following, VoteGained
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.peers import ask, look_at, name_of, seqs_from_json
@@ -273,7 +272,7 @@ class Member:
         term = max(file.now.term + 1, FOUNDING_TERM)
         file.store(file.now.leading(term, forced=False, founders=founders))
         begin_branch(node.feeds.system.partitions[0], node.host.randomness.token(16), node.journal, term)
-        await durable(node)
+        await node.all_durable()
         if file.now.term == term:
             node.lead(term)
             self.progress = ""

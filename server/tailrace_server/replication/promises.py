@@ -14,7 +14,6 @@ import trio
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.wire.bodies import field, seq_field
 from tailrace_server.replication.choosing import Place, Standing, Standings, standings_to_json
-from tailrace_server.replication.durable import durable
 
 if TYPE_CHECKING:
     from tailrace_server.node import Node
@@ -63,7 +62,7 @@ async def keep_promise(member: Member, term: int) -> None:
         await member.nothing_under_way()
     if scope.cancelled_caught:
         raise Unreachable("what was under way with the leader before has not ended in time")
-    await durable(member.node)
+    await member.node.all_durable()
 
 
 def standings_of(node: Node) -> Standings:

@@ -26,7 +26,6 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.catalog import begin_branch
 from tailrace_server.replication.choosing import Best, Place, Standings, choose, standings_from_json
-from tailrace_server.replication.durable import durable
 from tailrace_server.replication.peers import ask, name_of
 from tailrace_server.replication.promises import keep_promise, standings_of, why_refused
 from tailrace_server.replication.situation import majority_of
@@ -186,7 +185,7 @@ class Promotion:
         node.reconcile_feeds()
         places = [Place(p.feed_id, p.id) for p in node.feeds.partitions()]
         await self._fetch(choose(standings_of(node), others, [place for place in places if place.feed_id != system_id]))
-        await durable(node)
+        await node.all_durable()
         self._require_term()
         own = standings_of(node)
         for place, best in choose(own, others, own).items():
@@ -209,7 +208,7 @@ class Promotion:
             self._member.under_way = taker
             await taker.run()
             self._require_term()
-            await durable(self._node)
+            await self._node.all_durable()
 
     def _replica(self) -> Replica:
         identity = self._node.identity
@@ -222,7 +221,7 @@ class Promotion:
         if not kept_branch:
             for partition in node.feeds.partitions():
                 begin_branch(partition, node.host.randomness.token(16), node.journal, self._term)
-            await durable(node)
+            await node.all_durable()
         self._require_term()
         forced = not self._has_majority()
         member.file.store(member.file.now.leading(self._term, forced=forced))
