@@ -48,6 +48,7 @@ class Following:
         self._nursery: trio.Nursery | None = None
         self._stopped = False
         self._knows_feeds = False
+        self._more = trio.Event()  # set when more is held, or the feeds have changed
         self.ended = trio.Event()
 
     def stop(self) -> None:
@@ -79,7 +80,10 @@ class Following:
         assert self._nursery is not None
         feed_id, system = feed.info.feed_id, self._node.feeds.system
         on_snapshot = self._feeds_told if feed is system else None
-        self._takers[feed_id] = Taker(self._node, feed, self.address, self._replica, on_snapshot=on_snapshot)
+        on_acknowledged = None if self._replica.votes else self._has_more
+        self._takers[feed_id] = Taker(
+            self._node, feed, self.address, self._replica, on_snapshot=on_snapshot, on_acknowledged=on_acknowledged
+        )
         self._nursery.start_soon(self._take, feed, self._takers[feed_id])
 
     async def _take(self, feed: Feed, taker: Taker) -> None:
@@ -102,17 +106,22 @@ class Following:
         if self._stopped:
             return
         self._knows_feeds = True
+        self._has_more()
         for feed in self._node.feeds:
             if feed.info.feed_id not in self._takers:
                 self._begin(feed)
 
     # The vote
 
+    def _has_more(self) -> None:
+        self._more.set()
+
     async def _gain_vote(self) -> None:
         """Waits until all is held that the leader had when this began; then this node votes."""
         wanted = await self._accepted_seqs()
         while not self._holds(wanted):
-            await trio.sleep(self._node.config.replication.poll_s)
+            self._more = trio.Event()
+            await self._more.wait()
         if self._stopped:
             return
         self._file.store(self._file.now.voting())

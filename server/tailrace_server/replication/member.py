@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tailrace.server")
 
-FOUNDING_TERM = 1
 # A leader that learns of a higher promise waits for so many looks whether somebody comes to lead by it.
 _LOOKS_BEFORE_LEADING_AGAIN = 3
 # After a try to lead that failed the next one comes after so many looks, at most: two who try must not go on meeting.
@@ -59,7 +58,6 @@ class Member:
         self.promoting = False
         self.seen: dict[str, Seen | None] = {str(address): None for address in self.others}
         self.asked: set[str] = set()
-        self._failures = 0
         self._higher_looks = 0
         self._changed = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -241,13 +239,12 @@ class Member:
                 )
                 log.error("%s", self.progress)
                 return
-            node.identity = join_cluster(node.host.disk, node.config.data, node.identity, seen.cluster_id)
+            self.join(seen.cluster_id)
         now = self.file.now
         term = max(seen.term, now.term) if not self.is_in_set else seen.term
         self.file.store(now.followed(term, seen.founders, node.identity.placement_id))
         replica = Replica(node.identity.placement_id, seen.term, name_of(node), self.votes and self.is_in_set)
         self.following = self.under_way = following = Following(node, self.file, parse_address(name), replica)
-        self._failures = 0
         node.follow(seen.term, name)
         self.progress = f"follows {name}"
         try:
@@ -262,14 +259,18 @@ class Member:
                 self.following = None
                 node.rest(self.file.now.term)
 
+    def join(self, cluster_id: bytes) -> None:
+        """A new directory becomes one of this cluster."""
+        node = self.node
+        if node.identity.cluster_id != cluster_id:
+            node.identity = join_cluster(node.host.disk, node.config.data, node.identity, cluster_id)
+
     async def _found(self) -> None:
         """All are new, and this is the first of the list: the set begins."""
         node, file = self.node, self.file
         others = [seen.placement_id for seen in self.seen.values() if seen is not None]
         founders = (node.identity.placement_id, *others)
-        if file.now.term >= FOUNDING_TERM or not self.is_new:
-            log.info("founded with a higher term, which was promised before")
-        term = max(file.now.term + 1, FOUNDING_TERM)
+        term = file.now.term + 1  # 1, unless a term was promised to somebody who came to nothing
         file.store(file.now.leading(term, forced=False, founders=founders))
         begin_branch(node.feeds.system.partitions[0], node.host.randomness.token(16), node.journal, term)
         await node.all_durable()
@@ -284,7 +285,6 @@ class Member:
             try:
                 await Promotion(self, force=not self.is_in_set).run()
             except (TailraceError, OSError) as error:
-                self._failures += 1
                 self.progress = f"waits: it cannot lead again: {error}"
                 log.warning("it cannot lead again: %s", error)
         if self.node.role is not Role.LEADER:

@@ -28,7 +28,7 @@ from tailrace_server.catalog import begin_branch
 from tailrace_server.replication.choosing import Best, Place, Standings, choose, standings_from_json
 from tailrace_server.replication.peers import ask, name_of
 from tailrace_server.replication.promises import keep_promise, standings_of, why_refused
-from tailrace_server.replication.situation import majority_of
+from tailrace_server.replication.situation import Seen, majority_of
 from tailrace_server.replication.taking import Taker
 
 if TYPE_CHECKING:
@@ -93,8 +93,21 @@ class Promotion:
         answers = {address: seen for address, seen in member.seen.items() if seen is not None}
         self._silent = dict.fromkeys(member.seen.keys() - answers.keys(), "no answer")
         self._require_voters(member.counts(seen.votes, seen.placement_id) for seen in answers.values())
+        self._join(seen for seen in answers.values() if not seen.is_new)
         terms = [seen.term for seen in answers.values()] + [member.file.now.term, self._node.term]
         return max(terms + [p.log.term for p in self._node.feeds.partitions()]) + 1
+
+    def _join(self, others: Iterable[Seen]) -> None:
+        """A node that is new becomes one of the cluster of those who are not. Without them there is nothing to lead."""
+        if not self._member.is_new:
+            return
+        clusters = {seen.cluster_id for seen in others}
+        if len(clusters) != 1:
+            raise NotLeader(
+                "this node is new: it holds nothing, and nobody else who does has answered. A set is founded by itself, "
+                "once all its members are there and new"
+            )
+        self._member.join(clusters.pop())
 
     def _require_voters(self, votes: Iterable[bool]) -> None:
         member = self._member

@@ -53,9 +53,11 @@ class Taker:
         state: str = "leader",
         until: Mapping[int, int] | None = None,
         on_snapshot: Callable[[], None] | None = None,
+        on_acknowledged: Callable[[], None] | None = None,
     ) -> None:
         """``state``: what the other node has to be. ``until``: only these partitions, up to these seqs; then nothing
-        is acknowledged. ``on_snapshot`` is called where all is held that the other one had: at the end of each snapshot.
+        is acknowledged. ``on_snapshot`` is called each time that all is held which the other one had: at the ends of
+        snapshots. ``on_acknowledged`` is called after each acknowledgement.
         """
         self.feed = feed
         self.acknowledged: dict[int, int] = {}  # by partition, on the other one's newest branch
@@ -65,6 +67,7 @@ class Taker:
         self._state = state
         self._until = until
         self._on_snapshot = on_snapshot
+        self._on_acknowledged = on_acknowledged
         self._stopped = False
         self._scope = trio.CancelScope()
         self.ended = trio.Event()
@@ -96,7 +99,8 @@ class Taker:
         """
         try:
             with self._scope:
-                async with self._open() as stream:
+                stream = self._open()
+                async with stream:
                     self._begun(stream)
                     await self._take_all(stream)
         finally:
@@ -209,6 +213,8 @@ class Taker:
         if self.acknowledged.get(partition.id) != seq:
             self.acknowledged[partition.id] = seq
             self._stream.acknowledge(partition.id, wanted.branch, seq)
+            if self._on_acknowledged is not None:
+                self._on_acknowledged()
 
     # Snapshots
 

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 import trio
+from tests.tailrace_server.replication.made_set import make_set
 
 from tailrace.address import Address
 from tailrace_server.catalog import begin_branch
 from tailrace_server.config import Config
 from tailrace_server.host.host import Host
 from tailrace_server.start import recover
-from tests.tailrace_server.replication.made_set import make_set
 
 # Nobody listens there: the addresses that two replicas made by hand say that they have.
 OTHERS = (Address("127.0.0.1", 1), Address("127.0.0.1", 2))

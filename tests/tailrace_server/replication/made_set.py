@@ -36,7 +36,9 @@ def free_addresses(count):
 
 async def until(holds):
     """Returns once ``holds()`` is true."""
-    while not holds():
+    while True:
+        if holds():
+            return
         await trio.sleep(POLL_SECONDS)
 
 
@@ -176,9 +178,7 @@ class MadeSet:
 
         def is_level():
             others = [node for node in self.nodes if node.is_up and node is not leader]
-            return all(
-                node.seqs(feed) == leader.seqs(feed) and node.logs(feed) == leader.logs(feed) for node in others
-            )
+            return all(node.seqs(feed) == leader.seqs(feed) and node.logs(feed) == leader.logs(feed) for node in others)
 
         await until(is_level)
         return leader

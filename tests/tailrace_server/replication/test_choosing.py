@@ -42,7 +42,9 @@ def test_standings_travel_as_json():
     assert standings_from_json(standings_to_json(told), "PROMISE") == told
 
 
-@pytest.mark.parametrize("value", [None, [], {"x": []}, {"00": []}, {A.hex(): [[1]]}, {A.hex(): [[1, -1]]}, {A.hex(): [[1, "2"]]}])
+@pytest.mark.parametrize(
+    "value", [None, [], {"x": []}, {"00": []}, {A.hex(): [[1]]}, {A.hex(): [[1, -1]]}, {A.hex(): [[1, "2"]]}]
+)
 def test_what_is_no_standings_is_refused(value):
     with pytest.raises(ProtocolError):
         standings_from_json(value, "PROMISE")

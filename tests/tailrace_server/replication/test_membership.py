@@ -50,7 +50,7 @@ def test_the_copy_of_a_directory_has_no_vote_and_has_not_led(disk):
     MembershipFile(disk, "/data", ME).store(Membership().leading(5, forced=False, founders=(ME,)))
     copy = MembershipFile(disk, "/data", OTHER).now
     assert (copy.term, copy.leader_term) == (5, 5)
-    assert not (copy.votes or copy.led)
+    assert not any((copy.votes, copy.led, copy.forced))
 
 
 def test_a_damaged_one_stops_the_start(disk):

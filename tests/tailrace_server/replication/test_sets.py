@@ -4,10 +4,10 @@ import os
 
 import pytest
 import trio
+from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, make_set, until
 
 import tailrace
 from tailrace.errors import NotLeader, TailraceError
-from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, make_set, until
 
 
 def numbered(first, count):
@@ -38,7 +38,7 @@ async def test_a_set_is_founded_once_all_are_there_and_new(new_set):
     await made[1].start()
     await until(lambda: made[0].member.asked == {str(made[1].address), str(made[2].address)})
     await until(lambda: made[1].member.asked == {str(made[0].address), str(made[2].address)})
-    assert not (made[0].leads or made[1].leads)
+    assert not any(node.leads for node in made)
     await made[2].start()
     assert await made.settled() is made[0]
     assert len({node.node.identity.cluster_id for node in made}) == 1
@@ -227,15 +227,25 @@ async def test_a_member_without_a_vote_that_leads_by_force_has_one_from_then_on(
     for node in members:
         await node.kill()
     members[2].replace_disk()
+    await members[1].start()
     await members[2].start()
     await members[2].promote(force=True)
     assert members[2].member.votes
+    assert members[2].rows("orders") == {b"k": b"v"}
     await members[2].kill()
     await members[2].start()
     assert members[2].member.votes
     await members[0].start()
-    await members[1].start()
     assert await members.settled() is members[2]
+
+
+async def test_a_new_node_alone_founds_no_second_set_even_by_force(members):
+    for node in members:
+        await node.kill()
+    members[2].replace_disk()
+    await members[2].start()
+    with pytest.raises(NotLeader, match="new"):
+        await members[2].promote(force=True)
 
 
 async def test_all_disks_but_one_are_replaced_and_that_one_leads_by_force(members):
