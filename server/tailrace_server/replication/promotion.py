@@ -104,7 +104,7 @@ class Promotion:
         clusters = {seen.cluster_id for seen in others}
         if len(clusters) != 1:
             raise NotLeader(
-                "this node is new: it holds nothing, and nobody else who does has answered. A set is founded by itself, "
+                "this node is new: it holds nothing, and nobody who does has answered. A set is founded by itself, "
                 "once all its members are there and new"
             )
         self._member.join(clusters.pop())
