@@ -59,8 +59,8 @@ async def hand_over(member: Member, to: Address) -> int:
                 await _has_everything(member, to)
             if scope.cancelled_caught:
                 raise Unreachable(f"{to} has not caught up within {config.step_timeout_s:g} s")
-            # The other one has two steps with a time-out: the leader's promise, and those of all others.
-            timeout_s = 4 * config.step_timeout_s
+            # The other one asks this one for its promise, and then all others, each with a time-out of its own.
+            timeout_s = 5 * config.step_timeout_s
             answer = await ask(node, to, Opcode.TAKE_OVER, {"term": node.term}, timeout_s)
         finally:
             node.resume_writes()

@@ -61,7 +61,7 @@ class Member:
         self._higher_looks = 0
         self._changed = trio.Event()
         self._nursery: trio.Nursery | None = None
-        self._last_case = ""
+        self._last_case = self._last_warning = ""
 
     # What it is
 
@@ -146,6 +146,12 @@ class Member:
     def wake(self) -> None:
         """Look again soon: something has changed."""
         self._changed.set()
+
+    def _warn(self, text: str) -> None:
+        """Logs what may come again and again only when it changes."""
+        if text != self._last_warning:
+            self._last_warning = text
+            log.warning("%s", text)
 
     async def _pause(self, looks: float = 1.0) -> None:
         """About so many intervals of looking, each time another length; less where something changes."""
@@ -237,7 +243,7 @@ class Member:
                     f"waits: {name} leads cluster {seen.cluster_id.hex()}, and this directory is of cluster "
                     f"{node.identity.cluster_id.hex()}; give this node an empty directory"
                 )
-                log.error("%s", self.progress)
+                self._warn(self.progress)
                 return
             self.join(seen.cluster_id)
         now = self.file.now
@@ -252,7 +258,7 @@ class Member:
         except VoteGained:
             pass
         except (TailraceError, OSError) as error:
-            log.warning("%s is not followed any more: %s", name, error)
+            self._warn(f"{name} is not followed any more: {error}")
             self.progress = f"does not follow {name}: {error}"
         finally:
             if self.following is following:
@@ -286,7 +292,7 @@ class Member:
                 await Promotion(self, force=not self.is_in_set).run()
             except (TailraceError, OSError) as error:
                 self.progress = f"waits: it cannot lead again: {error}"
-                log.warning("it cannot lead again: %s", error)
+                self._warn(f"it cannot lead again: {error}")
         if self.node.role is not Role.LEADER:
             self.node.rest(self.file.now.term)
             await self._pause(1 + _LOOKS_AFTER_FAILURE * fraction(self.node.host.randomness))

@@ -39,8 +39,9 @@ async def look_at(node: Node, address: Address, timeout_s: float) -> Seen:
 
 
 def name_of(node: Node) -> str:
-    """How the node is called by others: where it listens."""
-    return str(Address(*(node.listening or node.config.listen)))
+    """How the node is called by others: as it is in the list of members, else where it listens."""
+    named = node.config.listen if node.config.members else node.listening or node.config.listen
+    return str(Address(*named))
 
 
 def host_of(node: Node) -> Host:

@@ -171,7 +171,9 @@ class Promotion:
         try:
             if not self._member.is_in_set:
                 raise TailraceError("it is no member of a set, and promises nothing")
-            answer = await ask(node, address, Opcode.PROMISE, value, node.config.replication.step_timeout_s)
+            # The other one has to end what is under way, and to write all that it holds.
+            timeout_s = 2 * node.config.replication.step_timeout_s
+            answer = await ask(node, address, Opcode.PROMISE, value, timeout_s)
             what = "the answer to PROMISE"
             if not field(answer, "promised", bool, what):
                 self._silent[name] = f"it has promised term {seq_field(answer, 'term', what)}"

@@ -79,8 +79,9 @@ class Taker:
 
     @property
     def _partitions(self) -> list[Partition]:
+        """Those that are taken: not the ones that cannot be read here, of which status tells."""
         if self._until is None:
-            return self.feed.partitions
+            return [partition for partition in self.feed.partitions if partition.damage is None]
         return [self.feed.partitions[number] for number in sorted(self._until)]
 
     def stop(self) -> None:
@@ -134,7 +135,6 @@ class Taker:
         )
 
     async def _take_all(self, stream: ReplicaStream) -> None:
-        node = self._node
         async for event in stream:
             if self._stopped:
                 return
@@ -157,7 +157,13 @@ class Taker:
                 case Rollback():
                     await self._roll_back(stream, event)
             if not stream.has_event():
-                node.turn_ended(self)
+                await self._caught_up()
+
+    async def _caught_up(self) -> None:
+        """All that has arrived is handled: it is committed, and what was gathered for segments is written."""
+        self._node.turn_ended(self)
+        for filling in self._fillings.values():
+            await filling.flow()
 
     def _agreed(self, event: Agreed, partition: Partition) -> None:
         self._logs[event.partition] = event.log
@@ -192,7 +198,7 @@ class Taker:
         """Takes over what of the other one's log has begun at or below what is held; acknowledged once durable."""
         node, found = self._node, self._logs[partition.id]
         if partition.log != found:
-            partition.adopt_log(found, node.journal)
+            partition.adopt_log(found, node.journal, node.clock.monotonic())
         if self._durable_logs.get(partition.id) != partition.log:
             node.committer.when_durable(partial(self._log_is_durable, partition, partition.log))
 
@@ -224,19 +230,21 @@ class Taker:
             if partition.id in self._fillings:
                 raise ProtocolError(f"a complete snapshot of partition {partition.id} inside of a run")
             return
-        filling = self._fillings.pop(partition.id, None)
-        if filling is not None:  # the same run again, with a later end
-            filling.abandon()
-        if event.first_seq != partition.high_seq + 1:
+        filling = self._fillings.get(partition.id)
+        if filling is not None:  # the same run is announced again, since it ends later now
+            filling.extend(event.last_seq, event.purge_seq)
+            return
+        # It may have begun as a complete one, of which blocks were taken already.
+        if event.first_seq > partition.high_seq + 1:
             raise ProtocolError(
                 f"a run of partition {partition.id} begins at seq {event.first_seq}, and it stands at "
                 f"{partition.high_seq}"
             )
         with trio.CancelScope(shield=True):
             await self._node.flusher.flush_all(partition)
-            if not self._stopped:
-                begin = self._node.begin_filling
-                self._fillings[partition.id] = begin(partition, event.first_seq - 1, event.last_seq, event.purge_seq)
+        if not self._stopped:
+            begin, after_seq = self._node.begin_filling, partition.high_seq
+            self._fillings[partition.id] = begin(partition, after_seq, event.last_seq, event.purge_seq)
 
     async def _snapshot_ended(self, partition: Partition) -> None:
         filling = self._fillings.pop(partition.id, None)
@@ -270,10 +278,12 @@ class Taker:
             event.seq,
             self._address,
         )
-        # What is left of the log are the branches that hold something at or below.
-        left = FailoverLog(entry for entry in partition.log if entry.base < event.seq)
+        # What is left of the log are the branches that hold something at or below; the oldest stands for those before.
+        left = [entry for entry in partition.log if entry.base < event.seq]
+        if event.seq and not left:
+            left = list(partition.log[-1:])
         with trio.CancelScope(shield=True):
-            point = await node.roll_back(partition, event.seq, left)
+            point = await node.roll_back(partition, event.seq, FailoverLog(left))
         if not self._stopped:
             stream.settle(event, point)
 
