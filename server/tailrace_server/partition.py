@@ -76,6 +76,7 @@ class Partition:
         self.trim_seq = 0
         self.last_timestamp = 0
         self.producers = ProducerTable()
+        self.run_producers: tuple[int, ProducerTable] | None = None  # as of the end of a run that is coming
         self.keys = KeyIndex()
         self._watchers: dict[Level, dict[Callable[[], None], None]] = {level: {} for level in Level}
         self._readers: dict[Callable[[], None], None] = {}
@@ -233,7 +234,10 @@ class Partition:
         return taking.adopt(self, log, journal, now)
 
     def tell_producers(self, value: dict[str, Any], seq: int, journal: Journal, now: float) -> None:
-        """The leader's producers as of ``seq``, the high seq (`producers_to_json`). BadBlock, NoSpace, NotDurable."""
+        """The leader's producers (`producers_to_json`) as of ``seq``: the high seq, or the end of a run that is coming.
+
+        Raises BadBlock, NoSpace, NotDurable; nothing is kept then.
+        """
         taking.tell_producers(self, value, seq, journal, now)
 
     def change_log(self, log: FailoverLog) -> None:
@@ -344,6 +348,9 @@ class Partition:
         assert not self.tree.block_count, "a run begins where the segments end"
         if log.branch != self.log.branch:
             self.change_log(log)
+        if self.run_producers is not None and self.run_producers[0] == chain.flushed_seq:
+            self.producers = self.run_producers[1]
+        self.run_producers = None
         self.high_seq = self.durable_seq = chain.flushed_seq
         self.last_timestamp = max(self.last_timestamp, chain.newest_timestamp)
         self.tree = Tree(chain.flushed_seq)
@@ -371,7 +378,7 @@ class Partition:
         self.high_seq, self.durable_seq = seq, min(self.durable_seq, seq)
         self.purge_seq, self.trim_seq = min(self.purge_seq, seq), min(self.trim_seq, seq)
         self.last_timestamp = self.held_timestamp
-        self.leader_log = None
+        self.leader_log = self.run_producers = None
         self.producers.drop_above(seq)
         self.homes.cut(seq, tree.base_seq)
         self.forget_above(seq)

@@ -115,13 +115,16 @@ def _reach(partition: Partition, journal: Journal, now: float) -> bool:
 
 def tell_producers(partition: Partition, value: dict[str, Any], seq: int, journal: Journal, now: float) -> None:
     """`Partition.tell_producers`."""
-    if seq != partition.high_seq:
+    if seq < partition.high_seq:
         raise BadBlock(f"producers as of seq {seq}, and partition {partition.id} stands at {partition.high_seq}")
     try:
         table = producers_from_json(value, partition.id, now)
     except ValueError as error:
         raise BadBlock(f"producers of partition {partition.id}: {error}") from None
     table.drop_above(seq)
+    if seq > partition.high_seq:  # of the run that is on its way, whose manifest will have it
+        partition.run_producers = seq, table
+        return
     payload = ProducersRecord(seq, value).encode()
     place = journal.append(RecordKind.PRODUCERS_TOLD, partition.feed_id, partition.id, payload)
     partition.homes.control(journal.file_of(place))

@@ -111,7 +111,10 @@ class Installer:
         if log is not None:
             last_timestamp = max(manifest.last_timestamp, chain.newest_timestamp)
             manifest = manifest._replace(log=log, last_timestamp=last_timestamp)
-        producers = partition.producers.snapshot(self._host.clock.monotonic())
+        table = partition.producers
+        if log is not None and partition.run_producers is not None and partition.run_producers[0] == chain.flushed_seq:
+            table = partition.run_producers[1]
+        producers = table.snapshot(self._host.clock.monotonic())
 
         def write() -> None:
             made = snapshot_to_json(producers, manifest.flushed_seq)  # 0.2 s where it has 10,000 producers
