@@ -8,6 +8,7 @@ from tests.tailrace_server.replication.made_set import MadeNode, free_addresses,
 
 import tailrace
 from tailrace.errors import NotLeader, TailraceError
+from tailrace.wire.opcodes import Opcode
 
 
 def numbered(first, count):
@@ -274,7 +275,7 @@ async def test_a_refused_promotion_leaves_a_set_that_goes_on(members):
         await feed.put(b"k", b"v", level="quorum")
         await members.level("orders")
         answer = await members[2].ask(
-            tailrace.wire.opcodes.Opcode.PROMISE, term=50, address="nobody:1", placement_id="00" * 16, handover=False
+            Opcode.PROMISE, term=50, address="nobody:1", placement_id="00" * 16, handover=False
         )
         assert answer["promised"]
         await until(lambda: members[0].leads and members[0].node.term > 50)
@@ -290,9 +291,7 @@ async def test_a_handover_that_ends_half_way_ends_in_one_leader(members):
         await feed.put(b"k", b"v", level="quorum")
         await members.level("orders")
         for node in members:
-            await node.ask(
-                tailrace.wire.opcodes.Opcode.PROMISE, term=50, address="x:1", placement_id="00" * 16, handover=True
-            )
+            await node.ask(Opcode.PROMISE, term=50, address="x:1", placement_id="00" * 16, handover=True)
         await until(lambda: members[0].leads and members[0].node.term > 50)
         assert await members.level("orders") is members[0]
         await feed.put(b"k", b"w", level="quorum")
@@ -357,3 +356,146 @@ async def test_a_set_of_two_needs_both(tmp_path, nursery):
         await made[1].promote()
     await made[0].start()
     assert await made.settled() is made[0]
+
+
+async def test_one_that_is_behind_is_promoted_and_fetches_from_another_member(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await put(feed, numbered(0, 10), level="quorum")
+        await members.level("orders")
+        await members[1].kill()
+        await put(feed, numbered(5, 20), level="quorum")
+        await client.create_feed("later", partitions=1)
+        await put(client.feed("later"), numbered(0, 3), level="quorum")
+        await members.level("later")
+        await members[0].kill()
+        await members[1].start()
+        outcome = await members[1].promote()
+        assert any("fetches" in step for step in outcome["steps"])
+        assert members[1].rows("orders") == numbered(0, 25)
+        assert members[1].rows("later") == numbered(0, 3)
+        await put(feed, numbered(25, 5), level="quorum")
+        await members[0].start()
+        assert await members.level("orders") is members[1]
+    assert [node.rows("orders") for node in members] == [numbered(0, 30)] * 3
+
+
+async def test_a_segment_that_reaches_beyond_the_fork_goes_whole_and_comes_again(members):
+    """A rollback can only stand where a segment ends; what it drops below the fork the new leader has."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 5), level="quorum")
+        await members.level("orders")
+        [partition] = members[0].node.feeds.named("orders").partitions
+        await members[0].node.flusher.flush_all(partition)
+        await put(feed, numbered(5, 5), level="quorum")
+        await members.level("orders")
+        for node in members.nodes[1:]:
+            await node.kill()
+        await put(feed, {b"lost": b"x", b"7": b"lost"})
+        partition.needs_quorum = False  # as where memory is short: it is flushed all the same
+        await members[0].node.flusher.flush_all(partition)
+        assert partition.flushed_seq == 12
+        await members[0].kill()
+        for node in members.nodes[1:]:
+            await node.start()
+        await members[1].promote()
+        await put(feed, numbered(10, 5), level="quorum")
+        await members[0].start()
+        assert await members.level("orders") is members[1]
+    assert members[0].rows("orders") == numbered(0, 15)
+    members[0].node.check()
+
+
+async def test_a_new_member_is_filled_from_folded_segments_in_which_deletions_were_purged(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1, tombstone_age_s=0)
+        await put(feed, numbered(0, 20), level="quorum")
+        for key in (b"3", b"4"):
+            await feed.delete(key, level="quorum")
+        await put(feed, {b"0": b"newer"}, level="quorum")
+        leader = await members.level("orders")
+        [partition] = leader.node.feeds.named("orders").partitions
+        await leader.node.flusher.flush_all(partition)
+        expected = leader.rows("orders")
+        await members[2].kill()
+        members[2].replace_disk()
+        await members[2].start()
+        await members.level("orders")
+        await until(lambda: members[2].member.votes)
+    assert members[2].rows("orders") == expected
+    members[2].node.check()
+
+
+async def test_a_leader_that_has_promised_writes_nothing_more(members):
+    """Whatever it was told: the branch is the other one's."""
+    async with members.client(retry_for=0.5) as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await feed.put(b"k", b"v", level="quorum")
+        await members.level("orders")
+        for node in members.nodes[1:]:
+            await node.kill()
+        answer = await members[0].ask(Opcode.PROMISE, term=50, address="x:1", placement_id="00" * 16, handover=True)
+        [feed_id] = [f.info.feed_id.hex() for f in members[0].node.feeds]
+        assert answer["partitions"][feed_id] == [[1, 1]]
+        with pytest.raises(TailraceError):
+            await feed.put(b"k", b"lost")
+    assert members[0].rows("orders") == {b"k": b"v"}
+    assert not members[0].leads
+
+
+async def test_two_who_are_promoted_at_once_end_in_one_leader(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await feed.put(b"k", b"v", level="quorum")
+        await members.level("orders")
+        await members[0].kill()
+        outcomes = []
+
+        async def promote(node):
+            try:
+                outcomes.append((await node.promote())["term"])
+            except TailraceError as error:
+                outcomes.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for node in members.nodes[1:]:
+                nursery.start_soon(promote, node)
+        terms = [outcome for outcome in outcomes if isinstance(outcome, int)]
+        assert len(terms) == len(set(terms))
+        if not terms:  # each has refused the other: an operator tries again
+            await members[1].promote()
+        await members.settled()
+        await feed.put(b"k", b"w", level="quorum")
+
+
+async def test_every_write_at_quorum_survives_whoever_is_killed_and_promoted(members):
+    """Round after round the leader is killed under writes, another one promoted, and the old one comes back."""
+    written = {}
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        done = trio.Event()
+
+        async def write():
+            number = 0
+            while not done.is_set():
+                key, value = b"%d" % (number % 50), b"%d" % number
+                await feed.put(key, value, level="quorum")
+                written[key] = value
+                number += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            for turn in range(4):
+                leader = await members.settled()
+                before = dict(written)
+                await until(lambda before=before: written != before)
+                await leader.kill()
+                other = members[(members.nodes.index(leader) + 1 + turn % 2) % 3]
+                await other.promote()
+                await leader.start()
+            done.set()
+        await members.level("orders")
+    assert [node.rows("orders") for node in members] == [written] * 3
+    for node in members:
+        node.node.check()
