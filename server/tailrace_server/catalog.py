@@ -391,6 +391,10 @@ def _recover_block(
         known=held is not None and held.header.body_sum == header.body_sum,
     )
     if case is BlockCase.NEXT:
+        if not partition.log:
+            raise BadDirectory(
+                f"the journal has blocks of feed {partition.feed_id.hex()}, and no branch of it: repair it"
+            )
         partition.recover_block(block, file, now)
         if partition.tree.unmerged_blocks >= UNMERGED_BLOCKS_MAX:
             cuts = [entry.base for entry in partition.log]

@@ -177,7 +177,10 @@ def _reconcile(node: Node) -> None:
     if listed.damage is not None:
         return
     listed.durable_through(listed.high_seq)  # as everything that the journal still held
-    feeds.reconcile(journal, node.config.limits.feeds_max, whole=False, keep_absent=True)
+    _, created = feeds.reconcile(journal, node.config.limits.feeds_max, whole=False, keep_absent=True)
+    for partition in [partition for feed in created for partition in feed.partitions] if node.config.is_alone else []:
+        # It may have held something, on the branch that the row names, before its files were lost.
+        begin_branch(partition, node.host.randomness.token(16), journal)
     unlisted = feeds.unlisted() if node.config.is_alone else {}
     if unlisted:
         feeds.write_rows(unlisted, journal, now_us=clock.wall_us(), now=clock.monotonic())
