@@ -10,22 +10,19 @@ streams can be sent from wherever their cause is (an fsync that has ended, a blo
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
 
 from tailrace.errors import ProtocolError, TailraceError
-from tailrace.model import EndReason, Level, VersionRange
+from tailrace.model import EndReason, Level
 from tailrace.transport import Transport
 from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
 from tailrace.wire.messages import encode_error
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.answers import Answers
 from tailrace_server.feed import Feed
-from tailrace_server.frames import WRITTEN_FRAME_BYTES, written
 from tailrace_server.partition import Partition
-from tailrace_server.replication.role import Role
 from tailrace_server.replication.serving import ServedReplica
 from tailrace_server.requests import HANDLERS
 from tailrace_server.segment import SegmentDamaged
@@ -56,11 +53,11 @@ LINGER_SECONDS = 5.0
 _STOPPING = "the node is stopping"
 
 
-class Connection:
+class Connection(Answers):
     """The server's side of one connection."""
 
     def __init__(self, node: Node, transport: Transport, nursery: trio.Nursery) -> None:
-        self.node = node
+        super().__init__(node)
         self.transport = transport
         self.nursery = nursery
         self.name = ""
@@ -75,11 +72,8 @@ class Connection:
         self.draining = False
         self.waiting_requests = 0  # in tasks of their own, for the by-key index or the place of a time
         self.sought: dict[int, StreamRequest] = {}  # those for streams, by id, that wait for the place of their time
-        self._answers: list[bytes] = []
-        self._answer_bytes = 0  # of answers that have not left, those included that wait for an fsync
         self.writes = False
         self._waits_for_memory = False  # nothing is read for now: nobody can tell whether the peer is silent
-        self._closing = False
         self._closing_at = 0.0
         self._drained = trio.Event()
         self._room: trio.Event | None = None  # there while someone waits for it
@@ -114,6 +108,7 @@ class Connection:
             return  # the peer is gone: nobody is left to tell
         finally:
             self.rounds.close_all()
+            self.stop_waiting()
 
     async def drained(self) -> None:
         """Returns once every stream has ended and all that was sent has left."""
@@ -173,90 +168,6 @@ class Connection:
             self.answer_error(error, frame.id)
 
     # Sending
-
-    def answer(self, data: bytes) -> None:
-        """Queues an answer; ``flush`` sends it together with others. Nothing is said after the last word."""
-        self._answer_bytes += len(data)
-        self._queue(data)
-
-    def answer_error(self, error: TailraceError, id: int) -> None:
-        """Queues an ERROR."""
-        if isinstance(error, SegmentDamaged):
-            self.node.found_damage(error)
-        self.answer(encode_error(error, id))
-
-    def answer_when_durable(self, data: bytes, id: int) -> None:
-        """Queues an answer once all that is written now is durable, or an ERROR where that fails."""
-        self._answer_bytes += len(data)
-        self.node.committer.when_durable(partial(self._waited, data, id))
-
-    def answer_when(self, level: Level, needs: Iterable[tuple[Partition, int]], data: bytes, id: int) -> None:
-        """Queues an answer once each of these partitions shows its seq at ``level``, or an ERROR where that fails.
-
-        On a leader's own disk that is once all that is written now is durable.
-        """
-        node = self.node
-        if level == Level.MEMORY:
-            self.answer(data)
-        elif level == Level.DISK and node.role is Role.LEADER:
-            self.answer_when_durable(data, id)
-        elif node.committer.failure is not None:
-            self.answer_error(node.committer.failure, id)
-        else:
-            self._answer_bytes += len(data)
-            node.waiting.wait(level, needs, partial(self._waited, data, id))
-            node.committer.hurry()
-
-    def answer_confirmed(self, needs: Iterable[tuple[Partition, int]], data: bytes, id: int) -> None:
-        """Queues an answer once these seqs are at quorum, and a majority has said that this node leads."""
-        needs = list(needs)
-        self._answer_bytes += len(data)
-
-        def confirmed(error: TailraceError | None) -> None:
-            self._answer_bytes -= len(data)
-            if error is None:
-                self.answer_when(Level.QUORUM, needs, data, id)
-            else:
-                self.answer_error(error, id)
-
-        self.node.confirm(confirmed)
-
-    def answer_when_confirmed(self, data: bytes, id: int) -> None:
-        """Queues an answer once a majority has said that this node leads."""
-        self._answer_bytes += len(data)
-        self.node.confirm(partial(self._waited, data, id))
-
-    def _waited(self, data: bytes, id: int, error: TailraceError | None) -> None:
-        """What an answer has waited for is there; ``_answer_bytes`` counts it."""
-        if error is None:
-            self._queue(data)
-        else:
-            self._answer_bytes -= len(data)
-            self.answer_error(error, id)
-
-    def answer_written(self, versions: VersionRange, id: int) -> None:
-        """Queues a WRITTEN once all that is written now is durable, or an ERROR where that fails.
-
-        It is made when the streams have been sent, since a consumer has done its waiting.
-        """
-        self._answer_bytes += WRITTEN_FRAME_BYTES
-
-        def durable(error: TailraceError | None) -> None:
-            if error is None:
-                self._queue(written(versions, id))
-            else:
-                self._answer_bytes -= WRITTEN_FRAME_BYTES
-                self.answer_error(error, id)
-
-        self.node.committer.when_durable(durable)
-
-    def _queue(self, data: bytes) -> None:
-        """Queues what ``_answer_bytes`` counts already."""
-        if self._closing:
-            self._answer_bytes -= len(data)
-            return
-        self._answers.append(data)
-        self.node.to_flush[self] = None
 
     def has_news(self) -> None:
         """A stream of this connection has something to send."""

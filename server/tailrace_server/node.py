@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import trio
 
 from tailrace.address import Address
-from tailrace.errors import Forbidden, NotDurable, NotLeader, Overloaded, TailraceError, UnknownFeed
+from tailrace.errors import Forbidden, Overloaded, TailraceError, UnknownFeed
 from tailrace.failover import FailoverLog
 from tailrace.hashing import key_hash, partition_of_hash
-from tailrace.model import EndReason, Level
+from tailrace.model import Level
 from tailrace.transport import Transport
 from tailrace.wire.messages import encode_error
-from tailrace.wire.replica_messages import ReplicaAck
 from tailrace_server.catalog import Catalog
 from tailrace_server.chain import Pins
 from tailrace_server.config import Config
@@ -44,10 +43,8 @@ from tailrace_server.journal import (
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
-from tailrace_server.replication.confirming import Confirmations
-from tailrace_server.replication.replicas import Replicas
+from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.role import Role
-from tailrace_server.replication.waiting import WaitingAnswers
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.status import status_of
 from tailrace_server.stream.filter import FilterCache
@@ -74,7 +71,7 @@ _DRAIN_SECONDS = 1.0
 _INTERNAL_ERROR = "connection of %s ended by an internal error"
 
 
-class Node:
+class Node(Leadership):
     """A node over an open data directory. ``serve`` runs it; ``stop`` closes the directory."""
 
     def __init__(
@@ -87,12 +84,11 @@ class Node:
         memory: MemoryAccount,
         uptime: Uptime,
     ) -> None:
-        self.config = config
+        super().__init__(config, catalog)
         self.host = host
         self.clock = host.clock
         self.identity = identity
         self.journal = journal
-        self.feeds = catalog
         self.memory = memory
         self.pins = Pins()
         self.filtered = FilterCache()
@@ -136,157 +132,10 @@ class Node:
         self.now = self.started_at = host.clock.monotonic()
         self.listening: tuple[str, int] | None = None
         self.unclean_start: str | None = None
-        # Who leads. A node that is alone does so for ever; any other one follows until it is told to lead.
-        self.role = Role.LEADER if self.is_alone else Role.FOLLOWER
-        self.term = 0
-        self.leader = ""  # the address of the leader that is followed; "" where there is none, or this node leads
-        self.refuses_writes = not self.is_alone
-        self._is_paused = False
-        self.replicas = Replicas(frozenset(map(str, config.members)), self.majority)
-        self.waiting = WaitingAnswers()
-        self.confirmations = Confirmations(self.majority, self._ask_replicas)
-        # Set by the member's task: a replica has promised this term, which is higher; how far the leader has come.
-        self.on_higher_term: Callable[[int], None] = _nothing
-        self.accepted_seqs: Callable[[list[bytes]], Awaitable[Mapping[bytes, Sequence[int]]]] | None = None
-        self.promotion = ""  # what is under way, for status
         self.member: Member | None = None  # of a node that is not alone
         self._are_feeds_whole = True
         for level in (Level.DISK, Level.QUORUM):
             catalog.system.partitions[0].watch(level, self._feeds_settled)
-        for partition in catalog.partitions():
-            self.adopt(partition)
-
-    # Who leads
-
-    @property
-    def is_alone(self) -> bool:
-        """It leads by itself: neither a replica of another node nor one of a set."""
-        return self.config.is_alone
-
-    @property
-    def in_set(self) -> bool:
-        """It is one of a set, where a majority decides."""
-        return bool(self.config.members)
-
-    @property
-    def majority(self) -> int:
-        """So many nodes have to hold what is at level quorum, this one included."""
-        return len(self.config.members) // 2 + 1
-
-    def lead(self, term: int) -> None:
-        """This node leads from now on, in ``term``. Streams that were asked of a follower end."""
-        self._become(Role.LEADER, term, "")
-
-    def follow(self, term: int, leader: str) -> None:
-        """This node follows the one at ``leader`` ("HOST:PORT") from now on, in ``term``.
-
-        Where it led, it takes nothing more from now on: streams and barriers end, and what waits for a majority is told
-        that its outcome is the new leader's to say.
-        """
-        self._become(Role.FOLLOWER, term, leader)
-
-    def rest(self, term: int) -> None:
-        """As ``follow``, of nobody for now: it has promised ``term``, or looks for a leader."""
-        self._become(Role.FOLLOWER, term, "")
-
-    def _become(self, role: Role, term: int, leader: str) -> None:
-        before, self.role = self.role, role
-        is_other_right = role is not before or (role is Role.LEADER and term != self.term)
-        self.term, self.leader = term, leader
-        self._is_paused, self.refuses_writes = False, role is not Role.LEADER
-        if role is not before:
-            for partition in self.feeds.partitions():
-                self.adopt(partition)
-            for connection in list(self.connections):
-                connection.close_streams(EndReason.WRONG_STATE, f"this node is a {role.value} now")
-        elif is_other_right:
-            for connection in list(self.connections):
-                connection.close_replica_streams(f"this node leads in term {term} now")
-        if is_other_right:
-            error = self.not_leader() if role is not Role.LEADER else NotLeader("this node leads anew: ask again")
-            self.replicas.clear()
-            self.confirmations.fail(error)
-            self.waiting.fail(error)
-        self.flush()
-
-    def adopt(self, partition: Partition) -> None:
-        """A partition is what the node is; to be called of those of a feed that was just created."""
-        partition.state = self.role.value
-        partition.needs_quorum = self.in_set
-
-    def pause_writes(self) -> None:
-        """For a handover: nothing more is written from now on, until ``resume_writes`` or another role."""
-        self._is_paused = self.refuses_writes = True
-
-    def resume_writes(self) -> None:
-        """Ends ``pause_writes``."""
-        self._is_paused, self.refuses_writes = False, self.role is not Role.LEADER
-
-    def not_leader(self) -> NotLeader:
-        """What is said to who needs the leader."""
-        where = f"the leader is at {self.leader}" if self.leader else "it knows no leader at present"
-        return NotLeader(f"this node does not lead; {where}", leader=self.leader or None)
-
-    def require_leader(self) -> None:
-        """Raises NotLeader where this node does not lead."""
-        if self.role is not Role.LEADER:
-            raise self.not_leader()
-
-    def require_writable(self) -> None:
-        """Raises NotLeader, or Overloaded while a handover is under way. ``refuses_writes`` tells whether it does."""
-        self.require_leader()
-        if self._is_paused:
-            raise Overloaded("a handover is under way")
-
-    def require_state(self, state: int) -> None:
-        """Raises NotLeader where this node is not what a GET asks for: 0 leader, 1 follower."""
-        if state == 0:
-            self.require_leader()
-        elif self.role is Role.LEADER:
-            raise NotLeader("this node leads, and a follower was asked for")
-
-    def require_set(self) -> None:
-        """Raises NotDurable where there is no majority to ask."""
-        if not self.in_set:
-            raise NotDurable("level quorum needs a set of nodes, and this node is in none: use level disk")
-
-    def confirm(self, callback: Callable[[TailraceError | None], None]) -> None:
-        """Calls ``callback(None)`` once it is sure that nobody else led when this was called, or with NotLeader.
-
-        At once where no other node has a vote.
-        """
-        if self.role is Role.LEADER:
-            self.confirmations.confirm(callback)
-        else:
-            callback(self.not_leader())
-
-    def acknowledged(self, placement_id: bytes, partition: Partition, ack: ReplicaAck) -> None:
-        """A replica has ``partition`` on its disk as far as ``ack`` says; an answer or a stream may wait for that."""
-        if self.role is Role.LEADER:
-            self.replicas.acknowledged(placement_id, partition, ack, self.now)
-
-    def history_changed(self, partition: Partition) -> None:
-        """What the partition holds is about to be rolled back: ends its streams, and what waits for it."""
-        message = "what this node holds of the partition is another history now"
-        for connection in list(self.connections):
-            connection.close_streams(EndReason.HISTORY_CHANGED, message, partition)
-        self.waiting.fail(NotLeader(message, leader=self.leader or None), partition)
-        self.flush()
-
-    def _ask_replicas(self, number: int) -> None:
-        """Asks those who have a vote whether they have promised anybody else."""
-        for peer in self.replicas.voters():
-            for door in peer.doors:
-                door.ask(number)
-
-    @property
-    def safest_level(self) -> Level:
-        """The level of what every node of the set has to agree on."""
-        return Level.QUORUM if self.in_set else Level.DISK
-
-    def system_seqs(self) -> list[tuple[Partition, int]]:
-        """How far the list of feeds has come."""
-        return [(partition, partition.high_seq) for partition in self.feeds.system.partitions]
 
     # Storage
 
@@ -532,7 +381,3 @@ class Node:
         """Walks every invariant of every partition; AssertionError names the one that does not hold."""
         for partition in self.feeds.partitions():
             partition.check()
-
-
-def _nothing(term: int) -> None:
-    """Until the member's task says what is to be done."""

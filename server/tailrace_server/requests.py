@@ -202,7 +202,9 @@ def _take(
     elif write.level == Level.DISK:
         connection.answer_written(versions, id)
     else:
-        connection.answer_when(Level.QUORUM, ((partition, versions.last_seq),), written(versions, id), id)
+        # Where nothing was written, it tells of all that is there.
+        needs = ((partition, versions.last_seq or partition.high_seq),)
+        connection.answer_when(Level.QUORUM, needs, written(versions, id), id)
 
 
 def _on_get(connection: Connection, frame: Frame) -> None:

@@ -157,7 +157,9 @@ def _begin(
     connection.answer(answer.encode(id))
     if stream is None:
         return
-    if request.until_us is not None and request.until_us <= max(node.clock.wall_us(), partition.last_timestamp):
+    # What a follower has not been sent yet may have been written before that time, whatever its clock says.
+    wall_us = node.clock.wall_us() if node.role is Role.LEADER else 0
+    if request.until_us is not None and request.until_us <= max(wall_us, partition.last_timestamp):
         stream.time_passed()
     # The answer has to leave before anything of the stream.
     connection.send_answers()
@@ -239,7 +241,7 @@ def on_barrier(connection: Connection, frame: Frame) -> None:
         connection.inquiries.ask(cookie)
     elif node.in_set:
         barrier = rounds.barrier(cookie, held=True)
-        node.confirm(partial(_confirmed, connection, barrier))
+        connection.until(node.confirm, partial(_confirmed, connection, barrier))
     else:
         rounds.barrier(cookie)
     connection.has_news()

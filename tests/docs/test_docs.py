@@ -346,6 +346,7 @@ def request(**changes):
 # For each row of the table: what is asked, and the node's log, state and high seq.
 HANDSHAKES = [
     (request(state="follower"), log((U, 1, 0)), "leader", 9),
+    (request(log=log(), state="follower"), log(), "follower", 0),
     (request(log=log((V, 2, 3), (U, 1, 0))), log((U, 1, 0)), "leader", 9),
     (request(seq=None), log((U, 1, 0)), "leader", 9),
     (request(state="follower", snapshot_last=10), log((U, 1, 0)), "follower", 9),

@@ -2,7 +2,8 @@
 
 What waits only for this node's own disk waits in the committer. Each answer is called exactly once: when every seq that
 it needs is there, or with the error that ends the waiting. Per partition and level they go in the order in which they
-came. What waits is bounded by what a connection may have unanswered (see `Connection.answer_when`).
+came. What waits is bounded by what a connection may have unanswered (answers.py), and what is cancelled goes soon:
+a majority may be away for as long as clients come and go.
 """
 
 from __future__ import annotations
@@ -14,77 +15,103 @@ from tailrace.errors import TailraceError
 from tailrace.model import Level
 from tailrace_server.partition import Partition
 
+# Told None where what was waited for is there, else the error that ends the waiting.
 Answer = Callable[[TailraceError | None], None]
-_Key = tuple[Partition, Level]
+# Ends a waiting: the answer is not called any more.
+Cancel = Callable[[], None]
 
 
 class _Waiting:
-    __slots__ = ("answer", "pending")
+    __slots__ = ("answer", "pending", "queues")
 
-    def __init__(self, answer: Answer, pending: int) -> None:
+    def __init__(self, answer: Answer) -> None:
         self.answer: Answer | None = answer  # None once it was called
-        self.pending = pending  # seqs that are not there yet
+        self.queues: list[_Queue] = []
+        self.pending = 0  # seqs that are not there yet
+
+    def call(self, error: TailraceError | None) -> None:
+        """Calls the answer, where it has not been."""
+        answer, self.answer = self.answer, None
+        if answer is not None:
+            answer(error)
+
+    def cancel(self) -> None:
+        """Nobody waits any more."""
+        self.answer = None
+        for queue in self.queues:
+            queue.cancelled()
+
+
+class _Queue:
+    """Those who wait for seqs of one partition at one level, in order."""
+
+    def __init__(self, partition: Partition, level: Level) -> None:
+        self.partition = partition
+        self.level = level
+        self.waiting: collections.deque[tuple[int, _Waiting]] = collections.deque()
+        self._cancelled = 0  # at most so many of them wait for nobody
+        partition.watch(level, self.advanced)
+
+    def add(self, seq: int, waiting: _Waiting) -> None:
+        # A block that was sent again has a lower seq, and its turn behind what came before it.
+        self.waiting.append((max(seq, self.waiting[-1][0]) if self.waiting else seq, waiting))
+        waiting.queues.append(self)
+        waiting.pending += 1
+
+    def advanced(self) -> None:
+        """More is visible."""
+        if not self.waiting:
+            return
+        seq = _reached(self.partition, self.level)
+        while self.waiting and self.waiting[0][0] <= seq:
+            _, waiting = self.waiting.popleft()
+            waiting.pending -= 1
+            if not waiting.pending:
+                waiting.call(None)
+
+    def cancelled(self) -> None:
+        """One of them waits for nobody: they are sorted out once they may be the most."""
+        self._cancelled += 1
+        if 2 * self._cancelled > len(self.waiting):
+            self.waiting = collections.deque(item for item in self.waiting if item[1].answer is not None)
+            self._cancelled = 0
+
+    def fail(self, error: TailraceError) -> None:
+        """All of them are told ``error``, and the partition is not looked at any more."""
+        self.partition.unwatch(self.level, self.advanced)
+        while self.waiting:
+            self.waiting.popleft()[1].call(error)
 
 
 class WaitingAnswers:
-    """The answers of one node that wait. What is no more watched at a failure is forgotten with it."""
+    """The answers of one node that wait."""
 
     def __init__(self) -> None:
-        self._queues: dict[_Key, collections.deque[tuple[int, _Waiting]]] = {}
-        self._notifiers: dict[_Key, Callable[[], None]] = {}
+        self._queues: dict[tuple[Partition, Level], _Queue] = {}
 
     def __len__(self) -> int:
-        return len({id(waiting) for queue in self._queues.values() for _, waiting in queue if waiting.answer})
+        """How many places in queues there are: at most one for each partition that an answer needs."""
+        return sum(len(queue.waiting) for queue in self._queues.values())
 
-    def wait(self, level: Level, needs: Iterable[tuple[Partition, int]], answer: Answer) -> None:
-        """Calls ``answer(None)`` once each partition shows its seq at ``level``: at once, or later."""
+    def wait(self, level: Level, needs: Iterable[tuple[Partition, int]], answer: Answer) -> Cancel | None:
+        """Calls ``answer(None)`` once each partition shows its seq at ``level``: at once, and gives None, or later."""
         missing = [(partition, seq) for partition, seq in needs if _reached(partition, level) < seq]
         if not missing:
             answer(None)
-            return
-        waiting = _Waiting(answer, len(missing))
+            return None
+        waiting = _Waiting(answer)
         for partition, seq in missing:
-            queue = self._queue((partition, level))
-            # A block that was sent again has a lower seq, and its turn behind what came before it.
-            queue.append((max(seq, queue[-1][0]) if queue else seq, waiting))
-
-    def _queue(self, key: _Key) -> collections.deque[tuple[int, _Waiting]]:
-        queue = self._queues.get(key)
-        if queue is None:
-            queue = self._queues[key] = collections.deque()
-            partition, level = key
-
-            def advanced() -> None:
-                if queue:
-                    self._advanced(queue, _reached(partition, level))
-
-            self._notifiers[key] = advanced
-            partition.watch(level, advanced)
-        return queue
-
-    def _advanced(self, queue: collections.deque[tuple[int, _Waiting]], seq: int) -> None:
-        while queue and queue[0][0] <= seq:
-            _, waiting = queue.popleft()
-            waiting.pending -= 1
-            if not waiting.pending:
-                _call(waiting, None)
+            queue = self._queues.get((partition, level))
+            if queue is None:
+                queue = self._queues[partition, level] = _Queue(partition, level)
+            queue.add(seq, waiting)
+        return waiting.cancel
 
     def fail(self, error: TailraceError, partition: Partition | None = None) -> None:
         """All that waits, or what waits for this partition too, is told ``error``."""
         keys = [key for key in self._queues if partition is None or key[0] is partition]
-        queues = []
-        for key in keys:
-            key[0].unwatch(key[1], self._notifiers.pop(key))
-            queues.append(self._queues.pop(key))
-        for queue in queues:
-            for _, waiting in queue:
-                _call(waiting, error)
-
-
-def _call(waiting: _Waiting, error: TailraceError | None) -> None:
-    answer, waiting.answer = waiting.answer, None
-    if answer is not None:
-        answer(error)
+        for queue in [self._queues.pop(key) for key in keys]:
+            queue.fail(error)
 
 
 def _reached(partition: Partition, level: Level) -> int:

@@ -8,6 +8,7 @@ next. They go back in order: only the first of a group has to be held.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tailrace.errors import TailraceError
@@ -16,6 +17,23 @@ from tailrace_server.stream.barriers import Barrier
 
 if TYPE_CHECKING:
     from tailrace_server.connection import Connection
+    from tailrace_server.node import Node
+
+
+async def leaders_seqs(node: Node, feed_ids: list[bytes]) -> Callable[[bytes, int], int]:
+    """How far the leader of ``node``, which follows, has come: a function of feed id and partition.
+
+    Raises TailraceError or OSError where the leader is not known, cannot be reached, or was deposed.
+    """
+    if node.accepted_seqs is None:
+        raise node.not_leader()
+    seqs = await node.accepted_seqs(feed_ids)
+
+    def accepted(feed_id: bytes, partition: int) -> int:
+        found = seqs.get(feed_id, ())  # of a feed that is dropped none: its streams will end
+        return found[partition] if partition < len(found) else SEQ_MAX - 1
+
+    return accepted
 
 
 class Inquiries:
@@ -50,17 +68,10 @@ class Inquiries:
         connection = self._connection
         node, rounds = connection.node, connection.rounds
         try:
-            if node.accepted_seqs is None:
-                raise node.not_leader()
-            seqs = await node.accepted_seqs(feed_ids)
-        except (TailraceError, OSError):  # the leader is not known, or cannot be reached, or was deposed
+            accepted = await leaders_seqs(node, feed_ids)
+        except (TailraceError, OSError):
             rounds.lose_barriers()
         else:
-
-            def accepted(feed_id: bytes, partition: int) -> int:
-                found = seqs.get(feed_id, ())  # of a feed that is dropped none: its streams will end
-                return found[partition] if partition < len(found) else SEQ_MAX - 1
-
             rounds.settle(barrier, accepted)
         self._under_way = False
         self._begin()

@@ -115,10 +115,10 @@ class PartitionStream:
     def _at_end_seq(self) -> bool:
         return self.end_seq is not None and self.delivered_seq >= self.end_seq
 
-    def time_passed(self) -> None:
-        """``until_us`` has come: what is taken from now on is not wanted."""
+    def time_passed(self, accepted_seq: int | None = None) -> None:
+        """``until_us`` has come: what is taken from now on is not wanted. ``accepted_seq``: the leader's, elsewhere."""
         self.awaits_time = False
-        last_seq = max(self.partition.high_seq, self.promised_seq)
+        last_seq = max(self.partition.high_seq if accepted_seq is None else accepted_seq, self.promised_seq)
         self.end_seq = last_seq if self.end_seq is None else min(self.end_seq, last_seq)
 
     @property

@@ -137,15 +137,21 @@ class Rounds:
         """The earliest time of the wall clock (microseconds since 1970 UTC) that a stream ends at; None without one."""
         return self._timed[0].until_us if self._timed else None
 
-    def time_passed(self, wall_us: int) -> bool:
+    def timed_feeds(self) -> list[bytes]:
+        """The ids of the feeds with streams whose time is to come."""
+        return sorted({stream.partition.feed_id for stream in self._timed})
+
+    def time_passed(self, wall_us: int, accepted: Callable[[bytes, int], int] | None = None) -> bool:
         """It is so late: the streams that end now do so behind what was taken before; whether there were any.
 
-        Where there are many, some are left for the next call.
+        Where there are many, some are left for the next call. ``accepted(feed id, partition)``: on a follower, how far
+        the leader has come.
         """
         passed: list[PartitionStream] = []
         while self._timed and len(passed) < ENDS_MAX and self._timed[0].until_us <= wall_us:
             stream = self._timed.pop(0)
-            stream.time_passed()
+            partition = stream.partition
+            stream.time_passed(None if accepted is None else accepted(partition.feed_id, partition.id))
             passed.append(stream)
         for stream in passed:
             if stream.at_end and not stream.in_snapshot:
