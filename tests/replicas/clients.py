@@ -153,14 +153,10 @@ class Consumer:
                 await self._catch_up(stream, floors)
             else:
                 await self._take(stream, events)
-            self._positions = stream.latest_positions
-        for partition, rows in self.rows.items():
-            # What was given behind the last position comes again.
-            del rows[self._positions[partition].seq :]
 
     async def _take(self, stream: tailrace.Stream, events: int) -> None:
         async for event in stream:
-            self._handle(event)
+            self._handle(event, stream)
             events -= 1
             if not events:
                 return
@@ -175,7 +171,7 @@ class Consumer:
 
             nursery.start_soon(ask)
             async for event in stream:
-                self._handle(event)
+                self._handle(event, stream)
         for partition, floor in floors.items():
             if len(self.rows[partition]) < floor:
                 raise Violation(
@@ -183,7 +179,11 @@ class Consumer:
                     f"and {floor} was acknowledged before"
                 )
 
-    def _handle(self, event: object) -> None:
+    def _handle(self, event: object, stream: tailrace.Stream) -> None:
+        self._apply(event)
+        self._positions = stream.latest_positions
+
+    def _apply(self, event: object) -> None:
         if isinstance(event, Mutations) and not event.refetched:
             rows = self.rows[event.partition]
             for mutation in event:

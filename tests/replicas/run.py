@@ -226,14 +226,21 @@ class Run:
         await self._start_all()
         self._tell("healed")
         with trio.move_on_after(LEADERLESS_S) as waited:
-            while await self.nodes.leader() is None:
-                await trio.sleep(POLL_S)
+            await self._led()
         while waited.cancelled_caught and await self.nodes.leader() is None:
             told = await self._promote()
             self._tell(f"in the end: {told}")
         before = self.history.answers
         await self.history.more_answers(50)
         self._tell(f"writers went on from {before} answers")
+
+    async def _led(self) -> Node:
+        """Who leads, once somebody does."""
+        while True:
+            leader = await self.nodes.leader()
+            if leader is not None:
+                return leader
+            await trio.sleep(POLL_S)
 
     # Clients
 
