@@ -29,7 +29,7 @@ def status(
     token: Token = None,
 ) -> None:
     """Show a node: whether it is healthy, its feeds, its connections."""
-    node_target = target("status", url, node, token)
+    node_target = target("status", url, node, token, "any")
 
     async def run() -> None:
         async with node_target.client() as client:

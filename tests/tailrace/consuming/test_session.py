@@ -79,12 +79,12 @@ class Conversation:
             found.append(event)
         return found
 
-    def greet(self, *, high_seqs=(0,), cluster=CLUSTER, feed=FEED, window_bytes=8 << 20):
+    def greet(self, *, high_seqs=(0,), cluster=CLUSTER, feed=FEED, window_bytes=8 << 20, role="leader"):
         """Connects, up to the requests for streams."""
         self.decoder = FrameDecoder()
         self.session.connection_made()
         assert self.sent() == ["HELLO"]
-        self.hear(HelloOk(1, "0" * 32, cluster.hex(), "", 1000, 10.0, (), window_bytes).encode())
+        self.hear(HelloOk(1, "0" * 32, cluster.hex(), "", 1000, 10.0, (), window_bytes, role).encode())
         self.events()
         assert self.sent() == ["PARTITIONS"]
         partitions = [{"id": id, "high_seq": seq} for id, seq in enumerate(high_seqs)]
