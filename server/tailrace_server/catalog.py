@@ -1,4 +1,7 @@
-"""The feeds of a node, by name and by id, and how they come back: from manifests first, then from the journal."""
+"""The feeds of a node, by name and by id, and how they come back: from manifests first, then from the journal.
+
+Which there are the feed ``_feeds`` says; the directories of the others follow it (``reconcile``).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import contextlib
 import errno
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tailrace.block import Block
@@ -14,7 +17,15 @@ from tailrace.errors import FeedExists, Overloaded, UnknownFeed
 from tailrace.failover import FailoverLog
 from tailrace.model import FeedInfo
 from tailrace_server.chain import Chain, LostSegment
-from tailrace_server.feed import Feed, creation_to_bytes, feed_of_creation
+from tailrace_server.feed import (
+    SYSTEM_FEED_ID,
+    SYSTEM_FEED_NAME,
+    Feed,
+    creation_to_bytes,
+    feed_of_creation,
+    system_feed,
+)
+from tailrace_server.feed_rows import FeedRows, system_blocks
 from tailrace_server.host.disk import Disk
 from tailrace_server.identity import BadDirectory
 from tailrace_server.journal import BlockCase, CleanPartition, Journal, Record, RecordKind, decide_block
@@ -46,9 +57,13 @@ class Catalog:
     def __init__(self, account: MemoryAccount) -> None:
         self.creations: dict[bytes, int] = {}
         self.drops: dict[bytes, Drop] = {}
+        self.system = system_feed(account)
+        # Feeds that ``reconcile`` would drop, if what says so could not be lost any more.
+        self.awaits_drops = False
         self._account = account
+        self._rows = FeedRows(self.system.partitions[0])
         self._by_name: dict[str, Feed] = {}
-        self._by_id: dict[bytes, Feed] = {}
+        self._by_id: dict[bytes, Feed] = {SYSTEM_FEED_ID: self.system}
 
     def __iter__(self) -> Iterator[Feed]:
         return iter(sorted(self._by_name.values(), key=lambda feed: feed.info.name))
@@ -58,7 +73,7 @@ class Catalog:
 
     def named(self, name: str) -> Feed:
         """The feed of this name. Raises UnknownFeed."""
-        feed = self._by_name.get(name)
+        feed = self.system if name == SYSTEM_FEED_NAME else self._by_name.get(name)
         if feed is None:
             raise UnknownFeed(f"there is no feed {name!r}; create it, or list the feeds there are")
         return feed
@@ -78,13 +93,22 @@ class Catalog:
         return partitions[number]
 
     def partitions(self) -> Iterator[Partition]:
-        """Every partition of every feed."""
-        for feed in self:
-            yield from feed.partitions
+        """Every partition of every feed, that of ``_feeds`` first.
+
+        A feed whose name another one has taken is among them as long as its drop may still be lost.
+        """
+        yield from self.system.partitions
+        for feed in sorted(self._by_id.values(), key=lambda feed: (feed.info.name, feed.info.feed_id)):
+            if feed is not self.system:
+                yield from feed.partitions
+
+    def known_ids(self) -> set[bytes]:
+        """The feeds whose directories have to be there, or are still to be removed."""
+        return self._by_id.keys() | self.drops.keys()
 
     def clean_partitions(self) -> list[CleanPartition]:
         """What the mark of a clean stop says of each partition."""
-        return [CleanPartition(p.feed_id, p.id, p.log.branch, p.high_seq) for p in self.partitions()]
+        return [CleanPartition(p.feed_id, p.id, p.log.branch, p.high_seq) for p in self.partitions() if p.log]
 
     def _add(self, feed: Feed) -> None:
         self._by_name[feed.info.name] = feed
@@ -122,14 +146,67 @@ class Catalog:
         return feed
 
     def create(self, info: FeedInfo, journal: Journal, branch: bytes, feeds_max: int) -> Feed:
-        """Makes a feed by one record, so there is all of it or nothing. Raises Overloaded, NoSpace, JournalFailed."""
+        """Makes a feed by one record, so there is all of it or nothing. Raises Overloaded, NoSpace, JournalFailed.
+
+        Its row in ``_feeds`` is there already, by ``write_rows``.
+        """
+        self.check_room(feeds_max)
+        return self._create(info.feed_id, creation_to_bytes(info, branch), journal)
+
+    def check_room(self, feeds_max: int) -> None:
+        """Overloaded where another feed is one too many."""
         if len(self) >= feeds_max:
             raise Overloaded(f"this node holds {len(self)} feeds, and at most {feeds_max}")
-        payload = creation_to_bytes(info, branch)
-        self.creations[info.feed_id] = journal.append(RecordKind.FEED_CREATED, info.feed_id, 0, payload)
+
+    def _create(self, feed_id: bytes, payload: bytes, journal: Journal) -> Feed:
         feed = feed_of_creation(payload, self._account)
+        self.creations[feed_id] = journal.append(RecordKind.FEED_CREATED, feed_id, 0, payload)
         self._add(feed)
         return feed
+
+    def write_rows(self, rows: Mapping[bytes, bytes | None], journal: Journal, *, now_us: int, now: float) -> None:
+        """Says in ``_feeds`` which feeds are made (``creation_to_bytes`` by id) or dropped (None). NoSpace, NotDurable.
+
+        Comes before what it says is done, so that a crash between the two is made good by ``reconcile``.
+        """
+        for block in system_blocks(rows):
+            self.system.partitions[0].append(block, journal, now_us=now_us, now=now)
+
+    def reconcile(
+        self, journal: Journal, feeds_max: int, *, whole: bool = True, keep_absent: bool = False
+    ) -> tuple[list[Feed], list[Feed]]:
+        """Makes the feeds equal to what ``_feeds`` says up to its high seq; those dropped, and those created.
+
+        A feed is dropped only where what says so cannot be lost any more (``Partition.stable_seq``); ``awaits_drops``
+        tells that some are left, to be dropped by a later call. ``whole``: it says all that the leader's does, so that
+        a feed of which it has no row is none; ``keep_absent``: such feeds stay. Where there are more than ``feeds_max``
+        the log says so: a replica has to hold what its leader does. Reads segments; SegmentDamaged, NoSpace,
+        JournalFailed.
+        """
+        rows, stable_seq = self._rows.read(), self.system.partitions[0].stable_seq
+        created = []
+        for feed_id, row in rows.items():
+            if row.creation is None or feed_id in self.drops:
+                continue
+            if feed_id not in self._by_id:
+                created.append(self._create(feed_id, row.creation, journal))
+            feed = self._by_id[feed_id]
+            self._by_name[feed.info.name] = feed
+        if created and len(self) > feeds_max:
+            log.warning("this node holds %s feeds, and should hold at most %s", len(self), feeds_max)
+        gone = [feed_id for feed_id, row in rows.items() if row.creation is None and feed_id in self._by_id]
+        final = [feed_id for feed_id in gone if rows[feed_id].seq <= stable_seq]
+        absent = [] if keep_absent else [id for id in self._by_id if id not in rows and id != SYSTEM_FEED_ID]
+        if whole and stable_seq >= self.system.partitions[0].high_seq:
+            final += absent
+        self.awaits_drops = len(final) < len(gone) + len(absent)
+        return [self.drop(feed_id, journal) for feed_id in final], created
+
+    def unlisted(self) -> dict[bytes, bytes]:
+        """The creations of feeds that ``_feeds`` knows nothing of: they were made before there was one."""
+        rows = self._rows.read()
+        feeds = (feed for feed in self if feed.info.feed_id not in rows)
+        return {feed.info.feed_id: creation_to_bytes(feed.info, feed.first_branch) for feed in feeds}
 
     def __contains__(self, feed_id: bytes) -> bool:
         return feed_id in self._by_id
@@ -152,8 +229,8 @@ class Catalog:
     def restore(self, disk: Disk, store: ManifestStore, now: float) -> None:
         """Takes over what the manifests say: comes before the journal's records. Raises ManifestDamaged, OSError."""
         for feed_file in store.feeds():
-            feed = Feed.of(feed_file.info, feed_file.branch, self._account)
-            self._add(feed)
+            self._add(Feed.of(feed_file.info, feed_file.branch, self._account))
+        for feed in self._by_id.values():
             for partition in feed.partitions:
                 manifest = store.read(partition.feed_id, partition.id)
                 if manifest is not None:

@@ -70,6 +70,19 @@ class Chain:
                 return self.segments[index:]
         return ()
 
+    def end_at(self, seq: int) -> int:
+        """The last end of a segment at or below ``seq``, which is at most ``flushed_seq``; 0 below the first one.
+
+        There a reader may stand, and not between two of them.
+        """
+        for segment in reversed(self.segments):
+            identity = segment.identity
+            if identity.last_seq <= seq:
+                return identity.last_seq
+            if identity.after_seq <= seq:
+                return identity.after_seq
+        return seq if not self.segments else 0
+
     def with_flushed(self, segment: Segment) -> Chain:
         """This chain and ``segment`` behind it."""
         assert segment.identity.after_seq == self.flushed_seq or not self.segments, "segments of a chain are contiguous"

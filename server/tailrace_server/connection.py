@@ -10,6 +10,8 @@ streams can be sent from wherever their cause is (an fsync that has ended, a blo
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -22,15 +24,21 @@ from tailrace.wire.messages import encode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.feed import Feed
 from tailrace_server.frames import WRITTEN_FRAME_BYTES, written
+from tailrace_server.partition import Partition
+from tailrace_server.replication.role import Role
+from tailrace_server.replication.serving import ServedReplica
 from tailrace_server.requests import HANDLERS
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.stream.disk_part import DiskPart
 from tailrace_server.stream.end_times import EndTimes
+from tailrace_server.stream.inquiries import Inquiries
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.progress import Progress
+from tailrace_server.stream.replica_stream import ReplicaStream
 from tailrace_server.stream.rounds import Rounds
 
 if TYPE_CHECKING:
+    from tailrace.wire.replica_messages import Replica
     from tailrace.wire.stream_messages import StreamRequest
     from tailrace_server.node import Node
 
@@ -61,6 +69,8 @@ class Connection:
         self.rounds = Rounds(0)
         self._progress = Progress(self.opened_at)
         self.end_times = EndTimes(self)
+        self.inquiries = Inquiries(self)
+        self.replica: ServedReplica | None = None  # once one has asked for a stream
         self.greeted = False
         self.draining = False
         self.waiting_requests = 0  # in tasks of their own, for the by-key index or the place of a time
@@ -144,6 +154,8 @@ class Connection:
             self.transport.finish()
         else:
             self.pump()
+            if self.replica is not None:
+                self.flush()
 
     def _handle(self, frame: Frame) -> None:
         """One frame. An error of a request is its answer; an error of the protocol ends the connection."""
@@ -176,15 +188,51 @@ class Connection:
     def answer_when_durable(self, data: bytes, id: int) -> None:
         """Queues an answer once all that is written now is durable, or an ERROR where that fails."""
         self._answer_bytes += len(data)
+        self.node.committer.when_durable(partial(self._waited, data, id))
 
-        def durable(error: TailraceError | None) -> None:
+    def answer_when(self, level: Level, needs: Iterable[tuple[Partition, int]], data: bytes, id: int) -> None:
+        """Queues an answer once each of these partitions shows its seq at ``level``, or an ERROR where that fails.
+
+        On a leader's own disk that is once all that is written now is durable.
+        """
+        node = self.node
+        if level == Level.MEMORY:
+            self.answer(data)
+        elif level == Level.DISK and node.role is Role.LEADER:
+            self.answer_when_durable(data, id)
+        elif node.committer.failure is not None:
+            self.answer_error(node.committer.failure, id)
+        else:
+            self._answer_bytes += len(data)
+            node.waiting.wait(level, needs, partial(self._waited, data, id))
+            node.committer.hurry()
+
+    def answer_confirmed(self, needs: Iterable[tuple[Partition, int]], data: bytes, id: int) -> None:
+        """Queues an answer once these seqs are at quorum, and a majority has said that this node leads."""
+        needs = list(needs)
+        self._answer_bytes += len(data)
+
+        def confirmed(error: TailraceError | None) -> None:
+            self._answer_bytes -= len(data)
             if error is None:
-                self._queue(data)
+                self.answer_when(Level.QUORUM, needs, data, id)
             else:
-                self._answer_bytes -= len(data)
                 self.answer_error(error, id)
 
-        self.node.committer.when_durable(durable)
+        self.node.confirm(confirmed)
+
+    def answer_when_confirmed(self, data: bytes, id: int) -> None:
+        """Queues an answer once a majority has said that this node leads."""
+        self._answer_bytes += len(data)
+        self.node.confirm(partial(self._waited, data, id))
+
+    def _waited(self, data: bytes, id: int, error: TailraceError | None) -> None:
+        """What an answer has waited for is there; ``_answer_bytes`` counts it."""
+        if error is None:
+            self._queue(data)
+        else:
+            self._answer_bytes -= len(data)
+            self.answer_error(error, id)
 
     def answer_written(self, versions: VersionRange, id: int) -> None:
         """Queues a WRITTEN once all that is written now is durable, or an ERROR where that fails.
@@ -220,8 +268,23 @@ class Connection:
             return
         if self.rounds.has_news and not self._pumps_soon:
             self.pump()
+        if self.replica is not None:
+            self._queue_replica_frames(self.replica)
         if self._answers:
             self.send_answers()
+
+    def _queue_replica_frames(self, replica: ServedReplica) -> None:
+        """What a replica is told behind the blocks; where it does not read, once it does."""
+        if not self.transport.backlog_bytes:
+            for data in replica.frames():
+                self._answer_bytes += len(data)
+                self._answers.append(data)
+
+    def serve_replica(self, stream: ReplicaStream, replica: Replica, *, is_system: bool) -> None:
+        """``stream``, which has just begun, is a replica's of this leader."""
+        if self.replica is None:
+            self.replica = ServedReplica(self)
+        self.replica.open(stream, replica, is_system=is_system)
 
     def send_answers(self, last: bytes = b"") -> None:
         """Sends the answers that are queued, and ``last`` after them. Streams are not looked at."""
@@ -321,6 +384,20 @@ class Connection:
             self.rounds.close(stream_id, EndReason.DRAINING, _STOPPING)
         self.pump()
         self.flush()
+
+    def close_streams(self, reason: EndReason, message: str, partition: Partition | None = None) -> None:
+        """Ends every stream, or those of this partition."""
+        for stream in list(self.rounds.streams.values()):
+            if partition is None or stream.partition is partition:
+                self.rounds.close(stream.id, reason, message)
+                self.has_news()
+
+    def close_replica_streams(self, message: str) -> None:
+        """Ends what replicas stream: they are to ask again."""
+        for stream in list(self.rounds.streams.values()):
+            if isinstance(stream, ReplicaStream):
+                self.rounds.close(stream.id, EndReason.WRONG_STATE, message)
+                self.has_news()
 
     def feed_dropped(self, feed: Feed) -> None:
         """Ends the streams of a feed that is no more."""

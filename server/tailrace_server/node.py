@@ -7,20 +7,30 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import trio
 
-from tailrace.errors import Overloaded
+from tailrace.address import Address
+from tailrace.errors import Forbidden, NotDurable, NotLeader, Overloaded, TailraceError, UnknownFeed
 from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.model import EndReason, Level
 from tailrace.transport import Transport
 from tailrace.wire.messages import encode_error
+from tailrace.wire.replica_messages import ReplicaAck
 from tailrace_server.catalog import Catalog
 from tailrace_server.chain import Pins
 from tailrace_server.config import Config
 from tailrace_server.connection import Connection
-from tailrace_server.feed import Feed, info_of_request, info_to_json
+from tailrace_server.feed import (
+    SYSTEM_FEED_ID,
+    SYSTEM_FEED_NAME,
+    Feed,
+    creation_to_bytes,
+    info_of_request,
+    info_to_json,
+)
 from tailrace_server.host.host import Host
 from tailrace_server.host.network import Listener
 from tailrace_server.identity import Identity
@@ -33,6 +43,10 @@ from tailrace_server.journal import (
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
+from tailrace_server.replication.confirming import Confirmations
+from tailrace_server.replication.replicas import Replicas
+from tailrace_server.replication.role import Role
+from tailrace_server.replication.waiting import WaitingAnswers
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.status import status_of
 from tailrace_server.stream.filter import FilterCache
@@ -115,6 +129,156 @@ class Node:
         self.now = self.started_at = host.clock.monotonic()
         self.listening: tuple[str, int] | None = None
         self.unclean_start: str | None = None
+        # Who leads. A node that is alone does so for ever; any other one follows until it is told to lead.
+        self.role = Role.LEADER if self.is_alone else Role.FOLLOWER
+        self.term = 0
+        self.leader = ""  # the address of the leader that is followed; "" where there is none, or this node leads
+        self.refuses_writes = not self.is_alone
+        self._is_paused = False
+        self.replicas = Replicas(frozenset(map(str, config.members)), self.majority)
+        self.waiting = WaitingAnswers()
+        self.confirmations = Confirmations(self.majority, self._ask_replicas)
+        # Set by the member's task: a replica has promised this term, which is higher; how far the leader has come.
+        self.on_higher_term: Callable[[int], None] = _nothing
+        self.accepted_seqs: Callable[[list[bytes]], Awaitable[Mapping[bytes, Sequence[int]]]] | None = None
+        self.promotion = ""  # what is under way, for status
+        self._are_feeds_whole = True
+        for level in (Level.DISK, Level.QUORUM):
+            catalog.system.partitions[0].watch(level, self._feeds_settled)
+        for partition in catalog.partitions():
+            self.adopt(partition)
+
+    # Who leads
+
+    @property
+    def is_alone(self) -> bool:
+        """It leads by itself: neither a replica of another node nor one of a set."""
+        return self.config.is_alone
+
+    @property
+    def in_set(self) -> bool:
+        """It is one of a set, where a majority decides."""
+        return bool(self.config.members)
+
+    @property
+    def majority(self) -> int:
+        """So many nodes have to hold what is at level quorum, this one included."""
+        return len(self.config.members) // 2 + 1
+
+    def lead(self, term: int) -> None:
+        """This node leads from now on, in ``term``. Streams that were asked of a follower end."""
+        self._become(Role.LEADER, term, "")
+
+    def follow(self, term: int, leader: str) -> None:
+        """This node follows the one at ``leader`` ("HOST:PORT") from now on, in ``term``.
+
+        Where it led, it takes nothing more from now on: streams and barriers end, and what waits for a majority is told
+        that its outcome is the new leader's to say.
+        """
+        self._become(Role.FOLLOWER, term, leader)
+
+    def rest(self, term: int) -> None:
+        """As ``follow``, of nobody for now: it has promised ``term``, or looks for a leader."""
+        self._become(Role.FOLLOWER, term, "")
+
+    def _become(self, role: Role, term: int, leader: str) -> None:
+        before, self.role = self.role, role
+        is_other_right = role is not before or (role is Role.LEADER and term != self.term)
+        self.term, self.leader = term, leader
+        self._is_paused, self.refuses_writes = False, role is not Role.LEADER
+        if role is not before:
+            for partition in self.feeds.partitions():
+                self.adopt(partition)
+            for connection in list(self.connections):
+                connection.close_streams(EndReason.WRONG_STATE, f"this node is a {role.value} now")
+        elif is_other_right:
+            for connection in list(self.connections):
+                connection.close_replica_streams(f"this node leads in term {term} now")
+        if is_other_right:
+            error = self.not_leader() if role is not Role.LEADER else NotLeader("this node leads anew: ask again")
+            self.replicas.clear()
+            self.confirmations.fail(error)
+            self.waiting.fail(error)
+        self.flush()
+
+    def adopt(self, partition: Partition) -> None:
+        """A partition is what the node is; to be called of those of a feed that was just created."""
+        partition.state = self.role.value
+        partition.needs_quorum = self.in_set
+
+    def pause_writes(self) -> None:
+        """For a handover: nothing more is written from now on, until ``resume_writes`` or another role."""
+        self._is_paused = self.refuses_writes = True
+
+    def resume_writes(self) -> None:
+        """Ends ``pause_writes``."""
+        self._is_paused, self.refuses_writes = False, self.role is not Role.LEADER
+
+    def not_leader(self) -> NotLeader:
+        """What is said to who needs the leader."""
+        where = f"the leader is at {self.leader}" if self.leader else "it knows no leader at present"
+        return NotLeader(f"this node does not lead; {where}", leader=self.leader or None)
+
+    def require_leader(self) -> None:
+        """Raises NotLeader where this node does not lead."""
+        if self.role is not Role.LEADER:
+            raise self.not_leader()
+
+    def require_writable(self) -> None:
+        """Raises NotLeader, or Overloaded while a handover is under way. ``refuses_writes`` tells whether it does."""
+        self.require_leader()
+        if self._is_paused:
+            raise Overloaded("a handover is under way")
+
+    def require_state(self, state: int) -> None:
+        """Raises NotLeader where this node is not what a GET asks for: 0 leader, 1 follower."""
+        if state == 0:
+            self.require_leader()
+        elif self.role is Role.LEADER:
+            raise NotLeader("this node leads, and a follower was asked for")
+
+    def require_set(self) -> None:
+        """Raises NotDurable where there is no majority to ask."""
+        if not self.in_set:
+            raise NotDurable("level quorum needs a set of nodes, and this node is in none: use level disk")
+
+    def confirm(self, callback: Callable[[TailraceError | None], None]) -> None:
+        """Calls ``callback(None)`` once it is sure that nobody else led when this was called, or with NotLeader.
+
+        At once where no other node has a vote.
+        """
+        if self.role is Role.LEADER:
+            self.confirmations.confirm(callback)
+        else:
+            callback(self.not_leader())
+
+    def acknowledged(self, placement_id: bytes, partition: Partition, ack: ReplicaAck) -> None:
+        """A replica has ``partition`` on its disk as far as ``ack`` says; an answer or a stream may wait for that."""
+        if self.role is Role.LEADER:
+            self.replicas.acknowledged(placement_id, partition, ack, self.now)
+
+    def history_changed(self, partition: Partition) -> None:
+        """What the partition holds is about to be rolled back: ends its streams, and what waits for it."""
+        message = "what this node holds of the partition is another history now"
+        for connection in list(self.connections):
+            connection.close_streams(EndReason.HISTORY_CHANGED, message, partition)
+        self.waiting.fail(NotLeader(message, leader=self.leader or None), partition)
+        self.flush()
+
+    def _ask_replicas(self, number: int) -> None:
+        """Asks those who have a vote whether they have promised anybody else."""
+        for peer in self.replicas.voters():
+            for door in peer.doors:
+                door.ask(number)
+
+    @property
+    def safest_level(self) -> Level:
+        """The level of what every node of the set has to agree on."""
+        return Level.QUORUM if self.in_set else Level.DISK
+
+    def system_seqs(self) -> list[tuple[Partition, int]]:
+        """How far the list of feeds has come."""
+        return [(partition, partition.high_seq) for partition in self.feeds.system.partitions]
 
     # Feeds
 
@@ -124,18 +288,64 @@ class Node:
         feed = self.feeds.existing(info, exist_ok=bool(value.get("exist_ok", True)))
         if feed is not None:
             return feed
-        return self.feeds.create(info, self.journal, self.host.randomness.token(16), self.config.limits.feeds_max)
+        self.feeds.check_room(self.config.limits.feeds_max)
+        branch = self.host.randomness.token(16)
+        self._list_feed(info.feed_id, creation_to_bytes(info, branch))
+        try:
+            return self.feeds.create(info, self.journal, branch, self.config.limits.feeds_max)
+        except TailraceError:
+            # Nothing of it is left: a client that asks again finds what a next start would make otherwise.
+            with contextlib.suppress(TailraceError):
+                self._list_feed(info.feed_id, None)
+            raise
 
     def drop_feed(self, feed_id: bytes) -> None:
         """Drops a feed and ends its streams; nothing where it is gone already, as when the request comes again."""
+        if feed_id == SYSTEM_FEED_ID:
+            raise Forbidden(f"{SYSTEM_FEED_NAME} lists the feeds: it cannot be dropped")
         if feed_id not in self.feeds:
             return
-        feed = self.feeds.drop(feed_id, self.journal)
+        self._list_feed(feed_id, None)
+        self.feed_is_gone(self.feeds.drop(feed_id, self.journal))
+
+    def reconcile_feeds(self, *, whole: bool = True) -> tuple[list[Feed], list[Feed]]:
+        """Makes the feeds equal to what ``_feeds`` says, as `Catalog.reconcile`, and ends the streams of dropped ones.
+
+        For a follower, after each complete snapshot of ``_feeds``, and for whoever begins to lead. Drops that wait for
+        a majority, or for the leader's disk, are done by themselves.
+        """
+        dropped, created = self.feeds.reconcile(self.journal, self.config.limits.feeds_max, whole=whole)
+        self._are_feeds_whole = whole
+        for feed in dropped:
+            self.feed_is_gone(feed)
+        for feed in created:
+            for partition in feed.partitions:
+                self.adopt(partition)
+        return dropped, created
+
+    def _list_feed(self, feed_id: bytes, creation: bytes | None) -> None:
+        """Writes a row of ``_feeds``."""
+        [partition] = self.feeds.system.partitions
+        self.feeds.write_rows(
+            {feed_id: creation}, self.journal, now_us=self.clock.wall_us(), now=self.clock.monotonic()
+        )
+        self.committer.note(partition)
+        self.flusher.note(partition)
+
+    def feed_is_gone(self, feed: Feed) -> None:
+        """Forgets a feed that was dropped: its streams end, and what waits for it is told."""
         for partition in feed.partitions:
             self.flusher.forget(partition)
             self.compactor.forget(partition)
+            self.replicas.forget(partition)
+            self.waiting.fail(UnknownFeed(f"feed {feed.info.name!r} was dropped"), partition)
         for connection in self.connections:
             connection.feed_dropped(feed)
+
+    def _feeds_settled(self) -> None:
+        """What ``_feeds`` says can be lost a little less."""
+        if self.feeds.awaits_drops:
+            self.reconcile_feeds(whole=self._are_feeds_whole)
 
     def found_damage(self, error: SegmentDamaged) -> None:
         """A segment could not be read: status says so until the node is restarted."""
@@ -146,6 +356,7 @@ class Node:
     def _committed(self) -> None:
         if self.committer.failure is not None:
             self.memory.give_up(str(self.committer.failure))
+            self.waiting.fail(self.committer.failure)
             for connection in list(self.connections):
                 connection.journal_failed(self.committer.failure)
         self.flush()
@@ -164,7 +375,12 @@ class Node:
     # What goes out
 
     def turn_ended(self, asker: object = None) -> None:
-        """``asker`` has been handled: commits what it wrote, now or soon, and sends what that brought about."""
+        """``asker`` has been handled: commits what it wrote, now or soon, and sends what that brought about.
+
+        What replicas are to have leaves first, so that their disks work while this one does.
+        """
+        if self.to_flush and self.replicas.peers:
+            self.flush()
         self.committer.turn_ended(asker)
         if self.to_flush:
             self.flush()
@@ -250,16 +466,18 @@ class Node:
 
     def partitions_to_json(self, feed: Feed) -> dict[str, Any]:
         """A feed's partition map."""
-        leader = "" if self.listening is None else f"{self.listening[0]}:{self.listening[1]}"
+        leader = self.leader
+        if self.role is Role.LEADER and self.listening is not None:
+            leader = str(Address(*self.listening))
         partitions = [
             {
                 "id": p.id,
                 "hash_first": p.hash_first,
                 "hash_last": p.hash_last,
-                "state": "leader",
+                "state": p.state,
                 "term": p.log.term,
                 "leader": leader,
-                "replicas": [],
+                "replicas": [peer.address for peer in self.replicas.followers(p) if peer.address],
                 "high_seq": p.high_seq,
                 "durable_seq": p.durable_seq,
                 "log": p.log.to_json(),
@@ -280,3 +498,7 @@ class Node:
         """Walks every invariant of every partition; AssertionError names the one that does not hold."""
         for partition in self.feeds.partitions():
             partition.check()
+
+
+def _nothing(term: int) -> None:
+    """Until the member's task says what is to be done."""

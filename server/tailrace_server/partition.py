@@ -1,7 +1,8 @@
-"""A partition: one leader's view of a range of keys. Everything here is synchronous and runs on the node's loop.
+"""A partition: one node's copy of a range of keys. Everything here is synchronous and runs on the node's loop.
 
 A mutation's way: ``take`` (checks, seqs, journal, tree) -> ``durable_through`` (after the fsync) -> streams, and later
-``install`` (when a segment has it) -> out of the tree.
+``install`` (when a segment has it) -> out of the tree. On a follower ``take_replica`` is its beginning, and what the
+leader says by ``told`` decides with what is durable here what is shown.
 
     seqs   1 ............ flushed_seq ............ durable_seq ....... high_seq
            [ chain: segments        ] [ tree: the write queue                 ]
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tailrace.block import Block
-from tailrace.errors import OutcomeUnknown, UnknownFeed, VersionConflict, VersionLost
+from tailrace.errors import Forbidden, OutcomeUnknown, UnknownFeed, VersionConflict, VersionLost
 from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.hashing import key_hash
 from tailrace.model import Level, Version, VersionRange
@@ -60,14 +61,21 @@ class Partition:
         self.is_dropped = False
         self.damage: SegmentDamaged | None = None  # of a segment that could not be opened: nothing more is taken
         self.newest_block: Block | None = None
+        self.takes_writes = True  # by clients; those of ``_feeds`` are the node's
+        self.rollbacks = 0  # how often it was rolled back; the last one is in its manifest
+        self.state = "leader"  # or "follower": the node says so
+        self.needs_quorum = False  # it belongs to a set: what a majority does not have yet should not be flushed
         self.high_seq = 0  # the last seq that was given, durable or not
         self.durable_seq = 0
+        self.leader_durable_seq = 0  # on a follower: how far the leader has it on its disk
+        self.quorum_seq = 0  # how far a majority has it on its disks
+        self.on_durable: Callable[[], None] | None = None  # called when ``durable_seq`` has moved
         self.purge_seq = 0
         self.trim_seq = 0
         self.last_timestamp = 0
         self.producers = ProducerTable()
         self.keys = KeyIndex()
-        self._watchers: dict[Level, dict[Callable[[], None], None]] = {Level.MEMORY: {}, Level.DISK: {}}
+        self._watchers: dict[Level, dict[Callable[[], None], None]] = {level: {} for level in Level}
         self._readers: dict[Callable[[], None], None] = {}
 
     @property
@@ -76,8 +84,66 @@ class Partition:
         return self.tree.base_seq
 
     def visible_seq(self, level: Level) -> int:
-        """The last seq that a stream or a read of ``level`` shows."""
-        return self.high_seq if level == Level.MEMORY else self.durable_seq
+        """The last seq that a stream or a read of ``level`` shows, the end of a block or of a run.
+
+        A follower shows at ``disk`` what both it and the leader have there. What it has flushed the leader had.
+        """
+        if level == Level.MEMORY:
+            return self.high_seq
+        if level == Level.DISK:
+            if self.state == "leader":
+                return self.durable_seq
+            return max(self.flushed_seq, self._end_at(min(self.durable_seq, self.leader_durable_seq)))
+        return self._end_at(min(self.durable_seq, self.quorum_seq))
+
+    def _end_at(self, seq: int) -> int:
+        """The last end of a block or of a run at or below ``seq``: nobody stands inside one."""
+        if seq > self.flushed_seq:
+            block = self.tree.find(seq)
+            assert block is not None, "what is shown is in the tree or in segments"
+            first_seq, last_seq = block.seqs
+            return seq if last_seq == seq else first_seq - 1
+        return self.chain.end_at(seq)
+
+    @property
+    def stable_seq(self) -> int:
+        """Up to here no history that may still be lost: what is flushed, merged, and purged of tombstones."""
+        return min(self.safe_seq, self.quorum_seq) if self.needs_quorum else self.safe_seq
+
+    @property
+    def safe_seq(self) -> int:
+        """Up to here may be flushed where memory is tight: it is on the leader's disk, and on this one."""
+        return self.durable_seq if self.state == "leader" else min(self.durable_seq, self.leader_durable_seq)
+
+    def standing(self) -> tuple[int, int]:
+        """What is compared at a promotion: the term of the newest entry that holds something here, and how far.
+
+        Only what is durable counts: an entry from its base on. Term 0 where there is none.
+        """
+        term = next((entry.term for entry in self.log if entry.base <= self.durable_seq), 0)
+        return term, self.durable_seq
+
+    def told(self, durable_seq: int, quorum_seq: int) -> None:
+        """The leader says how far it has the partition on its disk, and how far a majority has. Neither falls."""
+        if durable_seq > self.leader_durable_seq:
+            self.leader_durable_seq = durable_seq
+            self._notify(Level.DISK)
+        self.set_quorum_seq(quorum_seq)
+
+    def set_quorum_seq(self, seq: int) -> None:
+        """A majority has everything up to ``seq`` on its disks. It never falls, but by ``forget_above``."""
+        if seq > self.quorum_seq:
+            self.quorum_seq = seq
+            self._notify(Level.QUORUM)
+
+    def forget_above(self, seq: int) -> None:
+        """What was said of seqs above ``seq`` is of a history that is none any more."""
+        self.leader_durable_seq = min(self.leader_durable_seq, seq)
+        self.quorum_seq = min(self.quorum_seq, seq)
+
+    def _notify(self, level: Level) -> None:
+        for notify in self._watchers[level]:
+            notify()
 
     def watch(self, level: Level, notify: Callable[[], None]) -> None:
         """Calls ``notify`` each time that more becomes visible at ``level``, until ``unwatch``."""
@@ -108,6 +174,8 @@ class Partition:
             raise self.damage.with_traceback(None)
         if self.is_dropped:  # while a condition waited for the by-key index
             raise UnknownFeed(f"feed {self.feed_id.hex()} was dropped")
+        if not self.takes_writes:
+            raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
         header = block.header
         decision = self.producers.decide(
             header.producer_id, header.producer_seq, resend=flags & WriteFlag.RESEND != 0, now=now
@@ -132,14 +200,18 @@ class Partition:
         check_at_door(block, self.hash_first, self.hash_last)
         if flags & CONDITIONS and not self._holds(block, flags, if_version, read):
             return Taken(VersionRange(self.id, self.log.branch, 0, 0), fresh=False)
+        # NamedTuple's own constructor takes twice as long, here and below.
+        return tuple.__new__(Taken, (self.append(block, journal, now_us=now_us, now=now), True))
+
+    def append(self, block: Block, journal: Journal, *, now_us: int, now: float) -> VersionRange:
+        """Gives a good block its seqs, journals it and hangs it into the tree. NoSpace, NotDurable: nothing is kept."""
         # A timestamp never goes back within a partition, whatever the wall clock does.
         timestamp = now_us if now_us > self.last_timestamp else self.last_timestamp
         stamped = block.stamped(self.high_seq + 1, timestamp)
         branch = self.log.branch
         place = journal.append_block(self.feed_id, self.id, branch, stamped)
         self.homes.block(journal.file_of(place), stamped.header.last_seq)
-        # NamedTuple's own constructor takes twice as long, here and below.
-        return tuple.__new__(Taken, (self._hang(stamped, branch, now), True))
+        return self._hang(stamped, branch, now)
 
     def _hang(self, block: Block, branch: bytes, now: float) -> VersionRange:
         header = block.header
@@ -194,6 +266,10 @@ class Partition:
         self.durable_seq = seq
         for notify in self._watchers[Level.DISK]:
             notify()
+        if self.quorum_seq:  # told before it was durable here
+            self._notify(Level.QUORUM)
+        if self.on_durable is not None:
+            self.on_durable()
 
     def recover_block(self, block: Block, file: int, now: float) -> None:
         """Hangs a block that the journal held, in its file of this number."""

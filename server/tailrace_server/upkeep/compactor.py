@@ -172,7 +172,7 @@ class Compactor:
     async def fold(self, partition: Partition, info: FeedInfo) -> bool:
         """Folds what the policy chooses; False where it chooses nothing. SegmentDamaged, CompactionFailed, OSError."""
         retention = Retention.of(info)
-        stable_seq = partition.durable_seq
+        stable_seq = partition.stable_seq
         begin, whole = self._whole_stretch(partition)
         # Behind a segment that is left out tombstones have to stay, so nothing is folded for their sake.
         may_purge = begin == 0 and not retention.history
