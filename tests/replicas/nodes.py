@@ -61,7 +61,7 @@ class Node:
         self.links = links
         self.kills = 0
         self.is_paused = False
-        self._options = options
+        self.options = options
         self._process: trio.Process | None = None
 
     @property
@@ -73,7 +73,7 @@ class Node:
         """Starts it; returns once it answers."""
         routes = json.dumps({port: proxy.port for port, proxy in self.links.items()})
         command = [sys.executable, str(SCRIPT), routes, "serve", "--data", str(self.data), "--listen", self.address]
-        command += [*self._options, "--http", "off", "--ws", "off", "--log-level", "info"]
+        command += [*self.options, "--http", "off", "--ws", "off", "--log-level", "info"]
         with trio.CancelScope(shield=True), self.log_path.open("ab") as log:
             self._process = await trio.lowlevel.open_process(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
