@@ -174,6 +174,7 @@ class Nodes:
             self._proxies |= {(port, other): proxy for other, proxy in links.items()}
             self.all.append(Node(f"n{index}", port, directory, links, ["--members", members]))
         self.url = f"tailrace://{members}"
+        self.is_torn = False  # something between them is cut or frozen
 
     async def start(self, nursery: trio.Nursery) -> None:
         """The links, and then all nodes at once."""
@@ -189,23 +190,21 @@ class Nodes:
 
     def cut_off(self, node: Node) -> None:
         """It reaches no other node, and no other node reaches it; clients reach all."""
+        self.is_torn = True
         for proxy in self.links_of(node):
             proxy.cut()
 
     def freeze(self, node: Node) -> None:
         """Likewise, but that nobody is told."""
+        self.is_torn = True
         for proxy in self.links_of(node):
             proxy.freeze()
 
     def heal(self) -> None:
         """Every node reaches every other one."""
+        self.is_torn = False
         for proxy in self._proxies.values():
             proxy.heal()
-
-    @property
-    def is_whole(self) -> bool:
-        """All nodes run and nothing between them is broken, as far as the test has done it."""
-        return all(node.is_running and not node.is_paused for node in self.all)
 
     async def leader(self) -> Node | None:
         """Who says that it leads, of several the one of the highest term; None where nobody does."""

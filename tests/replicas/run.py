@@ -193,6 +193,8 @@ class Run:
         return f"froze the network of {node.name}"
 
     async def _mend(self) -> str | None:
+        if not self.nodes.is_torn and not any(node.is_paused for node in self.nodes.all):
+            return None
         self.nodes.heal()
         for node in self.nodes.all:
             if node.is_paused:
