@@ -28,6 +28,19 @@ class Violation(AssertionError):
     """The set is not what it promised to be."""
 
 
+def most_telling(error: BaseException) -> BaseException:
+    """A violation, where there is one in ``error``: what it has ended may have failed too."""
+    leaves: list[BaseException] = []
+    todo = [error]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, BaseExceptionGroup):
+            todo += one.exceptions
+        else:
+            leaves.append(one)
+    return next((one for one in leaves if isinstance(one, Violation)), leaves[0])
+
+
 class Row(NamedTuple):
     """A row of a partition's history; its seq is its place, counted from 1."""
 

@@ -49,9 +49,11 @@ def free_ports(count: int) -> list[int]:
 
 
 class Node:
-    """One of the set. ``links``: by the port of each other one, the proxy on the way to it."""
+    """A process. ``links``: by the port of each other one, the proxy on the way to it. ``bug``: of `node_process`."""
 
-    def __init__(self, name: str, port: int, directory: Path, links: dict[int, Proxy], options: list[str]) -> None:
+    def __init__(
+        self, name: str, port: int, directory: Path, links: dict[int, Proxy], options: list[str], bug: str = ""
+    ) -> None:
         self.name = name
         self.port = port
         self.address = f"{HOST}:{port}"
@@ -59,6 +61,7 @@ class Node:
         self.data = directory / name
         self.log_path = directory / f"{name}.log"
         self.links = links
+        self.bug = bug
         self.kills = 0
         self.is_paused = False
         self.options = options
@@ -71,8 +74,9 @@ class Node:
 
     async def start(self) -> None:
         """Starts it; returns once it answers."""
-        routes = json.dumps({port: proxy.port for port, proxy in self.links.items()})
-        command = [sys.executable, str(SCRIPT), routes, "serve", "--data", str(self.data), "--listen", self.address]
+        routes = {port: proxy.port for port, proxy in self.links.items()}
+        orders = json.dumps({"routes": routes, "bug": self.bug})
+        command = [sys.executable, str(SCRIPT), orders, "serve", "--data", str(self.data), "--listen", self.address]
         command += [*self.options, "--http", "off", "--ws", "off", "--log-level", "info"]
         with trio.CancelScope(shield=True), self.log_path.open("ab") as log:
             self._process = await trio.lowlevel.open_process(
@@ -164,7 +168,7 @@ async def _exchange(stream: trio.SocketStream, opcode: Opcode, value: dict) -> d
 class Nodes:
     """The set and what connects it. ``start`` first."""
 
-    def __init__(self, directory: Path, count: int = 3) -> None:
+    def __init__(self, directory: Path, count: int = 3, bug: str = "") -> None:
         ports = free_ports(count)
         members = ",".join(f"{HOST}:{port}" for port in ports)
         self._proxies: dict[tuple[int, int], Proxy] = {}
@@ -172,7 +176,7 @@ class Nodes:
         for index, port in enumerate(ports):
             links = {other: Proxy((HOST, other)) for other in ports if other != port}
             self._proxies |= {(port, other): proxy for other, proxy in links.items()}
-            self.all.append(Node(f"n{index}", port, directory, links, ["--members", members]))
+            self.all.append(Node(f"n{index}", port, directory, links, ["--members", members], bug))
         self.url = f"tailrace://{members}"
         self.is_torn = False  # something between them is cut or frozen
 

@@ -23,7 +23,7 @@ from .clients import (
     Looker,
     Writer,
 )
-from .history import Copy, History, Row, Violation, compare, final_state
+from .history import Copy, History, Row, Violation, compare, final_state, most_telling
 from .nodes import Node, Nodes, run_command
 
 if TYPE_CHECKING:
@@ -36,16 +36,23 @@ STUCK_S = 420.0
 # So long a set may be without a leader, with all nodes there and connected, before somebody promotes one.
 LEADERLESS_S = 20.0
 EQUAL_S = 60.0
+FIRST_S = 3.0
 POLL_S = 0.1
 
 
 @dataclass
 class Scenario:
-    """``acts``: how many things happen to the set. ``seed``: which, and what clients ask for."""
+    """``acts``: how many things happen to the set. ``seed``: which, and what clients ask for.
+
+    ``first``: names of acts that come before them, each of which lets writers get some answers. ``bug``: one of
+    ``node_process.BUGS``.
+    """
 
     seed: int
     acts: int
     directory: Path
+    first: tuple[str, ...] = ()
+    bug: str = ""
 
 
 class Run:
@@ -54,7 +61,7 @@ class Run:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.history = History()
-        self.nodes = Nodes(scenario.directory)
+        self.nodes = Nodes(scenario.directory, bug=scenario.bug)
         self.done: Tally[str] = Tally()
         self.told: list[str] = []  # what has happened, in order
         self._random = self._randomness("acts")
@@ -128,6 +135,10 @@ class Run:
             (3, self._handover),
         ]
         weights, choices = [weight for weight, _ in acts], [act for _, act in acts]
+        for name in self.scenario.first:
+            self._tell(await getattr(self, f"_{name}")() or f"no {name}")
+            with trio.move_on_after(FIRST_S):
+                await self.history.more_answers(200)
         while sum(self.done.values()) < self.scenario.acts:
             (act,) = self._random.choices(choices, weights)
             told = await act()
@@ -186,6 +197,15 @@ class Run:
         self.nodes.cut_off(node)
         return f"cut {node.name} off"
 
+    async def _cut_leader(self) -> str | None:
+        leader = await self.nodes.leader()
+        if leader is not None:
+            self.nodes.cut_off(leader)
+        return f"cut the leader {leader and leader.name} off"
+
+    async def _pause_nobody(self) -> str | None:
+        return "nothing"
+
     async def _freeze(self) -> str | None:
         node = self._any(self.nodes.all)
         assert node is not None
@@ -202,7 +222,14 @@ class Run:
         return "all connected and none paused"
 
     async def _promote(self) -> str | None:
-        node = self._any([node for node in self.nodes.all if node.is_running and not node.is_paused])
+        return await self._promote_one_of(self.nodes.all)
+
+    async def _promote_other(self) -> str | None:
+        leader = await self.nodes.leader()
+        return await self._promote_one_of([node for node in self.nodes.all if node is not leader])
+
+    async def _promote_one_of(self, nodes: list[Node]) -> str | None:
+        node = self._any([node for node in nodes if node.is_running and not node.is_paused])
         if node is None:
             return None
         code, said = await run_command("promote", "--node", node.address)
@@ -368,6 +395,8 @@ def run(scenario: Scenario) -> Run:
 
     try:
         trio.run(main)
+    except BaseExceptionGroup as group:
+        raise most_telling(group) from group
     finally:
         for one in made:
             print(one.figures())

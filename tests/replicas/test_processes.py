@@ -11,6 +11,7 @@ import random
 
 import pytest
 
+from .history import Violation
 from .run import Scenario, run
 
 SEEDS = range(100)
@@ -26,3 +27,21 @@ def seed():
 def test_a_set_keeps_its_promises_whatever_happens_to_its_nodes(seed, tmp_path):
     result = run(Scenario(seed, acts=24, directory=tmp_path))
     assert result.history.answers > 100
+
+
+# The test can fail: each bug that is planted in the nodes is found.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bug", "first", "finding"),
+    [
+        # Two of the three never get what was acknowledged, and one of them leads.
+        ("quorum_at_once", ("cut_leader", "kill_leader", "promote_other"), "is lost|is gone|a barrier came back|gets"),
+        # One that leads no more, and does not know it, is still asked by whoever was connected to it.
+        ("leads_unasked", ("cut_leader", "promote_other", "pause_nobody"), "a get at level quorum says|came back"),
+    ],
+)
+def test_a_bug_of_the_nodes_is_found(bug, first, finding, seed, tmp_path):
+    with pytest.raises(Violation, match=finding):
+        run(Scenario(seed, acts=0, directory=tmp_path, first=first, bug=bug))
