@@ -29,12 +29,12 @@ STORAGE = Storage(segment_bytes=64 * 1024, flush_age_s=2.0, journal_file_bytes_m
 
 
 class Orders(NamedTuple):
-    """``routes``: connections to these ports go to others, where the test has put a network that breaks. ``bug``: one of
+    """``routes``: connections to these ports go to others, where the test has put a network that breaks.
 
-    ``BUGS``.
+    ``bug``: one of ``BUGS``.
     """
 
-    routes: dict[str, int] = {}
+    routes: dict[str, int]
     bug: str = ""
 
 
