@@ -130,24 +130,30 @@ class Run:
             (1, self._restart),
             (2, self._cut),
             (1, self._freeze),
+            (3, self._usurp),
             (3, self._mend),
-            (4, self._promote),
-            (3, self._handover),
+            (3, self._promote),
+            (4, self._handover),
         ]
-        weights, choices = [weight for weight, _ in acts], [act for _, act in acts]
+        # Where nothing goes on, what helps is more likely: a set that is dead for long shows little.
+        help_out = [act for act in acts if act[1] in (self._start_all, self._mend, self._promote)]
+        goes_on = True
         for name in self.scenario.first:
             self._tell(await getattr(self, f"_{name}")() or f"no {name}")
             with trio.move_on_after(FIRST_S):
                 await self.history.more_answers(200)
         while sum(self.done.values()) < self.scenario.acts:
-            (act,) = self._random.choices(choices, weights)
+            possible = acts if goes_on or self._random.random() < 0.4 else help_out
+            (act,) = self._random.choices([act for _, act in possible], [weight for weight, _ in possible])
             told = await act()
             if told is None:
                 continue
             self.done[act.__name__.strip("_")] += 1
             self._tell(told)
+            before = self.history.answers
             with trio.move_on_after(self._random.choice([0.3, 1.0, 3.0])):
-                await self.history.more_answers(self._random.choice([1, 30, 300]))
+                await self.history.more_answers(self._random.choice([1, 30, 300, 1_000]))
+            goes_on = self.history.answers > before
 
     def _tell(self, told: str) -> None:
         self.told.append(f"{trio.current_time():.1f} {told}; {self.history.answers} answers")
@@ -199,9 +205,19 @@ class Run:
 
     async def _cut_leader(self) -> str | None:
         leader = await self.nodes.leader()
-        if leader is not None:
-            self.nodes.cut_off(leader)
-        return f"cut the leader {leader and leader.name} off"
+        if leader is None:
+            return None
+        self.nodes.cut_off(leader)
+        return f"cut the leader {leader.name} off"
+
+    async def _usurp(self) -> str | None:
+        """The leader goes on alone for a while, and then another one is made to lead: what it alone has is lost."""
+        cut = await self._cut_leader()
+        if cut is None:
+            return None
+        with trio.move_on_after(1.0):
+            await self.history.more_answers(100)
+        return f"{cut}; {await self._promote_other()}"
 
     async def _pause_nobody(self) -> str | None:
         return "nothing"
