@@ -125,10 +125,14 @@ class Node:
         process.kill()
         raise NodeFailed(f"{self.name} does not end:\n{self.log_tail()}")
 
-    def end_at_once(self) -> None:
-        """For a test that has failed."""
-        if self._process is not None:
-            self._process.kill()
+    async def end_at_once(self) -> None:
+        """For a test that has failed: whatever state it is in, nothing of it is left."""
+        process, self._process = self._process, None
+        if process is not None:
+            with trio.CancelScope(shield=True):
+                process.kill()
+                await process.wait()
+                await process.stdio.aclose()
 
     async def ask(self, opcode: Opcode = Opcode.MEMBER, value: dict | None = None) -> dict | None:
         """What it answers to a request between nodes; None where it does not answer within two seconds."""
@@ -225,10 +229,10 @@ class Nodes:
                     nursery.start_soon(look, node)
         return found[max(found)] if found else None
 
-    def end_at_once(self) -> None:
+    async def end_at_once(self) -> None:
         """For a test that has failed."""
         for node in self.all:
-            node.end_at_once()
+            await node.end_at_once()
 
     def log_tail(self) -> str:
         """The last lines of all nodes."""

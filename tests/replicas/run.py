@@ -90,7 +90,7 @@ class Run:
                     await self._use()
                     links.cancel_scope.cancel()
         finally:
-            self.nodes.end_at_once()
+            await self.nodes.end_at_once()
 
     async def _use(self) -> None:
         async with AsyncExitStack() as stack:

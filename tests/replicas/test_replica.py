@@ -26,8 +26,8 @@ async def pair(tmp_path, nursery):
     leader = Node("leader", first, tmp_path, {}, [])
     replica = Node("replica", second, tmp_path, {first: link}, ["--replica-of", f"{HOST}:{first}"])
     yield leader, replica, link
-    leader.end_at_once()
-    replica.end_at_once()
+    await leader.end_at_once()
+    await replica.end_at_once()
 
 
 async def equal(node, other):
