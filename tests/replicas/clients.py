@@ -51,10 +51,10 @@ class Writer:
         if self._random.random() < 0.2:
             await self._batch(feed)
         else:
-            await self._put(feed)
+            await self.put(feed, self._random.choice(KEYS))
 
-    async def _put(self, feed: tailrace.Feed) -> None:
-        key = self._random.choice(KEYS)
+    async def put(self, feed: tailrace.Feed, key: bytes) -> None:
+        """One key; nobody knows whether it was written where there was no answer."""
         write = self._history.ask(key, self._value(), self._level)
         with contextlib.suppress(*IN_DOUBT):
             self._history.acknowledge(write, await feed.put(key, write.value, level=self._level))

@@ -12,9 +12,11 @@ import trio
 
 import tailrace
 from tailrace import Mutations
+from tailrace.errors import UnknownFeed
 
 from .clients import (
     IMPATIENT_S,
+    KEYS,
     PARTITIONS,
     PATIENT_S,
     Consumer,
@@ -100,6 +102,7 @@ class Run:
                 )
                 for name, retry_for in (("patient", PATIENT_S), ("impatient", IMPATIENT_S), ("reader", PATIENT_S))
             }
+            await self._all_vote()
             # Of a history every row stays, whatever is flushed and folded, so each of them can be compared.
             patient = await clients["patient"].create_feed(FEED, partitions=PARTITIONS, retention="history")
             await clients["patient"].create_feed("beside", partitions=1)
@@ -118,6 +121,12 @@ class Run:
             if code:
                 raise Violation(f"the directory of {node.name} is not in order: {said}")
             node.check_log()
+
+    async def _all_vote(self) -> None:
+        """Until then a set has no member to spare."""
+        for node in self.nodes.all:
+            while not ((await node.ask()) or {}).get("votes"):
+                await trio.sleep(POLL_S)
 
     # What happens to the set
 
@@ -219,8 +228,16 @@ class Run:
             await self.history.more_answers(100)
         return f"{cut}; {await self._promote_other()}"
 
-    async def _pause_nobody(self) -> str | None:
-        return "nothing"
+    async def _write_anew(self) -> str | None:
+        """Somebody who was not connected before writes every key, by the one that leads by the highest term."""
+        leader = await self.nodes.leader()
+        if leader is None:
+            return None
+        writer = Writer("newcomer", self.history, self._randomness("newcomer"), "quorum")
+        async with tailrace.connect(leader.url, name="newcomer") as client:
+            for key in KEYS:
+                await writer.put(client.feed(FEED), key)
+        return f"every key written by {leader.name}"
 
     async def _freeze(self) -> str | None:
         node = self._any(self.nodes.all)
@@ -360,13 +377,14 @@ class Run:
 
     async def _require_equal(self, node: Node, name: str, expected: Copy) -> None:
         """The node has the same, within a minute: it may still be catching up."""
+        last: Exception = Violation(f"{node.name} shows nothing")
         with trio.move_on_after(EQUAL_S):
             while True:
                 try:
                     compare(node.name, await read_copy(node, "follower"), name, expected)
                     return
-                except Violation as violation:
-                    last = violation
+                except (Violation, UnknownFeed) as error:
+                    last = error
                 await trio.sleep(5 * POLL_S)
         raise last
 
