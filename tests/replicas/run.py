@@ -16,7 +16,7 @@ from tailrace.errors import UnknownFeed
 
 from .clients import (
     IMPATIENT_S,
-    KEYS,
+    QUIET,
     PARTITIONS,
     PATIENT_S,
     Consumer,
@@ -126,7 +126,7 @@ class Run:
         """Until then a set has no member to spare."""
         for node in self.nodes.all:
             while not ((await node.ask()) or {}).get("votes"):
-                await trio.sleep(POLL_S)
+                await trio.sleep(POLL_S)  # noqa: ASYNC110 - another process
 
     # What happens to the set
 
@@ -229,15 +229,15 @@ class Run:
         return f"{cut}; {await self._promote_other()}"
 
     async def _write_anew(self) -> str | None:
-        """Somebody who was not connected before writes every key, by the one that leads by the highest term."""
+        """Somebody who was not connected before writes, by the one that leads in the highest term."""
         leader = await self.nodes.leader()
         if leader is None:
             return None
         writer = Writer("newcomer", self.history, self._randomness("newcomer"), "quorum")
         async with tailrace.connect(leader.url, name="newcomer") as client:
-            for key in KEYS:
+            for key in QUIET:
                 await writer.put(client.feed(FEED), key)
-        return f"every key written by {leader.name}"
+        return f"a newcomer has written to {leader.name}"
 
     async def _freeze(self) -> str | None:
         node = self._any(self.nodes.all)
