@@ -236,7 +236,8 @@ class Run:
         leader = await self.nodes.leader()
         if leader is None:
             return None
-        writer = Writer("newcomer", self.history, self._randomness("newcomer"), "quorum")
+        name = f"newcomer {len(self.told)}"
+        writer = Writer(name, self.history, self._randomness(name), "quorum")
         async with tailrace.connect(leader.url, name="newcomer") as client:
             for key in QUIET:
                 await writer.put(client.feed(FEED), key)
