@@ -310,16 +310,21 @@ class FollowerReader(SetProcess):
         self.world.report.operation("get from a follower")
 
     async def _consume(self, feed):
-        """Its state at one moment, as its stream tells it."""
-        level = self.random.choice(("disk", "quorum"))
+        """Its state at one moment, as its stream tells it: one that there was, at a place that it names."""
+        level = self.random.choice(("memory", "disk", "quorum"))
+        state = {}
         async with feed.consume(until="now", visibility=level) as stream:
             async for event in stream:
                 if isinstance(event, Rollback):
                     self.world.rolled_back(self.name, event.partition, f"to {event.seq}", level)
-                elif isinstance(event, tailrace.Mutations):
+                    return
+                if isinstance(event, tailrace.Mutations):
                     for key, value in zip(event.keys(), event.values(), strict=True):
+                        state[key] = value
                         if value is not None:
                             self.world.check_was_written(self.name, event.partition, key, value)
+            positions = stream.latest_positions
+        self.world.check_state(self.name, state, positions)
         self.world.report.operation("state of a follower")
 
 

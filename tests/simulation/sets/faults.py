@@ -29,6 +29,7 @@ KINDS = {
     "promote": 3,
     "force": 2,
     "hand_over": 4,
+    "usurp": 4,
     "other_keys": 2,
 }
 
@@ -198,6 +199,23 @@ class Faults:
         if leader is not None:
             self.world.report.fault("handover")
             await operator.hand_over(leader, self.random.choice(others))
+
+    async def _usurp(self):
+        """Another one comes to lead while the leader hears nobody of it, and some clients still hear the leader."""
+        leaders = [machine.name for machine in self.world.machines if self.world.leads(machine)]
+        if not leaders:
+            return
+        self.world.report.fault("leader cut off, and another one promoted")
+        leader = leaders[0]
+        others = [name for name in self.world.names if name != leader]
+        clients = self.random.sample(self.world.client_names, self.random.randint(0, len(self.world.client_names)))
+        cut = self.random.choice((shapes.isolated, shapes.isolated, shapes.mute, shapes.deaf))
+        ways = cut(leader, self.world.names) + shapes.between(others, clients)
+        self.network.cut_ways(ways)
+        await trio.sleep(self.random.choice((0, 0.05, 0.3)) * self.random.random())
+        await self.world.operator.promote(self.random.choice(others))
+        await trio.sleep(self.random.choice((0.1, 0.5, 1.5)) * self.random.random())
+        self.network.heal_ways(ways)
 
     # Those who use it
 

@@ -143,6 +143,21 @@ class World:
         if (key, value) not in self.histories.places.get(self.place(partition), {}):
             raise Violation(f"{who} was given {key!r}: {value!r:.60} of partition {partition}, which nobody has written")
 
+    def check_state(self, who, state, positions):
+        """Somebody has read all that there was: it is the state that was at the place that he was told."""
+        expected = {}
+        for partition, position in positions.items():
+            history = self.histories.history(self.place(partition), position.log, position.seq)
+            if None in history:
+                return
+            expected |= {key: row.value for key, (_, row) in copies.newest(history).items()}
+        wrong = sorted(key for key in state.keys() | expected.keys() if state.get(key) != expected.get(key))
+        if wrong:
+            raise Violation(
+                f"{who} was shown a state at {positions.seqs()} that never was: {wrong[0]!r} is "
+                f"{state.get(wrong[0])!r:.60}, not {expected.get(wrong[0])!r:.60}"
+            )
+
     def rolled_back(self, who, partition, detail, level):
         self.report.rolled_back(who, partition, detail)
         if level == "quorum" and self.promises.forced_at is None:
