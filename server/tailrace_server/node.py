@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -58,6 +58,9 @@ from tailrace_server.upkeep.space import Space
 from tailrace_server.upkeep.trimmer import Trimmer
 from tailrace_server.upkeep.uptime import Uptime
 from tailrace_server.upkeep.uptime_file import store_uptime, tick_uptime
+
+if TYPE_CHECKING:
+    from tailrace_server.replication.member import Member
 
 log = logging.getLogger("tailrace.server")
 
@@ -129,6 +132,7 @@ class Node(Leadership):
         self.now = self.started_at = host.clock.monotonic()
         self.listening: tuple[str, int] | None = None
         self.unclean_start: str | None = None
+        self.member: Member | None = None  # of a node that is not alone
         self._are_feeds_whole = True
         for level in (Level.DISK, Level.QUORUM):
             catalog.system.partitions[0].watch(level, self._feeds_settled)

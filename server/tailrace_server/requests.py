@@ -23,6 +23,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.frames import written
 from tailrace_server.lookup import Lookup
 from tailrace_server.partition import CONDITIONS, Partition
+from tailrace_server.replication import requests as of_members
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.serving import on_leader_confirm, on_replica_ack
 from tailrace_server.segment import NotCached, Read, Reads, SegmentDamaged, SegmentFile
@@ -303,13 +304,19 @@ def _on_accepted_seqs(connection: Connection, frame: Frame) -> None:
     """A follower asks how far this leader has come in these feeds, or in all: once a majority says that it leads."""
     node = connection.node
     node.require_leader()
-    asked = decode_json(frame.body, "ACCEPTED_SEQS").get("feed_ids")
+    value = decode_json(frame.body, "ACCEPTED_SEQS")
+    asked = value.get("feed_ids")
     if not isinstance(asked, list):
         raise ProtocolError("ACCEPTED_SEQS: field 'feed_ids' is missing, or no list")
     wanted = set(map(str, asked))
     feeds = [f for f in (node.feeds.system, *node.feeds) if not wanted or f.info.feed_id.hex() in wanted]
     seqs = {feed.info.feed_id.hex(): [p.high_seq for p in feed.partitions] for feed in feeds}
-    connection.answer_when_confirmed(encode_json(Opcode.RESULT, {"seqs": seqs}, frame.id), frame.id)
+    answer = encode_json(Opcode.RESULT, {"seqs": seqs}, frame.id)
+    if value.get("joining") is True and node.member is not None and node.member.file.now.forced:
+        # It may have no majority of voters until others have caught up with it: an operator has vouched for it.
+        connection.answer(answer)
+    else:
+        connection.answer_when_confirmed(answer, frame.id)
 
 
 HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
@@ -330,4 +337,5 @@ HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
     Opcode.REPLICA_ACK: on_replica_ack,
     Opcode.LEADER_CONFIRM: on_leader_confirm,
     Opcode.ACCEPTED_SEQS: _on_accepted_seqs,
+    **of_members.HANDLERS,
 }

@@ -4,6 +4,8 @@ As those of a consumer (``streams``), but for what a store with a history of its
 
 - No ring, and nothing is read again: a Rollback has no keys, and the replica says by `settle` where it has gone to.
 - Agreed comes at every STREAM_OK, before anything else of the stream; LEADER_SEQS and PRODUCERS are events themselves.
+- A snapshot that is announced again, as its rest is read from a segment now, begins where the replica stands: it has
+  all up to there. Inside a run it stands nowhere, and half of one is of no use to it: that fails the whole.
 - Nothing is asked for a second time by itself: any end but ``end_reached`` fails the whole, with its reason. Where a
   replica stands is what it has on its own disk, which it knows better than this conversation.
 """
@@ -17,7 +19,7 @@ from tailrace.consuming.partition import ConsumedPartition, State
 from tailrace.consuming.rollbacks import Queued
 from tailrace.consuming.streams import HANDLERS, Handler, PartitionStreams, Wanted
 from tailrace.errors import NotLeader, ProtocolError, StreamEnded, TailraceError
-from tailrace.events import Agreed, Rollback
+from tailrace.events import Agreed, Rollback, SnapshotStart
 from tailrace.failover import FailoverLog
 from tailrace.model import EndReason
 from tailrace.position import Position
@@ -43,6 +45,7 @@ class ReplicaStreams(PartitionStreams):
         wanted = wanted._replace(by_index=True, on_rollback="follow", ring_rows=0)
         super().__init__(wanted, clock, handled, on_stopped, emit, jitter)
         self._handlers = _HANDLERS
+        self._runs: dict[int, int] = {}  # the partitions inside a run, and the seq before it
 
     def acknowledge(self, partition: int, branch: bytes, seq: int) -> bytes:
         """The frame that says so on the partition's stream; b"" where that is not open."""
@@ -75,6 +78,26 @@ class ReplicaStreams(PartitionStreams):
             return rollback
         return Agreed(partition.id, partition.log, StreamOk.decode(body).high_seq), partition.id, None, 0
 
+    def _on_start(self, partition: ConsumedPartition, body: memoryview) -> Queued | None:
+        queued = self._on_snapshot_start(partition, body)
+        if queued is None:
+            return None
+        event, position = queued[0], partition.position
+        assert isinstance(event, SnapshotStart)
+        assert position is not None
+        if position.seq > self._runs.get(partition.id, position.seq):
+            message = f"a run of partition {partition.id} was announced again at seq {position.seq}, inside of it"
+            self.fail(StreamEnded(message, reason=EndReason.ERROR))
+        if event.complete:
+            self._runs.pop(partition.id, None)
+        else:
+            self._runs[partition.id] = position.seq
+        return event._replace(first_seq=position.seq + 1), *queued[1:]
+
+    def _on_end(self, partition: ConsumedPartition, body: memoryview) -> Queued:
+        self._runs.pop(partition.id, None)
+        return self._on_snapshot_end(partition, body)
+
     def _on_leader_seqs(self, partition: ConsumedPartition, body: memoryview) -> Queued:
         message = LeaderSeqs.decode(body)
         _check_partition(message, partition)
@@ -96,6 +119,8 @@ def _check_partition(message: LeaderSeqs | Producers, partition: ConsumedPartiti
 _HANDLERS: dict[Opcode, Handler] = {
     **HANDLERS,
     Opcode.STREAM_OK: ReplicaStreams._on_agreed,  # type: ignore[dict-item]
+    Opcode.SNAPSHOT_START: ReplicaStreams._on_start,  # type: ignore[dict-item]
+    Opcode.SNAPSHOT_END: ReplicaStreams._on_end,  # type: ignore[dict-item]
     Opcode.LEADER_SEQS: ReplicaStreams._on_leader_seqs,  # type: ignore[dict-item]
     Opcode.PRODUCERS: ReplicaStreams._on_producers,  # type: ignore[dict-item]
 }

@@ -1,1 +1,1 @@
-"""Replicas: who leads, what followers have told, and what waits for a majority of a set."""
+"""Nodes that hold the same feeds: who leads, how others follow, what waits for a majority, how one comes to lead."""

@@ -78,6 +78,45 @@ def test_a_snapshot_with_all_that_a_node_stores_of_it():
     assert seqs == LeaderSeqs(0, 9, 4)
 
 
+def test_a_snapshot_whose_rest_is_read_from_a_segment_goes_on_where_the_replica_stands():
+    made = begun()
+    made.start(0, 6)
+    made.block(1, 3)
+    made.start(0, 9, complete=False)
+    made.block(5, 2)
+    made.end(9)
+    first, _, again, rows, _ = made.events()
+    assert (first.first_seq, first.last_seq, first.complete) == (1, 6, True)
+    assert (again.first_seq, again.last_seq, again.complete) == (4, 9, False)
+    assert rows.first_seq == 5
+
+
+def test_a_run_that_is_announced_again_before_any_of_it():
+    made = begun()
+    for last_seq in (6, 9):
+        made.start(0, last_seq, complete=False)
+    assert [event[1:3] for event in made.events()] == [(1, 6), (1, 9)]
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_run_that_is_announced_again_in_its_middle(complete):
+    made = begun()
+    made.start(0, 6, complete=False)
+    made.block(1, 3)
+    made.start(0, 9, complete=complete)
+    with pytest.raises(StreamEnded, match="announced again at seq 3"):
+        made.events()
+
+
+def test_one_run_after_the_other():
+    made = begun()
+    for after_seq in (0, 3):
+        made.start(after_seq, after_seq + 3, complete=False)
+        made.block(after_seq + 2, 1)
+        made.end(after_seq + 3)
+    assert [event.first_seq for event in made.events()] == [1, 2, 1, 4, 5, 4]
+
+
 def test_blocks_give_their_credit_back():
     made = begun()
     made.start(0, 3)

@@ -1,11 +1,13 @@
-"""A node of a set of three, the only one there is: what the others say a test says by hand."""
+"""Sets of nodes in this process; and a node of a set of three, the only one there is: the others are a test's hand."""
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 
 import pytest
 import trio
+from tests.tailrace_server.replication.made_set import make_set
 
 from tailrace.address import Address
 from tailrace_server.catalog import begin_branch
@@ -60,3 +62,18 @@ async def running(nursery, open_member):
     member = await nursery.start(open_member)
     member.node.lead(1)
     return member
+
+
+@pytest.fixture
+def new_set(tmp_path, nursery):
+    """A function that makes a set of new nodes, none of them started."""
+    return functools.partial(make_set, tmp_path, nursery)
+
+
+@pytest.fixture
+async def members(new_set):
+    """A set of three, with a leader."""
+    made = new_set()
+    await made.start()
+    await made.settled()
+    return made
