@@ -1,6 +1,6 @@
 import tracemalloc
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace_server.stream.barriers import Barriers, Returned
@@ -168,6 +168,7 @@ def test_all_are_lost():
     assert barriers.returned() == [Returned(b"3")]
 
 
+@settings(max_examples=500)
 @given(
     st.lists(
         st.tuples(
