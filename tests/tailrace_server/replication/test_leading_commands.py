@@ -5,9 +5,9 @@ from importlib.metadata import EntryPoint
 
 import pytest
 import trio
+from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config
 
 from tailrace.cli.commands import GROUP, invoke, make_app
-from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config
 
 COMMANDS = {name: EntryPoint(name, f"tailrace.cli.leading:{name}", GROUP) for name in ("promote", "handover")}
 
