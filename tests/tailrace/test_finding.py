@@ -81,6 +81,16 @@ def test_two_that_point_at_each_other_are_asked_once_a_round():
     assert pauses == [0.0, 0.0, FIRST_SECONDS, 0.0]
 
 
+def test_a_chain_of_hints_without_an_end_is_followed_for_a_while_in_each_round():
+    finder, _ = make(1)
+    pauses = []
+    for number in range(3 * (HINTS_MAX + 1)):
+        pauses.append(finder.next_try()[1])
+        greet(finder, leader=f"elsewhere-{number}:4700")
+    whole = [0.0] * HINTS_MAX
+    assert pauses == [0.0, *whole, FIRST_SECONDS, *whole, 2 * FIRST_SECONDS, *whole]
+
+
 def test_a_single_node_is_tried_again_after_longer_and_longer_pauses():
     finder, _ = make(1)
     pauses = []
@@ -113,6 +123,18 @@ def test_one_that_does_not_answer_is_tried_last():
     assert [finder.next_try()[0], (greet(finder), finder.next_try()[0])[1]] == [address(1), address(2)]
     greet(finder)
     assert finder.next_try() == (address(0), 0.0)
+
+
+def test_one_that_answers_again_has_its_place_again():
+    finder, _ = make(2)
+    order = []
+    for number in range(6):
+        order.append(finder.next_try()[0])
+        if number == 0:
+            dead(finder)
+        else:
+            greet(finder)
+    assert order == [address(0), address(1), address(1), address(0), address(0), address(1)]
 
 
 def test_a_leader_of_an_older_term_is_none():
