@@ -324,6 +324,12 @@ class Network:
         """A connection breaks; what was under way is lost."""
         transport.reset()
 
+    def drop_all(self, machines):
+        """All connections of these break."""
+        for transport in list(self.transports):
+            if transport.machine in machines:
+                self.drop(transport)
+
     def of_machine(self, machine):
         return [transport for transport in self.transports if transport.machine == machine]
 

@@ -125,12 +125,13 @@ def range_of(version):
 class RegisterProcess(SetProcess):
     """Reads and writes keys at level quorum, each operation recorded with when it was asked for and answered."""
 
-    def __init__(self, world, name):
+    def __init__(self, world, name, *, only_looks=False):
         super().__init__(world, name)
         self._known = {}
+        self._only_looks = only_looks
 
     async def session(self):
-        retry_for = self.random.choice((0.5, 2.0, PATIENT_S))
+        retry_for = 0.3 if self._only_looks else self.random.choice((0.5, 2.0, PATIENT_S))
         with contextlib.suppress(Retryable), self.world.damage():
             async with self.connect(retry_for=retry_for, connect_timeout=5.0) as client:
                 feed = client.feed(FEED)
@@ -139,7 +140,7 @@ class RegisterProcess(SetProcess):
                     action = self.random.choices(
                         [self._get, self._put, self._put_if, self._delete, self._delete_if_present], [6, 3, 5, 1, 1]
                     )[0]
-                    await action(feed, key)
+                    await (self._get if self._only_looks else action)(feed, key)
                     await self.pause(self.random.random() * 0.2)
             return
         await trio.sleep(0.1)

@@ -82,9 +82,10 @@ class Faults:
                     (kind,) = self.random.choices(list(self._kinds), self._kinds.values())
                     nursery.start_soon(getattr(self, "_" + kind))
             nursery.cancel_scope.cancel()
-        self._mend()
+        self.mend()
 
-    def _mend(self):
+    def mend(self):
+        """Everything is well from now on."""
         self.network.heal_all()
         self.network.seconds_max = 0.002
         for machine in self.world.machines:
@@ -230,15 +231,14 @@ class Faults:
         self.world.report.fault("leader cut off, and another one promoted")
         leader = leaders[0]
         others = [name for name in self.world.names if name != leader]
-        staying = self.random.sample(self.world.client_names, self.random.randint(0, len(self.world.client_names)))
+        count = len(self.world.client_names)
+        staying = self.random.sample(self.world.client_names, self.random.choice((0, count, self.random.randint(0, count))))
         moving = [name for name in self.world.client_names if name not in staying]
         cut = self.random.choice((shapes.isolated, shapes.isolated, shapes.mute, shapes.deaf))
         ways = cut(leader, self.world.names) + shapes.between(others, staying) + shapes.between([leader], moving)
         self.network.cut_ways(ways)
-        for transport in list(self.network.transports):
-            if transport.machine in moving:
-                self.network.drop(transport)
-        await trio.sleep(self.random.choice((0, 0.05, 0.3)) * self.random.random())
+        self.network.drop_all(moving)
+        await trio.sleep(self.random.choice((0, 0.3, 1.0)) * self.random.random())
         usurper = self.random.choice(others)
         await self.world.operator.promote(usurper)
         await trio.sleep(self.random.choice((0.1, 0.5, 1.5)) * self.random.random())

@@ -41,7 +41,7 @@ from .promises import Promises
 from .report import SetReport
 
 PARTITIONS = 2
-KEYS = {"quorum": 4, "safe": 4, "disk": 8, "memory": 4}
+KEYS = {"quorum": 6, "safe": 4, "disk": 8, "memory": 4}
 # In the simulated time: how long things go wrong, and how long everything may then take to be well again.
 FAULTY_SECONDS = 5.0
 HEALING_SECONDS_MAX = 120.0
@@ -54,10 +54,14 @@ REPLICATION = Replication(poll_s=0.1, ask_timeout_s=0.3, step_timeout_s=1.5)
 class World:
     """See the module."""
 
-    def __init__(self, seed, clock, report, nursery, profile=""):
-        """``profile``: one of those of faults.py, "": the seed chooses."""
+    def __init__(self, seed, clock, report, nursery, profile="", story=None):
+        """``profile``: one of those of faults.py, "": the seed chooses.
+
+        ``story``: one of stories.py, which is told to a set of three in place of faults by chance.
+        """
         self.seed = seed
         self.profile = profile
+        self._story = story
         self.clock = clock
         self.report = report
         self.nursery = nursery
@@ -67,9 +71,10 @@ class World:
         self.is_over = trio.Event()  # nobody writes or asks any more
         self.may_end = trio.Event()  # and all has been looked at
         rnd = self.random_of("set")
-        self.may_force = rnd.random() < 0.25
+        self.may_force = rnd.random() < 0.25 and story is None
         self.retention = rnd.choice(("compact", "compact", "history"))
-        self.names = [f"node-{number}" for number in range(1, 1 + rnd.choice((3, 3, 3, 3, 2, 5)))]
+        count = rnd.choice((3, 3, 3, 3, 2, 5)) if story is None else 3
+        self.names = [f"node-{number}" for number in range(1, 1 + count)]
         self.url = "tailrace://" + ",".join(f"{name}:{PORT}" for name in self.names)
         members = tuple(Address(name, PORT) for name in self.names)
         self.machines = [
@@ -97,6 +102,7 @@ class World:
             RegisterProcess(self, "register-1"),
             RegisterProcess(self, "register-2"),
             RegisterProcess(self, "register-3"),
+            RegisterProcess(self, "looker", only_looks=True),
             WritingProcess(self, "writer-disk", "disk"),
             WritingProcess(self, "writer-memory", "memory", 0.1),
             WritingProcess(self, "writer-quorum", "quorum", keys="safe"),
@@ -180,7 +186,12 @@ class World:
         await self._make_feed()
         for client in self.clients:
             self.nursery.start_soon(client.run)
-        await Faults(self).run(FAULTY_SECONDS)
+        faults = Faults(self)
+        if self._story is None:
+            await faults.run(FAULTY_SECONDS)
+        else:
+            await self._story(self)
+            faults.mend()
         doing = "wait"
         with trio.move_on_after(HEALING_SECONDS_MAX) as healing:
             self.is_over.set()
@@ -348,15 +359,15 @@ def _not_swallowed(log, message, *args, **keywords):
     raise error
 
 
-def simulate(seed, *, trace=None, profile=""):
-    """A run; its report. What goes wrong is raised, with the seed. ``profile``: as of `World`."""
+def simulate(seed, *, trace=None, profile="", story=None):
+    """A run; its report. What goes wrong is raised, with the seed. ``profile`` and ``story``: as of `World`."""
     clock = trio.testing.MockClock(autojump_threshold=0)
     report = SetReport(trace=trace)
 
     async def main():
         report.now = trio.current_time
         async with trio.open_nursery() as nursery:
-            await World(seed, clock, report, nursery, profile).run()
+            await World(seed, clock, report, nursery, profile, story).run()
             nursery.cancel_scope.cancel()
 
     try:

@@ -1,0 +1,168 @@
+"""What has to happen for one rule to matter, step by step: the shortest ways that are known, for a set of three.
+
+L leads at first, F and G follow. Each story is told to a world in place of its faults; clients go on meanwhile. With the
+rule every promise holds, and without it one is broken (test_planted_bugs.py).
+"""
+
+from __future__ import annotations
+
+import trio
+from tests.simulation.machine import End
+
+from . import shapes
+
+
+class Stage:
+    """Who is who, and what is done to them."""
+
+    def __init__(self, world):
+        self._world = world
+        self.network = world.network
+        self.leader = next(machine.name for machine in world.machines if world.leads(machine))
+        self.first, self.second = [name for name in world.names if name != self.leader]
+
+    @property
+    def three(self):
+        return self.leader, self.first, self.second
+
+    def machine(self, name):
+        return self._world.machine(name)
+
+    def cut(self, *pairs):
+        for one, other in pairs:
+            self.network.cut(one, other)
+
+    def heal(self, *pairs):
+        for one, other in pairs:
+            self.network.heal(one, other)
+
+    def send_clients(self, node, names=None):
+        """These clients reach that node only, and come to it at once."""
+        names = self._world.client_names if names is None else names
+        others = [name for name in self._world.names if name != node]
+        self.network.heal_ways(shapes.between([node], names))
+        self.network.cut_ways(shapes.between(others, names))
+        self.network.drop_all(names)
+
+    async def promote(self, name):
+        """Until it leads, or does not want to."""
+        return await self._world.operator.promote(name)
+
+    async def restart(self, name, end=End.KILL):
+        self.machine(name).kill(end)
+        await self.machine(name).life_over()
+        self.machine(name).start()
+        await self.machine(name).up()
+
+
+async def dead_tail(world):
+    """A leader that is cut off writes a lot that nobody else has; the next one a little, and dies."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.cut((old, new), (old, third))
+    await trio.sleep(1.5)
+    await stage.promote(new)
+    stage.send_clients(new)
+    await trio.sleep(0.8)
+    stage.machine(new).kill(End.KILL)
+    stage.heal((old, third))
+    await stage.promote(third)
+    stage.send_clients(third)
+    await trio.sleep(0.5)
+
+
+async def stale_leader(world):
+    """A leader that is cut off from its set is asked for what others write at the next one."""
+    await trio.sleep(0.5)
+    stage = Stage(world)
+    old, new, third = stage.three
+    # What is written there and has no answer yet would hold up who looks.
+    stage.send_clients(new, [name for name in world.client_names if name != "looker"])
+    await trio.sleep(0.1)
+    stage.cut((old, new), (old, third))
+    stage.send_clients(old, ["looker"])
+    await stage.promote(new)
+    await trio.sleep(2.0)
+
+
+async def early_entry(world):
+    """A follower that lags behind hears of a branch, and dies before it holds what the branch begins with."""
+    await trio.sleep(0.2)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.cut((old, third))
+    await trio.sleep(1.0)
+    stage.cut((old, new))
+    stage.machine(third).slowness_s = 0.2
+    await stage.promote(new)
+    stage.machine(third).slowness_s = 0.0
+    stage.machine(third).crash_at_sync(1)
+    with trio.move_on_after(0.3):
+        await stage.machine(third).life_over()
+    stage.machine(new).kill(End.POWER)
+    stage.machine(third).expect_nothing()
+    stage.heal((old, third))
+    await stage.machine(third).up()
+    await stage.promote(third)
+    await trio.sleep(0.5)
+
+
+async def forgotten_promise(world):
+    """Whoever has promised the next leader starts again, and reaches the leader before."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.cut((old, new), (old, third))
+    await stage.promote(new)
+    stage.cut((new, third))
+    stage.machine(third).kill(End.POWER)
+    await stage.machine(third).life_over()
+    stage.heal((old, third))
+    stage.machine(third).start()
+    stage.send_clients(old, ["looker", "register-1", "writer-quorum"])
+    await trio.sleep(2.0)
+    stage.heal((new, third))
+    stage.cut((old, third))
+    await trio.sleep(1.0)
+
+
+async def slow_leader(world):
+    """What both followers hold is lost on the leader, whose disk is slow, with its power."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, third = stage.three
+    for _ in range(6):
+        if not stage.machine(old).is_up:
+            break
+        stage.machine(old).slowness_s = 0.2
+        await trio.sleep(0.15)
+        stage.cut((old, new), (old, third))
+        stage.machine(old).loses_all = True
+        stage.machine(old).kill(End.POWER)
+        await stage.machine(old).life_over()
+        stage.machine(old).slowness_s = 0.0
+        stage.machine(old).start()
+        await stage.machine(old).up()
+        await trio.sleep(0.3)
+        stage.heal((old, new), (old, third))
+        await trio.sleep(0.7)
+
+
+async def lone_restart(world):
+    """A leader starts again while another one leads."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.cut((old, new), (old, third))
+    await stage.promote(new)
+    await stage.restart(old)
+    stage.send_clients(new, ["register-1", "register-2", "writer-quorum"])
+    stage.send_clients(old, ["looker", "register-3", "writer-disk"])
+    await trio.sleep(1.0)
+
+
+STORIES = {
+    story.__name__: story
+    for story in (dead_tail, stale_leader, early_entry, forgotten_promise, slow_leader, lone_restart)
+}
