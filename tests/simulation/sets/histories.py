@@ -51,15 +51,6 @@ class Lineage:
         """The row that ``branch`` gave ``seq`` is of this history, as far as that has come."""
         return self.branch_at(seq) == branch
 
-    def cut_by(self, branch, seq, lineage):
-        """The fork of this history by which it does not hold (branch, seq), which ``lineage`` holds; None: it does."""
-        if self.holds(branch, seq):
-            return None
-        for own, other in itertools.zip_longest(self.forks, lineage.forks):
-            if own != other:
-                return own
-        return None
-
 
 class Histories:
     """See the module. ``report`` hears of each block."""
@@ -172,10 +163,9 @@ class Histories:
             forks.insert(0, (before, term, base))
         return Lineage(forks)
 
-    def lineage_of(self, place, branch):
-        """The history that ends with ``branch``."""
-        term, base, _ = self._parents[place][branch]
-        return self.lineage(place, [(branch, term, base)])
+    def term_of(self, place, branch):
+        """With which it began."""
+        return self._parents[place][branch][0]
 
     def history(self, place, log, high_seq):
         """The rows of it, that of seq 1 first; None for those that nobody was seen to write."""

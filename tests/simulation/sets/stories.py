@@ -44,6 +44,11 @@ class Stage:
         self.network.cut_ways(shapes.between(others, names))
         self.network.drop_all(names)
 
+    def is_ahead_of_itself(self, name):
+        """A node's log names a branch that begins above all that it holds."""
+        partitions = self._world.machine(name).life.node.feeds.of_id(self._world.feed_id).partitions
+        return any(partition.log[0].base > partition.high_seq for partition in partitions)
+
     async def promote(self, name):
         """Until it leads, or does not want to."""
         return await self._world.operator.promote(name)
@@ -67,8 +72,8 @@ async def dead_tail(world):
     await trio.sleep(0.8)
     stage.machine(new).kill(End.KILL)
     stage.heal((old, third))
-    await stage.promote(third)
-    stage.send_clients(third)
+    await stage.promote(old)
+    stage.send_clients(old)
     await trio.sleep(0.5)
 
 
@@ -94,16 +99,17 @@ async def early_entry(world):
     stage.cut((old, third))
     await trio.sleep(1.0)
     stage.cut((old, new))
-    stage.machine(third).slowness_s = 0.2
     await stage.promote(new)
-    stage.machine(third).slowness_s = 0.0
-    stage.machine(third).crash_at_sync(1)
-    with trio.move_on_after(0.3):
-        await stage.machine(third).life_over()
+    stage.network.seconds_max = 0.2
+    with trio.move_on_after(1.0):
+        while not stage.is_ahead_of_itself(third):
+            await trio.sleep(0.001)
+    await trio.sleep(0.02)
     stage.machine(new).kill(End.POWER)
-    stage.machine(third).expect_nothing()
+    stage.network.seconds_max = 0.002
+    stage.cut((new, third))
+    await stage.restart(third)
     stage.heal((old, third))
-    await stage.machine(third).up()
     await stage.promote(third)
     await trio.sleep(0.5)
 
@@ -132,21 +138,29 @@ async def slow_leader(world):
     await trio.sleep(0.3)
     stage = Stage(world)
     old, new, third = stage.three
-    for _ in range(6):
-        if not stage.machine(old).is_up:
-            break
-        stage.machine(old).slowness_s = 0.2
-        await trio.sleep(0.15)
-        stage.cut((old, new), (old, third))
-        stage.machine(old).loses_all = True
-        stage.machine(old).kill(End.POWER)
-        await stage.machine(old).life_over()
-        stage.machine(old).slowness_s = 0.0
-        stage.machine(old).start()
-        await stage.machine(old).up()
-        await trio.sleep(0.3)
-        stage.heal((old, new), (old, third))
-        await trio.sleep(0.7)
+    stage.machine(old).stall_s = 5.0
+    await trio.sleep(0.5)
+    stage.cut((old, new), (old, third))
+    stage.machine(old).loses_all = True
+    stage.machine(old).kill(End.POWER)
+    await stage.machine(old).life_over()
+    stage.machine(old).stall_s = 0.0
+    stage.machine(old).start()
+    await stage.machine(old).up()
+    await trio.sleep(0.5)
+    stage.heal((old, new), (old, third))
+    await trio.sleep(1.0)
+
+
+async def two_masters(world):
+    """Whoever has promised the next leader still hears the one before."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, _ = stage.three
+    stage.cut((old, new))
+    await stage.promote(new)
+    stage.send_clients(old, ["looker", "register-1", "writer-quorum"])
+    await trio.sleep(1.5)
 
 
 async def lone_restart(world):
@@ -164,5 +178,5 @@ async def lone_restart(world):
 
 STORIES = {
     story.__name__: story
-    for story in (dead_tail, stale_leader, early_entry, forgotten_promise, slow_leader, lone_restart)
+    for story in (dead_tail, stale_leader, early_entry, forgotten_promise, slow_leader, two_masters, lone_restart)
 }
