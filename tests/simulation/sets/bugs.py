@@ -6,10 +6,11 @@ import contextlib
 from unittest import mock
 
 from tailrace.model import Level
+from tailrace_server import start
 from tailrace_server.catalog import begin_branch
 from tailrace_server.intake import taking as intake_taking
 from tailrace_server.partition import Partition
-from tailrace_server.replication import member, promises, requests
+from tailrace_server.replication import member, promises, requests, waiting
 from tailrace_server.replication.confirming import Confirmations
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.membership import MembershipFile
@@ -93,6 +94,11 @@ def _majority_without_the_leader(acknowledgements, durable_seq, log):
     return sorted([durable_seq, *acknowledgements._seqs.values()], reverse=True)[acknowledgements._needed]
 
 
+def _reached_by_followers(partition, level):
+    """An answer at quorum does not wait for the leader's own disk."""
+    return partition.quorum_seq if level == Level.QUORUM else partition.visible_seq(level)
+
+
 def _forget_a_promise(file, membership):
     """A promise is not written; what else changes is."""
     if membership.term > file.now.term and membership.leader_term == file.now.leader_term:
@@ -133,12 +139,14 @@ BUGS = {
     ],
     "an entry that counts from below its base": [
         (intake_taking, "entries_through", _whole_log),
+        (start, "entries_through", _whole_log),
         (Partition, "standing", _standing_by_log),
         (Partition, "check", _check_nothing),
     ],
     "a leader that leads again by itself": [(Member, "_lead_again", _lead_at_once), (member, "decide", _leads_again)],
     "a majority without the leader, which leads again by itself": [
         (Acknowledgements, "quorum_seq", _majority_without_the_leader),
+        (waiting, "_reached", _reached_by_followers),
         (Member, "_lead_again", _lead_at_once),
         (member, "decide", _leads_again),
     ],

@@ -100,7 +100,7 @@ async def early_entry(world):
     await trio.sleep(1.0)
     stage.cut((old, new))
     await stage.promote(new)
-    stage.network.seconds_max = 0.2
+    stage.network.seconds_max = 0.04
     with trio.move_on_after(1.0):
         while not stage.is_ahead_of_itself(third):
             await trio.sleep(0.001)
@@ -138,13 +138,15 @@ async def slow_leader(world):
     await trio.sleep(0.3)
     stage = Stage(world)
     old, new, third = stage.three
+    stage.machine(old).slowness_s = 0.02  # so that its fsyncs are made in a thread
+    await trio.sleep(1.5)
     stage.machine(old).stall_s = 5.0
     await trio.sleep(0.5)
     stage.cut((old, new), (old, third))
     stage.machine(old).loses_all = True
     stage.machine(old).kill(End.POWER)
     await stage.machine(old).life_over()
-    stage.machine(old).stall_s = 0.0
+    stage.machine(old).stall_s = stage.machine(old).slowness_s = 0.0
     stage.machine(old).start()
     await stage.machine(old).up()
     await trio.sleep(0.5)

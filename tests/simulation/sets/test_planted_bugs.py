@@ -13,6 +13,8 @@ from .world import simulate
 FOUND_BY = {
     "no fencing": (0, {"story": STORIES["two_masters"]}),
     "the term left out of the comparison": (0, {"story": STORIES["dead_tail"]}),
+    "an entry that counts from below its base": (0, {"story": STORIES["early_entry"]}),
+    "a majority without the leader, which leads again by itself": (0, {"story": STORIES["slow_leader"]}),
     "a leader that leads again by itself": (0, {"story": STORIES["lone_restart"]}),
     "a promise that is not durable": (0, {"story": STORIES["forgotten_promise"]}),
     "a leader that asks nobody whether it leads": (0, {"story": STORIES["stale_leader"]}),
