@@ -448,6 +448,34 @@ async def test_a_leader_that_has_promised_writes_nothing_more(members):
     assert not members[0].leads
 
 
+async def never():
+    await trio.sleep_forever()
+
+
+async def test_who_has_promised_takes_and_acknowledges_nothing_of_the_leader_before(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await feed.put(b"k", b"v", level="quorum")
+        leader = await members.level("orders")
+        leader.member.look = never  # it does not learn of the promises
+        promise = {"term": 50, "address": "x:1", "placement_id": "00" * 16, "handover": False}
+        answer = await members[1].ask(Opcode.PROMISE, **promise)
+        [feed_id] = [f.info.feed_id.hex() for f in leader.node.feeds]
+        await put(feed, numbered(0, 10), level="quorum")  # with the third one
+        assert answer["partitions"][feed_id] == [[1, 1]]
+        assert members[1].seqs("orders") == [1]
+        refused = await members[1].ask(Opcode.PROMISE, **promise)
+        assert (refused["promised"], refused["term"], refused["partitions"]) == (False, 50, {})
+        await members[2].ask(Opcode.PROMISE, **promise)
+        with trio.move_on_after(0.3) as scope:
+            await feed.put(b"k", b"w", level="quorum")
+        assert scope.cancelled_caught
+        with trio.move_on_after(0.3) as scope:  # nor does anybody say any more that it leads
+            await feed.get(b"k", level="quorum")
+        assert scope.cancelled_caught
+        assert leader.leads
+
+
 async def test_two_who_are_promoted_at_once_end_in_one_leader(members):
     async with members.client() as client:
         feed = await client.create_feed("orders", partitions=1)

@@ -250,6 +250,7 @@ async def test_a_feed_that_is_dropped_before_its_first_segment(engine):
 async def test_memory_wakes_it_and_the_largest_goes_first(make_engine):
     engine = make_engine(memory_bytes_max=20_000, flush_age_s=1e9)
     first, second = engine.create("first"), engine.create("second")
+    await engine.flusher.flush(*engine.node.feeds.system.partitions)
     engine.put(first, (b"a", bytes(2_000)))
     for _ in range(4):
         engine.put(second, (b"k", bytes(1_000)))
