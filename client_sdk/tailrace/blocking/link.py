@@ -9,9 +9,9 @@ import socket
 import time
 from collections.abc import Callable
 
-from tailrace.address import Address
 from tailrace.blocking.dialer import Dialer
 from tailrace.errors import Forbidden, ProtocolError, TailraceError, Unreachable
+from tailrace.finding import Finder
 from tailrace.requests.session import RequestSession
 
 # How often deadlines and held requests are looked at while somebody waits.
@@ -30,10 +30,9 @@ SILENT_INTERVALS = 3
 class BlockingLink:
     """Keeps a session connected while ``run_until`` runs. Not safe for two threads at once."""
 
-    def __init__(self, session: RequestSession, addresses: tuple[Address, ...], connect_timeout_s: float) -> None:
+    def __init__(self, session: RequestSession, finder: Finder, connect_timeout_s: float) -> None:
         self._session = session
-        self._try_s = min(connect_timeout_s, TRY_SECONDS_MAX)
-        self._dialer = Dialer(addresses, self._try_s)
+        self._dialer = Dialer(finder, min(connect_timeout_s, TRY_SECONDS_MAX))
         self._sock: socket.socket | None = None
         self._poll = select.poll()
         self._out: collections.deque[memoryview] = collections.deque()
@@ -127,8 +126,6 @@ class BlockingLink:
             raise Unreachable("the node has closed the connection")
         self._heard_at = time.monotonic()
         self._session.receive_data(data)
-        if self._session.is_open:
-            self._dialer.opened()
 
     def _write(self) -> None:
         assert self._sock is not None
@@ -150,7 +147,7 @@ class BlockingLink:
             return
         silent_s = time.monotonic() - max(self._heard_at, waiting_since)
         peer = self._session.peer
-        limit_s = self._try_s  # for the greeting
+        limit_s = self._dialer.try_s  # for the greeting
         if self._session.is_open and peer is not None:
             limit_s = SILENT_INTERVALS * peer.noop_interval_s
         if silent_s > limit_s:
@@ -159,7 +156,7 @@ class BlockingLink:
     def _lost(self, error: TailraceError) -> None:
         greeted = self._session.peer is not None
         if self._sock is not None:
-            self._dialer.lost()
+            self._dialer.lost(error)
         self.close()
         self._session.connection_lost(error)
         if isinstance(error, Forbidden) or (isinstance(error, ProtocolError) and not greeted):
