@@ -1,5 +1,6 @@
 """Sets of three nodes: founded, followed, promoted, handed over, deposed, and with disks replaced."""
 
+import dataclasses
 import os
 
 import pytest
@@ -9,6 +10,7 @@ from tests.tailrace_server.replication.made_set import MadeNode, free_addresses,
 import tailrace
 from tailrace.errors import NotLeader, TailraceError
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.config import Storage
 
 
 def numbered(first, count):
@@ -330,6 +332,45 @@ async def test_a_plain_replica_follows_and_leads_only_by_force(tmp_path, nursery
     await replica.start()
     await until(lambda: replica.leads)
     assert replica.rows("orders") == numbered(0, 20)
+
+
+async def test_a_leader_that_was_replaced_by_force_follows_its_replica_on_its_old_directory(tmp_path, nursery):
+    first, second = free_addresses(2)
+    source = MadeNode(make_config(tmp_path / "source", first), nursery)
+    replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
+    await source.start()
+    await replica.start()
+    async with tailrace.connect(source.url, retry_for=20) as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 10))
+        await until(lambda: replica.seqs("orders") == source.seqs("orders"))
+        await replica.kill()
+        await put(feed, {b"lost": b"x"})
+    await source.kill()
+    await replica.start()
+    await replica.promote(force=True)
+    async with tailrace.connect(replica.url, retry_for=20) as client:
+        await put(client.feed("orders"), numbered(10, 5))
+    source = MadeNode(make_config(tmp_path / "source", first, replica_of=second), nursery)
+    await source.start()
+    await until(lambda: source.logs("orders") == replica.logs("orders") and source.seqs("orders") == [15])
+    assert source.rows("orders") == numbered(0, 15)
+
+
+async def test_a_follower_whose_memory_is_full_goes_on(new_set):
+    made = new_set()
+    small = Storage(memory_bytes_max=256 * 1024)
+    made[2].config = dataclasses.replace(made[2].config, storage=small)
+    await made.start()
+    await made.settled()
+    async with made.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        async with feed.writer() as writer:
+            for number in range(300):
+                await writer.put(b"%d" % number, bytes(10_000))
+        await made.level("orders")
+    assert made[2].node.memory.used < 256 * 1024
+    made[2].node.check()
 
 
 async def test_a_replica_of_another_cluster_is_not_taken_over(tmp_path, nursery):
