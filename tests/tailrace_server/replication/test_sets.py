@@ -8,9 +8,10 @@ import trio
 from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, make_set, until
 
 import tailrace
-from tailrace.errors import NotLeader, TailraceError
+from tailrace.errors import NotLeader, TailraceError, Unreachable
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Storage
+from tailrace_server.replication.promotion import Promotion
 
 
 def numbered(first, count):
@@ -297,6 +298,40 @@ async def test_a_handover_that_ends_half_way_ends_in_one_leader(members):
         await until(lambda: members[0].leads and members[0].node.term > 50)
         assert await members.level("orders") is members[0]
         await feed.put(b"k", b"w", level="quorum")
+
+
+async def test_the_other_one_dies_in_the_middle_of_a_handover(members, monkeypatch):
+    """The leader has promised, and never writes on that branch again: it leads anew, by promotion."""
+    reached = trio.Event()
+
+    async def hang(promotion, kept_branch):
+        assert kept_branch
+        reached.set()
+        await trio.sleep_forever()
+
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 5), level="quorum")
+        await members.level("orders")
+        [log] = members[0].logs("orders")
+        with monkeypatch.context() as patched:
+            patched.setattr(Promotion, "_lead", hang)
+
+            async def hand_over():
+                with pytest.raises(Unreachable):
+                    await members[0].hand_over(members[1])
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(hand_over)
+                await reached.wait()
+                assert not members[0].leads
+                await members[1].kill()
+        await until(lambda: members[0].leads)
+        assert members[0].logs("orders")[0].branch != log.branch
+        await put(feed, numbered(5, 5), level="quorum")
+        await members[1].start()
+        assert await members.level("orders") is members[0]
+    assert [node.rows("orders") for node in members] == [numbered(0, 10)] * 3
 
 
 async def test_a_handover_to_one_that_is_gone_is_refused_and_the_leader_goes_on(members):
