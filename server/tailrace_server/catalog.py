@@ -416,4 +416,5 @@ def begin_branch(partition: Partition, branch: bytes, journal: Journal, term: in
     payload = LogRecord(log, partition.rollbacks).encode()
     place = journal.append(RecordKind.FAILOVER_ENTRY, partition.feed_id, partition.id, payload)
     partition.homes.control(journal.file_of(place))
-    partition.log = log
+    # Whoever begins a branch leads: what a leader before has told is not what there is to follow any more.
+    partition.log, partition.leader_log = log, None
