@@ -70,6 +70,7 @@ class Partition:
         self.high_seq = 0  # the last seq that was given, durable or not
         self.durable_seq = 0
         self.leader_durable_seq = 0  # on a follower: how far the leader has it on its disk
+        self.was_told = False  # since the start, or since the last rollback
         self.quorum_seq = 0  # how far a majority has it on its disks
         self.on_durable: Callable[[], None] | None = None  # called when ``durable_seq`` has moved
         self.purge_seq = 0
@@ -129,8 +130,9 @@ class Partition:
 
     def told(self, durable_seq: int, quorum_seq: int) -> None:
         """The leader says how far it has the partition on its disk, and how far a majority has. Neither falls."""
-        if durable_seq > self.leader_durable_seq:
-            self.leader_durable_seq = durable_seq
+        if durable_seq > self.leader_durable_seq or not self.was_told:
+            self.was_told = True
+            self.leader_durable_seq = max(durable_seq, self.leader_durable_seq)
             self._notify(Level.DISK)
         self.set_quorum_seq(quorum_seq)
 
@@ -384,6 +386,7 @@ class Partition:
         self.purge_seq, self.trim_seq = min(self.purge_seq, seq), min(self.trim_seq, seq)
         self.last_timestamp = self.held_timestamp
         self.leader_log = self.run_producers = None
+        self.was_told = False
         self.producers.drop_above(seq)
         self.homes.cut(seq, tree.base_seq)
         self.forget_above(seq)

@@ -321,7 +321,7 @@ class ConsumerSession:
         self._check(peer)
         if self.peer is not None and self.peer.cluster_id != peer.cluster_id:
             message = f"this node is of cluster {peer.cluster_id}, the stream is of {self.peer.cluster_id}"
-            if self._streams.has_others:  # one of them may be new, and of no cluster yet
+            if self._streams.has_others:  # one that is new is of no cluster yet
                 raise Unreachable(message)
             self._streams.fail(BadPosition(message))
         self.peer = peer
@@ -364,7 +364,14 @@ class ConsumerSession:
         of_connection = frame.id == 0 and self._greeted and isinstance(error, ProtocolError | TooLarge)
         if of_connection or isinstance(error, Retryable):
             raise error
+        if isinstance(error, UnknownFeed) and self.feed_id is not None and self._asks_followers:
+            raise Unreachable(f"{error}: it is new, or behind")
         self._streams.fail(error)
+
+    @property
+    def _asks_followers(self) -> bool:
+        """What one node lacks another one may have."""
+        return self._wanted.state == "follower" and self._wanted.replica is None and self._streams.has_others
 
     def _on_round_complete(self, frame: Frame) -> Queued:
         event = tuple.__new__(RoundComplete, (decode_number(frame.body, "ROUND_COMPLETE"),))

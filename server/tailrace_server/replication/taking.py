@@ -38,6 +38,8 @@ log = logging.getLogger("tailrace.server")
 
 # Under way to a replica at most: what a fast network holds in the time that an fsync takes.
 WINDOW_BYTES = 16 * 1024 * 1024
+# Where memory is full a block waits for room, but not for ever: what may be flushed is told behind it, by its leader.
+ROOM_SECONDS_MAX = 1.0
 
 
 class Taker:
@@ -183,7 +185,8 @@ class Taker:
             return
         if node.memory.must_wait:
             node.turn_ended(self)
-            await node.memory.room()
+            with trio.move_on_after(ROOM_SECONDS_MAX):
+                await node.memory.room()
             if self._stopped:
                 return
         partition.take_replica(block, node.journal, node.clock.monotonic())

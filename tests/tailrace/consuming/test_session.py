@@ -553,15 +553,41 @@ def test_a_node_of_another_cluster_among_several():
     assert made.session.failure is None
 
 
+@pytest.mark.parametrize(("state", "error"), [("follower", Unreachable), ("leader", UnknownFeed)])
+def test_a_feed_that_one_of_several_nodes_does_not_have(state, error):
+    """A node that follows may be behind, or new; what the one that leads does not have is not there."""
+    made = talk(state=state)
+    made.session._streams.has_others = True
+    made.session.connection_lost("cut")
+    made.session.connection_made()
+    made.sent()
+    made.hear(HelloOk(1, "0" * 32, CLUSTER.hex(), "", 1000, 10.0, ()).encode())
+    made.events()
+    made.hear(encode_error(UnknownFeed("no feed 'orders'"), 0xFFFFFFFF))
+    with pytest.raises(error, match="no feed 'orders'"):
+        made.events()
+    assert (made.session.failure is None) is (state == "follower")
+
+
 @pytest.mark.parametrize(
-    ("state", "role", "asked"), [("follower", "leader", "follower"), ("any", "follower", "follower")]
+    ("state", "role", "asked"),
+    [("leader", "leader", "leader"), ("follower", "follower", "follower"), ("any", "follower", "follower")],
 )
-def test_what_the_node_has_to_be_is_asked_of_every_request(state, role, asked):
-    made = Conversation(Wanted("orders", stored({0: Position.at(LOG_U, 5)}), state=state, by_index=True))
+def test_what_the_node_has_to_be_is_asked_by_every_request(state, role, asked):
+    """The streams, the keys that are read again, and how far these are shown."""
+    made = Conversation(Wanted("orders", state=state))
     made.greet(role=role)
     assert made.requests[0][1].state == asked
+    made.agree()
+    made.snapshot(0, 8)
+    made.events()
+    made.session.connection_lost("cut")
+    made.greet(role=role)
     made.hear(RollBack(0, 5, LOG_V, "forked").encode(made.id()))
     made.events()
+    assert got(made, None, None, None).state == (asked == "follower")
+    made.events()
+    assert got(made, visible=9).state == asked
 
 
 @pytest.mark.parametrize("inside", [False, True])
