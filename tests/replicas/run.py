@@ -16,6 +16,7 @@ from tailrace.errors import UnknownFeed
 
 from .clients import (
     IMPATIENT_S,
+    KEYS,
     PARTITIONS,
     PATIENT_S,
     QUIET,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-FEED = "set"
+FEED, BESIDE = "set", "beside"
 # A guard, and no expectation: a run that is stuck fails in the end, and says where.
 STUCK_S = 420.0
 # So long a set may be without a leader, with all nodes there and connected, before somebody promotes one.
@@ -62,7 +63,7 @@ class Run:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.history = History()
+        self.history, self.beside = History(), History()
         self.nodes = Nodes(scenario.directory, bug=scenario.bug)
         self.done: Tally[str] = Tally()
         self.told: list[str] = []  # what has happened, in order
@@ -78,7 +79,8 @@ class Run:
             Follower("a MemoryIndex at quorum", self.history, visibility="quorum"),
         ]
         self.counters = [Counter(f"counter {n}", self.history, self._randomness(f"n{n}")) for n in range(2)]
-        self.looker = Looker(self.history, self._randomness("l"))
+        self.looker = Looker(self.history, self._randomness("l0"), KEYS)
+        self.loyal_looker = Looker(self.beside, self._randomness("l1"), QUIET)
 
     def _randomness(self, name: str) -> random.Random:
         return random.Random(f"{self.scenario.seed} {name}")
@@ -105,10 +107,11 @@ class Run:
             await self._all_vote()
             # Of a history every row stays, whatever is flushed and folded, so each of them can be compared.
             patient = await clients["patient"].create_feed(FEED, partitions=PARTITIONS, retention="history")
-            await clients["patient"].create_feed("beside", partitions=1)
+            beside = await clients["reader"].create_feed(BESIDE, partitions=1, retention="history")
             impatient, reader = clients["impatient"].feed(FEED), clients["reader"].feed(FEED)
             async with trio.open_nursery() as nursery:
                 self._start_clients(nursery, patient, impatient, reader)
+                nursery.start_soon(self._until_quiet, self._look, self.loyal_looker, beside)
                 await self.history.more_answers(20)
                 await self._act()
                 await self._heal()
@@ -237,10 +240,10 @@ class Run:
         if leader is None:
             return None
         name = f"newcomer {len(self.told)}"
-        writer = Writer(name, self.history, self._randomness(name), "quorum")
+        writer = Writer(name, self.beside, self._randomness(name), "quorum")
         async with tailrace.connect(leader.url, name="newcomer") as client:
             for key in QUIET:
-                await writer.put(client.feed(FEED), key)
+                await writer.put(client.feed(BESIDE), key)
         return f"a newcomer has written to {leader.name}"
 
     async def _freeze(self) -> str | None:
@@ -322,7 +325,7 @@ class Run:
             nursery.start_soon(self._write, Writer(name, self.history, self._randomness(name), level).step, feed)
         for counter in self.counters:
             nursery.start_soon(self._write, counter.step, impatient)
-        nursery.start_soon(self._until_quiet, self._look, impatient)
+        nursery.start_soon(self._until_quiet, self._look, self.looker, impatient)
         for consumer in self.consumers:
             nursery.start_soon(self._until_quiet, self._consume, consumer, reader)
         for follower in self.followers:
@@ -334,9 +337,9 @@ class Run:
             await step(feed)
             await trio.sleep(0.002)  # nobody is to take the machine for himself
 
-    async def _look(self, feed: tailrace.Feed) -> None:
+    async def _look(self, looker: Looker, feed: tailrace.Feed) -> None:
         while True:
-            await self.looker.step(feed)
+            await looker.step(feed)
             await trio.sleep(0.01)
 
     async def _consume(self, consumer: Consumer, feed: tailrace.Feed) -> None:
@@ -370,6 +373,7 @@ class Run:
             if node is not leader:
                 await self._require_equal(node, leader.name, expected)
         self.history.check(expected)
+        self.beside.check(await read_copy(leader, "leader", BESIDE, 1))
         for consumer in self.consumers:
             await consumer.session(feed)
             compare(consumer.name, Copy(consumer.rows, expected.logs), leader.name, expected)
@@ -398,17 +402,18 @@ class Run:
         return (
             f"seed {self.scenario.seed}: {dict(self.done)}; {self.history.figures()}; "
             f"{sum(reader.barriers for reader in readers)} barriers, "
-            f"{sum(consumer.rollbacks for consumer in self.consumers)} rollbacks, {self.looker.looks} looks, "
+            f"{sum(consumer.rollbacks for consumer in self.consumers)} rollbacks, "
+            f"{self.looker.looks} and {self.loyal_looker.looks} looks, "
             f"{sum(counter.made for counter in self.counters)} counted\n" + "\n".join(self.told)
         )
 
 
-async def read_copy(node: Node, state: str) -> Copy:
-    """All that a node shows of the feed, durable."""
-    found = Copy({partition: [] for partition in range(PARTITIONS)}, {})
+async def read_copy(node: Node, state: str, feed: str = FEED, partitions: int = PARTITIONS) -> Copy:
+    """All that a node shows of a feed, durable."""
+    found = Copy({partition: [] for partition in range(partitions)}, {})
     async with (
         tailrace.connect(node.url, name="judge", state=state) as client,
-        client.feed(FEED).consume(until="now") as stream,
+        client.feed(feed).consume(until="now") as stream,
     ):
         async for event in stream:
             if isinstance(event, Mutations):

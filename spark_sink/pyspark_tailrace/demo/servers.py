@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import subprocess
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import tailrace
 
 COUNT = 3
+PORTS = (20_000, 32_000)
 
 
 class Servers:
@@ -104,9 +106,15 @@ def promotion(server: Server) -> list[str]:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has now. Each member of a set has to know those of all before it starts."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind((HOST, 0))
-        return [sock.getsockname()[1] for sock in sockets]
+    """Ports that nobody has now: each member of a set has to know those of all before it starts.
+
+    None that outgoing connections are given: who tries again and again to connect to one of these, where nobody listens
+    any more, is connected to itself some day.
+    """
+    found: set[int] = set()
+    while len(found) < count:
+        port = random.randrange(*PORTS)
+        with contextlib.suppress(OSError), socket.socket() as sock:
+            sock.bind((HOST, port))
+            found.add(port)
+    return sorted(found)

@@ -187,7 +187,7 @@ def test_until_now_ends_where_another_history_has_parted_from_the_one_of_then():
     assert made.sent() == ["STREAM_CLOSE", "STREAM_REQUEST"]
     assert (made.requests[0][1].seq, made.requests[0][1].end_seq) == (3, 5)
     made.agree(log=LOG_V, high_seq=8)
-    made.snapshot(3, 5)
+    made.snapshot(3, 5, branch=V)
     made.stream_end(EndReason.END_REACHED)
     made.events()
     assert made.session.finished
