@@ -252,14 +252,14 @@ class Taker:
     async def _snapshot_ended(self, partition: Partition) -> None:
         filling = self._fillings.pop(partition.id, None)
         told = self._producers.pop(partition.id, None)
+        if told is not None and not self._stopped:  # of a run before its end: they are in the same manifest then
+            node = self._node
+            partition.tell_producers(told.value, told.seq, node.journal, node.clock.monotonic())
         with trio.CancelScope(shield=True):
             if filling is not None:
                 await filling.finish(self._logs[partition.id])
         if self._stopped:
             return
-        if told is not None:
-            node = self._node
-            partition.tell_producers(told.value, told.seq, node.journal, node.clock.monotonic())
         if filling is not None:
             self._follow_log(partition)
             self._acknowledge(partition)
