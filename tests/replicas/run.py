@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import shutil
 from collections import Counter as Tally
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ import trio
 
 import tailrace
 from tailrace import Mutations
-from tailrace.errors import UnknownFeed
+from tailrace.errors import UnknownFeed, Unreachable
 
 from .clients import (
     IMPATIENT_S,
@@ -40,6 +42,7 @@ STUCK_S = 420.0
 LEADERLESS_S = 20.0
 EQUAL_S = 60.0
 FIRST_S = 3.0
+NEWCOMER_S = 2.0
 POLL_S = 0.1
 
 
@@ -126,13 +129,26 @@ class Run:
             node.check_log()
 
     async def _all_vote(self) -> None:
-        """Until then a set has no member to spare."""
+        """Returns once all do: until then a set has no disk to spare."""
         for node in self.nodes.all:
             while True:
-                answer = await node.ask()
-                if answer is not None and answer.get("votes"):
+                if await self._votes(node):
                     break
                 await trio.sleep(POLL_S)
+
+    async def _votes(self, node: Node) -> bool:
+        return bool(node.is_running and not node.is_paused and ((await node.ask()) or {}).get("votes"))
+
+    async def _replace_disk(self) -> str | None:
+        """A member loses its disk, and starts with an empty one; of one at a time nothing at quorum is lost."""
+        if self.nodes.is_torn or not all([await self._votes(node) for node in self.nodes.all]):
+            return None
+        node = self._any(self.nodes.all)
+        assert node is not None
+        await node.kill()
+        shutil.rmtree(node.data)
+        await node.start()
+        return f"{node.name} has lost its disk, and starts with an empty one"
 
     # What happens to the set
 
@@ -149,6 +165,8 @@ class Run:
             (3, self._mend),
             (3, self._promote),
             (4, self._handover),
+            (2, self._write_anew),
+            (1, self._replace_disk),
         ]
         # Where nothing goes on, what helps is more likely: a set that is dead for long shows little.
         help_out = [act for act in acts if act[1] in (self._start_all, self._mend, self._promote)]
@@ -241,9 +259,10 @@ class Run:
             return None
         name = f"newcomer {len(self.told)}"
         writer = Writer(name, self.beside, self._randomness(name), "quorum")
-        async with tailrace.connect(leader.url, name="newcomer") as client:
-            for key in QUIET:
-                await writer.put(client.feed(BESIDE), key)
+        with trio.move_on_after(NEWCOMER_S), contextlib.suppress(Unreachable):
+            async with tailrace.connect(leader.url, name="newcomer") as client:
+                for key in QUIET:
+                    await writer.put(client.feed(BESIDE), key)
         return f"a newcomer has written to {leader.name}"
 
     async def _freeze(self) -> str | None:
