@@ -190,8 +190,7 @@ def _take(
         if isinstance(error, SegmentDamaged):
             node.found_damage(error)
         # What a refusal tells of other writes must not be lost any more when it is told.
-        needs = ((partition, partition.high_seq),)
-        connection.answer_when(max(write.level, Level.DISK), needs, encode_error(error, id), id)
+        _answer_unwritten(connection, id, write, partition, encode_error(error, id))
         return
     if fresh:
         committer.note(partition)
@@ -201,10 +200,22 @@ def _take(
         connection.answer(written(versions, id))
     elif write.level == Level.DISK:
         connection.answer_written(versions, id)
+    elif not versions.last_seq:
+        _answer_unwritten(connection, id, write, partition, written(versions, id))
     else:
-        # Where nothing was written, it tells of all that is there.
-        needs = ((partition, versions.last_seq or partition.high_seq),)
-        connection.answer_when(Level.QUORUM, needs, written(versions, id), id)
+        connection.answer_when(Level.QUORUM, ((partition, versions.last_seq),), written(versions, id), id)
+
+
+def _answer_unwritten(connection: Connection, id: int, write: Write, partition: Partition, answer: bytes) -> None:
+    """Answers a condition that does not hold: that tells of all that is there, and at level quorum of who leads.
+
+    A leader that was deposed without knowing it may have all that it knows at quorum, and not know of what came after.
+    """
+    needs = ((partition, partition.high_seq),)
+    if write.level == Level.QUORUM:
+        connection.answer_confirmed(needs, answer, id)
+    else:
+        connection.answer_when(Level.DISK, needs, answer, id)
 
 
 def _on_get(connection: Connection, frame: Frame) -> None:
