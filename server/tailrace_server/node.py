@@ -168,6 +168,8 @@ class Node(Leadership):
     def create_feed(self, value: dict[str, Any]) -> Feed:
         """Makes what a CREATE_FEED asks for, or finds it. Raises FeedExists, Overloaded, NoSpace, NotDurable."""
         info = info_of_request(value, self.config.limits.partitions_max)
+        if self.feeds.awaits_drops:  # of an earlier leader: a feed that goes in a moment is not the one that is asked for
+            raise Overloaded("feeds are being dropped: ask again")
         feed = self.feeds.existing(info, exist_ok=bool(value.get("exist_ok", True)))
         if feed is not None:
             return feed

@@ -54,8 +54,10 @@ REPLICATION = Replication(poll_s=0.1, ask_timeout_s=0.3, step_timeout_s=1.5)
 class World:
     """See the module."""
 
-    def __init__(self, seed, clock, report, nursery):
+    def __init__(self, seed, clock, report, nursery, profile=""):
+        """``profile``: one of those of faults.py, "": the seed chooses."""
         self.seed = seed
+        self.profile = profile
         self.clock = clock
         self.report = report
         self.nursery = nursery
@@ -109,6 +111,9 @@ class World:
 
     def url_of(self, name):
         return f"tailrace://{name}:{PORT}"
+
+    def machine(self, name):
+        return self.machines[self.names.index(name)]
 
     def partition_of(self, key):
         return partition_of_hash(key_hash(key), PARTITIONS)
@@ -343,15 +348,15 @@ def _not_swallowed(log, message, *args, **keywords):
     raise error
 
 
-def simulate(seed, *, trace=None):
-    """A run; its report. What goes wrong is raised, with the seed."""
+def simulate(seed, *, trace=None, profile=""):
+    """A run; its report. What goes wrong is raised, with the seed. ``profile``: as of `World`."""
     clock = trio.testing.MockClock(autojump_threshold=0)
     report = SetReport(trace=trace)
 
     async def main():
         report.now = trio.current_time
         async with trio.open_nursery() as nursery:
-            await World(seed, clock, report, nursery).run()
+            await World(seed, clock, report, nursery, profile).run()
             nursery.cancel_scope.cancel()
 
     try:
