@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
+import sys
+from unittest import mock
 
 import trio
 import trio.testing
@@ -333,6 +336,13 @@ class World:
             copies.check_copy(machine.name, machine.life.node, self.histories)
 
 
+def _not_swallowed(log, message, *args, **keywords):
+    """A node logs a bug of its own, and goes on: here it ends the run."""
+    error = sys.exc_info()[1]
+    assert error is not None
+    raise error
+
+
 def simulate(seed, *, trace=None):
     """A run; its report. What goes wrong is raised, with the seed."""
     clock = trio.testing.MockClock(autojump_threshold=0)
@@ -345,7 +355,7 @@ def simulate(seed, *, trace=None):
             nursery.cancel_scope.cancel()
 
     try:
-        with seeded(seed):
+        with seeded(seed), mock.patch.object(logging.Logger, "exception", _not_swallowed):
             trio.run(main, clock=clock)
     except BaseException as error:
         found = most_telling(error)
