@@ -202,6 +202,8 @@ async def test_hazard_03_a_leader_that_loses_power_gets_what_only_the_others_had
     await answered.wait()
     assert await all_hold(members, {b"k": b"before", b"m1": b"v"}) is first
     assert log_of(first).term > term, "it has led again by a promotion"
+    assert log_of(first)[0].base == 2, "m1 was fetched, and not written once more"
+    assert not lost_rows(second) + lost_rows(third)
 
 
 async def test_hazard_03_a_leader_that_is_back_has_another_term_than_the_tail_that_it_lost(
@@ -291,12 +293,13 @@ async def test_hazard_04_what_is_held_under_an_older_branch_acknowledges_nothing
     await first.kill()
     await second.promote()
     await until(lambda: third.follows(second) and log_of(third) == log_of(second))
+    placement_id = third.node.identity.placement_id
+    seen = second.node.replicas.peers[placement_id].acknowledged
+    await until(lambda: partition_of(second) in seen and partition_of(second).quorum_seq == 1)
     gate = hold(third)
     await only(second, Put(b"m", b"v"))
     await until(lambda: partition_of(third).high_seq == 2 and partition_of(second).durable_seq == 2)
     taker = third.member.following._takers[partition_of(third).feed_id]
-    placement_id = third.node.identity.placement_id
-    seen = second.node.replicas.peers[placement_id].acknowledged
     taker._stream.acknowledge(0, old_branch, 2)
     await until(lambda: seen[partition_of(second)].ack.branch == old_branch)
     assert partition_of(second).quorum_seq < 2
