@@ -418,3 +418,4 @@ def begin_branch(partition: Partition, branch: bytes, journal: Journal, term: in
     partition.homes.control(journal.file_of(place))
     # Whoever begins a branch leads: what a leader before has told is not what there is to follow any more.
     partition.log, partition.leader_log = log, None
+    partition.forget_above(partition.high_seq)

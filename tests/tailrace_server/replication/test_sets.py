@@ -607,3 +607,21 @@ async def test_every_write_at_quorum_survives_whoever_is_killed_and_promoted(mem
     assert [node.rows("orders") for node in members] == [written] * 3
     for node in members:
         node.node.check()
+
+
+async def test_who_leads_by_force_forgets_what_a_majority_had_of_what_it_lacks(members):
+    """A follower may be told that seqs are at quorum which have not come to it: the new branch gives them out again."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await feed.put(b"k", b"v", level="quorum")
+        await members.level("orders")
+        [partition] = members[2].node.feeds.named("orders").partitions
+        await members[0].kill()
+        await members[1].kill()
+        partition.told(9, 9)
+        await members[2].promote(force=True)
+        with trio.move_on_after(0.3) as scope:
+            await feed.put(b"k", b"w", level="quorum")
+        assert scope.cancelled_caught, "nobody else has it"
+        assert partition.durable_seq == 2
+        assert partition.quorum_seq <= 1
