@@ -123,7 +123,10 @@ class Catalog:
         )
 
     def existing(self, info: FeedInfo, *, exist_ok: bool) -> Feed | None:
-        """The feed that a creation would find, None where there is none. Raises FeedExists."""
+        """The feed that a creation would find, None where there is none. Raises FeedExists.
+
+        Overloaded where it is being dropped: by the time that a creation could be answered it is gone.
+        """
         feed = self._by_name.get(info.name)
         if feed is None:
             other = self._by_id.get(info.feed_id)
@@ -132,6 +135,8 @@ class Catalog:
                     f"feed {other.info.name!r} has the id {info.feed_id.hex()}: ids are random, make another"
                 )
             return None
+        if self.is_dropping(feed):
+            raise Overloaded(f"feed {info.name!r} is being dropped, which may still be lost: ask again")
         if feed.info.feed_id == info.feed_id:
             return feed  # the same request, sent again
         if not exist_ok:
@@ -148,21 +153,31 @@ class Catalog:
     def create(self, info: FeedInfo, journal: Journal, branch: bytes, feeds_max: int) -> Feed:
         """Makes a feed by one record, so there is all of it or nothing. Raises Overloaded, NoSpace, JournalFailed.
 
-        Its row in ``_feeds`` is there already, by ``write_rows``.
+        Its row in ``_feeds`` is there already, by ``write_rows``, and is the last one there.
         """
         self.check_room(feeds_max)
-        return self._create(info.feed_id, creation_to_bytes(info, branch), journal)
+        listed_seq = self.system.partitions[0].high_seq
+        return self._create(info.feed_id, creation_to_bytes(info, branch), journal, listed_seq)
 
     def check_room(self, feeds_max: int) -> None:
         """Overloaded where another feed is one too many."""
         if len(self) >= feeds_max:
             raise Overloaded(f"this node holds {len(self)} feeds, and at most {feeds_max}")
 
-    def _create(self, feed_id: bytes, payload: bytes, journal: Journal) -> Feed:
+    def _create(self, feed_id: bytes, payload: bytes, journal: Journal, listed_seq: int) -> Feed:
         feed = feed_of_creation(payload, self._account)
         self.creations[feed_id] = journal.append(RecordKind.FEED_CREATED, feed_id, 0, payload)
         self._add(feed)
+        _listed(feed, listed_seq)
         return feed
+
+    def is_dropping(self, feed: Feed) -> bool:
+        """``_feeds`` says that it was dropped, and that may still be lost: until then the feed is there.
+
+        May read segments; SegmentDamaged.
+        """
+        row = self._rows.read().get(feed.info.feed_id)
+        return row is not None and row.creation is None
 
     def write_rows(self, rows: Mapping[bytes, bytes | None], journal: Journal, *, now_us: int, now: float) -> None:
         """Says in ``_feeds`` which feeds are made (``creation_to_bytes`` by id) or dropped (None). NoSpace, NotDurable.
@@ -189,8 +204,9 @@ class Catalog:
             if row.creation is None or feed_id in self.drops:
                 continue
             if feed_id not in self._by_id:
-                created.append(self._create(feed_id, row.creation, journal))
+                created.append(self._create(feed_id, row.creation, journal, row.seq))
             feed = self._by_id[feed_id]
+            _listed(feed, row.seq)
             self._by_name[feed.info.name] = feed
         if created and len(self) > feeds_max:
             log.warning("this node holds %s feeds, and should hold at most %s", len(self), feeds_max)
@@ -202,8 +218,10 @@ class Catalog:
         absent = [] if keep_absent else [id for id in self._by_id if id not in rows and id != SYSTEM_FEED_ID]
         if whole and stable_seq >= partition.high_seq:
             final += absent
+        self.awaits_drops = True  # also where one of these fails
+        dropped = [self.drop(feed_id, journal) for feed_id in final]
         self.awaits_drops = len(final) < len(gone) + len(absent)
-        return [self.drop(feed_id, journal) for feed_id in final], created
+        return dropped, created
 
     def unlisted(self) -> dict[bytes, bytes]:
         """The creations of feeds that ``_feeds`` knows nothing of: they were made before there was one."""
@@ -303,6 +321,11 @@ class Catalog:
                     f"the journal has a record of kind {record.kind.name}, which this version does not know: start the "
                     "version that wrote it"
                 )
+
+
+def _listed(feed: Feed, seq: int) -> None:
+    for partition in feed.partitions:
+        partition.listed_seq = seq
 
 
 @contextlib.contextmanager
