@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tailrace.block import Block
-from tailrace.errors import FeedExists, Overloaded, UnknownFeed
+from tailrace.errors import BadBlock, FeedExists, Overloaded, UnknownFeed
 from tailrace.model import FeedInfo
 from tailrace_server.chain import Chain, LostSegment
 from tailrace_server.feed import (
@@ -32,6 +32,7 @@ from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entr
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
 from tailrace_server.segment import Segment, SegmentDamaged
+from tailrace_server.upkeep.cutting import cut_segment, straddling
 
 # So many blocks of a partition are merged while the journal is read: they take several times their bytes until then.
 UNMERGED_BLOCKS_MAX = 4_096
@@ -258,10 +259,13 @@ class Catalog:
                     _restore_partition(partition, manifest, disk, store, now)
                     store.sweep(manifest)
 
-    def gather(self, records: Iterable[Record]) -> None:
-        """Takes over what the journal says of rollbacks: between ``restore`` and ``recover``. Raises BadDirectory.
+    def gather(
+        self, records: Iterable[Record], disk: Disk, store: ManifestStore, token: Callable[[int], bytes]
+    ) -> None:
+        """Takes over what the journal says of rollbacks: between ``restore`` and ``recover``.
 
-        One that no manifest tells of yet is finished: its segments leave the chain.
+        One that no manifest tells of yet is finished: its segments leave the chain, and one that it goes into is cut.
+        ``token`` gives so many random bytes. Raises BadDirectory, NoSpace, OSError.
         """
         for record in records:
             if record.kind is RecordKind.ROLLED_BACK:
@@ -273,7 +277,7 @@ class Catalog:
                 if feed is not None and found.rollbacks > feed.partitions[record.partition].rollbacks:
                     partition = feed.partitions[record.partition]
                     if found.seq < partition.flushed_seq:
-                        _finish_rollback(partition, found.seq)
+                        _finish_rollback(partition, found, disk, store, token(16))
 
     def recover(self, record: Record, journal: Journal, now: float) -> None:
         """Applies a record that the journal held, in the order of the file. Raises BadDirectory."""
@@ -374,10 +378,24 @@ def _open_segment(disk: Disk, path: str, entry: SegmentEntry) -> Segment:
     return segment
 
 
-def _finish_rollback(partition: Partition, seq: int) -> None:
-    """Takes the segments above ``seq`` out of the chain, as a manifest that was never written would have said."""
-    chain = partition.chain.through(seq)
-    for segment in partition.chain.segments[len(chain.segments) :]:
+def _finish_rollback(
+    partition: Partition, record: RollbackRecord, disk: Disk, store: ManifestStore, segment_id: bytes
+) -> None:
+    """Takes what is above out of the chain, as a manifest that was never written would have said.
+
+    Where that goes into a segment which cannot be read, the partition is damaged, and stays as it was.
+    """
+    seq, chain = record.seq, partition.chain.through(record.seq)
+    whole = straddling(partition.chain, seq)
+    if whole is not None:
+        try:
+            part = cut_segment(disk, store, whole, seq, (record.log or partition.log).branch_at(seq), segment_id)
+        except (SegmentDamaged, BadBlock) as error:
+            log.error("partition %s of feed %s cannot be served: %s", partition.id, partition.feed_id.hex(), error)
+            partition.damage = SegmentDamaged(whole.path, 0, f"it cannot be cut at seq {seq}: {error}")
+            return
+        chain = Chain((*chain.segments, part))
+    for segment in partition.chain.segments[len(partition.chain.through(seq).segments) :]:
         segment.close()
     if not any(isinstance(segment, LostSegment) for segment in chain.segments):
         partition.damage = None
