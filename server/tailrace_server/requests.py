@@ -14,7 +14,7 @@ import trio
 
 from tailrace import _version
 from tailrace.block import Block
-from tailrace.errors import Forbidden, NoSpace, Overloaded, ProtocolError, TailraceError
+from tailrace.errors import Forbidden, NoSpace, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import Level, Version
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import Frame
@@ -125,7 +125,13 @@ def _on_list_feeds(connection: Connection, frame: Frame) -> None:
 def _on_partitions(connection: Connection, frame: Frame) -> None:
     value = decode_json(frame.body, "PARTITIONS")
     node = connection.node
-    feed = node.feeds.named(str(value.get("name")))
+    try:
+        feed = node.feeds.named(str(value.get("name")))
+    except UnknownFeed as error:
+        if value.get("replica") is not True:
+            raise
+        connection.answer_error(error, frame.id)  # at once: a majority may need the replica to be heard
+        return
     connection.answer(encode_json(Opcode.RESULT, node.partitions_to_json(feed), frame.id))
 
 

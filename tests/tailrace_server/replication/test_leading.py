@@ -464,6 +464,34 @@ async def test_barriers_that_wait_are_lost_with_the_leadership(running, greeted)
         assert (frame.opcode, bytes(frame.body)) == (Opcode.BARRIER_LOST, cookie)
 
 
+async def test_that_there_is_no_such_feed_is_told_once_a_majority_says_who_leads(greeted, replicas):
+    """A later leader may have made it."""
+    await replicas[0].follow_feeds()
+    asked = [
+        encode_frame(Opcode.PARTITIONS, b'{"name": "new"}', 5),
+        replica_request(b"x" * 16)._replace(replica=None).encode(6),
+        Get(b"x" * 16, QUORUM, [KEY]).encode(7),
+    ]
+    for frame in asked:
+        await greeted.send(frame)
+        number = decode_number((await replicas[0].until(Opcode.LEADER_CHECK)).body, "")
+        await nothing_yet(greeted)
+        await replicas[0].confirm(number)
+        frame = await greeted.receive()
+        if frame.id == 6:
+            assert StreamEnd.decode(frame.body).reason is EndReason.FEED_DROPPED
+        else:
+            assert type(decode_error(frame.body)) is UnknownFeed
+
+
+async def test_a_replica_hears_at_once_that_there_is_no_such_feed(greeted):
+    """Without it there may be no majority that says who leads."""
+    frame = await greeted.ask(Opcode.STREAM_REQUEST, replica_request(b"x" * 16).encode(9)[16:], id=9)
+    assert StreamEnd.decode(frame.body).reason is EndReason.FEED_DROPPED
+    frame = await greeted.ask(Opcode.PARTITIONS, b'{"name": "new", "replica": true}')
+    assert type(decode_error(frame.body)) is UnknownFeed
+
+
 async def test_a_get_at_quorum_waits_for_a_majority_twice(greeted, replicas, feed_id, partition):
     """The row has to be there, and the node has to lead: else another one may have written the key since."""
     await replicas[0].follow_feeds()
