@@ -81,6 +81,7 @@ class Run:
             Follower("an SQLiteIndex", self.history, path=index),
             Follower("a MemoryIndex at quorum", self.history, visibility="quorum"),
         ]
+        self.aside = Follower("a MemoryIndex of a follower", self.history)
         self.counters = [Counter(f"counter {n}", self.history, self._randomness(f"n{n}")) for n in range(2)]
         self.looker = Looker(self.history, self._randomness("l0"), KEYS)
         self.loyal_looker = Looker(self.beside, self._randomness("l1"), QUIET)
@@ -103,9 +104,16 @@ class Run:
         async with AsyncExitStack() as stack:
             clients = {
                 name: await stack.enter_async_context(
-                    tailrace.connect(self.nodes.url, name=name, connect_timeout=PATIENT_S, retry_for=retry_for)
+                    tailrace.connect(
+                        self.nodes.url, name=name, connect_timeout=PATIENT_S, retry_for=retry_for, state=state
+                    )
                 )
-                for name, retry_for in (("patient", PATIENT_S), ("impatient", IMPATIENT_S), ("reader", PATIENT_S))
+                for name, retry_for, state in (
+                    ("patient", PATIENT_S, "leader"),
+                    ("impatient", IMPATIENT_S, "leader"),
+                    ("reader", PATIENT_S, "leader"),
+                    ("aside", PATIENT_S, "follower"),
+                )
             }
             await self._all_vote()
             # Of a history every row stays, whatever is flushed and folded, so each of them can be compared.
@@ -115,11 +123,12 @@ class Run:
             async with trio.open_nursery() as nursery:
                 self._start_clients(nursery, patient, impatient, reader)
                 nursery.start_soon(self._until_quiet, self._look, self.loyal_looker, beside)
+                nursery.start_soon(self._until_quiet, self._follow, self.aside, clients["aside"].feed(FEED))
                 await self.history.more_answers(20)
                 await self._act()
                 await self._heal()
                 self._quiet.set()
-            await self._judge(reader)
+            await self._judge(reader, clients["aside"].feed(FEED))
         for node in self.nodes.all:
             await node.stop()
         for node in self.nodes.all:
@@ -383,7 +392,7 @@ class Run:
 
     # The end
 
-    async def _judge(self, feed: tailrace.Feed) -> None:
+    async def _judge(self, feed: tailrace.Feed, aside: tailrace.Feed) -> None:
         leader = await self.nodes.leader()
         if leader is None:
             raise Violation("all is healed and quiet, and nobody leads")
@@ -400,6 +409,8 @@ class Run:
         for follower in self.followers:
             if await follower.catch_up(feed) != state:
                 raise Violation(f"{follower.name} is not equal to the feed")
+        if await self.aside.catch_up(aside) != state:
+            raise Violation(f"{self.aside.name} is not equal to the feed")
         self._tell(f"{sum(map(len, expected.rows.values()))} rows; {self.history.lost(expected)} lost at disk")
 
     async def _require_equal(self, node: Node, name: str, expected: Copy) -> None:
@@ -417,7 +428,7 @@ class Run:
 
     def figures(self) -> str:
         """What there was, for people."""
-        readers = (*self.consumers, *self.followers)
+        readers = (*self.consumers, *self.followers, self.aside)
         return (
             f"seed {self.scenario.seed}: {dict(self.done)}; {self.history.figures()}; "
             f"{sum(reader.barriers for reader in readers)} barriers, "
