@@ -12,6 +12,8 @@ from tailrace.address import parse_url
 from tailrace.block import Block
 from tailrace.blocking.feed import Feed
 from tailrace.blocking.link import BlockingLink
+from tailrace.blocking.stream import Stream
+from tailrace.consuming.session import Wanted
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
 from tailrace.replies import feed_info, node_status, resolved
@@ -45,8 +47,10 @@ class Client:
         addresses = parse_url(url)
         self._connect_timeout_s = connect_timeout
         self._retry_for_s = retry_for
+        self._addresses = addresses
         self._where = ", ".join(map(str, addresses))
-        self._session = RequestSession(Hello(name=name or "", token=token), time.monotonic)
+        self._hello = Hello(name=name or "", token=token)
+        self._session = RequestSession(self._hello, time.monotonic)
         self._link = BlockingLink(self._session, addresses, connect_timeout)
         self.lanes = Lanes()
         self._closed = False
@@ -124,7 +128,24 @@ class Client:
         """How the node is."""
         return node_status(self.call(Opcode.STATUS, {}, self.deadline(timeout)))
 
-    # For feeds and writers
+    @property
+    def cluster_id(self) -> bytes:
+        """The cluster that the node belongs to, which positions name. Unreachable before it has connected."""
+        if self._session.peer is None:
+            raise Unreachable("the client has not connected yet")
+        return bytes.fromhex(self._session.peer.cluster_id)
+
+    # For feeds, writers and readers
+
+    def stream(self, wanted: Wanted, window_bytes: int = 8 * 1024 * 1024) -> Stream:
+        """A consumer, on a connection of its own."""
+        return Stream(
+            self._addresses,
+            self._hello._replace(window_bytes=window_bytes),
+            wanted,
+            connect_timeout_s=self._connect_timeout_s,
+            retry_for_s=self._retry_for_s,
+        )
 
     def level(self, text: str) -> Level:
         """A level by name; ValueError where there is none, NotDurable where this node cannot give it."""
