@@ -57,7 +57,7 @@ def narrowed(filters: Iterable[Filter]) -> Narrowed:
     """What all of ``filters`` together leave; one that says nothing to a node leaves everything."""
     found = Narrowed()
     for wanted in filters:
-        attribute = getattr(wanted, "attribute", ())
+        attribute: tuple[str, ...] = getattr(wanted, "attribute", ())
         if len(attribute) == 1:
             found = _applied(found, attribute[0], wanted)
     return found
