@@ -21,7 +21,6 @@ from pyspark_tailrace.reading.options import read_options
 from pyspark_tailrace.reading.schema import COLUMNS
 from pyspark_tailrace.reading.stream_reader import StreamReader
 
-
 TYPES = [IntegerType(), LongType(), BinaryType(), BinaryType(), BooleanType(), TimestampType()]
 
 
