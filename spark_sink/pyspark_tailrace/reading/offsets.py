@@ -95,8 +95,9 @@ def rolled_back(partition: int, position: Position, to_seq: int) -> StreamEnded:
     """The error of a query that is not to follow the node."""
     return StreamEnded(
         f"partition {partition}: the query has read up to seq {position.seq} of branch "
-        f"{position.log.branch.hex()[:8]}, and the node's history agrees with that up to seq {to_seq} only: it has lost "
-        "what was above, and may have written other mutations since. What was delivered above cannot be taken back. "
+        f"{position.log.branch.hex()[:8]}, and the node's history agrees with that up to seq {to_seq} only: it has "
+        "lost what was above, and may have written other mutations since. What was delivered above cannot be taken "
+        "back. "
         f".option('on_rollback', 'follow') goes on from seq {to_seq}; a new checkpoint begins anew",
         reason=EndReason.ROLLED_BACK,
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
+from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -60,7 +62,7 @@ def run(spark, options, tmp_path):
 
 
 def test_stream_goes_on_from_its_checkpoint(run, write, tmp_path):
-    """And a micro-batch whose end is in the checkpoint, but not that it was done, is the same again: as after a kill."""
+    """And a micro-batch whose end is in the checkpoint, but not that it was done, is the same again."""
     write("history")
     batches, progress = run(maxRowsPerTrigger="250")
     assert [len(rows) for rows in batches.values()] == [250, 250, 100]
@@ -111,7 +113,7 @@ def test_state_and_mutations(spark, options, write):
 def test_decoding(spark):
     frame = spark.createDataFrame([(b'{"a": 1}',), (None,), (b"no json",)], "value BINARY")
     assert [row.value for row in decode(frame, "a INT").collect()] == [(1,), None, (None,)]
-    with pytest.raises((PySparkException, Py4JJavaError), match="(?i)malformed"):
+    with pytest.raises((PySparkException, Py4JJavaError), match=r"(?i)malformed"):
         decode(frame, "a INT", options={"mode": "FAILFAST"}).collect()
 
 
@@ -169,3 +171,18 @@ def test_unknown_feed(spark, options, run):
         spark.read.format(FORMAT).options(**options).load().collect()
     with pytest.raises(StreamingQueryException, match="UnknownFeed: there is no feed"):
         run()
+
+
+def test_program_of_the_guide(spark, options, tmp_path, shared_node):
+    text = (Path(__file__).parents[3] / "docs" / "guides" / "spark.md").read_text()
+    _, program = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    with blocking.connect(shared_node.url) as client:
+        feed = client.create_feed(options["feed"])
+        for number, city in enumerate(("Oslo", "Rome", "Oslo")):
+            feed.put(b"o-%d" % number, json.dumps({"customer": "ada", "city": city}).encode())
+    program = program.replace("tailrace://127.0.0.1:4700", shared_node.url).replace('"orders"', repr(options["feed"]))
+    program = program.replace('"checkpoint-of-cities"', repr(str(tmp_path / "checkpoint")))
+    program = program.replace(".start()", ".trigger(availableNow=True).start()")
+    names = {}
+    exec(compile(program, "spark.md", "exec"), names)
+    assert {tuple(row) for row in names["spark"].table("cities").collect()} == {("Oslo", 2), ("Rome", 1)}
