@@ -11,10 +11,10 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_tailrace.reading.latest_state import LatestState
-from pyspark_tailrace.reading.node import Node, connect
+from pyspark_tailrace.reading.node import Node, open_stream
 from pyspark_tailrace.reading.offsets import NOTHING, NodeFeed
 from pyspark_tailrace.reading.options import STATE, ReadOptions
-from pyspark_tailrace.reading.partition_reader import WINDOW_BYTES, read_split
+from pyspark_tailrace.reading.partition_reader import read_split
 from pyspark_tailrace.reading.pushdown import Narrowed, narrowed
 from pyspark_tailrace.reading.schema import Shape
 from pyspark_tailrace.reading.splits import Part, Split, cut
@@ -156,7 +156,7 @@ def _read_whole(options: ReadOptions, split: Split, wanted: StreamFilter) -> Ite
         ring_rows=0,
         filter=wanted,
     )
-    with connect(options) as client, client.stream(stream_wanted, WINDOW_BYTES) as stream:
+    with open_stream(options, stream_wanted) as stream:
         for event in stream:
             if isinstance(event, Mutations):
                 yield event.partition, event.to_arrow()

@@ -31,12 +31,20 @@ class Peek(NamedTuple):
     row_bytes: float
 
 
-def connect(options: ReadOptions, name: str = "spark source") -> blocking.Client:
-    """A client, not connected yet."""
+# What may be under way to a task; several run on one machine.
+WINDOW_BYTES = 8 * 1024 * 1024
+
+
+def open_stream(options: ReadOptions, wanted: Wanted) -> blocking.Stream:
+    """A consumer, on the only connection that a task has; not connected yet."""
+    return _client(options).stream(wanted, WINDOW_BYTES)
+
+
+def _client(options: ReadOptions) -> blocking.Client:
     return blocking.connect(
         options.url,
         token=options.token,
-        name=name,
+        name="spark source",
         connect_timeout=options.retry_for_s,
         retry_for=options.retry_for_s,
     )
@@ -140,7 +148,7 @@ class Node:
     def _connected(self) -> blocking.Client:
         if self._client is None:
             with contextlib.ExitStack() as on_error:
-                client = on_error.enter_context(connect(self._options))
+                client = on_error.enter_context(_client(self._options))
                 client.level(self._options.level.name.lower())  # NotDurable where this node cannot give it
                 on_error.pop_all()
             self._client = client

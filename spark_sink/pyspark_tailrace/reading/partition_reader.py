@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pyspark_tailrace.reading.node import Node, connect
+from pyspark_tailrace.reading.node import Node, open_stream
 from pyspark_tailrace.reading.offsets import agree
 from pyspark_tailrace.reading.options import ReadOptions
 from pyspark_tailrace.reading.splits import Part, Split
@@ -31,8 +31,6 @@ from tailrace.wire.filters import StreamFilter
 
 # So long nothing may come before it is looked whether the end of a part still exists.
 QUIET_SECONDS = 5.0
-# What may be under way to a task; several run on one machine.
-WINDOW_BYTES = 8 * 1024 * 1024
 
 ADVICE = (
     "the query cannot give this range whole any more. .option('failOnDataLoss', 'false') goes on with what is left of "
@@ -150,7 +148,7 @@ def _read_stream(
         ring_rows=0,
         filter=rows,
     )
-    with connect(options) as client, client.stream(wanted, WINDOW_BYTES) as stream:
+    with open_stream(options, wanted) as stream:
         while waiting:
             event = stream.next_event(QUIET_SECONDS)
             if event is None:

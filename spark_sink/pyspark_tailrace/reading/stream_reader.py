@@ -143,11 +143,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How many rows the batch may have; None: all."""
         if isinstance(limit, ReadAllAvailable):
             return None
-        limits = [] if self._options.max_rows is None else [self._options.max_rows]
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_rows
+        max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes
+        limits = [] if max_rows is None else [max_rows]
         largest = max(available, key=lambda id: available[id])
-        if self._options.max_bytes is not None and available[largest]:
+        if max_bytes is not None and available[largest]:
             row_bytes = self._node.peek(feed, largest, begins[largest].position).row_bytes
-            limits.append(max(int(self._options.max_bytes / max(row_bytes, 1.0)), 1))
+            limits.append(max(int(max_bytes / max(row_bytes, 1.0)), 1))
         return min(limits, default=None)
 
     def reportLatestOffset(self) -> dict[str, Any]:
