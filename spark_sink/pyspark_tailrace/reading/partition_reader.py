@@ -126,6 +126,11 @@ def read_split(options: ReadOptions, split: Split, rows: StreamFilter) -> Iterat
     while waiting:
         try:
             yield from _read_stream(options, split, waiting, rows)
+        except StreamEnded as error:
+            if error.reason is not EndReason.ROLLED_BACK or is_history:
+                raise
+            # The range began in the node's history when it was planned: what is above was not lost, but purged.
+            raise DataGone(f"{error}: {ADVICE}") from None
         except DataGone as error:
             if strict or not is_history or not error.first_seq:
                 raise

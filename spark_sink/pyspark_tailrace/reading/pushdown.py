@@ -67,13 +67,16 @@ def _applied(found: Narrowed, column: str, wanted: Filter) -> Narrowed:
     if column == "partition":
         return _in_partitions(found, wanted)
     bounds = _BOUNDS.get(column)
-    value = None if bounds is None else bounds.value(getattr(wanted, "value", None))
-    if bounds is None or value is None:
+    if bounds is None:
         return found
-    first, stop = bounds.first, bounds.stop
+    literals = wanted.value if isinstance(wanted, In) else [getattr(wanted, "value", None)]
+    values = [bounds.value(literal) for literal in literals]
+    if not values or None in values:
+        return found
+    first, stop, value = bounds.first, bounds.stop, values[0]
     match wanted:
-        case EqualTo() | EqualNullSafe():
-            return _at_most(_at_least(found, first, value), stop, bounds.after(value))
+        case EqualTo() | EqualNullSafe() | In():
+            return _at_most(_at_least(found, first, min(values)), stop, bounds.after(max(values)))
         case GreaterThanOrEqual():
             return _at_least(found, first, value)
         case GreaterThan():

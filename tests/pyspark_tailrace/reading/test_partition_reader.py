@@ -108,6 +108,30 @@ async def test_no_rows_twice_and_none_left_out_where_a_run_is_read_in_two_ranges
     assert keys(rest)[:2] == [b"e", b"d"]
 
 
+@pytest.mark.parametrize("strict", [True, False])
+async def test_deletions_that_were_purged_since(running, client, query, strict):
+    """The query has k, and will never be told that it was deleted."""
+    feed = await client.create_feed("c", partitions=1, tombstone_age_s=0.0)
+    await write(feed, b"k", b"a")
+    reading = query("c", failOnDataLoss=str(strict).lower())
+    _, end = await reading.batches()
+    await feed.delete(b"k")
+    await write(feed, b"b")
+    (partition,) = running.node.feeds.named("c").partitions
+    for number in range(3):
+        await feed.put(b"filling-%d" % number, b"v")
+        await running.node.flusher.flush(partition)
+    await feed.put(b"filling-3", b"v")
+    await running.node.flusher.flush(partition)
+    await folded_until(running, lambda: partition.purge_seq)
+    later = await reading.latest(end)
+    if strict:
+        with pytest.raises(DataGone, match=r"rolled back to seq 0 \(purged\).*'failOnDataLoss', 'false'"):
+            await reading.rows(end, later)
+    else:
+        assert {b"a", b"b", b"filling-3"} <= set(keys(await reading.rows(end, later)))
+
+
 async def test_mutations_that_were_lost_and_written_anew_are_another_history(running, client, query, lose):
     """The range was planned with rows that the node has lost since: seqs 3 and 4 are others now."""
     feed = await client.create_feed("h", partitions=1, retention="history")

@@ -25,6 +25,7 @@ from pyspark_tailrace.reading.pushdown import Narrowed, narrowed
 from tailrace.times import to_us
 
 OPERATORS = {
+    In: lambda value, values: value in values,
     EqualTo: operator.eq,
     EqualNullSafe: operator.eq,
     GreaterThan: operator.gt,
@@ -40,7 +41,9 @@ VALUES = {"seq": st.integers(0, 50), "key": KEYS, "timestamp": STAMPS, "partitio
 @st.composite
 def comparisons(draw):
     column = draw(st.sampled_from(sorted(VALUES)))
-    return draw(st.sampled_from(sorted(OPERATORS, key=str)))((column,), draw(VALUES[column]))
+    if draw(st.booleans()):
+        return In((column,), tuple(draw(st.lists(VALUES[column], min_size=1, max_size=3))))
+    return draw(st.sampled_from(sorted(OPERATORS.keys() - {In}, key=str)))((column,), draw(VALUES[column]))
 
 
 ROWS = st.fixed_dictionaries(VALUES)
@@ -107,6 +110,8 @@ def test_partitions():
         StringStartsWith(("key",), "a"),
         GreaterThan(("timestamp",), "2026"),
         GreaterThan(("partition",), 1),
+        In(("seq",), (1, None)),
+        In(("key",), ()),
     ],
 )
 def test_what_says_nothing_to_a_node(wanted):
