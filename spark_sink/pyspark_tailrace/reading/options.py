@@ -68,6 +68,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
             "option 'value_schema' is not for a source: a source written in Python cannot call Spark's functions. Use "
             "pyspark_tailrace.decode(df, schema), which runs from_json() on the column 'value' inside the JVM"
         )
+    if "level" in given:
+        raise ValueError("option 'level' is for writing; 'visibility' says which mutations are read")
     parsers.check_names(given, NAMES, parsers.NAMES)
     return ReadOptions(
         url=parsers.url(given),
