@@ -83,7 +83,10 @@ class Stream:
 
     def next_event(self, timeout: float) -> Event | None:
         """As ``next()``, but None where nothing comes within ``timeout`` seconds, and at the end: see ``finished``."""
-        deadline = time.monotonic() + timeout
+        now = time.monotonic()
+        deadline = now + timeout
+        if self._session.answered:
+            self._agreed_at = now  # however long nobody has asked for an event: what has broken meanwhile shows now
         while True:
             if self._ended is not None:
                 raise self._ended

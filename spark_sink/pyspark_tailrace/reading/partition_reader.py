@@ -97,7 +97,7 @@ class PartProgress:
                 f"partition {self.part.partition}: seq {stop_seq} was lost after the range up to it was planned, and "
                 "another mutation may have its number now: start the query again, which then says where the node's "
                 "history has left that of the query",
-                reason=EndReason.ROLLED_BACK,
+                reason=EndReason.HISTORY_CHANGED,
             )
 
     def _missing(self, seq: int) -> None:
@@ -129,7 +129,7 @@ def read_split(options: ReadOptions, split: Split, rows: StreamFilter) -> Iterat
         except StreamEnded as error:
             if error.reason is not EndReason.ROLLED_BACK or is_history:
                 raise
-            # The range began in the node's history when it was planned: what is above was not lost, but purged.
+            # The range began in the node's history when it was planned: nothing was lost since, but purged.
             raise DataGone(f"{error}: {ADVICE}") from None
         except DataGone as error:
             if strict or not is_history or not error.first_seq:
@@ -156,10 +156,14 @@ def _read_stream(
     with open_stream(options, wanted) as stream:
         while waiting:
             event = stream.next_event(QUIET_SECONDS)
-            if event is None:
-                if stream.finished:
-                    return
+            if event is None and not stream.finished:
                 _check_ends(options, waiting)
+                continue
+            if event is None:
+                # The node has nothing more up to the ends: what has not come is gone.
+                for id, progress in list(waiting.items()):
+                    progress.snapshot_ended(progress.part.stop_seq)
+                    del waiting[id]
                 continue
             if isinstance(event, RoundComplete) or event.partition not in waiting:
                 continue

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
+import trio
+from tests.pyspark_tailrace.reading.conftest import rows_of
 from tests.test_hazards import folded_until
 
+from pyspark_tailrace.reading import partition_reader
 from tailrace import BadPosition, DataGone, Put, StreamEnded, UnknownFeed
 
 
@@ -132,9 +137,10 @@ async def test_deletions_that_were_purged_since(running, client, query, strict):
         assert {b"a", b"b", b"filling-3"} <= set(keys(await reading.rows(end, later)))
 
 
-async def test_mutations_that_were_lost_and_written_anew_are_another_history(running, client, query, lose):
+@pytest.mark.parametrize("retention", ["history", "compact"])
+async def test_mutations_that_were_lost_and_written_anew_are_another_history(client, query, lose, retention):
     """The range was planned with rows that the node has lost since: seqs 3 and 4 are others now."""
-    feed = await client.create_feed("h", partitions=1, retention="history")
+    feed = await client.create_feed("h", partitions=1, retention=retention)
     reading = query("h")
     await write(feed, b"a", b"b")
     start = await reading.initial()
@@ -169,3 +175,34 @@ async def test_columns_that_are_asked_for(client, query):
     reading = query("c", ["deleted", "key"])
     ((first, second),), _ = await reading.batches()
     assert (first, second) == ({"deleted": False, "key": b"a"}, {"deleted": True, "key": b"a"})
+
+
+async def test_mutations_that_were_lost_and_not_written_anew(client, query, lose, monkeypatch):
+    """Nothing comes, so it is the reader that has to ask."""
+    monkeypatch.setattr(partition_reader, "QUIET_SECONDS", 0.05)
+    feed = await client.create_feed("h", partitions=1, retention="history")
+    reading = query("h")
+    await write(feed, b"a", b"b")
+    start = await reading.initial()
+    async with lose():
+        await write(feed, b"lost")
+        (task,) = await reading.tasks(start, await reading.latest(start))
+    with pytest.raises(StreamEnded, match="seq 3 was lost"):
+        await reading.read(task)
+
+
+async def test_node_that_is_away_while_a_task_reads(running, client, query):
+    feed = await client.create_feed("h", partitions=2, retention="history")
+    values = random.Random(1)  # more than the window of a stream lets through
+    for first in range(0, 2000, 500):
+        await feed.write([Put(b"%05d" % number, values.randbytes(10_000)) for number in range(first, first + 500)])
+    reading = query("h", ["key", "value"])
+    start = await reading.initial()
+    (task,) = await reading.tasks(start, await reading.latest(start))
+    batches = reading.reader.read(task)
+    rows = await trio.to_thread.run_sync(lambda: rows_of([next(batches)]))
+    assert len(rows) < 1000
+    await running.kill()
+    await running.start()
+    rows += await trio.to_thread.run_sync(rows_of, batches)
+    assert sorted(keys(rows)) == [b"%05d" % number for number in range(2000)]
