@@ -1,6 +1,6 @@
-# make demo    the whole way of the data on real input: Spark -> server (killed and restarted) -> index -> comparison
+# make demo    the whole way of the data on real input: Spark -> three servers (the leader killed) -> index
 #              (REPO=path takes the history of another git repository)
-# make test    every test, with the coverage
+# make test    every test, with the coverage, in so many processes as there are processors (WORKERS=n: in n)
 # make check   format, lint, types
 # make bench   the measurements
 # make simulate
@@ -13,6 +13,7 @@
 # pyproject.toml or constraints.txt changed. PYTHON=python3.12 takes another interpreter for a new .venv.
 
 PYTHON ?= python3
+WORKERS ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -24,7 +25,7 @@ demo: $(INSTALLED)
 	@$(BIN)/tailrace demo --data demo-data $(if $(REPO),--repo '$(REPO)')
 
 test: $(INSTALLED)
-	@$(BIN)/python -m pytest --cov --cov-report=term
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=term
 
 check: $(INSTALLED)
 	@$(BIN)/ruff format --check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import inspect
@@ -31,10 +32,14 @@ TEST_SECONDS_MAX = 60.0
 ANSWER_SECONDS_MAX = 20.0
 
 
+@pytest.hookimpl(trylast=True)  # others mark what is slow
 def pytest_collection_modifyitems(items):
     for item in items:
         if inspect.iscoroutinefunction(getattr(item, "obj", None)):
             item.obj = _in_time(item.obj)
+    # Files with slow tests first: of several processes none is left alone with a long one in the end.
+    slow_counts = collections.Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow_counts[item.path])
 
 
 def _in_time(function):

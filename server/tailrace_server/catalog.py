@@ -1,23 +1,33 @@
-"""The feeds of a node, by name and by id, and how they come back: from manifests first, then from the journal."""
+"""The feeds of a node, by name and by id, and how they come back: from manifests first, then from the journal.
+
+Which there are the feed ``_feeds`` says; the directories of the others follow it (``reconcile``).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tailrace.block import Block
 from tailrace.errors import FeedExists, Overloaded, UnknownFeed
-from tailrace.failover import FailoverLog
 from tailrace.model import FeedInfo
 from tailrace_server.chain import Chain, LostSegment
-from tailrace_server.feed import Feed, creation_to_bytes, feed_of_creation
+from tailrace_server.feed import (
+    SYSTEM_FEED_ID,
+    SYSTEM_FEED_NAME,
+    Feed,
+    creation_to_bytes,
+    feed_of_creation,
+    system_feed,
+)
+from tailrace_server.feed_rows import FeedRows, system_blocks
 from tailrace_server.host.disk import Disk
 from tailrace_server.identity import BadDirectory
-from tailrace_server.journal import BlockCase, CleanPartition, Journal, Record, RecordKind, decide_block
+from tailrace_server.journal import BlockCase, CleanPartition, Journal, Record, RecordKind, Rollback, decide_block
+from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, producers_from_json
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
@@ -46,9 +56,14 @@ class Catalog:
     def __init__(self, account: MemoryAccount) -> None:
         self.creations: dict[bytes, int] = {}
         self.drops: dict[bytes, Drop] = {}
+        self.system = system_feed(account)
+        # Feeds that ``reconcile`` would drop, if what says so could not be lost any more.
+        self.awaits_drops = False
+        self._rollbacks: dict[tuple[bytes, int], list[Rollback]] = {}  # that the journal tells of, for the start
         self._account = account
+        self._rows = FeedRows(self.system.partitions[0])
         self._by_name: dict[str, Feed] = {}
-        self._by_id: dict[bytes, Feed] = {}
+        self._by_id: dict[bytes, Feed] = {SYSTEM_FEED_ID: self.system}
 
     def __iter__(self) -> Iterator[Feed]:
         return iter(sorted(self._by_name.values(), key=lambda feed: feed.info.name))
@@ -58,7 +73,7 @@ class Catalog:
 
     def named(self, name: str) -> Feed:
         """The feed of this name. Raises UnknownFeed."""
-        feed = self._by_name.get(name)
+        feed = self.system if name == SYSTEM_FEED_NAME else self._by_name.get(name)
         if feed is None:
             raise UnknownFeed(f"there is no feed {name!r}; create it, or list the feeds there are")
         return feed
@@ -78,13 +93,22 @@ class Catalog:
         return partitions[number]
 
     def partitions(self) -> Iterator[Partition]:
-        """Every partition of every feed."""
-        for feed in self:
-            yield from feed.partitions
+        """Every partition of every feed, that of ``_feeds`` first.
+
+        A feed whose name another one has taken is among them as long as its drop may still be lost.
+        """
+        yield from self.system.partitions
+        for feed in sorted(self._by_id.values(), key=lambda feed: (feed.info.name, feed.info.feed_id)):
+            if feed is not self.system:
+                yield from feed.partitions
+
+    def known_ids(self) -> set[bytes]:
+        """The feeds whose directories have to be there, or are still to be removed."""
+        return self._by_id.keys() | self.drops.keys()
 
     def clean_partitions(self) -> list[CleanPartition]:
         """What the mark of a clean stop says of each partition."""
-        return [CleanPartition(p.feed_id, p.id, p.log.branch, p.high_seq) for p in self.partitions()]
+        return [CleanPartition(p.feed_id, p.id, p.log.branch, p.high_seq) for p in self.partitions() if p.log]
 
     def _add(self, feed: Feed) -> None:
         self._by_name[feed.info.name] = feed
@@ -122,14 +146,70 @@ class Catalog:
         return feed
 
     def create(self, info: FeedInfo, journal: Journal, branch: bytes, feeds_max: int) -> Feed:
-        """Makes a feed by one record, so there is all of it or nothing. Raises Overloaded, NoSpace, JournalFailed."""
+        """Makes a feed by one record, so there is all of it or nothing. Raises Overloaded, NoSpace, JournalFailed.
+
+        Its row in ``_feeds`` is there already, by ``write_rows``.
+        """
+        self.check_room(feeds_max)
+        return self._create(info.feed_id, creation_to_bytes(info, branch), journal)
+
+    def check_room(self, feeds_max: int) -> None:
+        """Overloaded where another feed is one too many."""
         if len(self) >= feeds_max:
             raise Overloaded(f"this node holds {len(self)} feeds, and at most {feeds_max}")
-        payload = creation_to_bytes(info, branch)
-        self.creations[info.feed_id] = journal.append(RecordKind.FEED_CREATED, info.feed_id, 0, payload)
+
+    def _create(self, feed_id: bytes, payload: bytes, journal: Journal) -> Feed:
         feed = feed_of_creation(payload, self._account)
+        self.creations[feed_id] = journal.append(RecordKind.FEED_CREATED, feed_id, 0, payload)
         self._add(feed)
         return feed
+
+    def write_rows(self, rows: Mapping[bytes, bytes | None], journal: Journal, *, now_us: int, now: float) -> None:
+        """Says in ``_feeds`` which feeds are made (``creation_to_bytes`` by id) or dropped (None). NoSpace, NotDurable.
+
+        Comes before what it says is done, so that a crash between the two is made good by ``reconcile``.
+        """
+        for block in system_blocks(rows):
+            self.system.partitions[0].append(block, journal, now_us=now_us, now=now)
+
+    def reconcile(
+        self, journal: Journal, feeds_max: int, *, whole: bool = True, keep_absent: bool = False
+    ) -> tuple[list[Feed], list[Feed]]:
+        """Makes the feeds equal to what ``_feeds`` says up to its high seq; those dropped, and those created.
+
+        A feed is dropped only where what says so cannot be lost any more (``Partition.stable_seq``); ``awaits_drops``
+        tells that some are left, to be dropped by a later call. ``whole``: it says all that the leader's does, so that
+        a feed of which it has no row is none; ``keep_absent``: such feeds stay. Where there are more than ``feeds_max``
+        the log says so: a replica has to hold what its leader does. Reads segments; SegmentDamaged, NoSpace,
+        JournalFailed.
+        """
+        rows, stable_seq = self._rows.read(), self.system.partitions[0].stable_seq
+        created = []
+        for feed_id, row in rows.items():
+            if row.creation is None or feed_id in self.drops:
+                continue
+            if feed_id not in self._by_id:
+                created.append(self._create(feed_id, row.creation, journal))
+            feed = self._by_id[feed_id]
+            self._by_name[feed.info.name] = feed
+        if created and len(self) > feeds_max:
+            log.warning("this node holds %s feeds, and should hold at most %s", len(self), feeds_max)
+        gone = [feed_id for feed_id, row in rows.items() if row.creation is None and feed_id in self._by_id]
+        final = [feed_id for feed_id in gone if rows[feed_id].seq <= stable_seq]
+        partition = self.system.partitions[0]
+        if partition.state != "leader":  # until the leader has said how far it is, it may have more rows
+            whole = whole and partition.was_told and partition.high_seq >= partition.leader_durable_seq
+        absent = [] if keep_absent else [id for id in self._by_id if id not in rows and id != SYSTEM_FEED_ID]
+        if whole and stable_seq >= partition.high_seq:
+            final += absent
+        self.awaits_drops = len(final) < len(gone) + len(absent)
+        return [self.drop(feed_id, journal) for feed_id in final], created
+
+    def unlisted(self) -> dict[bytes, bytes]:
+        """The creations of feeds that ``_feeds`` knows nothing of: they were made before there was one."""
+        rows = self._rows.read()
+        feeds = (feed for feed in self if feed.info.feed_id not in rows)
+        return {feed.info.feed_id: creation_to_bytes(feed.info, feed.first_branch) for feed in feeds}
 
     def __contains__(self, feed_id: bytes) -> bool:
         return feed_id in self._by_id
@@ -152,13 +232,30 @@ class Catalog:
     def restore(self, disk: Disk, store: ManifestStore, now: float) -> None:
         """Takes over what the manifests say: comes before the journal's records. Raises ManifestDamaged, OSError."""
         for feed_file in store.feeds():
-            feed = Feed.of(feed_file.info, feed_file.branch, self._account)
-            self._add(feed)
+            self._add(Feed.of(feed_file.info, feed_file.branch, self._account))
+        for feed in self._by_id.values():
             for partition in feed.partitions:
                 manifest = store.read(partition.feed_id, partition.id)
                 if manifest is not None:
                     _restore_partition(partition, manifest, disk, store, now)
                     store.sweep(manifest)
+
+    def gather(self, records: Iterable[Record]) -> None:
+        """Takes over what the journal says of rollbacks: between ``restore`` and ``recover``. Raises BadDirectory.
+
+        One that no manifest tells of yet is finished: its segments leave the chain.
+        """
+        for record in records:
+            if record.kind is RecordKind.ROLLED_BACK:
+                with _usable(record):
+                    found = RollbackRecord.decode(record.payload)
+                place = record.feed_id, record.partition
+                self._rollbacks.setdefault(place, []).append(Rollback(record.lsn, found.seq))
+                feed = self._by_id.get(record.feed_id)
+                if feed is not None and found.rollbacks > feed.partitions[record.partition].rollbacks:
+                    partition = feed.partitions[record.partition]
+                    if found.seq < partition.flushed_seq:
+                        _finish_rollback(partition, found.seq)
 
     def recover(self, record: Record, journal: Journal, now: float) -> None:
         """Applies a record that the journal held, in the order of the file. Raises BadDirectory."""
@@ -178,15 +275,29 @@ class Catalog:
                 if record.feed_id in self._by_id:
                     partition = self.partition(record.feed_id, record.partition)
                     with _usable(record):
-                        found = FailoverLog.from_json(json.loads(record.payload))
-                    if found.term > partition.log.term:  # else the manifest has it, or a later one
-                        partition.log = found
+                        found = LogRecord.decode(record.payload)
+                    # Else the manifest has it, or a later one.
+                    if (found.rollbacks, found.log.term) > (partition.rollbacks, partition.log.term):
+                        partition.log = found.log
+                    partition.homes.control(file)
+            case RecordKind.ROLLED_BACK:
+                if record.feed_id in self._by_id:
+                    partition = self.partition(record.feed_id, record.partition)
+                    with _usable(record):
+                        _recover_rollback(partition, RollbackRecord.decode(record.payload), now)
+                    partition.homes.control(file)
+            case RecordKind.PRODUCERS_TOLD:
+                if record.feed_id in self._by_id:
+                    partition = self.partition(record.feed_id, record.partition)
+                    with _usable(record):
+                        _recover_producers(partition, ProducersRecord.decode(record.payload), now)
                     partition.homes.control(file)
             case RecordKind.BLOCK:
                 if record.feed_id in self._by_id:  # else it was dropped with its feed
                     assert record.block is not None
                     partition = self.partition(record.feed_id, record.partition)
-                    _recover_block(partition, record.block, record.lsn, file, now)
+                    rollbacks = self._rollbacks.get((record.feed_id, record.partition), ())
+                    _recover_block(partition, record.block, record.lsn, file, now, rollbacks)
             case _:
                 raise BadDirectory(
                     f"the journal has a record of kind {record.kind.name}, which this version does not know: start the "
@@ -220,6 +331,7 @@ def _restore_partition(partition: Partition, manifest: Manifest, disk: Disk, sto
     producers = producers_from_json(manifest.producers, partition.id, now)
     partition.restore(manifest.flushed_seq, Chain(segments), manifest.log, producers, manifest.last_timestamp)
     partition.purge_seq, partition.trim_seq = manifest.purge_seq, manifest.trim_seq
+    partition.rollbacks = manifest.rollbacks
 
 
 def _open_segment(disk: Disk, path: str, entry: SegmentEntry) -> Segment:
@@ -239,19 +351,51 @@ def _open_segment(disk: Disk, path: str, entry: SegmentEntry) -> Segment:
     return segment
 
 
-def _recover_block(partition: Partition, block: Block, lsn: int, file: int, now: float) -> None:
+def _finish_rollback(partition: Partition, seq: int) -> None:
+    """Takes the segments above ``seq`` out of the chain, as a manifest that was never written would have said."""
+    chain = partition.chain.through(seq)
+    for segment in partition.chain.segments[len(chain.segments) :]:
+        segment.close()
+    if not any(isinstance(segment, LostSegment) for segment in chain.segments):
+        partition.damage = None
+    partition.stand_at(chain.flushed_seq, chain, partition.log, partition.rollbacks)
+
+
+def _recover_rollback(partition: Partition, record: RollbackRecord, now: float) -> None:
+    """What was voided has not been applied, so nothing is above but what a manifest has that was written later."""
+    if record.rollbacks <= partition.rollbacks:
+        return
+    partition.log, partition.rollbacks = record.log, record.rollbacks
+    partition.producers = producers_from_json(record.producers, partition.id, now)
+    partition.last_timestamp = partition.held_timestamp
+
+
+def _recover_producers(partition: Partition, record: ProducersRecord, now: float) -> None:
+    """A manifest of a later seq has them; of blocks that were voided they are not wanted."""
+    if partition.flushed_seq <= record.seq == partition.high_seq:
+        partition.producers = producers_from_json(record.value, partition.id, now)
+        partition.producers.drop_above(record.seq)
+
+
+def _recover_block(
+    partition: Partition, block: Block, lsn: int, file: int, now: float, rollbacks: Sequence[Rollback]
+) -> None:
     header = block.header
     held = partition.tree.find(header.first_seq)
     case = decide_block(
         lsn=lsn,
         first_seq=header.first_seq,
         last_seq=header.last_seq,
-        rollbacks=(),
+        rollbacks=rollbacks,
         flushed_seq=partition.flushed_seq,
         held_seq=partition.high_seq,
         known=held is not None and held.header.body_sum == header.body_sum,
     )
     if case is BlockCase.NEXT:
+        if not partition.log:
+            raise BadDirectory(
+                f"the journal has blocks of feed {partition.feed_id.hex()}, and no branch of it: repair it"
+            )
         partition.recover_block(block, file, now)
         if partition.tree.unmerged_blocks >= UNMERGED_BLOCKS_MAX:
             cuts = [entry.base for entry in partition.log]
@@ -269,7 +413,8 @@ def begin_branch(partition: Partition, branch: bytes, journal: Journal, term: in
     The entry stands in the journal after the blocks up to its base.
     """
     log = partition.new_branch(branch, term)
-    payload = json.dumps(log.to_json()).encode()
+    payload = LogRecord(log, partition.rollbacks).encode()
     place = journal.append(RecordKind.FAILOVER_ENTRY, partition.feed_id, partition.id, payload)
     partition.homes.control(journal.file_of(place))
-    partition.log = log
+    # Whoever begins a branch leads: what a leader before has told is not what there is to follow any more.
+    partition.log, partition.leader_log = log, None

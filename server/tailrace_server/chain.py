@@ -63,12 +63,34 @@ class Chain:
         """The last seq that the segments cover; 0 where there are none."""
         return self.segments[-1].identity.last_seq if self.segments else 0
 
+    @property
+    def newest_timestamp(self) -> int:
+        """The last stamp of all rows, in microseconds; 0 where there are none."""
+        return max((segment.identity.newest_timestamp for segment in self.segments), default=0)
+
+    def through(self, seq: int) -> Chain:
+        """The segments that end at or below ``seq``."""
+        return Chain([segment for segment in self.segments if segment.identity.last_seq <= seq])
+
     def after(self, seq: int) -> tuple[Segment, ...]:
         """The segments that cover anything above ``seq``."""
         for index, segment in enumerate(self.segments):
             if segment.identity.last_seq > seq:
                 return self.segments[index:]
         return ()
+
+    def end_at(self, seq: int) -> int:
+        """The last end of a segment at or below ``seq``, which is at most ``flushed_seq``; 0 below the first one.
+
+        There a reader may stand, and not between two of them.
+        """
+        for segment in reversed(self.segments):
+            identity = segment.identity
+            if identity.last_seq <= seq:
+                return identity.last_seq
+            if identity.after_seq <= seq:
+                return identity.after_seq
+        return seq if not self.segments else 0
 
     def with_flushed(self, segment: Segment) -> Chain:
         """This chain and ``segment`` behind it."""

@@ -18,6 +18,11 @@ FEED_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 AGE_S_MAX = TIMESTAMP_MAX // 1_000_000
 HISTORY_BYTES_MAX = 2**63 - 1
 
+# The feed that lists the others; clients may read it. The name is none that a client could give.
+SYSTEM_FEED_ID = bytes(15) + b"\x01"
+SYSTEM_FEED_NAME = "_feeds"
+SYSTEM_FEED = FeedInfo(SYSTEM_FEED_NAME, SYSTEM_FEED_ID, 1, "hash", "compact", None, None, 259_200, "stream")
+
 
 class Feed:
     """A feed and its partitions, in the order of their ids."""
@@ -35,6 +40,13 @@ class Feed:
         for partition in partitions:
             partition.log = partition.new_branch(first_branch)
         return cls(info, first_branch, partitions)
+
+
+def system_feed(account: MemoryAccount) -> Feed:
+    """The feed of feeds (feed_rows.py), as every directory has it from the beginning: empty, and without a branch."""
+    partition = Partition(SYSTEM_FEED_ID, 0, *partition_range(0, 1), account)
+    partition.takes_writes = False
+    return Feed(SYSTEM_FEED, b"", [partition])
 
 
 def info_to_json(info: FeedInfo) -> dict[str, Any]:

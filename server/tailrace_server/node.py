@@ -8,19 +8,29 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tailrace.errors import Overloaded
+from tailrace.address import Address
+from tailrace.errors import Forbidden, Overloaded, TailraceError, UnknownFeed
+from tailrace.failover import FailoverLog
 from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.model import Level
 from tailrace.transport import Transport
 from tailrace.wire.messages import encode_error
 from tailrace_server.catalog import Catalog
 from tailrace_server.chain import Pins
 from tailrace_server.config import Config
 from tailrace_server.connection import Connection
-from tailrace_server.feed import Feed, info_of_request, info_to_json
+from tailrace_server.feed import (
+    SYSTEM_FEED_ID,
+    SYSTEM_FEED_NAME,
+    Feed,
+    creation_to_bytes,
+    info_of_request,
+    info_to_json,
+)
 from tailrace_server.host.host import Host
 from tailrace_server.host.network import Listener
 from tailrace_server.identity import Identity
@@ -33,17 +43,24 @@ from tailrace_server.journal import (
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
+from tailrace_server.replication.leadership import Leadership
+from tailrace_server.replication.role import Role
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.status import status_of
 from tailrace_server.stream.filter import FilterCache
 from tailrace_server.upkeep.compactor import Compactor
+from tailrace_server.upkeep.filling import Filling
 from tailrace_server.upkeep.flusher import Flusher
 from tailrace_server.upkeep.installer import Installer
 from tailrace_server.upkeep.policy import FlushLimits
+from tailrace_server.upkeep.rollback import roll_back
 from tailrace_server.upkeep.space import Space
 from tailrace_server.upkeep.trimmer import Trimmer
 from tailrace_server.upkeep.uptime import Uptime
 from tailrace_server.upkeep.uptime_file import store_uptime, tick_uptime
+
+if TYPE_CHECKING:
+    from tailrace_server.replication.member import Member
 
 log = logging.getLogger("tailrace.server")
 
@@ -54,7 +71,7 @@ _DRAIN_SECONDS = 1.0
 _INTERNAL_ERROR = "connection of %s ended by an internal error"
 
 
-class Node:
+class Node(Leadership):
     """A node over an open data directory. ``serve`` runs it; ``stop`` closes the directory."""
 
     def __init__(
@@ -67,12 +84,11 @@ class Node:
         memory: MemoryAccount,
         uptime: Uptime,
     ) -> None:
-        self.config = config
+        super().__init__(config, catalog)
         self.host = host
         self.clock = host.clock
         self.identity = identity
         self.journal = journal
-        self.feeds = catalog
         self.memory = memory
         self.pins = Pins()
         self.filtered = FilterCache()
@@ -106,6 +122,7 @@ class Node:
         )
         self.compactor.on_damage = self.found_damage
         self.flusher.on_flushed = self._flushed
+        self.flusher.commit = self.all_durable
         self.damages: dict[str, str] = {}  # segments that were found damaged, and what was said of them
         self.committer = Committer(journal, host.clock, host.workers)
         self.committer.on_committed = self._committed
@@ -115,6 +132,36 @@ class Node:
         self.now = self.started_at = host.clock.monotonic()
         self.listening: tuple[str, int] | None = None
         self.unclean_start: str | None = None
+        self.member: Member | None = None  # of a node that is not alone
+        self._are_feeds_whole = True
+        for level in (Level.DISK, Level.QUORUM):
+            catalog.system.partitions[0].watch(level, self._feeds_settled)
+
+    # Storage
+
+    async def all_durable(self) -> None:
+        """Returns once all that has been written is durable. Raises NotDurable where that fails."""
+        done = trio.Event()
+        failures: list[TailraceError] = []
+
+        def told(error: TailraceError | None) -> None:
+            if error is not None:
+                failures.append(error)
+            done.set()
+
+        self.committer.when_durable(told)
+        self.turn_ended()
+        await done.wait()
+        if failures:
+            raise failures[0].with_traceback(None)
+
+    async def roll_back(self, partition: Partition, seq: int, log: FailoverLog) -> int:
+        """`tailrace_server.upkeep.rollback.roll_back`."""
+        return await roll_back(self, partition, seq, log)
+
+    def begin_filling(self, partition: Partition, after_seq: int, last_seq: int, purge_seq: int) -> Filling:
+        """Begins with a run that is not complete, (``after_seq``, ``last_seq``], after ``flusher.flush_all``."""
+        return Filling(self, partition, after_seq, last_seq, purge_seq)
 
     # Feeds
 
@@ -124,18 +171,64 @@ class Node:
         feed = self.feeds.existing(info, exist_ok=bool(value.get("exist_ok", True)))
         if feed is not None:
             return feed
-        return self.feeds.create(info, self.journal, self.host.randomness.token(16), self.config.limits.feeds_max)
+        self.feeds.check_room(self.config.limits.feeds_max)
+        branch = self.host.randomness.token(16)
+        self._list_feed(info.feed_id, creation_to_bytes(info, branch))
+        try:
+            return self.feeds.create(info, self.journal, branch, self.config.limits.feeds_max)
+        except TailraceError:
+            # Nothing of it is left: a client that asks again finds what a next start would make otherwise.
+            with contextlib.suppress(TailraceError):
+                self._list_feed(info.feed_id, None)
+            raise
 
     def drop_feed(self, feed_id: bytes) -> None:
         """Drops a feed and ends its streams; nothing where it is gone already, as when the request comes again."""
+        if feed_id == SYSTEM_FEED_ID:
+            raise Forbidden(f"{SYSTEM_FEED_NAME} lists the feeds: it cannot be dropped")
         if feed_id not in self.feeds:
             return
-        feed = self.feeds.drop(feed_id, self.journal)
+        self._list_feed(feed_id, None)
+        self.feed_is_gone(self.feeds.drop(feed_id, self.journal))
+
+    def reconcile_feeds(self, *, whole: bool = True) -> tuple[list[Feed], list[Feed]]:
+        """Makes the feeds equal to what ``_feeds`` says, as `Catalog.reconcile`, and ends the streams of dropped ones.
+
+        For a follower, after each complete snapshot of ``_feeds``, and for whoever begins to lead. Drops that wait for
+        a majority, or for the leader's disk, are done by themselves.
+        """
+        dropped, created = self.feeds.reconcile(self.journal, self.config.limits.feeds_max, whole=whole)
+        self._are_feeds_whole = whole
+        for feed in dropped:
+            self.feed_is_gone(feed)
+        for feed in created:
+            for partition in feed.partitions:
+                self.adopt(partition)
+        return dropped, created
+
+    def _list_feed(self, feed_id: bytes, creation: bytes | None) -> None:
+        """Writes a row of ``_feeds``."""
+        [partition] = self.feeds.system.partitions
+        self.feeds.write_rows(
+            {feed_id: creation}, self.journal, now_us=self.clock.wall_us(), now=self.clock.monotonic()
+        )
+        self.committer.note(partition)
+        self.flusher.note(partition)
+
+    def feed_is_gone(self, feed: Feed) -> None:
+        """Forgets a feed that was dropped: its streams end, and what waits for it is told."""
         for partition in feed.partitions:
             self.flusher.forget(partition)
             self.compactor.forget(partition)
+            self.replicas.forget(partition)
+            self.waiting.fail(UnknownFeed(f"feed {feed.info.name!r} was dropped"), partition)
         for connection in self.connections:
             connection.feed_dropped(feed)
+
+    def _feeds_settled(self) -> None:
+        """What ``_feeds`` says can be lost a little less."""
+        if self.feeds.awaits_drops:
+            self.reconcile_feeds(whole=self._are_feeds_whole)
 
     def found_damage(self, error: SegmentDamaged) -> None:
         """A segment could not be read: status says so until the node is restarted."""
@@ -146,6 +239,7 @@ class Node:
     def _committed(self) -> None:
         if self.committer.failure is not None:
             self.memory.give_up(str(self.committer.failure))
+            self.waiting.fail(self.committer.failure)
             for connection in list(self.connections):
                 connection.journal_failed(self.committer.failure)
         self.flush()
@@ -164,7 +258,12 @@ class Node:
     # What goes out
 
     def turn_ended(self, asker: object = None) -> None:
-        """``asker`` has been handled: commits what it wrote, now or soon, and sends what that brought about."""
+        """``asker`` has been handled: commits what it wrote, now or soon, and sends what that brought about.
+
+        What replicas are to have leaves first, so that their disks work while this one does.
+        """
+        if self.to_flush and self.replicas.peers:
+            self.flush()
         self.committer.turn_ended(asker)
         if self.to_flush:
             self.flush()
@@ -250,16 +349,18 @@ class Node:
 
     def partitions_to_json(self, feed: Feed) -> dict[str, Any]:
         """A feed's partition map."""
-        leader = "" if self.listening is None else f"{self.listening[0]}:{self.listening[1]}"
+        leader = self.leader
+        if self.role is Role.LEADER and self.listening is not None:
+            leader = str(Address(*self.listening))
         partitions = [
             {
                 "id": p.id,
                 "hash_first": p.hash_first,
                 "hash_last": p.hash_last,
-                "state": "leader",
+                "state": p.state,
                 "term": p.log.term,
                 "leader": leader,
-                "replicas": [],
+                "replicas": [peer.address for peer in self.replicas.followers(p) if peer.address],
                 "high_seq": p.high_seq,
                 "durable_seq": p.durable_seq,
                 "log": p.log.to_json(),

@@ -1,7 +1,8 @@
-"""A partition: one leader's view of a range of keys. Everything here is synchronous and runs on the node's loop.
+"""A partition: one node's copy of a range of keys. Everything here is synchronous and runs on the node's loop.
 
 A mutation's way: ``take`` (checks, seqs, journal, tree) -> ``durable_through`` (after the fsync) -> streams, and later
-``install`` (when a segment has it) -> out of the tree.
+``install`` (when a segment has it) -> out of the tree. On a follower ``take_replica`` is its beginning, and what the
+leader says by ``told`` decides with what is durable here what is shown.
 
     seqs   1 ............ flushed_seq ............ durable_seq ....... high_seq
            [ chain: segments        ] [ tree: the write queue                 ]
@@ -10,10 +11,10 @@ A mutation's way: ``take`` (checks, seqs, journal, tree) -> ``durable_through`` 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tailrace.block import Block
-from tailrace.errors import OutcomeUnknown, UnknownFeed, VersionConflict, VersionLost
+from tailrace.errors import Forbidden, OutcomeUnknown, UnknownFeed, VersionConflict, VersionLost
 from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.hashing import key_hash
 from tailrace.model import Level, Version, VersionRange
@@ -21,6 +22,7 @@ from tailrace.wire.failures import OutOfOrder
 from tailrace.wire.messages import WriteFlag
 from tailrace_server.blocks import Found
 from tailrace_server.chain import Chain
+from tailrace_server.intake import taking
 from tailrace_server.intake.door import check_at_door
 from tailrace_server.intake.producers import ProducerTable, Verdict
 from tailrace_server.journal import Journal
@@ -60,15 +62,26 @@ class Partition:
         self.is_dropped = False
         self.damage: SegmentDamaged | None = None  # of a segment that could not be opened: nothing more is taken
         self.newest_block: Block | None = None
+        self.takes_writes = True  # by clients; those of ``_feeds`` are the node's
+        self.rollbacks = 0  # how often it was: what was begun before belongs to another history
+        self.leader_log: FailoverLog | None = None  # on a follower, as it was told last
+        self.state = "leader"  # or "follower": the node says so
+        self.needs_quorum = False  # it belongs to a set: what a majority does not have yet should not be flushed
         self.high_seq = 0  # the last seq that was given, durable or not
         self.durable_seq = 0
+        self.leader_durable_seq = 0  # on a follower: how far the leader has it on its disk
+        self.was_told = False  # since the start, or since the last rollback
+        self.quorum_seq = 0  # how far a majority has it on its disks
+        self.on_durable: Callable[[], None] | None = None  # called when ``durable_seq`` has moved
         self.purge_seq = 0
         self.trim_seq = 0
         self.last_timestamp = 0
         self.producers = ProducerTable()
+        self.run_producers: tuple[int, ProducerTable] | None = None  # as of the end of a run that is coming
         self.keys = KeyIndex()
-        self._watchers: dict[Level, dict[Callable[[], None], None]] = {Level.MEMORY: {}, Level.DISK: {}}
+        self._watchers: dict[Level, dict[Callable[[], None], None]] = {level: {} for level in Level}
         self._readers: dict[Callable[[], None], None] = {}
+        self.on_history_changed: Callable[[], None] | None = None  # called before anything of another history is taken
 
     @property
     def flushed_seq(self) -> int:
@@ -76,8 +89,72 @@ class Partition:
         return self.tree.base_seq
 
     def visible_seq(self, level: Level) -> int:
-        """The last seq that a stream or a read of ``level`` shows."""
-        return self.high_seq if level == Level.MEMORY else self.durable_seq
+        """The last seq that a stream or a read of ``level`` shows, the end of a block or of a run.
+
+        A follower shows at ``disk`` what both it and the leader have there. What it has flushed the leader had.
+        """
+        if level == Level.MEMORY:
+            return self.high_seq
+        if level == Level.DISK:
+            if self.state == "leader":
+                return self.durable_seq
+            return max(self.flushed_seq, self._end_at(min(self.durable_seq, self.leader_durable_seq)))
+        return self._end_at(min(self.durable_seq, self.quorum_seq))
+
+    def _end_at(self, seq: int) -> int:
+        """The last end of a block or of a run at or below ``seq``: nobody stands inside one."""
+        if seq > self.flushed_seq:
+            block = self.tree.find(seq)
+            assert block is not None, "what is shown is in the tree or in segments"
+            first_seq, last_seq = block.seqs
+            return seq if last_seq == seq else first_seq - 1
+        return self.chain.end_at(seq)
+
+    @property
+    def stable_seq(self) -> int:
+        """Up to here no history that may still be lost: what is flushed, merged, and purged of tombstones."""
+        return min(self.safe_seq, self.quorum_seq) if self.needs_quorum else self.safe_seq
+
+    @property
+    def safe_seq(self) -> int:
+        """Up to here may be flushed where memory is tight: it is on the leader's disk, and on this one."""
+        return self.durable_seq if self.state == "leader" else min(self.durable_seq, self.leader_durable_seq)
+
+    def standing(self) -> tuple[int, int]:
+        """What is compared at a promotion: the term of the newest entry that holds something here, and how far.
+
+        Only what is durable counts: an entry from its base on. Term 0 where there is none.
+        """
+        term = next((entry.term for entry in self.log if entry.base <= self.durable_seq), 0)
+        return term, self.durable_seq
+
+    def told(self, durable_seq: int, quorum_seq: int) -> None:
+        """The leader says how far it has the partition on its disk, and how far a majority has. Neither falls."""
+        if durable_seq > self.leader_durable_seq or not self.was_told:
+            self.was_told = True
+            self.leader_durable_seq = max(durable_seq, self.leader_durable_seq)
+            self._notify(Level.DISK)
+        self.set_quorum_seq(quorum_seq)
+
+    def set_quorum_seq(self, seq: int) -> None:
+        """A majority has everything up to ``seq`` on its disks. It never falls, but by ``forget_above``."""
+        if seq > self.quorum_seq:
+            self.quorum_seq = seq
+            self._notify(Level.QUORUM)
+
+    def forget_above(self, seq: int) -> None:
+        """What was said of seqs above ``seq`` is of a history that is none any more."""
+        self.leader_durable_seq = min(self.leader_durable_seq, seq)
+        self.quorum_seq = min(self.quorum_seq, seq)
+
+    def _notify(self, level: Level) -> None:
+        for notify in self._watchers[level]:
+            notify()
+
+    @property
+    def is_watched(self) -> bool:
+        """Somebody has called ``watch``, and still cares."""
+        return any(self._watchers.values())
 
     def watch(self, level: Level, notify: Callable[[], None]) -> None:
         """Calls ``notify`` each time that more becomes visible at ``level``, until ``unwatch``."""
@@ -108,6 +185,8 @@ class Partition:
             raise self.damage.with_traceback(None)
         if self.is_dropped:  # while a condition waited for the by-key index
             raise UnknownFeed(f"feed {self.feed_id.hex()} was dropped")
+        if not self.takes_writes:
+            raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
         header = block.header
         decision = self.producers.decide(
             header.producer_id, header.producer_seq, resend=flags & WriteFlag.RESEND != 0, now=now
@@ -132,16 +211,55 @@ class Partition:
         check_at_door(block, self.hash_first, self.hash_last)
         if flags & CONDITIONS and not self._holds(block, flags, if_version, read):
             return Taken(VersionRange(self.id, self.log.branch, 0, 0), fresh=False)
+        # NamedTuple's own constructor takes twice as long, here and below.
+        return tuple.__new__(Taken, (self.append(block, journal, now_us=now_us, now=now), True))
+
+    def append(self, block: Block, journal: Journal, *, now_us: int, now: float) -> VersionRange:
+        """Gives a good block its seqs, journals it and hangs it into the tree. NoSpace, NotDurable: nothing is kept."""
         # A timestamp never goes back within a partition, whatever the wall clock does.
         timestamp = now_us if now_us > self.last_timestamp else self.last_timestamp
         stamped = block.stamped(self.high_seq + 1, timestamp)
         branch = self.log.branch
         place = journal.append_block(self.feed_id, self.id, branch, stamped)
         self.homes.block(journal.file_of(place), stamped.header.last_seq)
-        # NamedTuple's own constructor takes twice as long, here and below.
-        return tuple.__new__(Taken, (self._hang(stamped, branch, now), True))
+        return self.hang(stamped, branch, now)
 
-    def _hang(self, block: Block, branch: bytes, now: float) -> VersionRange:
+    def take_replica(self, block: Block, journal: Journal, now: float) -> None:
+        """Takes a block of the leader's, with its seqs, right above the high seq; journals it and hangs it.
+
+        What `adopt_log` was given is taken over as far as the block reaches. Raises BadBlock for what does not fit,
+        UnknownFeed, NoSpace, NotDurable; nothing is kept then.
+        """
+        taking.take(self, block, journal, now)
+
+    def adopt_log(self, log: FailoverLog, journal: Journal, now: float = 0.0) -> bool:
+        """Takes over the entries of the leader's ``log`` up to the high seq; True where the log changed.
+
+        Those above follow as they are reached. Raises OtherHistory where what is held is not the log's, NoSpace,
+        NotDurable.
+        """
+        return taking.adopt(self, log, journal, now)
+
+    def tell_producers(self, value: dict[str, Any], seq: int, journal: Journal, now: float) -> None:
+        """The leader's producers (`producers_to_json`) as of ``seq``: the high seq, or the end of a run that is coming.
+
+        Raises BadBlock, NoSpace, NotDurable; nothing is kept then.
+        """
+        taking.tell_producers(self, value, seq, journal, now)
+
+    def change_log(self, log: FailoverLog) -> None:
+        """``log`` is journaled; streams that were opened with another one end first."""
+        if self.on_history_changed is not None:
+            self.on_history_changed()
+        self.log = log
+
+    @property
+    def held_timestamp(self) -> int:
+        """The last stamp of what is held, in microseconds; ``last_timestamp`` may be that of rows that were lost."""
+        return self.tree.last_timestamp or self.chain.newest_timestamp
+
+    def hang(self, block: Block, branch: bytes, now: float) -> VersionRange:
+        """Puts a block that is journaled into the tree."""
         header = block.header
         before = self.tree.memory_bytes
         self.tree = tree = self.tree.append(block)
@@ -194,11 +312,15 @@ class Partition:
         self.durable_seq = seq
         for notify in self._watchers[Level.DISK]:
             notify()
+        if self.quorum_seq:  # told before it was durable here
+            self._notify(Level.QUORUM)
+        if self.on_durable is not None:
+            self.on_durable()
 
     def recover_block(self, block: Block, file: int, now: float) -> None:
         """Hangs a block that the journal held, in its file of this number."""
         self.homes.block(file, block.header.last_seq)
-        self._hang(block, self.log.branch_at(block.header.last_seq), now)
+        self.hang(block, self.log.branch_at(block.header.last_seq), now)
 
     # Storage
 
@@ -224,6 +346,50 @@ class Partition:
                 self.newest_block = None
             for moved in list(self._readers):
                 moved()
+
+    def install_run(self, chain: Chain, controls: int, log: FailoverLog) -> None:
+        """``chain``, which ends with a run that was never in the tree, is what the manifest names now, durably.
+
+        The tree is empty. ``purge_seq`` and ``trim_seq`` are set already.
+        """
+        assert not self.tree.block_count, "a run begins where the segments end"
+        if log.branch != self.log.branch:
+            self.change_log(log)
+        if self.run_producers is not None and self.run_producers[0] == chain.flushed_seq:
+            self.producers = self.run_producers[1]
+        self.run_producers = None
+        self.high_seq = self.durable_seq = chain.flushed_seq
+        self.last_timestamp = max(self.last_timestamp, chain.newest_timestamp)
+        self.tree = Tree(chain.flushed_seq)
+        self.newest_block = None
+        self.keys.drop_through(chain.flushed_seq)
+        self.install(chain, controls)
+        for level in Level:
+            self._notify(level)
+        for moved in list(self._readers):
+            moved()
+        if self.on_durable is not None:
+            self.on_durable()
+
+    def stand_at(self, seq: int, chain: Chain, log: FailoverLog, rollbacks: int) -> None:
+        """The partition is rolled back: blocks above ``seq`` go, ``chain`` are the segments that stay.
+
+        ``seq`` is the end of a block, or of ``chain``. The journal says so, or a manifest.
+        """
+        tree = self.tree.cut_above(seq) if seq > chain.flushed_seq else Tree(seq)
+        self.put_tree(tree)
+        self.keys = KeyIndex()
+        self.keys.drop_through(tree.base_seq)
+        self.chain, self.log, self.rollbacks = chain, log, rollbacks
+        self.newest_block = None
+        self.high_seq, self.durable_seq = seq, min(self.durable_seq, seq)
+        self.purge_seq, self.trim_seq = min(self.purge_seq, seq), min(self.trim_seq, seq)
+        self.last_timestamp = self.held_timestamp
+        self.leader_log = self.run_producers = None
+        self.was_told = False
+        self.producers.drop_above(seq)
+        self.homes.cut(seq, tree.base_seq)
+        self.forget_above(seq)
 
     def put_tree(self, tree: Tree) -> None:
         """Puts a tree in place of the present one that says the same, or the same but for what was flushed."""
@@ -258,5 +424,5 @@ class Partition:
         assert not self.chain.segments or self.chain.flushed_seq == self.flushed_seq, "the tree begins elsewhere"
         assert self.high_seq == self.tree.last_seq, "the tree does not end where the partition does"
         assert self.durable_seq <= self.high_seq, "more is durable than was given"
-        assert not self.log or self.log[0].base <= self.high_seq, "the newest branch begins above the last seq"
+        assert len(self.log) <= 1 or self.log[0].base <= self.high_seq, "the newest branch begins above the last seq"
         assert self.keys.indexed_seq <= self.high_seq, "the by-key index is ahead of the tree"

@@ -16,14 +16,17 @@ import trio
 from tailrace.errors import NoSpace, TailraceError
 from tailrace_server.catalog import Catalog, begin_branch
 from tailrace_server.config import Config
+from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.host.disk import Lock
 from tailrace_server.host.host import Host
 from tailrace_server.identity import Identity, load_or_create
+from tailrace_server.intake.taking import entries_through
 from tailrace_server.journal import Reserve, TakenMark, lock_directory, open_journal, take_clean, why_unclean
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.node import Node
 from tailrace_server.offline import marks
+from tailrace_server.replication.member import Member
 from tailrace_server.upkeep.uptime_file import load_uptime
 
 log = logging.getLogger("tailrace.server")
@@ -47,8 +50,13 @@ async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[N
             listener = await host.network.listen(*config.listen)
             node.listening = listener.address
             try:
+                if config.members or config.replica_of is not None:
+                    node.member = Member(node)
+                    node.member.begin()
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(node.serve, listener)
+                    if node.member is not None:
+                        nursery.start_soon(node.member.run)
                     yield node
                     with trio.CancelScope(shield=True):
                         await node.drain()
@@ -65,7 +73,8 @@ async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[N
 def recover(config: Config, host: Host) -> Node:
     """Opens a data directory, made where it is missing: identity, journal, feeds. The directory is locked already.
 
-    After a stop that was not clean every partition begins a new branch, durable before this returns. Raises
+    After a stop that was not clean every partition of a node that is alone begins a new branch, durable before this
+    returns. One that is not alone starts as a follower, its logs as they are: who leads is not decided here. Raises
     BadDirectory, JournalDamaged, NoSpace, JournalFailed, OSError; nothing that was durable is lost then.
     """
     marks.check_usable(host.disk, config.data)
@@ -88,9 +97,10 @@ def _free_some(config: Config, host: Host) -> bool:
     """Gives up what is kept for a full disk, and what an interrupted flush or fold left; whether there was anything."""
     had = Reserve(host.disk, config.data, config.storage.reserve_bytes).release()
     store = ManifestStore(host.disk, config.data)
-    for feed in store.feeds():
-        for number in range(feed.info.partitions):
-            manifest = store.read(feed.info.feed_id, number)
+    sizes = {SYSTEM_FEED_ID: 1} | {feed.info.feed_id: feed.info.partitions for feed in store.feeds()}
+    for feed_id, partitions in sizes.items():
+        for number in range(partitions):
+            manifest = store.read(feed_id, number)
             had |= manifest is not None and bool(store.sweep(manifest))
     return had
 
@@ -110,9 +120,11 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
         store = ManifestStore(host.disk, config.data)
         now = host.clock.monotonic()
         catalog.restore(host.disk, store, now)
+        if recovered.rolled_back:
+            catalog.gather(recovered.records)
         for record in recovered.records:
             catalog.recover(record, journal, now)
-        store.finish_drops({feed.info.feed_id for feed in catalog} | catalog.drops.keys())
+        store.finish_drops(catalog.known_ids())
         uptime = load_uptime(host.disk, config.data, host.clock)
         node = Node(config, host, identity, journal, catalog, memory, uptime)
         for partition in catalog.partitions():
@@ -124,14 +136,16 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
             node.unclean_start = why_unclean(taken, recovered.end, catalog.clean_partitions())
         if is_restored:
             node.unclean_start = "the directory was restored or repaired"
-        if node.unclean_start is not None:
-            log.warning("the last stop was not clean: %s; every partition begins a new branch", node.unclean_start)
-            now_us = host.clock.wall_us()
-            for partition in catalog.partitions():
-                term = marks.restored_term(partition.log.term, now_us) if is_restored else None
-                begin_branch(partition, host.randomness.token(16), journal, term)
+        for partition in catalog.partitions():
+            if not config.is_alone:
+                partition.state = "follower"
+                # A manifest may have had an entry before the blocks up to its base were durable.
+                partition.log = entries_through(partition.log, partition.high_seq)
+        if config.is_alone:
+            _begin_branches(node, is_restored=is_restored)
+        _reconcile(node)
         journal.sync()
-        if is_restored:
+        if is_restored and config.is_alone:
             marks.unmark_restored(host.disk, config.data)
         for partition in catalog.partitions():
             partition.durable_through(partition.high_seq)
@@ -140,3 +154,34 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
             journal.close()
         raise
     return node
+
+
+def _begin_branches(node: Node, *, is_restored: bool) -> None:
+    """Of a node that leads whatever happens: a new branch everywhere, unless the last stop has lost nothing."""
+    host, journal = node.host, node.journal
+    if node.unclean_start is not None:
+        log.warning("the last stop was not clean: %s; every partition begins a new branch", node.unclean_start)
+        now_us = host.clock.wall_us()
+        for partition in node.feeds.partitions():
+            term = marks.restored_term(partition.log.term, now_us) if is_restored else None
+            begin_branch(partition, host.randomness.token(16), journal, term)
+    [listed] = node.feeds.system.partitions
+    if not listed.log:  # the directory is new, or from before there was such a feed
+        begin_branch(listed, host.randomness.token(16), journal)
+
+
+def _reconcile(node: Node) -> None:
+    """Finishes what a crash has left between a row of ``_feeds`` and what it says."""
+    feeds, journal, clock = node.feeds, node.journal, node.clock
+    [listed] = feeds.system.partitions
+    if listed.damage is not None:
+        return
+    listed.durable_through(listed.high_seq)  # as everything that the journal still held
+    _, created = feeds.reconcile(journal, node.config.limits.feeds_max, whole=False, keep_absent=True)
+    for partition in [partition for feed in created for partition in feed.partitions] if node.config.is_alone else []:
+        # It may have held something, on the branch that the row names, before its files were lost.
+        begin_branch(partition, node.host.randomness.token(16), journal)
+    unlisted = feeds.unlisted() if node.config.is_alone else {}
+    if unlisted:
+        feeds.write_rows(unlisted, journal, now_us=clock.wall_us(), now=clock.monotonic())
+        node.flusher.note(listed)

@@ -73,7 +73,7 @@ def _open(options: SinkOptions) -> _Held:
             )
         )
         feed = _found_or_created(client, options)
-        held = _Held(client, feed, feed.writer(in_flight_bytes=IN_FLIGHT_BYTES))
+        held = _Held(client, feed, feed.writer(level=options.level, in_flight_bytes=IN_FLIGHT_BYTES))
         on_error.pop_all()
     return held
 

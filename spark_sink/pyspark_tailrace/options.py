@@ -14,6 +14,9 @@ RETRY_FOR_S = 120.0
 
 AT_LEAST_ONCE = "at_least_once"
 
+# A micro-batch that Spark has committed is never sent again, so what a crash of a node can lose is none of these.
+LEVELS = ("disk", "quorum")
+
 NAMES = (
     "url",
     "feed",
@@ -27,6 +30,7 @@ NAMES = (
     "partitions",
     "delivery",
     "retry_for",
+    "level",
 )
 # How much an unknown name has to be like one of ours to be taken for a slip of the pen; Spark has options of its own.
 _ALIKE = 0.8
@@ -47,6 +51,7 @@ class SinkOptions:
     create_feed: bool
     partitions: int | None
     retry_for_s: float
+    level: str
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
@@ -65,6 +70,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         create_feed=boolean(options, "create_feed"),
         partitions=count(options, "partitions"),
         retry_for_s=seconds(options, "retry_for", RETRY_FOR_S),
+        level=_level(options),
     )
 
 
@@ -87,6 +93,13 @@ def _check_delivery(options: Mapping[str, str]) -> None:
     delivery = options.get("delivery", AT_LEAST_ONCE)
     if delivery != AT_LEAST_ONCE:
         raise ValueError(f"option 'delivery' is {delivery!r}; this version of the sink has {AT_LEAST_ONCE!r} only")
+
+
+def _level(options: Mapping[str, str]) -> str:
+    level = options.get("level", LEVELS[0]).strip().lower()
+    if level not in LEVELS:
+        raise ValueError(f"option 'level' is {level!r}, none of {', '.join(map(repr, LEVELS))}")
+    return level
 
 
 # The parsers below are those of reading as well. Each raises a ValueError that names the option and what it may be.

@@ -1,4 +1,4 @@
-"""The sink: each task writes its rows as blocks, acknowledged at level disk before the micro-batch commits.
+"""The sink: each task writes its rows as blocks, acknowledged at level disk or quorum before the micro-batch commits.
 
 Delivery is at least once: a task that Spark runs again writes again. What a task itself sends again, after a broken
 connection or while the node restarts, is written once.

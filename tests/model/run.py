@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
@@ -28,6 +28,8 @@ from .writers import PipelinedWriter, Restless, Values, Writer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
+
+T = TypeVar("T")
 
 PARTITIONS = 5
 KEYS = [f"key {number}".encode() for number in range(200)]
@@ -224,10 +226,14 @@ class Run:
                 await self._until(self._over, self.history.more_answers, 1)
 
     async def _step(self, writer: Writer | PipelinedWriter, feed: tailrace.Feed) -> bool:
+        return await self._let(writer.step, feed)
+
+    async def _let(self, write: Callable[..., Awaitable[T]], *args: object) -> T:
+        """``write(*args)``, when nobody has to hold still: other feeds are in the same journal."""
         await self._let_write.wait()
         self._writing += 1
         try:
-            return await writer.step(feed)
+            return await write(*args)
         finally:
             self._writing -= 1
             if not self._writing:
@@ -236,7 +242,7 @@ class Run:
     async def _found(self, client: tailrace.Client) -> None:
         rnd = self._random("found")
         while not self._over.is_set():
-            await self.founder.step(client)  # to its end, or its outcome would be unknown
+            await self._let(self.founder.step, client)  # to its end, or its outcome would be unknown
             await self._until(self._over, self.history.more_answers, rnd.randrange(1, 100))
 
     async def _look(self, feed: tailrace.Feed) -> None:

@@ -21,7 +21,7 @@ from tailrace_server.upkeep.installer import Installer
 from .life import LOUD, QUIET, live
 from .scenarios import crash_scenario
 
-SEEDS = range(5)
+SEEDS = range(20)
 
 
 def rename_before_fsync(disk, path, data):
@@ -74,13 +74,13 @@ async def install_before_the_manifest(self, partition, chain, **changes):
     await original_install(self, partition, chain, **changes)
 
 
-async def remove_before_the_manifest(self, partition, folded, result):
+async def remove_before_the_manifest(self, partition, folded, result, rollbacks):
     for segment in folded:
         self._store._disk.remove(segment.path)
-    await original_fold(self, partition, folded, result)
+    await original_fold(self, partition, folded, result, rollbacks)
 
 
-def flush_what_is_not_durable(partition):
+def flush_what_is_not_durable(partition, seq):
     return list(partition.tree.blocks_after(partition.flushed_seq))
 
 
@@ -120,7 +120,7 @@ BUGS = {
     "a write is answered before its fsync": ("writes", Committer, "when_durable", answer_before_fsync),
     "deletions are purged in silence": ("fold_and_purge", worker, "identity_of", purge_in_silence),
     "segments are removed before the manifest": ("fold_all", Installer, "fold", remove_before_the_manifest),
-    "what is not durable is flushed": ("flush", flusher, "_stable_blocks", flush_what_is_not_durable),
+    "what is not durable is flushed": ("flush", flusher, "_blocks_through", flush_what_is_not_durable),
     "a start ignores the flushed seq": ("recovery", catalog, "decide_block", decide_without_flushed_seq),
     "a start believes that the stop was clean": ("recovery", start, "why_unclean", believe_every_mark),
     "a journal file is named before its fsync": ("recovery", journal_recovery, "publish_file", publish_without_fsync),

@@ -71,7 +71,7 @@ def test_feeds_are_found_by_name_and_by_id(catalog):
     assert catalog.of_id(b"f" * 16) is feed
     assert catalog.partition(b"f" * 16, 1) is feed.partitions[1]
     assert list(catalog) == [feed]
-    assert list(catalog.partitions()) == feed.partitions
+    assert list(catalog.partitions()) == [*catalog.system.partitions, *feed.partitions]
     assert [p.log for p in feed.partitions] == [((U, 1, 0),)] * 2
     assert b"f" * 16 in catalog
     assert bytes(16) not in catalog

@@ -15,6 +15,7 @@ from tailrace.blocking.link import BlockingLink
 from tailrace.blocking.stream import Stream
 from tailrace.consuming.session import Wanted
 from tailrace.errors import TailraceError, Unreachable
+from tailrace.finding import Finder, check_state
 from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
 from tailrace.replies import feed_info, node_status, resolved
 from tailrace.requests.lane import Done, Lane, Lanes
@@ -42,16 +43,24 @@ class Client:
     """A connection that is kept, as a context manager; made by ``connect``. For one thread at a time."""
 
     def __init__(
-        self, url: str, *, token: str | None, name: str | None, connect_timeout: float, retry_for: float
+        self,
+        url: str,
+        *,
+        token: str | None,
+        name: str | None,
+        connect_timeout: float,
+        retry_for: float,
+        state: str,
     ) -> None:
         addresses = parse_url(url)
+        check_state(state)
+        self._finder = finder = Finder(addresses, state, time.monotonic)
         self._connect_timeout_s = connect_timeout
         self._retry_for_s = retry_for
-        self._addresses = addresses
         self._where = ", ".join(map(str, addresses))
         self._hello = Hello(name=name or "", token=token)
-        self._session = RequestSession(self._hello, time.monotonic)
-        self._link = BlockingLink(self._session, addresses, connect_timeout)
+        self._session = RequestSession(self._hello, time.monotonic, state=state, check=finder.check)
+        self._link = BlockingLink(self._session, finder, connect_timeout)
         self.lanes = Lanes()
         self._closed = False
 
@@ -139,13 +148,19 @@ class Client:
 
     def stream(self, wanted: Wanted, window_bytes: int = 8 * 1024 * 1024) -> Stream:
         """A consumer, on a connection of its own."""
+        finder = self._finder.another()
         return Stream(
-            self._addresses,
+            finder,
             self._hello._replace(window_bytes=window_bytes),
-            wanted,
+            wanted._replace(state=finder.state),
             connect_timeout_s=self._connect_timeout_s,
             retry_for_s=self._retry_for_s,
         )
+
+    @property
+    def reads_followers(self) -> bool:
+        """What is read may be behind what was acknowledged."""
+        return self._finder.state != "leader"
 
     def level(self, text: str) -> Level:
         """A level by name; ValueError where there is none, NotDurable where this node cannot give it."""
@@ -230,6 +245,7 @@ def connect(
     name: str | None = None,
     connect_timeout: float = 10.0,
     retry_for: float = 30.0,
+    state: str = "leader",
 ) -> Client:
     """A client, a context manager. Arguments and errors as ``tailrace.connect``."""
-    return Client(url, token=token, name=name, connect_timeout=connect_timeout, retry_for=retry_for)
+    return Client(url, token=token, name=name, connect_timeout=connect_timeout, retry_for=retry_for, state=state)

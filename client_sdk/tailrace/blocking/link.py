@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from tailrace.address import Address
 from tailrace.blocking.dialer import Dialer
 from tailrace.errors import Forbidden, ProtocolError, TailraceError, Unreachable
+from tailrace.finding import Finder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,10 +50,9 @@ class Session(Protocol):
 class BlockingLink:
     """Keeps a session connected while ``run_until`` runs. Not safe for two threads at once."""
 
-    def __init__(self, session: Session, addresses: tuple[Address, ...], connect_timeout_s: float) -> None:
+    def __init__(self, session: Session, finder: Finder, connect_timeout_s: float) -> None:
         self._session = session
-        self._try_s = min(connect_timeout_s, TRY_SECONDS_MAX)
-        self._dialer = Dialer(addresses, self._try_s)
+        self._dialer = Dialer(finder, min(connect_timeout_s, TRY_SECONDS_MAX))
         self._sock: socket.socket | None = None
         self._poll = select.poll()
         self._out: collections.deque[memoryview] = collections.deque()
@@ -154,8 +153,6 @@ class BlockingLink:
             raise Unreachable("the node has closed the connection")
         self._heard_at = time.monotonic()
         self._session.receive_data(data)
-        if self._session.is_open:
-            self._dialer.opened()
 
     def _write(self) -> None:
         assert self._sock is not None
@@ -177,7 +174,7 @@ class BlockingLink:
             return
         silent_s = time.monotonic() - max(self._heard_at, waiting_since)
         peer = self._session.peer
-        limit_s = self._try_s  # for the greeting
+        limit_s = self._dialer.try_s  # for the greeting
         if self._session.is_open and peer is not None:
             limit_s = SILENT_INTERVALS * peer.noop_interval_s
         if silent_s > limit_s:
@@ -186,7 +183,7 @@ class BlockingLink:
     def _lost(self, error: TailraceError) -> None:
         greeted = self._session.peer is not None
         if self._sock is not None:
-            self._dialer.lost()
+            self._dialer.lost(error)
         self.close()
         self._session.connection_lost(error)
         if isinstance(error, Forbidden) or (isinstance(error, ProtocolError) and not greeted):

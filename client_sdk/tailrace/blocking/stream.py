@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from types import TracebackType
+from typing import cast
 
-from tailrace.address import Address
 from tailrace.blocking.link import BlockingLink
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.session import ConsumerSession, Event, Wanted
 from tailrace.errors import Forbidden, StreamEnded, TailraceError, Unreachable
+from tailrace.finding import Finder
 from tailrace.model import EndReason
 from tailrace.position import Positions
 from tailrace.wire.messages import Hello, HelloOk
@@ -28,7 +29,7 @@ class Stream:
 
     def __init__(
         self,
-        addresses: tuple[Address, ...],
+        finder: Finder,
         hello: Hello,
         wanted: Wanted,
         *,
@@ -36,9 +37,9 @@ class Stream:
         retry_for_s: float,
     ) -> None:
         """``retry_for_s``: so long it may be without a stream of every partition before it gives up."""
-        self._session = ConsumerSession(hello, wanted, time.monotonic)
+        self._session = ConsumerSession(hello, wanted, time.monotonic, check=finder.check, has_others=finder.has_others)
         self._linked = _LinkedSession(self._session)
-        self._link = BlockingLink(self._linked, addresses, connect_timeout_s)
+        self._link = BlockingLink(self._linked, finder, connect_timeout_s)
         self._retry_for_s = retry_for_s
         self._agreed_at = time.monotonic()
         self._ended: TailraceError | None = None
@@ -96,7 +97,7 @@ class Stream:
                 self._lost(error)
                 continue
             if event is not None or self._session.finished or time.monotonic() >= deadline:
-                return event
+                return cast(Event | None, event)  # what else there is only a replica is given
             self._receive(deadline)
 
     @property

@@ -19,6 +19,7 @@ from tailrace.wire.bodies import (
     hex_field,
     positive_field,
     seconds_field,
+    seq_field,
     text_fields,
     unpack,
 )
@@ -67,7 +68,11 @@ class Hello(NamedTuple):
 
 
 class HelloOk(NamedTuple):
-    """The server's answer: who it is and what it accepts. ``window_bytes``: what it will have under way at most."""
+    """The server's answer: who it is and what it accepts. ``window_bytes``: what it will have under way at most.
+
+    ``role`` is "leader" or "follower", ``term`` that of the node (it grows with every change of leadership), ``leader``
+    the address ("HOST:PORT") of the leader that it knows, "" where it knows none or leads itself.
+    """
 
     version: int
     node_id: str
@@ -77,6 +82,9 @@ class HelloOk(NamedTuple):
     noop_interval_s: float
     levels: tuple[str, ...]
     window_bytes: int = Hello().window_bytes
+    role: str = "leader"
+    term: int = 0
+    leader: str = ""
 
     def encode(self) -> bytes:
         return encode_json(Opcode.HELLO_OK, {**self._asdict(), "levels": list(self.levels)})
@@ -94,6 +102,9 @@ class HelloOk(NamedTuple):
             seconds_field(value, "noop_interval_s", what),
             text_fields(value, "levels", what),
             positive_field(value, "window_bytes", what, Hello().window_bytes),
+            field(value, "role", str, what, "leader"),
+            seq_field(value, "term", what, 0),
+            field(value, "leader", str, what, ""),
         )
 
 
@@ -154,24 +165,30 @@ class Written(NamedTuple):
         return tuple.__new__(VersionRange, unpack(_WRITTEN, body, "WRITTEN"))
 
 
-_GET = struct.Struct("<16sB3xI")
+_GET = struct.Struct("<16sBB2xI")
 
 
 class Get(NamedTuple):
-    """A look-up of keys. After the fixed part: a u32 length for each key, then the keys."""
+    """A look-up of keys. After the fixed part: a u32 length for each key, then the keys.
+
+    ``state`` is what the node has to be of the feed: 0 leader, 1 follower.
+    """
 
     feed_id: bytes
     level: Level
     keys: list[bytes]
+    state: int = 0
 
     def encode(self, id: int) -> bytes:
         lengths = struct.pack(f"<{len(self.keys)}I", *map(len, self.keys))
-        body = _GET.pack(self.feed_id, self.level, len(self.keys)) + lengths + b"".join(self.keys)
+        body = _GET.pack(self.feed_id, self.level, self.state, len(self.keys)) + lengths + b"".join(self.keys)
         return encode_frame(Opcode.GET, body, id)
 
     @classmethod
     def decode(cls, body: memoryview) -> Get:
-        feed_id, level, count = unpack(_GET, body, "GET")
+        feed_id, level, state, count = unpack(_GET, body, "GET")
+        if state > 1:
+            raise ProtocolError(f"GET: unknown state {state}")
         if level > Level.QUORUM or not 1 <= count <= GET_KEYS_MAX or len(body) < _GET.size + 4 * count:
             raise ProtocolError(f"GET: level {level}, {count} keys in {len(body)} bytes; at most {GET_KEYS_MAX} keys")
         lengths = struct.unpack_from(f"<{count}I", body, _GET.size)
@@ -182,7 +199,7 @@ class Get(NamedTuple):
         for length in lengths:
             keys.append(bytes(body[offset : offset + length]))
             offset += length
-        return cls(feed_id, Level(level), keys)
+        return cls(feed_id, Level(level), keys, state)
 
 
 _GOT_COUNT = struct.Struct("<I4x")

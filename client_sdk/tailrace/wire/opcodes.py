@@ -41,3 +41,16 @@ class Opcode(enum.IntEnum):
     BARRIER = 0x3B
     BARRIER_REACHED = 0x3C
     BARRIER_LOST = 0x3D
+    # Between nodes: on the streams of a replica
+    REPLICA_ACK = 0x40
+    LEADER_SEQS = 0x41
+    PRODUCERS = 0x42
+    LEADER_CHECK = 0x43
+    LEADER_CONFIRM = 0x44
+    # Between nodes, and from an operator: JSON, answered by RESULT or ERROR
+    MEMBER = 0x45
+    PROMISE = 0x46
+    PROMOTE = 0x47
+    HANDOVER = 0x48
+    TAKE_OVER = 0x49
+    ACCEPTED_SEQS = 0x4A

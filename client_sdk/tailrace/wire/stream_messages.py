@@ -16,6 +16,7 @@ from tailrace.wire.bodies import decode_json, encode_json, field, hex_field, log
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.frames import FRAME_HEADER_BYTES, frame_header
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.replica_messages import Replica
 
 COOKIE_BYTES_MAX = 64
 
@@ -40,6 +41,7 @@ class StreamRequest(NamedTuple):
     filter: StreamFilter = EVERYTHING
     since_us: int | None = None
     until_us: int | None = None
+    replica: Replica | None = None
 
     def encode(self, id: int) -> bytes:
         return encode_json(Opcode.STREAM_REQUEST, self.to_json(), id)
@@ -63,6 +65,8 @@ class StreamRequest(NamedTuple):
             value["since_us"] = self.since_us
         if self.until_us is not None:
             value["until_us"] = self.until_us
+        if self.replica is not None:
+            value["replica"] = self.replica.to_json()
         return value
 
     @classmethod
@@ -90,6 +94,7 @@ class StreamRequest(NamedTuple):
             StreamFilter.from_json(value.get("filter"), what),
             seq_field(value, "since_us", what, None),
             seq_field(value, "until_us", what, None),
+            Replica.from_json(value.get("replica"), what),
         )
         if request.seq is not None and not request.snapshot_first <= request.seq <= request.snapshot_last:
             raise ProtocolError(f"{what}: seq {request.seq} lies outside of its snapshot")

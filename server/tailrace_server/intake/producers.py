@@ -114,17 +114,30 @@ class ProducerTable:
                 self._evicted_at = now
             self._entries.popitem(last=False)
 
+    def drop_above(self, seq: int) -> None:
+        """Forgets the results above ``seq``, which are of a history that is none any more.
+
+        A producer with nothing left is unknown then: its next block is out of order, and it takes a new id.
+        """
+        for producer_id, entry in list(self._entries.items()):
+            kept = [(number, result) for number, result in entry.results if result.last_seq <= seq]
+            if not kept:
+                del self._entries[producer_id]
+            elif len(kept) < len(entry.results):
+                entry.results = collections.deque(kept, maxlen=RESULTS_MAX)
+                entry.last_number = kept[-1][0]
+
     def snapshot(self, now: float) -> tuple[list[ProducerEntry], float | None]:
         """All entries, least recently used first, and how long ago one was evicted; what is over its age is left out.
 
         The age of the last eviction is None where that does not matter any more.
         """
         entries = [
-            ProducerEntry(producer_id, entry.last_number, tuple(entry.results), now - entry.used_at)
+            ProducerEntry(producer_id, entry.last_number, tuple(entry.results), max(now - entry.used_at, 0.0))
             for producer_id, entry in self._entries.items()
             if now - entry.used_at < ENTRY_AGE_S_MAX
         ]
-        evicted_age_s = math.inf if self._evicted_at is None else now - self._evicted_at
+        evicted_age_s = math.inf if self._evicted_at is None else max(now - self._evicted_at, 0.0)
         return entries, evicted_age_s if evicted_age_s < ENTRY_AGE_S_MAX else None
 
     def restore(self, entries: Iterable[ProducerEntry], evicted_age_s: float | None, now: float) -> None:

@@ -59,6 +59,7 @@ class RecordKind(enum.IntEnum):
     ROLLED_BACK = 6
     TERM_PROMISED = 7
     PUBLISHED = 8
+    PRODUCERS_TOLD = 9
 
 
 KINDS = frozenset(int(kind) for kind in RecordKind)

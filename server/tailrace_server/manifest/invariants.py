@@ -46,7 +46,7 @@ def _numbers(manifest: Manifest) -> Iterator[str]:
     for name, seq in (("purge", manifest.purge_seq), ("trim", manifest.trim_seq)):
         if seq > manifest.flushed_seq:
             yield f"its {name} seq, {seq}, is above its flushed seq, {manifest.flushed_seq}"
-    if not manifest.log:
+    if not manifest.log and manifest.flushed_seq:
         yield "its failover log is empty"
     for name, count, bound in (
         ("segments", len(manifest.segments), SEGMENTS_MAX),

@@ -55,7 +55,8 @@ class Manifest(NamedTuple):
     ends at ``flushed_seq``. Rows at or below ``purge_seq`` may be missing though nothing newer of their key is there,
     rows at or below ``trim_seq`` were dropped by age. ``log`` has the partition's term as well. ``last_timestamp`` is
     the last stamp that was given, in microseconds since 1970. ``producers`` is what ``producers_to_json`` made,
-    ``sinks`` the last batch of each sink.
+    ``sinks`` the last batch of each sink. ``rollbacks`` is how often the partition had been rolled back: records of the
+    journal that tell of a later time are not in it.
     """
 
     feed_id: bytes
@@ -72,6 +73,7 @@ class Manifest(NamedTuple):
     last_timestamp: int
     producers: dict[str, Any]
     sinks: dict[str, int]
+    rollbacks: int = 0
 
     def identity_of(self, entry: SegmentEntry) -> SegmentIdentity:
         """As much of a segment's identity as its entry here tells: all that ``entry_of`` takes from one."""
@@ -90,12 +92,13 @@ class Manifest(NamedTuple):
     def encode(self) -> bytes:
         """The content of the file. AssertionError where it would hold something that ``decode`` refuses."""
         self.check()
-        return seal(FORMAT, VERSION, write_members(_MANIFEST, self))
+        members = write_members(_MANIFEST, self)
+        return seal(FORMAT, VERSION, {name: value for name, value in members.items() if _ADDED.get(name) != value})
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Manifest:
         """What ``encode`` made. ManifestDamaged, which names ``path`` and says what is wrong, for anything else."""
-        manifest = cls(**read_sealed(data, path, FORMAT, VERSION, _MANIFEST))
+        manifest = cls(**read_sealed(data, path, FORMAT, VERSION, _MANIFEST, _ADDED))
         found = manifest.problems()
         if found:
             raise ManifestDamaged(path, "; ".join(found[:5]))
@@ -152,7 +155,10 @@ _MANIFEST = {
     "last_timestamp": fields.TIMESTAMP,
     "producers": Kind(lambda value: value, read_producers),
     "sinks": Kind(lambda value: value, _read_sinks),
+    "rollbacks": fields.COUNT,
 }
+# What a manifest says by leaving it out, as those from before it was known do.
+_ADDED = {"rollbacks": 0}
 
 assert tuple(_SEGMENT) == SegmentEntry._fields
 assert tuple(_MANIFEST) == Manifest._fields

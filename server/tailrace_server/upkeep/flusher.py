@@ -1,12 +1,14 @@
 """The task that moves write queues to segments, and then lets go of what nobody needs any more.
 
 A flush writes the blocks as they lie in the tree, in another thread, and adds the key table: superseded rows stay, to
-be dropped by a compaction. It takes only what is durable. Where the disk refuses, everything stays as it was, in memory
+be dropped by a compaction. It takes only what is stable: durable, on a follower at the leader too, and in a set at a
+majority, unless memory is tight. Where the disk refuses, everything stays as it was, in memory
 and in the journal, and is tried again after a while; the node's status says so.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -77,7 +79,9 @@ class Flusher:
         # Partitions whose flush has failed: how often, until when they are left alone (monotonic), and why.
         self._failed: dict[Partition, tuple[int, float, str]] = {}
         self._looked_at = -TICK_SECONDS  # monotonic, when the disk's free space was last looked at
+        self._flushing: collections.defaultdict[Partition, trio.Lock] = collections.defaultdict(trio.Lock)
         self._flushes = self._bytes = 0
+        self.commit: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint  # makes durable what is written
         self.on_flushed: Callable[[Partition], None] = lambda _: None
         self.failure = ""
 
@@ -101,6 +105,7 @@ class Flusher:
         """The partition is no more."""
         self._dirty.pop(partition, None)
         self._failed.pop(partition, None)
+        self._flushing.pop(partition, None)
 
     async def run(self) -> None:
         """Merges, flushes and trims for ever, whatever is due."""
@@ -170,10 +175,10 @@ class Flusher:
             await self.flush(partition)
 
     async def merge(self, partition: Partition) -> None:
-        """Makes few blocks of many small ones, as far as they are durable; in short steps, between which others run."""
+        """Makes few blocks of many small ones, as far as they are stable; in short steps, between which others run."""
         while True:
             cuts = [entry.base for entry in partition.log]
-            plan = partition.tree.merge_plan(partition.durable_seq, cuts)
+            plan = partition.tree.merge_plan(partition.stable_seq, cuts)
             if plan is None:
                 return
             if plan.is_compressed:
@@ -190,7 +195,7 @@ class Flusher:
         """What has to be flushed now."""
         now = self._host.clock.monotonic()
         queues = [
-            Queue(partition, _stable_bytes(partition), now - since, partition.homes.oldest)
+            Queue(partition, self._stable_bytes(partition), now - since, partition.homes.oldest)
             for partition, since in self._dirty.items()
             if partition not in self._failed
         ]
@@ -205,14 +210,24 @@ class Flusher:
         return [*chosen, *again]
 
     async def flush(self, partition: Partition) -> Segment | None:
-        """Moves what is durable of a partition's write queue to a segment; None where there is nothing.
+        """Moves what is stable of a partition's write queue to a segment; None where there is nothing.
 
         OSError, NoSpace: nothing has changed.
         """
-        blocks = _stable_blocks(partition)
+        return await self._flush(partition, self._limit(partition))
+
+    async def _flush(self, partition: Partition, seq: int) -> Segment | None:
+        # One at a time of a partition: the flusher's own may be under way when a replica needs all to be flushed.
+        async with self._flushing[partition]:
+            return await self._flush_alone(partition, seq)
+
+    async def _flush_alone(self, partition: Partition, seq: int) -> Segment | None:
+        rollbacks = partition.rollbacks
+        blocks = _blocks_through(partition, seq)
         if blocks and not partition.has_manifest:  # it makes the directory, and comes before the first segment
             await self._installer.write(partition)
-            blocks = _stable_blocks(partition)  # none where the feed was dropped meanwhile
+            rollbacks = partition.rollbacks
+            blocks = _blocks_through(partition, seq)  # none where the feed was dropped meanwhile
         if not blocks:
             return None
         identity = identity_of(partition, blocks, self._host.randomness.token(16))
@@ -220,7 +235,7 @@ class Flusher:
         try:
             segment = await self._host.workers.in_thread(lambda: write_segment(self._host.disk, path, identity, blocks))
             try:
-                await self._installer.add(partition, segment)
+                await self._installer.add(partition, segment, rollbacks)
             except BaseException:
                 segment.close()
                 raise
@@ -236,19 +251,32 @@ class Flusher:
         self.on_flushed(partition)
         return segment
 
+    async def flush_all(self, partition: Partition) -> None:
+        """Moves the whole write queue to segments, made durable first. Raises as `flush`, and NotDurable."""
+        await self.commit()
+        while partition.tree.block_count and not partition.is_dropped:
+            await self._flush(partition, partition.durable_seq)
 
-def _stable_bytes(partition: Partition) -> int:
-    """About how much of the write queue can be flushed: all of it, but for the little that no fsync has covered."""
-    return partition.tree.memory_bytes if partition.durable_seq > partition.flushed_seq else 0
+    async def write_feeds(self) -> None:
+        """Gives what is durable of the creation of feeds a home beside the journal. NoSpace, OSError."""
+        await self._trimmer.write_feeds()
+
+    def _limit(self, partition: Partition) -> int:
+        """Up to where it may be flushed now."""
+        return partition.safe_seq if self._account.is_tight else partition.stable_seq
+
+    def _stable_bytes(self, partition: Partition) -> int:
+        """About how much of the write queue can be flushed: all of it, but for the little that is not stable yet."""
+        return partition.tree.memory_bytes if self._limit(partition) > partition.flushed_seq else 0
 
 
-def _stable_blocks(partition: Partition) -> list[Block]:
-    """The oldest blocks that are durable, as many as one segment takes."""
+def _blocks_through(partition: Partition, seq: int) -> list[Block]:
+    """The oldest blocks of the write queue up to ``seq``, as many as one segment takes."""
     blocks: list[Block] = []
     size = 0
     for block in partition.tree.blocks_after(partition.flushed_seq):
         size += block.nbytes
-        if block.header.last_seq > partition.durable_seq or (blocks and size > SEGMENT_BYTES_MAX):
+        if block.header.last_seq > seq or (blocks and size > SEGMENT_BYTES_MAX):
             break
         blocks.append(block)
     return blocks

@@ -12,11 +12,13 @@ from tailrace.errors import (
     BadPosition,
     Forbidden,
     NotDurable,
+    NotLeader,
     Overloaded,
     ProtocolError,
     StreamEnded,
     TailraceError,
     UnknownFeed,
+    Unreachable,
 )
 from tailrace.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
@@ -79,15 +81,17 @@ class Conversation:
             found.append(event)
         return found
 
-    def greet(self, *, high_seqs=(0,), cluster=CLUSTER, feed=FEED, window_bytes=8 << 20):
+    def greet(self, *, high_seqs=(0,), cluster=CLUSTER, feed=FEED, window_bytes=8 << 20, role="leader", logs=()):
         """Connects, up to the requests for streams."""
         self.decoder = FrameDecoder()
         self.session.connection_made()
         assert self.sent() == ["HELLO"]
-        self.hear(HelloOk(1, "0" * 32, cluster.hex(), "", 1000, 10.0, (), window_bytes).encode())
+        self.hear(HelloOk(1, "0" * 32, cluster.hex(), "", 1000, 10.0, (), window_bytes, role).encode())
         self.events()
         assert self.sent() == ["PARTITIONS"]
         partitions = [{"id": id, "high_seq": seq} for id, seq in enumerate(high_seqs)]
+        for partition, log in zip(partitions, logs, strict=False):
+            partition["log"] = log.to_json()
         self.hear(encode_json(Opcode.RESULT, {"feed": {"feed_id": feed.hex()}, "partitions": partitions}, 0xFFFFFFFF))
         assert self.events() == []
         return self.sent()
@@ -166,6 +170,54 @@ def test_a_partition_that_is_not_there():
 def test_until_now_is_what_the_map_says():
     made = talk(high_seqs=(0, 7), until="now")
     assert {partition: request.end_seq for partition, (_, request) in made.requests.items()} == {0: 0, 1: 7}
+
+
+def test_until_now_ends_where_another_history_has_parted_from_the_one_of_then():
+    """A node that has shown 9 steps down, and goes back to 5: nothing will ever be the 9 that was asked for."""
+    made = talk(high_seqs=(9,), until="now")
+    made.snapshot(0, 3)
+    made.events()
+    made.stream_end(EndReason.HISTORY_CHANGED)
+    made.events()
+    made.now += 60
+    assert made.sent() == ["STREAM_REQUEST"]
+    assert made.requests[0][1].end_seq == 9
+    made.agree(log=LOG_V, high_seq=8)
+    assert made.events() == []
+    assert made.sent() == ["STREAM_CLOSE", "STREAM_REQUEST"]
+    assert (made.requests[0][1].seq, made.requests[0][1].end_seq) == (3, 5)
+    made.agree(log=LOG_V, high_seq=8)
+    made.snapshot(3, 5, branch=V)
+    made.stream_end(EndReason.END_REACHED)
+    made.events()
+    assert made.session.finished
+
+
+def test_until_now_of_a_history_that_changed_before_the_stream_was_agreed_to():
+    made = Conversation(Wanted("orders", until="now"))
+    made.greet(high_seqs=(9,), logs=[LOG_U])
+    made.agree(log=LOG_V, high_seq=8)
+    assert made.events() == []
+    assert made.sent() == ["STREAM_CLOSE", "STREAM_REQUEST"]
+    assert made.requests[0][1].end_seq == 5
+
+
+def test_until_now_where_nothing_of_the_history_is_left():
+    made = Conversation(Wanted("orders", until="now"))
+    made.greet(high_seqs=(9,), logs=[LOG_U])
+    made.agree(log=FailoverLog([(V, 2, 0)]), high_seq=4)
+    assert made.events() == []
+    assert made.sent() == ["STREAM_CLOSE", "STREAM_REQUEST"]
+    assert made.requests[0][1].end_seq == 4
+
+
+def test_until_now_stays_where_a_branch_begins_above_it():
+    made = Conversation(Wanted("orders", until="now"))
+    made.greet(high_seqs=(5,), logs=[LOG_U])
+    made.agree(log=LOG_V, high_seq=8)
+    assert made.events() == []
+    assert made.sent() == []
+    assert made.requests[0][1].end_seq == 5
 
 
 def test_positions_are_asked_for_as_they_are():
@@ -430,6 +482,16 @@ def test_frames_that_were_not_handled_come_again():
     assert made.requests[0][1].seq == 0
 
 
+def ends_the_connection(made):
+    """Another node is to be asked, and for all partitions."""
+    with pytest.raises(NotLeader, match="because"):
+        made.events()
+    assert made.session.failure is None
+    made.session.connection_lost("another one is asked")
+    made.greet()
+    assert 0 in made.requests
+
+
 @pytest.mark.parametrize("reason", EndReason)
 def test_every_end_but_the_final_ones_is_followed_by_a_request(reason):
     made = talk()
@@ -438,6 +500,9 @@ def test_every_end_but_the_final_ones_is_followed_by_a_request(reason):
         with pytest.raises(FINAL[reason], match="because"):
             made.events()
         assert made.session.failure is not None
+        return
+    if reason is EndReason.WRONG_STATE:
+        ends_the_connection(made)
         return
     assert made.events() == []
     if reason is EndReason.END_REACHED:
@@ -452,6 +517,77 @@ def test_every_end_but_the_final_ones_is_followed_by_a_request(reason):
     made.now = made.session.next_retry
     assert made.sent() == ["STREAM_REQUEST"]
     assert made.id() != first_id
+
+
+@pytest.mark.parametrize("has_others", [False, True])
+def test_a_node_that_stays_behind_is_left_where_there_are_others(has_others):
+    made = talk(stored({0: Position.at(LOG_V, 7)}), log=LOG_V)
+    made.session._streams.has_others = has_others
+    for _ in range(2):
+        made.stream_end(EndReason.BEHIND)
+        assert made.events() == []
+        made.now = made.session.next_retry
+        assert made.sent() == ["STREAM_REQUEST"]
+    made.stream_end(EndReason.BEHIND)
+    if has_others:
+        ends_the_connection(made)
+    else:
+        assert made.events() == []
+    assert made.requests[0][1].seq == 7, "nobody goes back for a node that is behind"
+
+
+def test_a_stream_that_is_refused_by_one_that_does_not_lead():
+    made = Conversation(Wanted("orders"))
+    made.greet()
+    made.hear(encode_error(NotLeader("because", leader="b:4700"), made.id()))
+    ends_the_connection(made)
+
+
+def test_a_node_of_another_cluster_among_several():
+    """One that is new has an id of its own until it has found its leader."""
+    made = talk()
+    made.session._streams.has_others = True
+    made.session.connection_lost("cut")
+    with pytest.raises(Unreachable, match="of cluster"):
+        made.greet(cluster=b"x" * 16)
+    assert made.session.failure is None
+
+
+@pytest.mark.parametrize(("state", "error"), [("follower", Unreachable), ("leader", UnknownFeed)])
+def test_a_feed_that_one_of_several_nodes_does_not_have(state, error):
+    """A node that follows may be behind, or new; what the one that leads does not have is not there."""
+    made = talk(state=state)
+    made.session._streams.has_others = True
+    made.session.connection_lost("cut")
+    made.session.connection_made()
+    made.sent()
+    made.hear(HelloOk(1, "0" * 32, CLUSTER.hex(), "", 1000, 10.0, ()).encode())
+    made.events()
+    made.hear(encode_error(UnknownFeed("no feed 'orders'"), 0xFFFFFFFF))
+    with pytest.raises(error, match="no feed 'orders'"):
+        made.events()
+    assert (made.session.failure is None) is (state == "follower")
+
+
+@pytest.mark.parametrize(
+    ("state", "role", "asked"),
+    [("leader", "leader", "leader"), ("follower", "follower", "follower"), ("any", "follower", "follower")],
+)
+def test_what_the_node_has_to_be_is_asked_by_every_request(state, role, asked):
+    """The streams, the keys that are read again, and how far these are shown."""
+    made = Conversation(Wanted("orders", state=state))
+    made.greet(role=role)
+    assert made.requests[0][1].state == asked
+    made.agree()
+    made.snapshot(0, 8)
+    made.events()
+    made.session.connection_lost("cut")
+    made.greet(role=role)
+    made.hear(RollBack(0, 5, LOG_V, "forked").encode(made.id()))
+    made.events()
+    assert got(made, None, None, None).state == (asked == "follower")
+    made.events()
+    assert got(made, visible=9).state == asked
 
 
 @pytest.mark.parametrize("inside", [False, True])
