@@ -63,6 +63,7 @@ class Partition:
         self.damage: SegmentDamaged | None = None  # of a segment that could not be opened: nothing more is taken
         self.newest_block: Block | None = None
         self.takes_writes = True  # by clients; those of ``_feeds`` are the node's
+        self.listed_seq = 0  # of the row of ``_feeds`` that made the feed; 0 where none is known
         self.rollbacks = 0  # how often it was: what was begun before belongs to another history
         self.leader_log: FailoverLog | None = None  # on a follower, as it was told last
         self.state = "leader"  # or "follower": the node says so
@@ -70,6 +71,7 @@ class Partition:
         self.high_seq = 0  # the last seq that was given, durable or not
         self.durable_seq = 0
         self.leader_durable_seq = 0  # on a follower: how far the leader has it on its disk
+        self.was_told = False  # since the start, or since the last rollback
         self.quorum_seq = 0  # how far a majority has it on its disks
         self.on_durable: Callable[[], None] | None = None  # called when ``durable_seq`` has moved
         self.purge_seq = 0
@@ -129,8 +131,9 @@ class Partition:
 
     def told(self, durable_seq: int, quorum_seq: int) -> None:
         """The leader says how far it has the partition on its disk, and how far a majority has. Neither falls."""
-        if durable_seq > self.leader_durable_seq:
-            self.leader_durable_seq = durable_seq
+        if durable_seq > self.leader_durable_seq or not self.was_told:
+            self.was_told = True
+            self.leader_durable_seq = max(durable_seq, self.leader_durable_seq)
             self._notify(Level.DISK)
         self.set_quorum_seq(quorum_seq)
 
@@ -384,6 +387,7 @@ class Partition:
         self.purge_seq, self.trim_seq = min(self.purge_seq, seq), min(self.trim_seq, seq)
         self.last_timestamp = self.held_timestamp
         self.leader_log = self.run_producers = None
+        self.was_told = False
         self.producers.drop_above(seq)
         self.homes.cut(seq, tree.base_seq)
         self.forget_above(seq)

@@ -21,7 +21,7 @@ from tailrace_server.upkeep.installer import Installer
 from .life import LOUD, QUIET, live
 from .scenarios import crash_scenario
 
-SEEDS = range(5)
+SEEDS = range(20)
 
 
 def rename_before_fsync(disk, path, data):

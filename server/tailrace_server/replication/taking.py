@@ -38,6 +38,8 @@ log = logging.getLogger("tailrace.server")
 
 # Under way to a replica at most: what a fast network holds in the time that an fsync takes.
 WINDOW_BYTES = 16 * 1024 * 1024
+# Where memory is full a block waits for room, but not for ever: what may be flushed is told behind it, by its leader.
+ROOM_SECONDS_MAX = 1.0
 
 
 class Taker:
@@ -189,7 +191,8 @@ class Taker:
         if node.memory.must_wait:
             node.turn_ended(self)
             node.flusher.wake()
-            await node.memory.room()
+            with trio.move_on_after(ROOM_SECONDS_MAX):
+                await node.memory.room()
             if self._stopped:
                 return
         partition.take_replica(block, node.journal, node.clock.monotonic())
@@ -255,14 +258,14 @@ class Taker:
     async def _snapshot_ended(self, partition: Partition) -> None:
         filling = self._fillings.pop(partition.id, None)
         told = self._producers.pop(partition.id, None)
+        if told is not None and not self._stopped:  # of a run before its end: they are in the same manifest then
+            node = self._node
+            partition.tell_producers(told.value, told.seq, node.journal, node.clock.monotonic())
         with trio.CancelScope(shield=True):
             if filling is not None:
                 await filling.finish(self._logs[partition.id])
         if self._stopped:
             return
-        if told is not None:
-            node = self._node
-            partition.tell_producers(told.value, told.seq, node.journal, node.clock.monotonic())
         if filling is not None:
             self._follow_log(partition)
             self._acknowledge(partition)

@@ -1,14 +1,19 @@
 """Sets of three nodes: founded, followed, promoted, handed over, deposed, and with disks replaced."""
 
+import dataclasses
+import json
 import os
+import pathlib
 
 import pytest
 import trio
 from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, make_set, until
 
 import tailrace
-from tailrace.errors import NotLeader, TailraceError
+from tailrace.errors import NotLeader, TailraceError, Unreachable
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.config import Storage
+from tailrace_server.replication.promotion import Promotion
 
 
 def numbered(first, count):
@@ -68,6 +73,25 @@ async def test_feeds_come_and_go_on_all(members):
         await again.put(b"k", b"w", level="quorum")
     await members.level("one")
     assert [node.rows("one") for node in members] == [{b"k": b"w"}] * 3
+
+
+async def test_followers_know_of_a_feed_as_soon_as_it_is_made_and_tell_that_it_was_dropped(members):
+    followers = f"{members[1].url},{members[2].address}"
+    async with members.client() as client, tailrace.connect(followers, state="follower", retry_for=20) as reader:
+        for number in range(5):
+            feed = await client.create_feed(f"feed{number}", partitions=2)
+            assert len(await reader.feed(f"feed{number}").partitions()) == 2
+        await put(feed, numbered(0, 5), level="quorum")
+        async with reader.feed("feed4").consume() as stream:
+            async for event in stream:
+                if isinstance(event, tailrace.SnapshotEnd):
+                    break
+            positions = stream.positions
+        await client.drop_feed("feed4")
+        with pytest.raises(tailrace.UnknownFeed):
+            async with reader.feed("feed4").consume(since=positions) as stream:
+                async for _ in stream:
+                    pass
 
 
 async def test_a_member_that_was_away_catches_up_from_segments_and_live(members):
@@ -297,6 +321,40 @@ async def test_a_handover_that_ends_half_way_ends_in_one_leader(members):
         await feed.put(b"k", b"w", level="quorum")
 
 
+async def test_the_other_one_dies_in_the_middle_of_a_handover(members, monkeypatch):
+    """The leader has promised, and never writes on that branch again: it leads anew, by promotion."""
+    reached = trio.Event()
+
+    async def hang(promotion, kept_branch):
+        assert kept_branch
+        reached.set()
+        await trio.sleep_forever()
+
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 5), level="quorum")
+        await members.level("orders")
+        [log] = members[0].logs("orders")
+        with monkeypatch.context() as patched:
+            patched.setattr(Promotion, "_lead", hang)
+
+            async def hand_over():
+                with pytest.raises(Unreachable):
+                    await members[0].hand_over(members[1])
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(hand_over)
+                await reached.wait()
+                assert not members[0].leads
+                await members[1].kill()
+        await until(lambda: members[0].leads)
+        assert members[0].logs("orders")[0].branch != log.branch
+        await put(feed, numbered(5, 5), level="quorum")
+        await members[1].start()
+        assert await members.level("orders") is members[0]
+    assert [node.rows("orders") for node in members] == [numbered(0, 10)] * 3
+
+
 async def test_a_handover_to_one_that_is_gone_is_refused_and_the_leader_goes_on(members):
     async with members.client() as client:
         feed = await client.create_feed("orders", partitions=1)
@@ -330,6 +388,83 @@ async def test_a_plain_replica_follows_and_leads_only_by_force(tmp_path, nursery
     await replica.start()
     await until(lambda: replica.leads)
     assert replica.rows("orders") == numbered(0, 20)
+
+
+async def test_a_leader_that_was_replaced_by_force_follows_its_replica_on_its_old_directory(tmp_path, nursery):
+    first, second = free_addresses(2)
+    source = MadeNode(make_config(tmp_path / "source", first), nursery)
+    replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
+    await source.start()
+    await replica.start()
+    async with tailrace.connect(source.url, retry_for=20) as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 10))
+        await until(lambda: replica.seqs("orders") == source.seqs("orders"))
+        await replica.kill()
+        await put(feed, {b"lost": b"x"})
+    await source.kill()
+    await replica.start()
+    await replica.promote(force=True)
+    async with tailrace.connect(replica.url, retry_for=20) as client:
+        await put(client.feed("orders"), numbered(10, 5))
+    source = MadeNode(make_config(tmp_path / "source", first, replica_of=second), nursery)
+    await source.start()
+    await until(lambda: source.logs("orders") == replica.logs("orders") and source.seqs("orders") == [15])
+    assert source.rows("orders") == numbered(0, 15)
+
+
+def lost_keys(node):
+    paths = pathlib.Path(node.config.data, "lost").glob("*/index.jsonl")
+    lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    return {key for line in lines for key in line["keys"] if isinstance(key, str)}
+
+
+async def test_an_old_leader_that_went_on_alone_gives_up_what_it_wrote(tmp_path, nursery):
+    """Each start has begun a branch, so its terms are above the new leader's."""
+    first, second = free_addresses(2)
+    source = MadeNode(make_config(tmp_path / "source", first), nursery)
+    replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
+    await source.start()
+    await replica.start()
+    async with tailrace.connect(source.url, retry_for=20) as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await put(feed, numbered(0, 10))
+        await until(lambda: replica.seqs("orders") == source.seqs("orders"))
+    await source.kill()
+    await replica.promote(force=True)
+    async with tailrace.connect(replica.url, retry_for=20) as client:
+        await put(client.feed("orders"), numbered(10, 5))
+    for number in range(4):
+        await source.start()
+        async with tailrace.connect(source.url, retry_for=20) as client:
+            await put(client.feed("orders"), {b"alone %d" % number: b"x", b"3": b"y"})
+            await client.create_feed(f"alone-{number}", partitions=1)
+        await source.kill()
+    source = MadeNode(make_config(tmp_path / "source", first, replica_of=second), nursery)
+    await source.start()
+    assert min(log.term for log in source.logs("orders")) > max(log.term for log in replica.logs("orders"))
+    await until(lambda: source.logs("orders") == replica.logs("orders"))
+    await until(lambda: source.seqs("orders") == replica.seqs("orders") and len(source.node.feeds) == 1)
+    assert source.rows("orders") == numbered(0, 15)
+    await until(lambda: source.follows(replica) and "gave up" in source.member.progress)
+    assert {f"alone {number}" for number in range(4)} <= lost_keys(source)
+    source.node.check()
+
+
+async def test_a_follower_whose_memory_is_full_goes_on(new_set):
+    made = new_set()
+    small = Storage(memory_bytes_max=256 * 1024)
+    made[2].config = dataclasses.replace(made[2].config, storage=small)
+    await made.start()
+    await made.settled()
+    async with made.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        async with feed.writer() as writer:
+            for number in range(300):
+                await writer.put(b"%d" % number, bytes(10_000))
+        await made.level("orders")
+    assert made[2].node.memory.used < 256 * 1024
+    made[2].node.check()
 
 
 async def test_a_replica_of_another_cluster_is_not_taken_over(tmp_path, nursery):
@@ -531,3 +666,21 @@ async def test_every_write_at_quorum_survives_whoever_is_killed_and_promoted(mem
     assert [node.rows("orders") for node in members] == [written] * 3
     for node in members:
         node.node.check()
+
+
+async def test_who_leads_by_force_forgets_what_a_majority_had_of_what_it_lacks(members):
+    """A follower may be told that seqs are at quorum which have not come to it: the new branch gives them out again."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await feed.put(b"k", b"v", level="quorum")
+        await members.level("orders")
+        [partition] = members[2].node.feeds.named("orders").partitions
+        await members[0].kill()
+        await members[1].kill()
+        partition.told(9, 9)
+        await members[2].promote(force=True)
+        with trio.move_on_after(0.3) as scope:
+            await feed.put(b"k", b"w", level="quorum")
+        assert scope.cancelled_caught, "nobody else has it"
+        assert partition.durable_seq == 2
+        assert partition.quorum_seq <= 1
