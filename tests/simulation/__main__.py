@@ -1,7 +1,8 @@
 """Runs the simulator: `python -m tests.simulation`, for `make simulate`.
 
 SEED=n runs that one and prints its trace where TRACE=1; SEEDS=n runs so many, from FIRST on (0); SECONDS=n runs as many
-as that time allows. SETS=1: of sets of several nodes (sets/world.py). Whatever goes wrong ends it with the seed, and exit code 1.
+as that time allows. SETS=1: of sets of several nodes (sets/world.py). Whatever goes wrong ends it with the seed, and
+exit code 1.
 """
 
 from __future__ import annotations

@@ -16,11 +16,9 @@ from tailrace_server.replication.member import Member
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.quorum import Acknowledgements
 from tailrace_server.replication.situation import Move, Step
-from tailrace_server.replication.taking import Taker
 
 _decide = member.decide
 _store = MembershipFile.store
-_take = Taker._take
 _visible_seq = Partition.visible_seq
 
 
@@ -35,23 +33,6 @@ async def _promise_and_go_on(member, promise):
 def _standing_by_seq(partition):
     """Who has more rows is ahead, of whatever term they are."""
     return 1, partition.durable_seq
-
-
-def _count_all(acknowledgements, voter, branch, seq, log):
-    """What a voter holds of another branch counts too."""
-    acknowledgements._begin(log)
-    acknowledgements._seqs[voter] = max(seq, acknowledgements._seqs.get(voter, 0))
-    return True
-
-
-def _acknowledge_all(taker, partition):
-    """Told as it comes, on whatever branch it is."""
-    if taker._stream is None or taker._until is not None or not partition.log:
-        return
-    seq = partition.durable_seq
-    if taker.acknowledged.get(partition.id) != seq:
-        taker.acknowledged[partition.id] = seq
-        taker._stream.acknowledge(partition.id, partition.log.branch, seq)
 
 
 def _whole_log(log, seq):
@@ -107,19 +88,6 @@ def _forget_a_promise(file, membership):
         _store(file, membership)
 
 
-async def _stand_inside_of_a_run(taker, event):
-    """What has come of a run is installed as it comes, and shown."""
-    partition = taker.feed.partitions[event.partition]
-    filling = taker._fillings.get(partition.id)
-    await _take(taker, event)
-    if filling is None or event.block.header.last_seq >= filling.last_seq:
-        return
-    last_seq, purge_seq = filling.last_seq, filling._purge_seq
-    filling.last_seq = event.block.header.last_seq
-    await filling.finish(taker._logs[partition.id])
-    taker._fillings[partition.id] = taker._node.begin_filling(partition, filling.last_seq, last_seq, purge_seq)
-
-
 def _confirm_at_once(confirmations, callback):
     """A leader believes that it leads."""
     callback(None)
@@ -133,10 +101,6 @@ def _show_all(partition, level):
 BUGS = {
     "no fencing": [(requests, "answer_promise", _promise_and_go_on)],
     "the term left out of the comparison": [(Partition, "standing", _standing_by_seq)],
-    "acknowledgements of other branches counted": [
-        (Acknowledgements, "acknowledged", _count_all),
-        (Taker, "_acknowledge", _acknowledge_all),
-    ],
     "an entry that counts from below its base": [
         (intake_taking, "entries_through", _whole_log),
         (start, "entries_through", _whole_log),
@@ -150,7 +114,6 @@ BUGS = {
         (Member, "_lead_again", _lead_at_once),
         (member, "decide", _leads_again),
     ],
-    "standing inside of a run": [(Taker, "_take", _stand_inside_of_a_run)],
     "a promise that is not durable": [(MembershipFile, "store", _forget_a_promise)],
     "a leader that asks nobody whether it leads": [(Confirmations, "confirm", _confirm_at_once)],
     "level quorum that shows what a majority has not": [(Partition, "visible_seq", _show_all)],
@@ -164,6 +127,3 @@ def planted(bug):
         for owner, name, wrong in BUGS[bug]:
             stack.enter_context(mock.patch.object(owner, name, wrong))
         yield
-
-
-

@@ -37,7 +37,16 @@ KINDS = {
 # What a run is about; of everything, or of some kinds, which then come often enough to meet.
 PROFILES = {
     "all": KINDS,
-    "leaders": {"usurp": 6, "hand_over": 4, "promote": 3, "kill": 3, "power": 3, "cut": 4, "kill_client": 1, "force": 1},
+    "leaders": {
+        "usurp": 6,
+        "hand_over": 4,
+        "promote": 3,
+        "kill": 3,
+        "power": 3,
+        "cut": 4,
+        "kill_client": 1,
+        "force": 1,
+    },
     "usurpers": {"usurp": 5, "promote": 1, "kill": 1, "power_at_sync": 1},
     "crashes": {
         "power_at_sync": 6,
@@ -232,7 +241,9 @@ class Faults:
         leader = leaders[0]
         others = [name for name in self.world.names if name != leader]
         count = len(self.world.client_names)
-        staying = self.random.sample(self.world.client_names, self.random.choice((0, count, self.random.randint(0, count))))
+        staying = self.random.sample(
+            self.world.client_names, self.random.choice((0, count, self.random.randint(0, count)))
+        )
         moving = [name for name in self.world.client_names if name not in staying]
         cut = self.random.choice((shapes.isolated, shapes.isolated, shapes.mute, shapes.deaf))
         ways = cut(leader, self.world.names) + shapes.between(others, staying) + shapes.between([leader], moving)

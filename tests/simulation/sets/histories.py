@@ -147,7 +147,9 @@ class Histories:
             before = log[number + 1].branch if number + 1 < len(log) else None
             known = parents.get(branch)
             if known is not None and known[:2] != (term, base):
-                raise Violation(f"{short_place(place)}: branch {branch.hex()[:8]} began at {known[:2]}, and {term, base}")
+                raise Violation(
+                    f"{short_place(place)}: branch {branch.hex()[:8]} began at {known[:2]}, and {term, base}"
+                )
             if known is None or known[2] is None:
                 parents[branch] = (term, base, before)
 

@@ -137,14 +137,16 @@ class Promises:
         before = max((it.term for it in self.histories.leaderships if it.term < cut.term), default=0)
         # Terms that nobody led in were somebody's try: what that has begun may be what is gone on with.
         if cut.writer == writer and before == cut.term - 1:
-            return f"{cut.writer.machine}, which acknowledged it, has led on its own disk, in term {cut.term}, without it"
+            return (
+                f"{cut.writer.machine}, which acknowledged it, has led on its own disk, in term {cut.term}, without it"
+            )
         return ""
 
     def _first_without(self, place, branch, seq):
         """The first leadership after that of ``branch`` that does not have its row; None where all have it."""
         since = self.histories.term_of(place, branch)
         for leadership in sorted(self.histories.leaderships, key=lambda it: it.term):
-            if leadership.term > since and place in leadership.logs:
-                if not self.histories.lineage(place, leadership.logs[place]).holds(branch, seq):
-                    return leadership
+            log = leadership.logs.get(place) if leadership.term > since else None
+            if log is not None and not self.histories.lineage(place, log).holds(branch, seq):
+                return leadership
         return None

@@ -18,7 +18,7 @@ FOUND_BY = {
     "a leader that leads again by itself": (0, {"story": STORIES["lone_restart"]}),
     "a promise that is not durable": (0, {"story": STORIES["forgotten_promise"]}),
     "a leader that asks nobody whether it leads": (0, {"story": STORIES["stale_leader"]}),
-    "level quorum that shows what a majority has not": (1, {"profile": "usurpers"}),
+    "level quorum that shows what a majority has not": (0, {"story": STORIES["dead_tail"]}),
 }
 
 

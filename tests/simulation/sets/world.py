@@ -91,6 +91,7 @@ class World:
             for name in self.names
         ]
         self.feed_id = None
+        self.read_from = None  # the node whose state is read all the time, where a story wants that
         self.barriers = []  # (who, when it was asked for, floors, positions)
         self._make_keys()
         self.operations = {key: [] for key in self.all_keys["quorum"]}
@@ -102,7 +103,8 @@ class World:
             RegisterProcess(self, "register-1"),
             RegisterProcess(self, "register-2"),
             RegisterProcess(self, "register-3"),
-            RegisterProcess(self, "looker", only_looks=True),
+            RegisterProcess(self, "looker", only="looks"),
+            RegisterProcess(self, "refused", only="refusals"),
             WritingProcess(self, "writer-disk", "disk"),
             WritingProcess(self, "writer-memory", "memory", 0.1),
             WritingProcess(self, "writer-quorum", "quorum", keys="safe"),
@@ -134,7 +136,9 @@ class World:
     def use_fewer_keys(self, rnd):
         """Other partitions fall quiet, or none."""
         some = rnd.sample(range(PARTITIONS), rnd.randint(1, PARTITIONS))
-        fewer = {level: [key for key in keys if self.partition_of(key) in some] for level, keys in self.all_keys.items()}
+        fewer = {
+            level: [key for key in keys if self.partition_of(key) in some] for level, keys in self.all_keys.items()
+        }
         self.keys = {level: fewer[level] or self.all_keys[level] for level in fewer}
 
     def leads(self, machine):
@@ -155,7 +159,9 @@ class World:
     def check_was_written(self, who, partition, key, value):
         """Somebody was given a row: it is one that was written once."""
         if (key, value) not in self.histories.places.get(self.place(partition), {}):
-            raise Violation(f"{who} was given {key!r}: {value!r:.60} of partition {partition}, which nobody has written")
+            raise Violation(
+                f"{who} was given {key!r}: {value!r:.60} of partition {partition}, which nobody has written"
+            )
 
     def check_state(self, who, state, positions):
         """Somebody has read all that there was: it is the state that was at the place that he was told."""
@@ -175,7 +181,9 @@ class World:
     def rolled_back(self, who, partition, detail, level):
         self.report.rolled_back(who, partition, detail)
         if level == "quorum" and self.promises.forced_at is None:
-            raise Violation(f"{who} is rolled back in partition {partition} {detail}, and was shown what a majority had")
+            raise Violation(
+                f"{who} is rolled back in partition {partition} {detail}, and was shown what a majority had"
+            )
 
     # A run
 
@@ -207,7 +215,9 @@ class World:
                 await follower.started.wait()
                 await follower.barrier()
         if healing.cancelled_caught:
-            raise Violation(f"{HEALING_SECONDS_MAX:g} s after everything was healed {doing} is waited for: {self._why()}")
+            raise Violation(
+                f"{HEALING_SECONDS_MAX:g} s after everything was healed {doing} is waited for: {self._why()}"
+            )
         self._compare()
         self.may_end.set()
         await self._stop_all()
@@ -227,7 +237,7 @@ class World:
         """Until somebody leads; he leads again by himself, or is asked to."""
         while True:
             with trio.move_on_after(LEADERLESS_SECONDS_MAX):
-                while not [machine for machine in self.machines if self.leads(machine)]:
+                while not any(map(self.leads, self.machines)):  # noqa: ASYNC110 - it tells nobody
                     await trio.sleep(0.1)
                 return
             self.report.operation("nobody leads by himself")
@@ -253,7 +263,10 @@ class World:
                 return f"{machine.name} has given up"
         leaders = [machine for machine in self.machines if self.leads(machine)]
         if len(leaders) != 1:
-            said = [f"{m.name} {m.life.node.role.value} {m.life.node.term}: {m.life.node.member.progress}" for m in self.machines]
+            said = [
+                f"{m.name} {m.life.node.role.value} {m.life.node.term}: {m.life.node.member.progress}"
+                for m in self.machines
+            ]
             return f"{len(leaders)} lead: {said}"
         for machine in self.machines:
             why = copies.difference(leaders[0].life.node, machine.life.node)
@@ -380,4 +393,3 @@ def simulate(seed, *, trace=None, profile="", story=None):
             raise
         raise found from None
     return report
-
