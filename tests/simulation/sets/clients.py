@@ -340,7 +340,8 @@ class FollowerReader(SetProcess):
         async with feed.consume(until="now", visibility=level) as stream:
             async for event in stream:
                 if isinstance(event, Rollback):
-                    self.world.rolled_back(self.name, event.partition, f"to {event.seq}", level)
+                    if event.seq:  # else a deletion that it has not seen was purged
+                        self.world.rolled_back(self.name, event.partition, f"to {event.seq}", level)
                     return
                 if isinstance(event, tailrace.Mutations):
                     for key, value in zip(event.keys(), event.values(), strict=True):

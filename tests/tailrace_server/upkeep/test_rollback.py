@@ -5,7 +5,9 @@ import json
 import pytest
 from tests.memory_disk import Crashed
 
+from tailrace.block import encode_block
 from tailrace.failover import FailoverEntry, FailoverLog
+from tailrace_server.catalog import begin_branch
 from tailrace_server.host.disk import read_file
 from tailrace_server.journal import RecordKind, open_journal
 from tailrace_server.upkeep.rollback import point_below
@@ -180,3 +182,16 @@ async def test_streams_end_and_the_history_changes_before_anything_of_the_other_
     await engine.node.roll_back(held, 2, FailoverLog([V, *log]))
     assert seen[0] == (7, log)
     assert held.log == FailoverLog([V, *log])
+
+
+async def test_who_has_led_forgets_what_an_earlier_leader_told(engine):
+    """After a handover no log is told again where all have the same: the next block is on the branch that goes on."""
+    partition = engine.create()
+    engine.put(partition, (b"a", b"1"))
+    partition.adopt_log(partition.log, engine.node.journal)
+    begin_branch(partition, b"w" * 16, engine.node.journal)
+    led = partition.log
+    block = encode_block([b"b"], [b"2"], partition=0, compress=False).stamped(2, partition.last_timestamp)
+    partition.take_replica(block, engine.node.journal, engine.clock.monotonic())
+    assert partition.log == led
+    partition.check()
