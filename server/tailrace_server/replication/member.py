@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING
 import trio
 
 from tailrace.address import Address, parse_address
-from tailrace.errors import NotLeader, TailraceError
+from tailrace.errors import NotLeader, StreamEnded, TailraceError
+from tailrace.model import EndReason
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.catalog import begin_branch
 from tailrace_server.host.randomness import fraction
 from tailrace_server.identity import join_cluster
 from tailrace_server.replication.following import Following, VoteGained
+from tailrace_server.replication.giving_up import give_up_newer
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.peers import ask, held_by, look_at, name_of, seqs_from_json
 from tailrace_server.replication.promotion import Outcome, Promotion
@@ -64,7 +66,7 @@ class Member:
         self._higher_looks = 0
         self._changed = trio.Event()
         self._nursery: trio.Nursery | None = None
-        self._last_case = self._last_warning = ""
+        self._last_case = self._last_warning = self._gave_up = ""
 
     # What it is
 
@@ -264,14 +266,16 @@ class Member:
         replica = Replica(node.identity.placement_id, seen.term, name_of(node), self.votes and self.is_in_set)
         self.following = self.under_way = following = Following(node, self.file, parse_address(name), replica)
         node.follow(seen.term, name)
-        self.progress = f"follows {name}"
+        self.progress = f"follows {name}{self._gave_up}"
         beside = trio.CancelScope()
         self.start(partial(self._look_beside, beside))
+        failure: Exception | None = None
         try:
             await following.run()
         except VoteGained:
             pass
         except (TailraceError, OSError) as error:
+            failure = error
             self._warn(f"{name} is not followed any more: {error}")
             self.progress = f"does not follow {name}: {error}"
         except Exception as error:  # a bug, as in ``Node.handle``: what is held is served on
@@ -284,6 +288,24 @@ class Member:
             if self.following is following:
                 self.following = None
                 node.rest(self.file.now.term)
+        if isinstance(failure, StreamEnded) and failure.reason is EndReason.BEHIND and not self.is_in_set:
+            await self._give_up(name)
+
+    async def _give_up(self, name: str) -> None:
+        """A plain replica has seen later terms than the leader that it was told to follow, or one that is behind."""
+        async with self.procedure:
+            if self.node.role is Role.LEADER or self.file.now.led:  # an operator has come in between
+                return
+            try:
+                count = await give_up_newer(self.node, parse_address(name))
+            except (TailraceError, OSError) as error:
+                self._warn(f"{name} is behind, and what it does not have is not given up: {error}")
+                return
+        if count:
+            self._gave_up = (
+                f"; gave up what it held of later terms than {name} has in {count} partitions, which is in lost/"
+            )
+            self._warn(f"follows {name}{self._gave_up}")
 
     def join(self, cluster_id: bytes) -> None:
         """A new directory becomes one of this cluster."""

@@ -4,6 +4,8 @@
                                                        │
     durable_through of the leader's own disk ──────────┴──> partition.set_quorum_seq ──> waiting answers, streams
 
+What is at quorum must not go with its feed: nothing of a feed is before the row of ``_feeds`` that made it.
+
 A peer without a vote is forgotten with its last stream; of those with one there is one for each other member of the set
 at most, so nobody can make this grow. A disk that was replaced has another placement id: once it has its vote the old
 one has none.
@@ -90,13 +92,19 @@ class Peer:
 class Replicas:
     """What a leader knows of those that follow it. Begins anew with every leadership."""
 
-    def __init__(self, members: frozenset[str], majority: int) -> None:
-        """``members``: the addresses of the others of the set, who alone may have a vote; empty outside of a set."""
+    def __init__(self, members: frozenset[str], majority: int, feeds: Partition) -> None:
+        """``members``: the addresses of the others of the set, who alone may have a vote; empty outside of a set.
+
+        ``feeds`` is the partition of ``_feeds``.
+        """
         self.peers: dict[bytes, Peer] = {}
         self._members = members
         self._majority = majority
         self._quorums: dict[Partition, Acknowledgements] = {}
         self._watching: dict[Partition, Callable[[], None]] = {}
+        self._feeds = feeds
+        self._unlisted: dict[Partition, None] = {}  # of feeds that a failover may still undo
+        feeds.watch(Level.QUORUM, self._feeds_settled)
 
     def opened(self, replica: Replica, partition: Partition) -> Peer:
         """A stream of ``partition`` has been opened for ``replica``."""
@@ -145,6 +153,7 @@ class Replicas:
         if notify is not None:
             partition.unwatch(Level.DISK, notify)
         self._quorums.pop(partition, None)
+        self._unlisted.pop(partition, None)
         for peer in self.peers.values():
             peer.acknowledged.pop(partition, None)
 
@@ -167,7 +176,7 @@ class Replicas:
                 self._unvote(other)
                 if not other.streams:
                     del self.peers[other.placement_id]
-        for partition, last in peer.acknowledged.items():
+        for partition, last in list(peer.acknowledged.items()):  # a drop may come of it
             self._count(peer, partition, last.ack)
 
     def _unvote(self, peer: Peer) -> None:
@@ -190,7 +199,16 @@ class Replicas:
         if acknowledgements.acknowledged(peer.placement_id, ack.branch, ack.seq, partition.log):
             self._move(partition)
 
+    def _feeds_settled(self) -> None:
+        for partition in [p for p in self._unlisted if p.listed_seq <= self._feeds.quorum_seq]:
+            if partition in self._unlisted:  # else it was dropped by what another one's news have brought about
+                del self._unlisted[partition]
+                self._move(partition)
+
     def _move(self, partition: Partition) -> None:
+        if partition.listed_seq > self._feeds.quorum_seq:
+            self._unlisted[partition] = None
+            return
         seq = self._quorums[partition].quorum_seq(partition.durable_seq, partition.log)
         if seq > partition.quorum_seq:
             partition.set_quorum_seq(seq)

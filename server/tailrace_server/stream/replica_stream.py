@@ -27,10 +27,13 @@ class ReplicaStream(PartitionStream):
         super().__init__(*arguments, **options)
         self.on_close: Callable[[], None] | None = None
         self._now = now
-        self._lacks_producers = False
+        # What it holds may have come to it without: it crashed between the blocks of a snapshot and the end.
+        self._lacks_producers = self.delivered_seq > 0
 
     def only_block(self) -> Block | None:
-        """None also for a block without a producer, which may be one that another leader has merged."""
+        """None also where producers are to be told, as for a block without one: another leader may have merged it."""
+        if self._lacks_producers:
+            return None
         block = super().only_block()
         return block if block is not None and block.header.producer_id else None
 

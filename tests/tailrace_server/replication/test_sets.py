@@ -1,7 +1,9 @@
 """Sets of three nodes: founded, followed, promoted, handed over, deposed, and with disks replaced."""
 
 import dataclasses
+import json
 import os
+import pathlib
 
 import pytest
 import trio
@@ -71,6 +73,25 @@ async def test_feeds_come_and_go_on_all(members):
         await again.put(b"k", b"w", level="quorum")
     await members.level("one")
     assert [node.rows("one") for node in members] == [{b"k": b"w"}] * 3
+
+
+async def test_followers_know_of_a_feed_as_soon_as_it_is_made_and_tell_that_it_was_dropped(members):
+    followers = f"{members[1].url},{members[2].address}"
+    async with members.client() as client, tailrace.connect(followers, state="follower", retry_for=20) as reader:
+        for number in range(5):
+            feed = await client.create_feed(f"feed{number}", partitions=2)
+            assert len(await reader.feed(f"feed{number}").partitions()) == 2
+        await put(feed, numbered(0, 5), level="quorum")
+        async with reader.feed("feed4").consume() as stream:
+            async for event in stream:
+                if isinstance(event, tailrace.SnapshotEnd):
+                    break
+            positions = stream.positions
+        await client.drop_feed("feed4")
+        with pytest.raises(tailrace.UnknownFeed):
+            async with reader.feed("feed4").consume(since=positions) as stream:
+                async for _ in stream:
+                    pass
 
 
 async def test_a_member_that_was_away_catches_up_from_segments_and_live(members):
@@ -390,6 +411,44 @@ async def test_a_leader_that_was_replaced_by_force_follows_its_replica_on_its_ol
     await source.start()
     await until(lambda: source.logs("orders") == replica.logs("orders") and source.seqs("orders") == [15])
     assert source.rows("orders") == numbered(0, 15)
+
+
+def lost_keys(node):
+    paths = pathlib.Path(node.config.data, "lost").glob("*/index.jsonl")
+    lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    return {key for line in lines for key in line["keys"] if isinstance(key, str)}
+
+
+async def test_an_old_leader_that_went_on_alone_gives_up_what_it_wrote(tmp_path, nursery):
+    """Each start has begun a branch, so its terms are above the new leader's."""
+    first, second = free_addresses(2)
+    source = MadeNode(make_config(tmp_path / "source", first), nursery)
+    replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
+    await source.start()
+    await replica.start()
+    async with tailrace.connect(source.url, retry_for=20) as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await put(feed, numbered(0, 10))
+        await until(lambda: replica.seqs("orders") == source.seqs("orders"))
+    await source.kill()
+    await replica.promote(force=True)
+    async with tailrace.connect(replica.url, retry_for=20) as client:
+        await put(client.feed("orders"), numbered(10, 5))
+    for number in range(4):
+        await source.start()
+        async with tailrace.connect(source.url, retry_for=20) as client:
+            await put(client.feed("orders"), {b"alone %d" % number: b"x", b"3": b"y"})
+            await client.create_feed(f"alone-{number}", partitions=1)
+        await source.kill()
+    source = MadeNode(make_config(tmp_path / "source", first, replica_of=second), nursery)
+    await source.start()
+    assert min(log.term for log in source.logs("orders")) > max(log.term for log in replica.logs("orders"))
+    await until(lambda: source.logs("orders") == replica.logs("orders"))
+    await until(lambda: source.seqs("orders") == replica.seqs("orders") and len(source.node.feeds) == 1)
+    assert source.rows("orders") == numbered(0, 15)
+    await until(lambda: source.follows(replica) and "gave up" in source.member.progress)
+    assert {f"alone {number}" for number in range(4)} <= lost_keys(source)
+    source.node.check()
 
 
 async def test_a_follower_whose_memory_is_full_goes_on(new_set):
