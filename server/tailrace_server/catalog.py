@@ -60,6 +60,8 @@ class Catalog:
         self.system = system_feed(account)
         # Feeds that ``reconcile`` would drop, if what says so could not be lost any more.
         self.awaits_drops = False
+        self.additions = 0  # how many feeds have come since the start, those that were found there included
+        self._reconciled = (0, -1)  # the rollbacks of ``_feeds``, and how far it was read
         self._rollbacks: dict[tuple[bytes, int], list[Rollback]] = {}  # that the journal tells of, for the start
         self._account = account
         self._rows = FeedRows(self.system.partitions[0])
@@ -114,6 +116,7 @@ class Catalog:
     def _add(self, feed: Feed) -> None:
         self._by_name[feed.info.name] = feed
         self._by_id[feed.info.feed_id] = feed
+        self.additions += 1
 
     def _remove(self, feed: Feed) -> None:
         del self._by_id[feed.info.feed_id]
@@ -222,7 +225,13 @@ class Catalog:
         self.awaits_drops = True  # also where one of these fails
         dropped = [self.drop(feed_id, journal) for feed_id in final]
         self.awaits_drops = len(final) < len(gone) + len(absent)
+        self._reconciled = partition.rollbacks, partition.high_seq
         return dropped, created
+
+    def lists_through(self, seq: int) -> bool:
+        """The feeds here are those that ``_feeds`` tells of up to ``seq``, or further, as far as it was taken over."""
+        rollbacks, reconciled_seq = self._reconciled
+        return rollbacks == self.system.partitions[0].rollbacks and reconciled_seq >= seq
 
     def unlisted(self) -> dict[bytes, bytes]:
         """The creations of feeds that ``_feeds`` knows nothing of: they were made before there was one."""
@@ -459,3 +468,4 @@ def begin_branch(partition: Partition, branch: bytes, journal: Journal, term: in
     partition.homes.control(journal.file_of(place))
     # Whoever begins a branch leads: what a leader before has told is not what there is to follow any more.
     partition.log, partition.leader_log = log, None
+    partition.forget_above(partition.high_seq)

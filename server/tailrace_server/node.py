@@ -171,6 +171,8 @@ class Node(Leadership):
         Raises FeedExists, Overloaded (also while one of this name is being dropped), NoSpace, NotDurable.
         """
         info = info_of_request(value, self.config.limits.partitions_max)
+        if self.feeds.awaits_drops:  # of an earlier leader: a feed that goes in a moment is not the one that is asked for
+            raise Overloaded("feeds are being dropped: ask again")
         feed = self.feeds.existing(info, exist_ok=bool(value.get("exist_ok", True)))
         if feed is not None:
             return feed

@@ -14,7 +14,7 @@ import trio
 
 from tailrace import _version
 from tailrace.block import Block
-from tailrace.errors import Forbidden, NoSpace, Overloaded, ProtocolError, TailraceError
+from tailrace.errors import Forbidden, NoSpace, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import Level, Version
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import Frame
@@ -125,7 +125,13 @@ def _on_list_feeds(connection: Connection, frame: Frame) -> None:
 def _on_partitions(connection: Connection, frame: Frame) -> None:
     value = decode_json(frame.body, "PARTITIONS")
     node = connection.node
-    feed = node.feeds.named(str(value.get("name")))
+    try:
+        feed = node.feeds.named(str(value.get("name")))
+    except UnknownFeed as error:
+        if value.get("replica") is not True:
+            raise
+        connection.answer_error(error, frame.id)  # at once: a majority may need the replica to be heard
+        return
     connection.answer(encode_json(Opcode.RESULT, node.partitions_to_json(feed), frame.id))
 
 
@@ -190,8 +196,7 @@ def _take(
         if isinstance(error, SegmentDamaged):
             node.found_damage(error)
         # What a refusal tells of other writes must not be lost any more when it is told.
-        needs = ((partition, partition.high_seq),)
-        connection.answer_when(max(write.level, Level.DISK), needs, encode_error(error, id), id)
+        _answer_unwritten(connection, id, write, partition, encode_error(error, id))
         return
     if fresh:
         committer.note(partition)
@@ -201,10 +206,22 @@ def _take(
         connection.answer(written(versions, id))
     elif write.level == Level.DISK:
         connection.answer_written(versions, id)
+    elif not versions.last_seq:
+        _answer_unwritten(connection, id, write, partition, written(versions, id))
     else:
-        # Where nothing was written, it tells of all that is there.
-        needs = ((partition, versions.last_seq or partition.high_seq),)
-        connection.answer_when(Level.QUORUM, needs, written(versions, id), id)
+        connection.answer_when(Level.QUORUM, ((partition, versions.last_seq),), written(versions, id), id)
+
+
+def _answer_unwritten(connection: Connection, id: int, write: Write, partition: Partition, answer: bytes) -> None:
+    """Answers a condition that does not hold: that tells of all that is there, and at level quorum of who leads.
+
+    A leader that was deposed without knowing it may have all that it knows at quorum, and not know of what came after.
+    """
+    needs = ((partition, partition.high_seq),)
+    if write.level == Level.QUORUM:
+        connection.answer_confirmed(needs, answer, id)
+    else:
+        connection.answer_when(Level.DISK, needs, answer, id)
 
 
 def _on_get(connection: Connection, frame: Frame) -> None:

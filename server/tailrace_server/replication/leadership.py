@@ -49,7 +49,7 @@ class Leadership:
         # Set by the member's task: a replica has promised this term, which is higher; how far the leader has come.
         self.on_higher_term: Callable[[int], None] = _nothing
         self.accepted_seqs: Callable[[list[bytes]], Awaitable[Mapping[bytes, Sequence[int]]]] | None = None
-        self.promotion = ""  # what is under way, for status
+        self.doing = ""  # what is under way, for status
         for partition in catalog.partitions():
             self.adopt(partition)
 

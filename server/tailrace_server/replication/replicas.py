@@ -13,7 +13,7 @@ one has none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tailrace.errors import ProtocolError
@@ -63,6 +63,17 @@ class Peer:
             "votes": self.votes,
             "connected": partition in self.streams,
         }
+
+    def missing(self, partitions: Iterable[Partition], level: Level) -> int:
+        """How many mutations of those that are at ``level`` it has not acknowledged on the newest branches."""
+        missing = 0
+        for partition in partitions:
+            last = self.acknowledged.get(partition)
+            if last is None or last.ack.branch != partition.log.branch:
+                missing += partition.high_seq  # it is not known; most likely it has come to connect just now
+            else:
+                missing += max(0, partition.visible_seq(level) - last.ack.seq)
+        return missing
 
     def summary(self, now: float) -> dict[str, Any]:
         """One of the ``replicas`` of a node in status: over all partitions that it has open."""

@@ -14,7 +14,7 @@ from tests.tailrace_server.replication.replicas import (
 )
 
 from tailrace.block import Block
-from tailrace.errors import NotLeader, Overloaded, ProtocolError, UnknownFeed
+from tailrace.errors import NotLeader, Overloaded, ProtocolError, UnknownFeed, VersionConflict
 from tailrace.model import EndReason, Level
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import Get, Got, HelloOk, WriteFlag, Written, decode_error
@@ -199,13 +199,38 @@ async def test_what_waits_ends_with_its_connection(running, raw, greeted, feed_i
 
 
 async def test_nothing_to_delete_is_told_once_a_majority_has_what_says_so(greeted, replicas, feed_id, partition):
+    await replicas[0].follow_feeds()
     await replicas[0].follow(feed_id)
     await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY, value=None)), id=4)
     block = block_of(KEY, number=2, value=None)
     await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block, QUORUM, WriteFlag.IF_PRESENT), 5))
+    await confirm_next(greeted, replicas[0])
     await nothing_yet(greeted)
     await replicas[0].acknowledge(partition, 1)
     assert Written.decode((await answers(greeted, 5)).body).first_seq == 0
+
+
+async def test_a_condition_that_does_not_hold_is_told_once_a_majority_says_who_leads(
+    greeted, replicas, feed_id, partition
+):
+    """A leader that was deposed has at quorum all that it knows, and not what the next one has written."""
+    await replicas[0].follow_feeds()
+    await replicas[0].follow(feed_id)
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=4)
+    await replicas[0].acknowledge(partition, 1)
+    await replicas[0].handled()
+    block = block_of(KEY, number=2)
+    await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block, QUORUM, WriteFlag.IF_ABSENT), 5))
+    await nothing_yet(greeted)
+    await confirm_next(greeted, replicas[0])
+    frame = await answers(greeted, 5)
+    assert type(decode_error(frame.body)) is VersionConflict
+
+
+async def confirm_next(greeted, replica):
+    """The replica says that the node leads, which has asked it."""
+    await replica.confirm(decode_number((await replica.until(Opcode.LEADER_CHECK)).body, ""))
+    await replica.handled()
 
 
 async def test_the_leader_has_no_second_vote(running, raw, greeted, feed_id, partition):
@@ -437,6 +462,34 @@ async def test_barriers_that_wait_are_lost_with_the_leadership(running, greeted)
     for cookie in (b"1", b"2"):
         frame = await greeted.receive()
         assert (frame.opcode, bytes(frame.body)) == (Opcode.BARRIER_LOST, cookie)
+
+
+async def test_that_there_is_no_such_feed_is_told_once_a_majority_says_who_leads(greeted, replicas):
+    """A later leader may have made it."""
+    await replicas[0].follow_feeds()
+    asked = [
+        encode_frame(Opcode.PARTITIONS, b'{"name": "new"}', 5),
+        replica_request(b"x" * 16)._replace(replica=None).encode(6),
+        Get(b"x" * 16, QUORUM, [KEY]).encode(7),
+    ]
+    for frame in asked:
+        await greeted.send(frame)
+        number = decode_number((await replicas[0].until(Opcode.LEADER_CHECK)).body, "")
+        await nothing_yet(greeted)
+        await replicas[0].confirm(number)
+        frame = await greeted.receive()
+        if frame.id == 6:
+            assert StreamEnd.decode(frame.body).reason is EndReason.FEED_DROPPED
+        else:
+            assert type(decode_error(frame.body)) is UnknownFeed
+
+
+async def test_a_replica_hears_at_once_that_there_is_no_such_feed(greeted):
+    """Without it there may be no majority that says who leads."""
+    frame = await greeted.ask(Opcode.STREAM_REQUEST, replica_request(b"x" * 16).encode(9)[16:], id=9)
+    assert StreamEnd.decode(frame.body).reason is EndReason.FEED_DROPPED
+    frame = await greeted.ask(Opcode.PARTITIONS, b'{"name": "new", "replica": true}')
+    assert type(decode_error(frame.body)) is UnknownFeed
 
 
 async def test_a_get_at_quorum_waits_for_a_majority_twice(greeted, replicas, feed_id, partition):

@@ -75,6 +75,25 @@ async def test_feeds_come_and_go_on_all(members):
     assert [node.rows("one") for node in members] == [{b"k": b"w"}] * 3
 
 
+async def test_followers_know_of_a_feed_as_soon_as_it_is_made_and_tell_that_it_was_dropped(members):
+    followers = f"{members[1].url},{members[2].address}"
+    async with members.client() as client, tailrace.connect(followers, state="follower", retry_for=20) as reader:
+        for number in range(5):
+            feed = await client.create_feed(f"feed{number}", partitions=2)
+            assert len(await reader.feed(f"feed{number}").partitions()) == 2
+        await put(feed, numbered(0, 5), level="quorum")
+        async with reader.feed("feed4").consume() as stream:
+            async for event in stream:
+                if isinstance(event, tailrace.SnapshotEnd):
+                    break
+            positions = stream.positions
+        await client.drop_feed("feed4")
+        with pytest.raises(tailrace.UnknownFeed):
+            async with reader.feed("feed4").consume(since=positions) as stream:
+                async for _ in stream:
+                    pass
+
+
 async def test_a_member_that_was_away_catches_up_from_segments_and_live(members):
     async with members.client() as client:
         feed = await client.create_feed("orders", partitions=2)
@@ -674,3 +693,21 @@ async def test_every_write_at_quorum_survives_whoever_is_killed_and_promoted(mem
     assert [node.rows("orders") for node in members] == [written] * 3
     for node in members:
         node.node.check()
+
+
+async def test_who_leads_by_force_forgets_what_a_majority_had_of_what_it_lacks(members):
+    """A follower may be told that seqs are at quorum which have not come to it: the new branch gives them out again."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await feed.put(b"k", b"v", level="quorum")
+        await members.level("orders")
+        [partition] = members[2].node.feeds.named("orders").partitions
+        await members[0].kill()
+        await members[1].kill()
+        partition.told(9, 9)
+        await members[2].promote(force=True)
+        with trio.move_on_after(0.3) as scope:
+            await feed.put(b"k", b"w", level="quorum")
+        assert scope.cancelled_caught, "nobody else has it"
+        assert partition.durable_seq == 2
+        assert partition.quorum_seq <= 1
