@@ -8,6 +8,8 @@ from tests.memory_disk import Crashed
 from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace_server.host.disk import read_file
 from tailrace_server.journal import RecordKind, open_journal
+from tailrace_server.offline.repair import repair
+from tailrace_server.offline.verify import verify
 from tailrace_server.upkeep.rollback import point_below
 
 V = FailoverEntry(b"v" * 16, 2, 2)
@@ -88,11 +90,30 @@ async def test_a_crash_before_the_manifest_is_made_good(engine, held):
     engine.disk.before = before
     with pytest.raises(Crashed):
         await engine.node.roll_back(held, 3, held.log)
+    engine.disk.kill()
+    assert verify(engine.disk.fork(), "/data").problems == []
     for _ in range(2):
         engine.kill()
         again = engine.partition()
         assert (again.high_seq, len(again.chain.segments), again.rollbacks) == (3, 2, 1)
         assert engine.get(again, b"a", b"b", b"c") == [b"3", b"2", None]
+
+
+@pytest.mark.parametrize("part", ["MANIFEST.new", ".seg.new"])
+async def test_a_repair_of_a_rollback_that_was_cut_short_takes_nothing_that_is_good(engine, held, part):
+    def before(name, path):
+        if name == "rename" and path.endswith(part):
+            raise Crashed
+
+    engine.disk.before = before
+    with pytest.raises(Crashed):
+        await engine.node.roll_back(held, 3, held.log)
+    engine.disk.kill()
+    repair(engine.disk, "/data", engine.host.randomness, engine.clock, "20260131-154500")
+    engine.kill()
+    again = engine.partition()
+    assert again.high_seq == (3 if part == "MANIFEST.new" else 7)
+    assert engine.get(again, b"a", b"b") == ([b"3", b"2"] if part == "MANIFEST.new" else [b"7", b"4"])
 
 
 async def test_a_segment_that_is_cut_is_one_like_any_other(engine, held):
