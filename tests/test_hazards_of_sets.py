@@ -113,7 +113,9 @@ def lost_rows(made):
 
 
 async def flush(made):
+    """All that the node holds goes to a segment, which outlives the journal."""
     await made.node.flusher.flush_all(partition_of(made))
+    await made.node.flusher.write_feeds()
 
 
 async def folded(made):
@@ -421,7 +423,9 @@ async def test_hazard_09_a_segment_of_a_history_that_is_none_is_given_to_nobody(
     await kill(second, third)
     await only(first, *(Put(b"dead %d" % number, b"v") for number in range(5)), Put(b"k", b"dead"), level="disk")
     partition_of(first).needs_quorum = False
-    await first.node.flusher.flush_all(partition_of(first))
+    await flush(first)
+    await first.kill()
+    await first.start()
     assert partition_of(first).flushed_seq == 7
     await first.kill()
     await start(second, third)
