@@ -413,6 +413,33 @@ async def test_a_leader_that_was_replaced_by_force_follows_its_replica_on_its_ol
     assert source.rows("orders") == numbered(0, 15)
 
 
+async def test_a_set_is_made_of_a_backup(tmp_path, new_set):
+    made = new_set()
+    await made.start()
+    await made.settled()
+    async with made.client() as client:
+        await put(await client.create_feed("orders", partitions=2), numbered(0, 10), level="quorum")
+    await made.level("orders")
+    for node in made:
+        await node.stop()
+    as_member = made[0].config
+    made[1].replace_disk()
+    made[2].replace_disk()
+    made[0].config = dataclasses.replace(as_member, members=(), restored=True)
+    await made[0].start()
+    await made[0].stop()
+    made[0].config = as_member
+    await made.start()
+    assert [node.member.votes for node in made] == [False] * 3
+    await until(lambda: all("waits" in node.member.progress for node in made))
+    await made[0].promote(force=True)
+    await until(lambda: all(node.member.votes for node in made))
+    async with made.client() as client:
+        await put(client.feed("orders"), numbered(10, 5), level="quorum")
+    await made.level("orders")
+    assert [node.rows("orders") for node in made] == [numbered(0, 15)] * 3
+
+
 def lost_keys(node):
     paths = pathlib.Path(node.config.data, "lost").glob("*/index.jsonl")
     lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
