@@ -14,7 +14,7 @@ import trio
 
 from tailrace import _version
 from tailrace.block import Block
-from tailrace.errors import Forbidden, NoSpace, Overloaded, ProtocolError, TailraceError, UnknownFeed
+from tailrace.errors import FeedExists, Forbidden, NoSpace, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import Level, Version
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import Frame
@@ -96,11 +96,15 @@ def _on_status(connection: Connection, frame: Frame) -> None:
 def _on_create_feed(connection: Connection, frame: Frame) -> None:
     node = connection.node
     node.require_writable()
-    feed = node.create_feed(decode_json(frame.body, "CREATE_FEED"))
+    before = node.system_seqs()
+    try:
+        feed = node.create_feed(decode_json(frame.body, "CREATE_FEED"))
+    except FeedExists as error:
+        _answer_of_feeds(connection, encode_error(error, frame.id), frame.id, before)
+        return
     for partition in feed.partitions:
         node.adopt(partition)
-    data = encode_json(Opcode.RESULT, node.feed_to_json(feed), frame.id)
-    connection.answer_when(node.safest_level, node.system_seqs(), data, frame.id)
+    _answer_of_feeds(connection, encode_json(Opcode.RESULT, node.feed_to_json(feed), frame.id), frame.id, before)
 
 
 def _on_drop_feed(connection: Connection, frame: Frame) -> None:
@@ -111,9 +115,19 @@ def _on_drop_feed(connection: Connection, frame: Frame) -> None:
         raise ProtocolError("DROP_FEED: field 'feed_id' is missing, or not hex") from None
     node = connection.node
     node.require_writable()
+    before = node.system_seqs()
     node.drop_feed(feed_id)
-    data = encode_json(Opcode.RESULT, {}, frame.id)
-    connection.answer_when(node.safest_level, node.system_seqs(), data, frame.id)
+    _answer_of_feeds(connection, encode_json(Opcode.RESULT, {}, frame.id), frame.id, before)
+
+
+def _answer_of_feeds(connection: Connection, data: bytes, id: int, before: list[tuple[Partition, int]]) -> None:
+    """``before``: how far the list of feeds had come. Where nothing was written a later leader may know better."""
+    node = connection.node
+    needs = node.system_seqs()
+    if node.in_set and needs == before:
+        connection.answer_confirmed(needs, data, id)
+    else:
+        connection.answer_when(node.safest_level, needs, data, id)
 
 
 def _on_list_feeds(connection: Connection, frame: Frame) -> None:
@@ -196,8 +210,7 @@ def _take(
         if isinstance(error, SegmentDamaged):
             node.found_damage(error)
         # What a refusal tells of other writes must not be lost any more when it is told.
-        needs = ((partition, partition.high_seq),)
-        connection.answer_when(max(write.level, Level.DISK), needs, encode_error(error, id), id)
+        _answer_unwritten(connection, partition, write.level, encode_error(error, id), id)
         return
     if fresh:
         committer.note(partition)
@@ -207,10 +220,19 @@ def _take(
         connection.answer(written(versions, id))
     elif write.level == Level.DISK:
         connection.answer_written(versions, id)
+    elif versions.last_seq:
+        connection.answer_when(Level.QUORUM, ((partition, versions.last_seq),), written(versions, id), id)
     else:
-        # Where nothing was written, it tells of all that is there.
-        needs = ((partition, versions.last_seq or partition.high_seq),)
-        connection.answer_when(Level.QUORUM, needs, written(versions, id), id)
+        _answer_unwritten(connection, partition, Level.QUORUM, written(versions, id), id)
+
+
+def _answer_unwritten(connection: Connection, partition: Partition, level: Level, data: bytes, id: int) -> None:
+    """A condition did not hold: that tells of all that is there, and at quorum of what a later leader may have taken."""
+    needs = ((partition, partition.high_seq),)
+    if level == Level.QUORUM:
+        connection.answer_confirmed(needs, data, id)
+    else:
+        connection.answer_when(max(level, Level.DISK), needs, data, id)
 
 
 def _on_get(connection: Connection, frame: Frame) -> None:

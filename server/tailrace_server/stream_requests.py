@@ -207,6 +207,8 @@ def _begin(
     connection.send_answers()
     rounds.open(stream, connection.has_news)
     connection.end_times.look()
+    if id not in rounds.streams:  # it has had its end already
+        return
     if isinstance(stream, ReplicaStream) and request.replica is not None and request.state == "leader":
         is_system = partition.feed_id == SYSTEM_FEED_ID
         connection.serve_replica(stream, request.replica, is_system=is_system)

@@ -14,7 +14,7 @@ from tests.tailrace_server.replication.replicas import (
 )
 
 from tailrace.block import Block
-from tailrace.errors import NotLeader, Overloaded, ProtocolError, UnknownFeed
+from tailrace.errors import NotLeader, Overloaded, ProtocolError, UnknownFeed, VersionConflict
 from tailrace.model import EndReason, Level
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import Get, Got, HelloOk, WriteFlag, Written, decode_error
@@ -81,7 +81,9 @@ async def test_a_write_at_quorum_waits_for_one_of_two_replicas(greeted, replicas
     await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY), QUORUM), 5))
     assert Block.parse((await replicas[0].until(Opcode.BLOCK)).body).columns().keys() == [KEY]
     await nothing_yet(greeted)
-    assert partition.durable_seq == 1
+    while partition.durable_seq < 1:
+        await trio.lowlevel.checkpoint()
+    await nothing_yet(greeted)
     await replicas[0].acknowledge(partition)
     assert (await answers(greeted, 5)).opcode is Opcode.WRITTEN
 
@@ -194,13 +196,75 @@ async def test_what_waits_ends_with_its_connection(running, raw, greeted, feed_i
 
 
 async def test_nothing_to_delete_is_told_once_a_majority_has_what_says_so(greeted, replicas, feed_id, partition):
+    await replicas[0].follow_feeds()
     await replicas[0].follow(feed_id)
     await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY, value=None)), id=4)
     block = block_of(KEY, number=2, value=None)
     await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block, QUORUM, WriteFlag.IF_PRESENT), 5))
+    await replicas[0].confirm_next()
     await nothing_yet(greeted)
     await replicas[0].acknowledge(partition, 1)
     assert Written.decode((await answers(greeted, 5)).body).first_seq == 0
+
+
+@pytest.mark.parametrize("flag", [WriteFlag.IF_ABSENT, WriteFlag.IF_PRESENT])
+async def test_a_condition_that_does_not_hold_is_told_at_quorum_by_who_leads(
+    greeted, replicas, feed_id, partition, flag
+):
+    """All that it tells of is at quorum: what a later leader has taken this node may not know."""
+    await replicas[0].follow_feeds()
+    await replicas[0].follow(feed_id)
+    value = b"value" if flag is WriteFlag.IF_ABSENT else None
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY, value=value)), id=4)
+    await replicas[0].acknowledge(partition)
+    await replicas[0].handled()
+    await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY, number=2), QUORUM, flag), 5))
+    await nothing_yet(greeted)
+    await replicas[0].confirm_next()
+    frame = await answers(greeted, 5)
+    if flag is WriteFlag.IF_ABSENT:
+        assert type(decode_error(frame.body)) is VersionConflict
+    else:
+        assert Written.decode(frame.body).first_seq == 0
+
+
+@pytest.mark.parametrize("exist_ok", [True, False])
+async def test_that_a_feed_is_there_already_is_told_by_who_leads(greeted, replicas, running, feed_id, exist_ok):
+    await replicas[0].follow_feeds()
+    await replicas[0].acknowledge(running.node.feeds.system.partitions[0], id=SYSTEM_STREAM)
+    await replicas[0].handled()
+    body = json.dumps({"name": "orders", "feed_id": "22" * 16, "partitions": 4, "exist_ok": exist_ok}).encode()
+    await greeted.send(encode_frame(Opcode.CREATE_FEED, body, 5))
+    await nothing_yet(greeted)
+    await replicas[0].confirm_next()
+    assert (await answers(greeted, 5)).opcode is (Opcode.RESULT if exist_ok else Opcode.ERROR)
+
+
+async def test_that_a_feed_was_dropped_already_is_told_by_who_leads(greeted, replicas, running, feed_id):
+    await replicas[0].follow_feeds()
+    await replicas[0].acknowledge(running.node.feeds.system.partitions[0], id=SYSTEM_STREAM)
+    await replicas[0].handled()
+    await greeted.send(encode_frame(Opcode.DROP_FEED, json.dumps({"feed_id": "22" * 16}).encode(), 5))
+    await nothing_yet(greeted)
+    await replicas[0].confirm_next()
+    assert (await answers(greeted, 5)).opcode is Opcode.RESULT
+
+
+async def test_a_stream_that_ends_as_it_begins_leaves_nothing_behind(running, replicas, feed_id, partition):
+    """Else a replica could make its leader grow by asking for such streams."""
+    await replicas[0].connection.send(replica_request(feed_id, end_seq=0).encode(STREAM))
+    await replicas[0].until(Opcode.STREAM_END)
+    await replicas[0].handled()
+    assert running.node.replicas.peers == {}
+    assert not partition.is_watched
+
+
+async def test_a_directory_that_comes_from_another_address_leaves_its_vote_behind(running, replicas, feed_id):
+    for replica in replicas:
+        await replica.follow(feed_id)
+    replicas[0].replica = VOTERS[0]._replace(address=VOTERS[1].address)
+    await replicas[0].follow(feed_id, id=STREAM + 1)
+    assert [peer.placement_id for peer in running.node.replicas.voters()] == [VOTERS[0].placement_id]
 
 
 async def test_the_leader_has_no_second_vote(running, raw, greeted, feed_id, partition):
@@ -345,6 +409,16 @@ async def test_a_barrier_comes_back_once_a_majority_says_who_leads(greeted, repl
     await replicas[0].confirm(number)
     frame = await greeted.receive()
     assert (frame.opcode, bytes(frame.body)) == (Opcode.BARRIER_REACHED, b"cookie")
+
+
+async def test_who_was_not_asked_says_nothing(greeted, replicas, feed_id):
+    """It has not looked whether it promised anybody else since the question came."""
+    await replicas[0].follow(feed_id)
+    await greeted.send(encode_frame(Opcode.BARRIER, b"cookie"))
+    await nothing_yet(greeted)
+    await replicas[0].confirm(1)
+    await replicas[0].handled()
+    await nothing_yet(greeted)
 
 
 async def test_a_replica_that_comes_later_is_asked_too(greeted, replicas):
