@@ -227,7 +227,7 @@ def _take(
 
 
 def _answer_unwritten(connection: Connection, partition: Partition, level: Level, data: bytes, id: int) -> None:
-    """A condition did not hold: that tells of all that is there, and at quorum of what a later leader may have taken."""
+    """A condition did not hold: that tells of all that is there, and a later leader may have taken more."""
     needs = ((partition, partition.high_seq),)
     if level == Level.QUORUM:
         connection.answer_confirmed(needs, data, id)
