@@ -100,11 +100,12 @@ def _on_create_feed(connection: Connection, frame: Frame) -> None:
     try:
         feed = node.create_feed(decode_json(frame.body, "CREATE_FEED"))
     except FeedExists as error:
-        _answer_of_feeds(connection, encode_error(error, frame.id), frame.id, before)
+        _answer_of_feeds(connection, encode_error(error, frame.id), frame.id, is_written=False)
         return
     for partition in feed.partitions:
         node.adopt(partition)
-    _answer_of_feeds(connection, encode_json(Opcode.RESULT, node.feed_to_json(feed), frame.id), frame.id, before)
+    data = encode_json(Opcode.RESULT, node.feed_to_json(feed), frame.id)
+    _answer_of_feeds(connection, data, frame.id, is_written=node.system_seqs() != before)
 
 
 def _on_drop_feed(connection: Connection, frame: Frame) -> None:
@@ -115,19 +116,18 @@ def _on_drop_feed(connection: Connection, frame: Frame) -> None:
         raise ProtocolError("DROP_FEED: field 'feed_id' is missing, or not hex") from None
     node = connection.node
     node.require_writable()
-    before = node.system_seqs()
+    is_here = feed_id in node.feeds
     node.drop_feed(feed_id)
-    _answer_of_feeds(connection, encode_json(Opcode.RESULT, {}, frame.id), frame.id, before)
+    _answer_of_feeds(connection, encode_json(Opcode.RESULT, {}, frame.id), frame.id, is_written=is_here)
 
 
-def _answer_of_feeds(connection: Connection, data: bytes, id: int, before: list[tuple[Partition, int]]) -> None:
-    """``before``: how far the list of feeds had come. Where nothing was written a later leader may know better."""
+def _answer_of_feeds(connection: Connection, data: bytes, id: int, *, is_written: bool) -> None:
+    """``is_written``: the list of feeds has a row that says so. Else a later leader may know better."""
     node = connection.node
-    needs = node.system_seqs()
-    if node.in_set and needs == before:
-        connection.answer_confirmed(needs, data, id)
+    if node.in_set and not is_written:
+        connection.answer_confirmed(node.system_seqs(), data, id)
     else:
-        connection.answer_when(node.safest_level, needs, data, id)
+        connection.answer_when(node.safest_level, node.system_seqs(), data, id)
 
 
 def _on_list_feeds(connection: Connection, frame: Frame) -> None:
@@ -210,7 +210,7 @@ def _take(
         if isinstance(error, SegmentDamaged):
             node.found_damage(error)
         # What a refusal tells of other writes must not be lost any more when it is told.
-        _answer_unwritten(connection, partition, write.level, encode_error(error, id), id)
+        _answer_unwritten(connection, id, write, partition, encode_error(error, id))
         return
     if fresh:
         committer.note(partition)
@@ -220,19 +220,22 @@ def _take(
         connection.answer(written(versions, id))
     elif write.level == Level.DISK:
         connection.answer_written(versions, id)
-    elif versions.last_seq:
+    elif not versions.last_seq:
+        _answer_unwritten(connection, id, write, partition, written(versions, id))
+    else:
         connection.answer_when(Level.QUORUM, ((partition, versions.last_seq),), written(versions, id), id)
-    else:
-        _answer_unwritten(connection, partition, Level.QUORUM, written(versions, id), id)
 
 
-def _answer_unwritten(connection: Connection, partition: Partition, level: Level, data: bytes, id: int) -> None:
-    """A condition did not hold: that tells of all that is there, and a later leader may have taken more."""
+def _answer_unwritten(connection: Connection, id: int, write: Write, partition: Partition, answer: bytes) -> None:
+    """Answers a condition that does not hold: that tells of all that is there, and at level quorum of who leads.
+
+    A leader that was deposed without knowing it may have all that it knows at quorum, and not know of what came after.
+    """
     needs = ((partition, partition.high_seq),)
-    if level == Level.QUORUM:
-        connection.answer_confirmed(needs, data, id)
+    if write.level == Level.QUORUM:
+        connection.answer_confirmed(needs, answer, id)
     else:
-        connection.answer_when(max(level, Level.DISK), needs, data, id)
+        connection.answer_when(Level.DISK, needs, answer, id)
 
 
 def _on_get(connection: Connection, frame: Frame) -> None:

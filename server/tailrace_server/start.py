@@ -121,7 +121,7 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
         now = host.clock.monotonic()
         catalog.restore(host.disk, store, now)
         if recovered.rolled_back:
-            catalog.gather(recovered.records)
+            catalog.gather(recovered.records, host.disk, store, host.randomness.token)
         for record in recovered.records:
             catalog.recover(record, journal, now)
         store.finish_drops(catalog.known_ids())

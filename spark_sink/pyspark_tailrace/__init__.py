@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark_tailrace.partitioning import partition_of
+    from pyspark_tailrace.reading.decoding import decode
     from pyspark_tailrace.session import local_session, register
     from pyspark_tailrace.source import TailraceSource as DefaultSource
 
-__all__ = ["DefaultSource", "local_session", "partition_of", "register"]
+__all__ = ["DefaultSource", "decode", "local_session", "partition_of", "register"]
 
 _HOMES = {
     "DefaultSource": ("pyspark_tailrace.source", "TailraceSource"),
+    "decode": ("pyspark_tailrace.reading.decoding", "decode"),
     "local_session": ("pyspark_tailrace.session", "local_session"),
     "partition_of": ("pyspark_tailrace.partitioning", "partition_of"),
     "register": ("pyspark_tailrace.session", "register"),

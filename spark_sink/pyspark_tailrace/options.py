@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tailrace.address import parse_url
@@ -56,33 +56,37 @@ class SinkOptions:
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """The options of a sink. ValueError that names the option and what it may be."""
-    _check_names(options)
+    check_names(options, NAMES)
     _check_delivery(options)
     return SinkOptions(
-        url=_url(options),
-        feed=_required(options, "feed", "the name of a feed"),
+        url=url(options),
+        feed=required(options, "feed", "the name of a feed"),
         token=options.get("token"),
         key=options.get("key", "key"),
         value=options.get("value", "value"),
         deleted=options.get("deleted", "deleted"),
         order_by=_order_by(options.get("order_by", "")),
         partition_column=options.get("partition_column"),
-        create_feed=_boolean(options, "create_feed"),
-        partitions=_count(options, "partitions"),
-        retry_for_s=_seconds(options, "retry_for", RETRY_FOR_S),
+        create_feed=boolean(options, "create_feed"),
+        partitions=count(options, "partitions"),
+        retry_for_s=seconds(options, "retry_for", RETRY_FOR_S),
         level=_level(options),
     )
 
 
-def _check_names(options: Mapping[str, str]) -> None:
-    """A name that is almost one of ours would otherwise be ignored, and with it, say, the order of the rows."""
-    plain = {name.replace("_", ""): name for name in NAMES}
+def check_names(options: Mapping[str, str], names: Sequence[str], others: Sequence[str] = ()) -> None:
+    """ValueError for a name that is almost one of ``names``: it would be ignored, and with it, say, an order of rows.
+
+    ``others`` are let through: what is meant for the other direction, where a job gives both the same options.
+    """
+    plain = {name.lower().replace("_", ""): name for name in names}
+    known = {name.lower() for name in (*names, *others)}
     for name in options:
-        if name.lower() in NAMES:
+        if name.lower() in known:
             continue
         close = difflib.get_close_matches(name.lower().replace("_", "").replace("-", ""), plain, n=1, cutoff=_ALIKE)
         if close:
-            raise ValueError(f"option {name!r} is not known: {plain[close[0]]!r} is. The options: {', '.join(NAMES)}")
+            raise ValueError(f"option {name!r} is not known: {plain[close[0]]!r} is. The options: {', '.join(names)}")
 
 
 def _check_delivery(options: Mapping[str, str]) -> None:
@@ -98,30 +102,37 @@ def _level(options: Mapping[str, str]) -> str:
     return level
 
 
-def _url(options: Mapping[str, str]) -> str:
-    url = _required(options, "url", "tailrace://HOST:PORT")
+# The parsers below are those of reading as well. Each raises a ValueError that names the option and what it may be.
+
+
+def url(options: Mapping[str, str]) -> str:
+    """``url``, which has to be there."""
+    text = required(options, "url", "tailrace://HOST:PORT")
     try:
-        parse_url(url)
+        parse_url(text)
     except ValueError as error:
         raise ValueError(f"option 'url': {error}") from None
-    return url
+    return text
 
 
-def _required(options: Mapping[str, str], name: str, example: str) -> str:
+def required(options: Mapping[str, str], name: str, example: str) -> str:
+    """A text that has to be there; ``example`` says what it is."""
     value = options.get(name)
     if not value:
         raise ValueError(f"option {name!r} is missing: .option({name!r}, ...) with {example}")
     return value
 
 
-def _boolean(options: Mapping[str, str], name: str) -> bool:
-    text = options.get(name, "false").strip().lower()
+def boolean(options: Mapping[str, str], name: str, default: str = "false") -> bool:
+    """ "true" or "false", in any case."""
+    text = options.get(name, default).strip().lower()
     if text not in ("true", "false"):
         raise ValueError(f"option {name!r} is {text!r}, neither 'true' nor 'false'")
     return text == "true"
 
 
-def _count(options: Mapping[str, str], name: str) -> int | None:
+def count(options: Mapping[str, str], name: str) -> int | None:
+    """A whole number from 1; None where it is not there."""
     text = options.get(name)
     if text is None:
         return None
@@ -134,7 +145,8 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
     return number
 
 
-def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
+def seconds(options: Mapping[str, str], name: str, default: float) -> float:
+    """A positive number of seconds."""
     text = options.get(name)
     if text is None:
         return default

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import shutil
 from collections import Counter as Tally
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ import trio
 
 import tailrace
 from tailrace import Mutations
-from tailrace.errors import UnknownFeed
+from tailrace.errors import UnknownFeed, Unreachable
 
 from .clients import (
     IMPATIENT_S,
@@ -40,6 +42,7 @@ STUCK_S = 420.0
 LEADERLESS_S = 20.0
 EQUAL_S = 60.0
 FIRST_S = 3.0
+NEWCOMER_S = 2.0
 POLL_S = 0.1
 
 
@@ -78,6 +81,7 @@ class Run:
             Follower("an SQLiteIndex", self.history, path=index),
             Follower("a MemoryIndex at quorum", self.history, visibility="quorum"),
         ]
+        self.aside = Follower("a MemoryIndex of a follower", self.history)
         self.counters = [Counter(f"counter {n}", self.history, self._randomness(f"n{n}")) for n in range(2)]
         self.looker = Looker(self.history, self._randomness("l0"), KEYS)
         self.loyal_looker = Looker(self.beside, self._randomness("l1"), QUIET)
@@ -100,9 +104,16 @@ class Run:
         async with AsyncExitStack() as stack:
             clients = {
                 name: await stack.enter_async_context(
-                    tailrace.connect(self.nodes.url, name=name, connect_timeout=PATIENT_S, retry_for=retry_for)
+                    tailrace.connect(
+                        self.nodes.url, name=name, connect_timeout=PATIENT_S, retry_for=retry_for, state=state
+                    )
                 )
-                for name, retry_for in (("patient", PATIENT_S), ("impatient", IMPATIENT_S), ("reader", PATIENT_S))
+                for name, retry_for, state in (
+                    ("patient", PATIENT_S, "leader"),
+                    ("impatient", IMPATIENT_S, "leader"),
+                    ("reader", PATIENT_S, "leader"),
+                    ("aside", PATIENT_S, "follower"),
+                )
             }
             await self._all_vote()
             # Of a history every row stays, whatever is flushed and folded, so each of them can be compared.
@@ -112,11 +123,12 @@ class Run:
             async with trio.open_nursery() as nursery:
                 self._start_clients(nursery, patient, impatient, reader)
                 nursery.start_soon(self._until_quiet, self._look, self.loyal_looker, beside)
+                nursery.start_soon(self._until_quiet, self._follow, self.aside, clients["aside"].feed(FEED))
                 await self.history.more_answers(20)
                 await self._act()
                 await self._heal()
                 self._quiet.set()
-            await self._judge(reader)
+            await self._judge(reader, clients["aside"].feed(FEED))
         for node in self.nodes.all:
             await node.stop()
         for node in self.nodes.all:
@@ -126,13 +138,26 @@ class Run:
             node.check_log()
 
     async def _all_vote(self) -> None:
-        """Until then a set has no member to spare."""
+        """Returns once all do: until then a set has no disk to spare."""
         for node in self.nodes.all:
             while True:
-                answer = await node.ask()
-                if answer is not None and answer.get("votes"):
+                if await self._votes(node):
                     break
                 await trio.sleep(POLL_S)
+
+    async def _votes(self, node: Node) -> bool:
+        return bool(node.is_running and not node.is_paused and ((await node.ask()) or {}).get("votes"))
+
+    async def _replace_disk(self) -> str | None:
+        """A member loses its disk, and starts with an empty one; of one at a time nothing at quorum is lost."""
+        if self.nodes.is_torn or not all([await self._votes(node) for node in self.nodes.all]):
+            return None
+        node = self._any(self.nodes.all)
+        assert node is not None
+        await node.kill()
+        shutil.rmtree(node.data)
+        await node.start()
+        return f"{node.name} has lost its disk, and starts with an empty one"
 
     # What happens to the set
 
@@ -149,6 +174,8 @@ class Run:
             (3, self._mend),
             (3, self._promote),
             (4, self._handover),
+            (2, self._write_anew),
+            (1, self._replace_disk),
         ]
         # Where nothing goes on, what helps is more likely: a set that is dead for long shows little.
         help_out = [act for act in acts if act[1] in (self._start_all, self._mend, self._promote)]
@@ -241,9 +268,10 @@ class Run:
             return None
         name = f"newcomer {len(self.told)}"
         writer = Writer(name, self.beside, self._randomness(name), "quorum")
-        async with tailrace.connect(leader.url, name="newcomer") as client:
-            for key in QUIET:
-                await writer.put(client.feed(BESIDE), key)
+        with trio.move_on_after(NEWCOMER_S), contextlib.suppress(Unreachable):
+            async with tailrace.connect(leader.url, name="newcomer") as client:
+                for key in QUIET:
+                    await writer.put(client.feed(BESIDE), key)
         return f"a newcomer has written to {leader.name}"
 
     async def _freeze(self) -> str | None:
@@ -364,7 +392,7 @@ class Run:
 
     # The end
 
-    async def _judge(self, feed: tailrace.Feed) -> None:
+    async def _judge(self, feed: tailrace.Feed, aside: tailrace.Feed) -> None:
         leader = await self.nodes.leader()
         if leader is None:
             raise Violation("all is healed and quiet, and nobody leads")
@@ -381,6 +409,8 @@ class Run:
         for follower in self.followers:
             if await follower.catch_up(feed) != state:
                 raise Violation(f"{follower.name} is not equal to the feed")
+        if await self.aside.catch_up(aside) != state:
+            raise Violation(f"{self.aside.name} is not equal to the feed")
         self._tell(f"{sum(map(len, expected.rows.values()))} rows; {self.history.lost(expected)} lost at disk")
 
     async def _require_equal(self, node: Node, name: str, expected: Copy) -> None:
@@ -398,7 +428,7 @@ class Run:
 
     def figures(self) -> str:
         """What there was, for people."""
-        readers = (*self.consumers, *self.followers)
+        readers = (*self.consumers, *self.followers, self.aside)
         return (
             f"seed {self.scenario.seed}: {dict(self.done)}; {self.history.figures()}; "
             f"{sum(reader.barriers for reader in readers)} barriers, "

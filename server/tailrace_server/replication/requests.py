@@ -15,7 +15,7 @@ from tailrace.wire.bodies import decode_json, encode_json, field, seq_field
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.replication.handover import hand_over, high_seqs_of, take_over
-from tailrace_server.replication.peers import name_of, seen_to_json
+from tailrace_server.replication.peers import held_by, name_of, seen_to_json
 from tailrace_server.replication.promises import Promise, answer_promise
 from tailrace_server.replication.situation import Seen
 
@@ -43,6 +43,8 @@ def on_member(connection: Connection, frame: Frame) -> None:
     identity, member = node.identity, node.member
     if member is None:
         seen = Seen(identity.placement_id, identity.cluster_id, votes=True, leads=True, term=node.term, led=True)
+        held, held_term = held_by(node)
+        seen = seen._replace(held=held, held_term=held_term)
         addresses = []
     else:
         seen, addresses = member.own(), [str(address) for address in node.config.members]

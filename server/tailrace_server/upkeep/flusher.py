@@ -135,7 +135,7 @@ class Flusher:
             log.info("storage: all is well again")
         self.failure = failure
         # As long as something is flushed there will be room again, and it is worth waiting for.
-        self._account.stuck = failure if self._flushes == flushes else ""
+        self._account.stuck = failure or self._why_not_yet() if self._flushes == flushes else ""
 
     async def _try_flush(self, partition: Partition) -> str:
         """Flushes; where that fails the partition is left alone for a while, the others are not concerned."""
@@ -190,6 +190,15 @@ class Flusher:
                         merged.append(block)
                     await trio.lowlevel.checkpoint()
             partition.put_tree(partition.tree.replaced(plan, merged, cuts))
+
+    def _why_not_yet(self) -> str:
+        """Why a follower has to go on, though it has no room: what comes next may say what it may flush."""
+        held = [partition for partition in self._dirty if partition.tree.block_count]
+        if not self._account.is_full or not held or any(p.state == "leader" for p in held):
+            return ""
+        if any(_blocks_through(partition, self._limit(partition)) for partition in held):
+            return ""
+        return "nobody has said yet what of this the leader has on its disk"
 
     def due(self) -> Sequence[Due[Partition]]:
         """What has to be flushed now."""

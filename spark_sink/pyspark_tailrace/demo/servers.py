@@ -80,18 +80,25 @@ class Servers:
         await server.kill()
 
     async def promote(self) -> Server:
-        """Makes another one than the killed one lead, as an operator does. DemoFailed with what the command says."""
-        chosen = next(server for server in self.all if server is not self.killed)
-        done = await trio.run_process(
-            [*COMMAND, *promotion(chosen)],
-            env=dict(os.environ),
-            capture_stdout=True,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-        if done.returncode:
-            raise DemoFailed(f"no other server could be promoted: {done.stdout.decode(errors='replace').strip()}")
-        return chosen
+        """Makes another one than the killed one lead, as an operator does. DemoFailed with what the command says.
+
+        One after the other is tried: one that had not caught up yet when the leader was killed is refused.
+        """
+        said = []
+        for server in self.all:
+            if server is self.killed:
+                continue
+            done = await trio.run_process(
+                [*COMMAND, *promotion(server)],
+                env=dict(os.environ),
+                capture_stdout=True,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+            if not done.returncode:
+                return server
+            said.append(done.stdout.decode(errors="replace").strip())
+        raise DemoFailed(f"no other server could be promoted: {'; '.join(said)}")
 
     async def revive(self) -> None:
         """Starts the killed one again."""

@@ -5,17 +5,22 @@ from __future__ import annotations
 import contextlib
 from unittest import mock
 
+from tailrace.model import Level
 from tailrace_server.catalog import begin_branch
 from tailrace_server.intake import taking as intake_taking
 from tailrace_server.partition import Partition
-from tailrace_server.replication import promises, requests
+from tailrace_server.replication import member, promises, requests
 from tailrace_server.replication.confirming import Confirmations
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.quorum import Acknowledgements
+from tailrace_server.replication.situation import Move, Step
 from tailrace_server.replication.taking import Taker
 
+_decide = member.decide
+_store = MembershipFile.store
 _take = Taker._take
+_visible_seq = Partition.visible_seq
 
 
 async def _promise_and_go_on(member, promise):
@@ -62,6 +67,12 @@ def _check_nothing(partition):
     """The invariant that this bug breaks would find it first."""
 
 
+def _leads_again(own, seen, asked):
+    """Who led last asks nobody."""
+    step = _decide(own, seen, asked)
+    return Step(Move.LEAD_AGAIN, "led") if own.led and step.move is not Move.FOLLOW else step
+
+
 async def _lead_at_once(member):
     """Who has led leads again, and asks nobody."""
     node = member.node
@@ -83,8 +94,11 @@ def _majority_without_the_leader(acknowledgements, durable_seq, log):
 
 
 def _forget_a_promise(file, membership):
-    """A promise is not written."""
-    file.now = membership
+    """A promise is not written; what else changes is."""
+    if membership.term > file.now.term and membership.leader_term == file.now.leader_term:
+        file.now = membership
+    else:
+        _store(file, membership)
 
 
 async def _stand_inside_of_a_run(taker, event):
@@ -106,8 +120,8 @@ def _confirm_at_once(confirmations, callback):
 
 
 def _show_all(partition, level):
-    """What a follower has is shown at once at every level."""
-    return partition.durable_seq
+    """What is durable here is shown at quorum."""
+    return _visible_seq(partition, Level.DISK if level == Level.QUORUM else level)
 
 
 BUGS = {
@@ -122,15 +136,16 @@ BUGS = {
         (Partition, "standing", _standing_by_log),
         (Partition, "check", _check_nothing),
     ],
-    "a leader that leads again by itself": [(Member, "_lead_again", _lead_at_once)],
+    "a leader that leads again by itself": [(Member, "_lead_again", _lead_at_once), (member, "decide", _leads_again)],
     "a majority without the leader, which leads again by itself": [
         (Acknowledgements, "quorum_seq", _majority_without_the_leader),
         (Member, "_lead_again", _lead_at_once),
+        (member, "decide", _leads_again),
     ],
     "standing inside of a run": [(Taker, "_take", _stand_inside_of_a_run)],
     "a promise that is not durable": [(MembershipFile, "store", _forget_a_promise)],
     "a leader that asks nobody whether it leads": [(Confirmations, "confirm", _confirm_at_once)],
-    "a follower that shows what its leader may lose": [(Partition, "visible_seq", _show_all)],
+    "level quorum that shows what a majority has not": [(Partition, "visible_seq", _show_all)],
 }
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
+import sys
+from unittest import mock
 
 import trio
 import trio.testing
@@ -51,8 +54,10 @@ REPLICATION = Replication(poll_s=0.1, ask_timeout_s=0.3, step_timeout_s=1.5)
 class World:
     """See the module."""
 
-    def __init__(self, seed, clock, report, nursery):
+    def __init__(self, seed, clock, report, nursery, profile=""):
+        """``profile``: one of those of faults.py, "": the seed chooses."""
         self.seed = seed
+        self.profile = profile
         self.clock = clock
         self.report = report
         self.nursery = nursery
@@ -106,6 +111,9 @@ class World:
 
     def url_of(self, name):
         return f"tailrace://{name}:{PORT}"
+
+    def machine(self, name):
+        return self.machines[self.names.index(name)]
 
     def partition_of(self, key):
         return partition_of_hash(key_hash(key), PARTITIONS)
@@ -333,19 +341,26 @@ class World:
             copies.check_copy(machine.name, machine.life.node, self.histories)
 
 
-def simulate(seed, *, trace=None):
-    """A run; its report. What goes wrong is raised, with the seed."""
+def _not_swallowed(log, message, *args, **keywords):
+    """A node logs a bug of its own, and goes on: here it ends the run."""
+    error = sys.exc_info()[1]
+    assert error is not None
+    raise error
+
+
+def simulate(seed, *, trace=None, profile=""):
+    """A run; its report. What goes wrong is raised, with the seed. ``profile``: as of `World`."""
     clock = trio.testing.MockClock(autojump_threshold=0)
     report = SetReport(trace=trace)
 
     async def main():
         report.now = trio.current_time
         async with trio.open_nursery() as nursery:
-            await World(seed, clock, report, nursery).run()
+            await World(seed, clock, report, nursery, profile).run()
             nursery.cancel_scope.cancel()
 
     try:
-        with seeded(seed):
+        with seeded(seed), mock.patch.object(logging.Logger, "exception", _not_swallowed):
             trio.run(main, clock=clock)
     except BaseException as error:
         found = most_telling(error)

@@ -29,10 +29,11 @@ WRITES = 200
 
 @pytest.fixture
 async def feed_id(running, raw):
-    """Of a feed of four partitions, made without a majority's word for it."""
-    value = {"name": "orders", "feed_id": "11" * 16, "partitions": 4}
-    feed = running.node.create_feed(value)
-    running.node.turn_ended()
+    """Of a feed of four partitions; a majority has it, by its word only."""
+    feed = running.node.create_feed({"name": "orders", "feed_id": "11" * 16, "partitions": 4})
+    await running.node.all_durable()
+    [system] = running.node.feeds.system.partitions
+    system.set_quorum_seq(system.high_seq)
     return feed.info.feed_id
 
 
@@ -76,14 +77,13 @@ async def test_hello_tells_the_role(raw, running):
 # Writes at quorum
 
 
-async def test_a_write_at_quorum_waits_for_one_of_two_replicas(greeted, replicas, feed_id, partition):
+async def test_a_write_at_quorum_waits_for_one_of_two_replicas(running, greeted, replicas, feed_id, partition):
     await replicas[0].follow(feed_id)
     await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY), QUORUM), 5))
     assert Block.parse((await replicas[0].until(Opcode.BLOCK)).body).columns().keys() == [KEY]
+    await running.node.all_durable()
     await nothing_yet(greeted)
-    while partition.durable_seq < 1:
-        await trio.lowlevel.checkpoint()
-    await nothing_yet(greeted)
+    assert partition.durable_seq == 1
     await replicas[0].acknowledge(partition)
     assert (await answers(greeted, 5)).opcode is Opcode.WRITTEN
 
@@ -176,6 +176,9 @@ async def test_a_write_that_waits_hears_that_its_feed_is_dropped(running, greete
     await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY), QUORUM), 5))
     await nothing_yet(greeted)
     running.node.drop_feed(feed_id)
+    await running.node.all_durable()
+    [system] = running.node.feeds.system.partitions
+    system.set_quorum_seq(system.high_seq)
     running.node.flush()
     assert type(await greeted.error(5)) is UnknownFeed
 
@@ -291,6 +294,64 @@ async def test_a_feed_is_made_once_a_majority_has_it_in_the_list(greeted, replic
     assert [p.needs_quorum for p in running.node.feeds.named("more").partitions] == [True] * 2
 
 
+async def test_a_write_waits_for_the_row_that_made_its_feed_too(greeted, replicas, running):
+    """A failover that loses the row loses the feed, and all that is in it."""
+    body = json.dumps({"name": "more", "feed_id": "22" * 16, "partitions": 4}).encode()
+    await greeted.send(encode_frame(Opcode.CREATE_FEED, body, 4))
+    await nothing_yet(greeted)
+    partition = running.node.feeds.named("more").partitions[PARTITION]
+    await replicas[0].follow(partition.feed_id)
+    await replicas[0].follow_feeds()
+    await greeted.send(encode_frame(Opcode.WRITE, write(partition.feed_id, block_of(KEY), QUORUM), 5))
+    await nothing_yet(greeted)
+    await running.node.all_durable()
+    await replicas[0].acknowledge(partition)
+    await replicas[0].handled()
+    await nothing_yet(greeted)
+    assert (partition.quorum_seq, partition.visible_seq(QUORUM)) == (0, 0)
+    [system] = running.node.feeds.system.partitions
+    await replicas[0].acknowledge(system, id=SYSTEM_STREAM)
+    assert {(await greeted.receive()).id for _ in range(2)} == {4, 5}
+    assert partition.visible_seq(QUORUM) == 1
+
+
+async def drop(connection, feed_id, id):
+    await connection.send(encode_frame(Opcode.DROP_FEED, json.dumps({"feed_id": feed_id.hex()}).encode(), id))
+    await nothing_yet(connection)
+
+
+async def test_a_feed_is_there_until_a_majority_has_it_that_it_was_dropped(greeted, replicas, running, feed_id):
+    [system] = running.node.feeds.system.partitions
+    await replicas[0].follow_feeds()
+    await drop(greeted, feed_id, 4)
+    await drop(greeted, feed_id, 5)
+    assert system.high_seq == 2
+    assert feed_id in running.node.feeds
+    assert (await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=6)).opcode is Opcode.WRITTEN
+    again = json.dumps({"name": "orders", "feed_id": "22" * 16, "partitions": 2}).encode()
+    await greeted.send(encode_frame(Opcode.CREATE_FEED, again, 7))
+    assert type(await greeted.error(7)) is Overloaded
+    await replicas[0].acknowledge(system, id=SYSTEM_STREAM)
+    assert [(await answers(greeted, id)).opcode for id in (4, 5)] == [Opcode.RESULT] * 2
+    assert feed_id not in running.node.feeds
+    await greeted.send(encode_frame(Opcode.CREATE_FEED, again, 8))
+    await nothing_yet(greeted)
+    await replicas[0].acknowledge(system, id=SYSTEM_STREAM)
+    assert (await answers(greeted, 8)).opcode is Opcode.RESULT
+
+
+async def test_a_drop_that_a_failover_has_lost_has_taken_nothing(greeted, running, feed_id, partition):
+    node = running.node
+    [system] = node.feeds.system.partitions
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
+    await drop(greeted, feed_id, 6)
+    node.rest(2)
+    assert await node.roll_back(system, 1, system.log) == 1
+    node.reconcile_feeds()
+    assert node.feeds.of_id(feed_id).partitions[PARTITION] is partition
+    assert (partition.is_dropped, partition.high_seq) == (False, 1)
+
+
 # Stepping down
 
 
@@ -335,6 +396,7 @@ async def test_streams_of_replicas_end_with_the_term_they_were_opened_in(running
     await replicas[0].follow(feed_id)
     running.node.lead(2)
     await replicas[0].until(Opcode.STREAM_END)
+    replicas[0].replica = VOTERS[0]._replace(term=2)
     await replicas[0].follow(feed_id, id=STREAM + 1)
 
 
@@ -393,6 +455,15 @@ async def test_a_replica_of_a_later_term_is_refused_and_told_of(running, greeted
     await greeted.send(replica_request(feed_id, VOTERS[0]._replace(term=7)).encode(STREAM))
     assert type(await greeted.error(STREAM)) is NotLeader
     assert heard == [7]
+
+
+async def test_a_replica_of_an_earlier_term_is_refused(running, greeted, feed_id):
+    """It would keep that it follows a leader whom it does not follow."""
+    heard = []
+    running.node.on_higher_term = heard.append
+    await greeted.send(replica_request(feed_id, VOTERS[0]._replace(term=0)).encode(STREAM))
+    assert type(await greeted.error(STREAM)) is NotLeader
+    assert heard == []
 
 
 # Whether it still leads

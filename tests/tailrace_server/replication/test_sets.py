@@ -1,7 +1,9 @@
 """Sets of three nodes: founded, followed, promoted, handed over, deposed, and with disks replaced."""
 
 import dataclasses
+import json
 import os
+import pathlib
 
 import pytest
 import trio
@@ -450,6 +452,44 @@ async def test_a_leader_that_was_replaced_by_force_follows_its_replica_on_its_ol
     assert source.rows("orders") == numbered(0, 15)
 
 
+def lost_keys(node):
+    paths = pathlib.Path(node.config.data, "lost").glob("*/index.jsonl")
+    lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    return {key for line in lines for key in line["keys"] if isinstance(key, str)}
+
+
+async def test_an_old_leader_that_went_on_alone_gives_up_what_it_wrote(tmp_path, nursery):
+    """Each start has begun a branch, so its terms are above the new leader's."""
+    first, second = free_addresses(2)
+    source = MadeNode(make_config(tmp_path / "source", first), nursery)
+    replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
+    await source.start()
+    await replica.start()
+    async with tailrace.connect(source.url, retry_for=20) as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await put(feed, numbered(0, 10))
+        await until(lambda: replica.seqs("orders") == source.seqs("orders"))
+    await source.kill()
+    await replica.promote(force=True)
+    async with tailrace.connect(replica.url, retry_for=20) as client:
+        await put(client.feed("orders"), numbered(10, 5))
+    for number in range(4):
+        await source.start()
+        async with tailrace.connect(source.url, retry_for=20) as client:
+            await put(client.feed("orders"), {b"alone %d" % number: b"x", b"3": b"y"})
+            await client.create_feed(f"alone-{number}", partitions=1)
+        await source.kill()
+    source = MadeNode(make_config(tmp_path / "source", first, replica_of=second), nursery)
+    await source.start()
+    assert min(log.term for log in source.logs("orders")) > max(log.term for log in replica.logs("orders"))
+    await until(lambda: source.logs("orders") == replica.logs("orders"))
+    await until(lambda: source.seqs("orders") == replica.seqs("orders") and len(source.node.feeds) == 1)
+    assert source.rows("orders") == numbered(0, 15)
+    await until(lambda: source.follows(replica) and "gave up" in source.member.progress)
+    assert {f"alone {number}" for number in range(4)} <= lost_keys(source)
+    source.node.check()
+
+
 async def test_a_follower_whose_memory_is_full_goes_on(new_set):
     made = new_set()
     small = Storage(memory_bytes_max=256 * 1024)
@@ -665,3 +705,21 @@ async def test_every_write_at_quorum_survives_whoever_is_killed_and_promoted(mem
     assert [node.rows("orders") for node in members] == [written] * 3
     for node in members:
         node.node.check()
+
+
+async def test_who_leads_by_force_forgets_what_a_majority_had_of_what_it_lacks(members):
+    """A follower may be told that seqs are at quorum which have not come to it: the new branch gives them out again."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await feed.put(b"k", b"v", level="quorum")
+        await members.level("orders")
+        [partition] = members[2].node.feeds.named("orders").partitions
+        await members[0].kill()
+        await members[1].kill()
+        partition.told(9, 9)
+        await members[2].promote(force=True)
+        with trio.move_on_after(0.3) as scope:
+            await feed.put(b"k", b"w", level="quorum")
+        assert scope.cancelled_caught, "nobody else has it"
+        assert partition.durable_seq == 2
+        assert partition.quorum_seq <= 1

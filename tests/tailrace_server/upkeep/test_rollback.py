@@ -26,8 +26,8 @@ async def held(engine):
     return partition
 
 
-@pytest.mark.parametrize(("seq", "stands"), [(9, 7), (7, 7), (6, 5), (5, 5), (4, 4), (3, 2), (2, 2), (1, 0), (0, 0)])
-async def test_it_stands_at_the_end_of_a_block_or_of_a_segment(engine, held, seq, stands):
+@pytest.mark.parametrize(("seq", "stands"), [(9, 7), (7, 7), (6, 5), (5, 5), (4, 4), (3, 3), (2, 2), (1, 1), (0, 0)])
+async def test_it_stands_at_the_end_of_a_block_or_within_a_segment(engine, held, seq, stands):
     assert point_below(held, seq).seq == stands
     assert await engine.node.roll_back(held, seq, held.log) == stands
     assert (held.high_seq, held.durable_seq, held.rollbacks) == (stands, stands, 1)
@@ -53,7 +53,7 @@ async def test_what_goes_is_kept(engine, held):
     assert bytes(engine.disk.content(paths[1].replace("/data", lost))) == kept
     lines = [json.loads(line) for line in read_file(engine.disk, f"{lost}/index.jsonl").splitlines()]
     assert [(line["lost"], line["first_seq"], line["last_seq"]) for line in lines] == [
-        ("rows", 3, 4),
+        ("rows", 4, 4),
         ("exported", 5, 5),
         ("exported", 6, 7),
     ]
@@ -91,8 +91,76 @@ async def test_a_crash_before_the_manifest_is_made_good(engine, held):
     for _ in range(2):
         engine.kill()
         again = engine.partition()
-        assert (again.high_seq, len(again.chain.segments), again.rollbacks) == (2, 1, 1)
-        assert engine.get(again, b"a", b"b", b"c") == [b"1", b"2", None]
+        assert (again.high_seq, len(again.chain.segments), again.rollbacks) == (3, 2, 1)
+        assert engine.get(again, b"a", b"b", b"c") == [b"3", b"2", None]
+
+
+async def test_a_segment_that_is_cut_is_one_like_any_other(engine, held):
+    await engine.node.roll_back(held, 3, held.log)
+    engine.numbers.clear()
+    engine.put(held, (b"b", b"4"), producer=8)
+    await engine.flusher.flush(held)
+    await engine.flusher.pass_once()
+    names = engine.segments(held)
+    assert len(names) == 3
+    for segment in held.chain.segments:
+        assert segment.verify() == []
+    engine.kill()
+    again = engine.partition()
+    assert [segment.identity.last_seq for segment in again.chain.segments] == [2, 3, 4]
+    assert engine.get(again, b"a", b"b", b"c") == [b"3", b"4", None]
+    assert engine.segments(again) == names
+
+
+async def test_a_deduplicated_segment_goes_whole(engine):
+    partition = engine.create()
+    for number in range(12):
+        engine.put(partition, (b"a", b"%d" % number), (b"b", b""))
+        await engine.flusher.flush(partition)
+    assert await engine.node.compactor.fold(partition, engine.node.feeds.of_id(partition.feed_id).info)
+    segment = next(segment for segment in partition.chain.segments if segment.identity.deduplicated)
+    after_seq = segment.identity.after_seq
+    assert await engine.node.roll_back(partition, after_seq + 3, partition.log) == after_seq
+    engine.kill()
+    assert engine.partition().high_seq == after_seq
+
+
+async def test_a_segment_that_cannot_be_read_goes_whole(engine, held):
+    content = engine.disk.content(held.chain.segments[1].path)
+    content[100] ^= 1
+    assert await engine.node.roll_back(held, 3, held.log) == 2
+    engine.kill()
+    assert engine.partition().high_seq == 2
+
+
+async def test_a_start_that_cannot_cut_a_segment_says_that_it_is_damaged(engine, held):
+    path = held.chain.segments[1].path
+
+    def before(name, path):
+        if name == "rename" and path.endswith("MANIFEST.new"):
+            raise Crashed
+
+    engine.disk.before = before
+    with pytest.raises(Crashed):
+        await engine.node.roll_back(held, 3, held.log)
+    engine.disk.content(path)[100] ^= 1
+    engine.kill()
+    assert path in str(engine.partition().damage)
+    assert path in engine.node.damages
+
+
+@pytest.mark.parametrize("part", ["/lost/", ".seg"])
+async def test_a_disk_that_refuses_leaves_what_was(engine, held, part):
+    names, standing = engine.segments(held), held.high_seq
+    engine.fail("sync", part)
+    with pytest.raises(OSError, match="Input/output"):
+        await engine.node.roll_back(held, 3, held.log)
+    assert (held.high_seq, held.rollbacks) == (standing, 0)
+    held.check()
+    engine.put(held, (b"c", b"8"))
+    await engine.flusher.flush(held)  # its manifest is the one that lets go of what was made
+    assert engine.segments(held)[:2] != []
+    assert {segment.path.split("/")[-1] for segment in held.chain.segments} == set(engine.segments(held)) >= set(names)
 
 
 async def test_results_of_producers_above_are_forgotten(engine, held):
