@@ -18,7 +18,6 @@ from tailrace.errors import (
     StreamEnded,
     TailraceError,
     UnknownFeed,
-    Unreachable,
 )
 from tailrace.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
@@ -548,7 +547,7 @@ def test_a_node_of_another_cluster_among_several():
     made = talk()
     made.session._streams.has_others = True
     made.session.connection_lost("cut")
-    with pytest.raises(Unreachable, match="of cluster"):
+    with pytest.raises(NotLeader, match="of cluster"):
         made.greet(cluster=b"x" * 16)
     assert made.session.failure is None
 
