@@ -324,7 +324,8 @@ class ConsumerSession:
             message = f"the node speaks version {peer.version} of the protocol, not {PROTOCOL_VERSION}"
             self._streams.fail(ProtocolError(message))
         self._check(peer)
-        if self.peer is not None and self.peer.cluster_id != peer.cluster_id:
+        # Before the feed was found nothing is of a cluster: a node that was new then may have joined its own since.
+        if self.feed_id is not None and self.peer is not None and self.peer.cluster_id != peer.cluster_id:
             message = f"this node is of cluster {peer.cluster_id}, the stream is of {self.peer.cluster_id}"
             if self._streams.has_others:  # one that is new is of no cluster yet
                 raise NotLeader(message)

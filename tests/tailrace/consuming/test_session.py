@@ -552,6 +552,15 @@ def test_a_node_of_another_cluster_among_several():
     assert made.session.failure is None
 
 
+def test_a_node_that_was_new_has_joined_its_cluster_since():
+    """It knew of no feed yet, and so nothing was told by the cluster that it was of."""
+    made = talk()
+    made.session.peer, made.session.feed_id = made.session.peer._replace(cluster_id="f" * 32), None
+    made.session.connection_lost("cut")
+    made.greet()
+    assert made.session.failure is None
+
+
 @pytest.mark.parametrize("state", ["follower", "leader"])
 @pytest.mark.parametrize(("error", "is_final"), [(UnknownFeed, True), (NotLeader, False)])
 def test_a_feed_that_one_of_several_nodes_does_not_have(state, error, is_final):
