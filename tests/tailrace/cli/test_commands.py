@@ -45,6 +45,8 @@ def test_the_commands_that_there_are():
         "explain-resume",
         "feed",
         "get",
+        "handover",
+        "promote",
         "put",
         "serve",
         "status",
