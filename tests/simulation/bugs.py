@@ -34,7 +34,7 @@ def _resume_beyond_the_base(consumer, seq, first, last, server, high_seq):
     return Resume(upper, ResumeReason.FORKED)
 
 
-def _covered_by_this_round(stream):
+def _covered_by_this_round(stream, accepted):
     """A barrier waits for what this round delivers, not for what was accepted and the next one will."""
     visible_seq = stream.partition.visible_seq(stream.level)
     return visible_seq if stream.end_seq is None else min(visible_seq, stream.end_seq)
