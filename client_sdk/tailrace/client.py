@@ -90,6 +90,7 @@ class Client:
         self._lifetime.start(self._link.run)
         self._lifetime.start(self._link.tick)
         self._lifetime.start(self._link.keep)
+        self._lifetime.start(self._link.look)
         try:
             with trio.move_on_after(self._connect_timeout_s):
                 await self._link.opened.wait()

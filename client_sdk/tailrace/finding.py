@@ -11,8 +11,14 @@ round, and only so many are. It may name a node that the URL does not.
 2. Once there is one leader, and the nodes of the URL that live know it or can be reached in turn, the next whole round
    finds it.
 3. A leader whose term is below one that a node of its cluster has told is none: it does not know of its successor yet.
-4. The pauses begin anew only after a connection that was of use for a while, so a node that says that it leads and then
-   refuses everything is not asked in a hot loop.
+4. The pauses begin anew after a connection that was of use for a while, and after one that broke once the node had said
+   hello: a broken network is no reason to wait. A node that says that it leads and then refuses everything is not asked
+   in a hot loop.
+
+A node that was cut off from the others may go on leading, in its old term, clients that reach it. So a client with
+several addresses looks at the others now and then, by a HELLO of its own, while it is served: each once every
+``LOOK_SECONDS``, and one every ``LOOK_WAITING_SECONDS`` while it waits for an answer. It leaves its leader only for a
+node that says itself that it leads, in a higher term: a higher term alone may be a promise of which nothing came.
 """
 
 from __future__ import annotations
@@ -23,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.address import Address, parse_address
 from tailrace.backoff import backoff_seconds
-from tailrace.errors import NotLeader, Unreachable
+from tailrace.errors import NotLeader, TailraceError, Unreachable
 
 if TYPE_CHECKING:
     from tailrace.wire.messages import HelloOk
@@ -35,8 +41,35 @@ HINTS_MAX = 8
 TRY_SECONDS_MAX = 3.0
 # A connection that lasted so long was of use: what comes after it is a new search.
 STEADY_SECONDS = 2.0
+# Each of the other addresses is looked at so often: an old leader loses what it takes meanwhile at level disk.
+LOOK_SECONDS = 30.0
+# One of them, while something waits for an answer: which a leader that no majority hears does not give at quorum.
+LOOK_WAITING_SECONDS = 3.0
+# Whether a look is due is asked so often, and a look may take so long: a node that lives says hello in milliseconds.
+LOOK_TICK_SECONDS = 0.5
+LOOK_TIMEOUT_SECONDS = 0.3
 # Clusters whose terms are remembered; the nodes of a URL are of one.
 _CLUSTERS_MAX = 16
+
+
+class _Known:
+    """What the connections of one client have learnt of the nodes, in common."""
+
+    def __init__(self) -> None:
+        self.terms: dict[str, int] = {}  # by cluster id: the highest that was told
+        self.leader: tuple[str, int, Address] | None = None  # the latest that a look has found: cluster id, term
+        self.looked: dict[Address, float] = {}  # of the URL's: when
+        self.looked_at = float("-inf")
+        self.to_look: Address | None = None  # whom a node that was looked at has named
+
+    def tell(self, cluster_id: str, term: int) -> int:
+        """Takes note of a term; gives the highest that was told before."""
+        highest = self.terms.get(cluster_id, 0)
+        if term > highest:
+            if len(self.terms) >= _CLUSTERS_MAX:
+                self.terms.clear()
+            self.terms[cluster_id] = term
+        return highest
 
 
 class Finder:
@@ -62,15 +95,19 @@ class Finder:
         self._visited: set[Address] = set()
         self._unanswering: set[Address] = set()
         self._rounds = 0
+        self._is_over = False  # this round, whomever it has not asked
+        self._avoided: Address | None = None  # broke off again and again: the others come before it
+        self._broken: Address | None = None  # broke off soon, the last time
         self._opened_at: float | None = None
-        self._terms: dict[str, int] = {}  # by cluster id: the highest that was told
+        self._peer: HelloOk | None = None  # of the connection that is open
+        self._known = _Known()
         self.address = addresses[0]  # of the last try
 
     def another(self) -> Finder:
         """One for another connection of the same client: it begins where this one has found the node."""
         other = Finder(self._addresses, self.state, self._clock, self._jitter)
         other._hint = other._found = self._found
-        other._terms = self._terms
+        other._known = self._known
         return other
 
     @property
@@ -87,8 +124,9 @@ class Finder:
     def next_try(self) -> tuple[Address, float]:
         """Where to try next, and after how many seconds. Tell `failed` how it ended."""
         pause_s = 0.0
-        address = self._pick()
+        address = None if self._is_over else self._pick()
         if address is None:
+            self._is_over = False
             self._rounds += 1
             pause_s = backoff_seconds(self._rounds, self._jitter)
             self._visited.clear()
@@ -102,11 +140,7 @@ class Finder:
     def check(self, peer: HelloOk) -> None:
         """A node has said hello: raises NotLeader, or Unreachable, where it is not the one to ask."""
         self._unanswering.discard(self.address)
-        highest = self._terms.get(peer.cluster_id, 0)
-        if peer.term > highest:
-            if len(self._terms) >= _CLUSTERS_MAX:
-                self._terms.clear()
-            self._terms[peer.cluster_id] = peer.term
+        highest = self._known.tell(peer.cluster_id, peer.term)
         if self.state == "leader":
             if peer.role != "leader":
                 hint = peer.leader if peer.term >= highest else None
@@ -116,15 +150,22 @@ class Finder:
         elif self.state == "follower" and peer.role != "follower":
             raise Unreachable(f"the node at {self.address} leads, and a follower was asked for")
         self._opened_at = self._clock()
+        self._peer = peer
         self._found = self.address
 
     def failed(self, error: Exception) -> None:
         """The try has ended, or the connection that came of it."""
-        opened_at, self._opened_at = self._opened_at, None
-        if opened_at is not None and self._clock() - opened_at >= STEADY_SECONDS:
+        opened_at, self._opened_at, self._peer = self._opened_at, None, None
+        is_steady = opened_at is not None and self._clock() - opened_at >= STEADY_SECONDS
+        if is_steady:
             self._rounds = 0
             self._visited = {self.address}
             self._hints_left = HINTS_MAX
+        if isinstance(error, TailraceError) and not isinstance(error, Unreachable):
+            self._broken = None
+        elif opened_at is not None:
+            self._begin_again(is_steady)
+            return
         if not isinstance(error, NotLeader):
             if self.address in self._addresses:
                 self._unanswering.add(self.address)
@@ -132,14 +173,75 @@ class Finder:
             self._hints_left -= 1
             self._hint = _address(error.leader)
 
+    def _begin_again(self, is_steady: bool) -> None:
+        """Only the connection is gone: the same node comes first, or after the others where that was so before."""
+        self._rounds = 0
+        self._is_over = True
+        if is_steady or self._broken != self.address:
+            self._hint = self.address
+            self._broken = None if is_steady else self.address
+        else:
+            self._avoided, self._broken = self.address, None
+
     def _pick(self) -> Address | None:
         hint, self._hint = self._hint, None
         if hint is not None and hint not in self._visited:
             return hint
         left = [address for address in self._addresses if address not in self._visited]
         if left:
-            return min(left, key=self._unanswering.__contains__)
+            return min(left, key=lambda address: (address in self._unanswering, address == self._avoided))
         return self._found if self._found not in self._visited else None
+
+    # Looking at the others
+
+    @property
+    def looks(self) -> bool:
+        """There are others, one of which may come to lead."""
+        return self.state == "leader" and self.has_others
+
+    def next_look(self, waits: bool) -> Address | None:
+        """Whom to say hello to now, besides; None: nobody. Tell `seen` what it says, if anything.
+
+        ``waits``: something has no answer yet.
+        """
+        if self._peer is None or not self.looks:
+            return None
+        known, now = self._known, self._clock()
+        if known.to_look is not None:
+            address, known.to_look = known.to_look, None
+        else:
+            others = [address for address in self._addresses if address != self.address]
+            address = min(others, key=lambda other: known.looked.get(other, float("-inf")))
+            is_due = now - known.looked.get(address, float("-inf")) >= LOOK_SECONDS
+            if not is_due and not (waits and now - known.looked_at >= LOOK_WAITING_SECONDS):
+                return None
+            known.looked[address] = now
+        known.looked_at = now
+        return address
+
+    def seen(self, address: Address, peer: HelloOk) -> None:
+        """The node at ``address`` has said hello to a look. See `superseded`."""
+        mine = self._peer
+        if mine is None or peer.cluster_id != mine.cluster_id or peer.term <= mine.term:
+            return
+        if peer.role == "leader":
+            self._known.tell(peer.cluster_id, peer.term)
+            self._known.leader = (peer.cluster_id, peer.term, address)
+        elif address in self._addresses:  # what a hint has led to is asked for no other
+            self._known.to_look = _address(peer.leader)
+
+    def superseded(self) -> NotLeader | None:
+        """What to leave the present connection for; None where no later leader has been seen. Tell `failed`."""
+        mine, leader = self._peer, self._known.leader
+        if mine is None or leader is None:
+            return None
+        cluster_id, term, address = leader
+        if self.state != "leader" or cluster_id != mine.cluster_id or term <= mine.term:
+            return None
+        self._visited = {self.address}
+        self._hints_left = HINTS_MAX
+        text = f"the node at {self.address} leads in term {mine.term}, and {address} in term {term}"
+        return NotLeader(text, leader=str(address))
 
 
 def check_state(state: str) -> None:

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import trio
 
 from tailrace.address import Address
-from tailrace.errors import Forbidden, ProtocolError, TailraceError, Unreachable
+from tailrace.errors import Forbidden, NotLeader, ProtocolError, TailraceError, Unreachable
 from tailrace.finding import Finder
+from tailrace.looking import keep_looking
 from tailrace.requests.session import RequestSession
 from tailrace.transport import Transport, open_tcp
 
@@ -76,6 +77,7 @@ class RequestLink:
         self._transport: Transport | None = None
         self._idle: trio.Event | None = None  # while ``tick`` waits for something to do
         self._reads = 0
+        self._leaves: NotLeader | None = None  # why the connection is ended from here
         self._greeted = trio.Event()
         self.opened = trio.Event()
 
@@ -110,6 +112,8 @@ class RequestLink:
                 error = _first(group)
             else:
                 error = Unreachable("the node has closed the connection")
+            if self._leaves is not None:
+                error, self._leaves = self._leaves, None
             if not isinstance(error, TailraceError):
                 error = Unreachable(str(error))
             greeted = self._session.peer is not None
@@ -157,6 +161,18 @@ class RequestLink:
             else:
                 self._session.noop()
                 self._send()
+
+    async def look(self) -> None:
+        """Looks now and then whether another node leads, and goes there; for ever, where there are others."""
+        await keep_looking(self._finder, self._session.hello, self._connect, self._waits, self._move_on)
+
+    def _waits(self) -> bool:
+        return not self._session.idle
+
+    def _move_on(self, error: NotLeader) -> None:
+        if self._transport is not None:
+            self._leaves = error
+            self._transport.close()
 
     async def tick(self) -> None:
         """Gives up what is past its deadline, and sends again what was held; for ever."""

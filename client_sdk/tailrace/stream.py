@@ -10,12 +10,13 @@ import trio
 
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.session import ConsumerSession, Event, Wanted
-from tailrace.errors import Forbidden, StreamEnded, TailraceError, Unreachable
+from tailrace.errors import Forbidden, NotLeader, StreamEnded, TailraceError, Unreachable
 from tailrace.events import ReplicaEvent, Rollback
 from tailrace.finding import Finder
 from tailrace.host import Host
 from tailrace.lifetime import Lifetime
 from tailrace.link import SILENT_INTERVALS_MAX, Silence
+from tailrace.looking import keep_looking
 from tailrace.model import EndReason
 from tailrace.position import Positions
 from tailrace.ring import RingChange
@@ -50,6 +51,7 @@ class Stream:
         self._retry_for_s = retry_for_s
         self._lifetime = Lifetime()
         self._transport: Transport | None = None
+        self._leaves: NotLeader | None = None  # why the connection is ended from here
         self._run_scope = trio.CancelScope()
         self._reads = 0  # odd while somebody reads
         self._ended: TailraceError | None = None
@@ -61,6 +63,7 @@ class Stream:
         """Connects, and asks for every partition. Raises UnknownFeed, BadPosition, DataGone, Unreachable, ..."""
         await self._lifetime.__aenter__()
         self._lifetime.start(self._keep)
+        self._lifetime.start(self._look)
         try:
             deadline = trio.current_time() + self._retry_for_s
             with trio.move_on_at(deadline):
@@ -199,7 +202,7 @@ class Stream:
                 raise Unreachable("the node has closed the connection")
             self._session.receive_data(data)
         except (TailraceError, OSError) as error:
-            self._lost(error, deadline)
+            self._lost(self._leaves or error, deadline)
 
     def _lost(self, error: Exception, deadline: float | None) -> None:
         """The connection is of no further use: another one is made, unless the error is final, and is raised."""
@@ -233,6 +236,7 @@ class Stream:
 
     def _drop_transport(self) -> None:
         transport, self._transport = self._transport, None
+        self._leaves = None
         if transport is not None:
             transport.close()
 
@@ -261,6 +265,18 @@ class Stream:
             silent_s = silence.seconds(self._reads, trio.current_time())
             if self._reads % 2 and silent_s > SILENT_INTERVALS_MAX * interval and self._transport is not None:
                 self._transport.close()
+
+    async def _look(self) -> None:
+        """Looks now and then whether another node leads, and goes there."""
+        await keep_looking(self._finder, self._session.hello, self._host.connect, self._waits, self._move_on)
+
+    def _waits(self) -> bool:
+        return self._session.waits
+
+    def _move_on(self, error: NotLeader) -> None:
+        if self._transport is not None:
+            self._leaves = error
+            self._transport.close()
 
 
 def _reason(error: TailraceError) -> EndReason:

@@ -466,6 +466,7 @@ def begin_branch(partition: Partition, branch: bytes, journal: Journal, term: in
     payload = LogRecord(log, partition.rollbacks).encode()
     place = journal.append(RecordKind.FAILOVER_ENTRY, partition.feed_id, partition.id, payload)
     partition.homes.control(journal.file_of(place))
-    # Whoever begins a branch leads: what a leader before has told is not what there is to follow any more.
+    # Whoever begins a branch leads: what a leader before has told is not what there is to follow any more, and what it
+    # had above is of another history.
     partition.log, partition.leader_log = log, None
     partition.forget_above(partition.high_seq)

@@ -14,7 +14,7 @@ import trio
 
 from tailrace import _version
 from tailrace.block import Block
-from tailrace.errors import Forbidden, NoSpace, Overloaded, ProtocolError, TailraceError, UnknownFeed
+from tailrace.errors import FeedExists, Forbidden, NoSpace, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import Level, Version
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import Frame
@@ -96,11 +96,16 @@ def _on_status(connection: Connection, frame: Frame) -> None:
 def _on_create_feed(connection: Connection, frame: Frame) -> None:
     node = connection.node
     node.require_writable()
-    feed = node.create_feed(decode_json(frame.body, "CREATE_FEED"))
+    before = node.system_seqs()
+    try:
+        feed = node.create_feed(decode_json(frame.body, "CREATE_FEED"))
+    except FeedExists as error:
+        _answer_of_feeds(connection, encode_error(error, frame.id), frame.id, is_written=False)
+        return
     for partition in feed.partitions:
         node.adopt(partition)
     data = encode_json(Opcode.RESULT, node.feed_to_json(feed), frame.id)
-    connection.answer_when(node.safest_level, node.system_seqs(), data, frame.id)
+    _answer_of_feeds(connection, data, frame.id, is_written=node.system_seqs() != before)
 
 
 def _on_drop_feed(connection: Connection, frame: Frame) -> None:
@@ -111,9 +116,18 @@ def _on_drop_feed(connection: Connection, frame: Frame) -> None:
         raise ProtocolError("DROP_FEED: field 'feed_id' is missing, or not hex") from None
     node = connection.node
     node.require_writable()
+    is_here = feed_id in node.feeds
     node.drop_feed(feed_id)
-    data = encode_json(Opcode.RESULT, {}, frame.id)
-    connection.answer_when(node.safest_level, node.system_seqs(), data, frame.id)
+    _answer_of_feeds(connection, encode_json(Opcode.RESULT, {}, frame.id), frame.id, is_written=is_here)
+
+
+def _answer_of_feeds(connection: Connection, data: bytes, id: int, *, is_written: bool) -> None:
+    """``is_written``: the list of feeds has a row that says so. Else a later leader may know better."""
+    node = connection.node
+    if node.in_set and not is_written:
+        connection.answer_confirmed(node.system_seqs(), data, id)
+    else:
+        connection.answer_when(node.safest_level, node.system_seqs(), data, id)
 
 
 def _on_list_feeds(connection: Connection, frame: Frame) -> None:

@@ -112,14 +112,19 @@ async def _find_and_begin(connection: Connection, id: int, request: StreamReques
 
 
 def _check_term(node: Node, request: StreamRequest) -> None:
-    """A replica that has promised a later term to somebody takes nothing of this leader. NotLeader."""
+    """A replica that has promised a later term to somebody takes nothing of this leader. NotLeader.
+
+    Nor does one that follows a leader of an earlier term: it has to know, and to keep, what it follows.
+    """
     replica = request.replica
-    if replica is not None and request.state == "leader" and replica.term > node.term:
+    if replica is None or request.state != "leader" or replica.term == node.term:
+        return
+    if replica.term > node.term:
         node.on_higher_term(replica.term)
-        raise NotLeader(
-            f"this node is of term {node.term}, the replica at {replica.address!r} has promised term {replica.term}",
-            leader=node.leader or None,
-        )
+    raise NotLeader(
+        f"this node is of term {node.term}, the replica at {replica.address!r} has promised term {replica.term}",
+        leader=node.leader or None,
+    )
 
 
 def _is_unknown(connection: Connection, id: int, request: StreamRequest) -> bool:
@@ -207,6 +212,8 @@ def _begin(
     connection.send_answers()
     rounds.open(stream, connection.has_news)
     connection.end_times.look()
+    if id not in rounds.streams:  # it has had its end already
+        return
     if isinstance(stream, ReplicaStream) and request.replica is not None and request.state == "leader":
         is_system = partition.feed_id == SYSTEM_FEED_ID
         connection.serve_replica(stream, request.replica, is_system=is_system)

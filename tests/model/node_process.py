@@ -221,7 +221,7 @@ def resends_not_recognised() -> None:
 
 def barrier_at_once() -> None:
     add = Barriers.add
-    Barriers.add = lambda self, cookie, streams: add(self, cookie, ())
+    Barriers.add = lambda self, cookie, streams, **held: add(self, cookie, (), **held)
 
 
 def send_before_fsync() -> None:

@@ -2,6 +2,6 @@
 
 SEEDS = range(210)
 QUICK = range(10)
-ROLLBACKS = 0
+ROLLBACKS = 213
 # So many run the others, at the same time.
 PROCESSES = 2

@@ -182,8 +182,7 @@ class Follower:
             after_seq, last_seq = segment.identity.after_seq, segment.identity.last_seq
             if after_seq < seq < last_seq:
                 return after_seq if segment.identity.deduplicated else seq
-        block = partition.tree.find(seq + 1)
-        return seq if block is None else block.seqs[0] - 1
+        return seq
 
     def take(self):
         """The next block as it was written, or several of them merged; at least half of what is there already."""

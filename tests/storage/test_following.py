@@ -14,9 +14,10 @@ from tailrace_server.identity import BadDirectory
 from tailrace_server.intake import taking
 from tailrace_server.intake.producers import ProducerTable
 from tailrace_server.journal import decide_block
+from tailrace_server.offline.verify import verify
 from tailrace_server.upkeep import rollback
 
-from .branching import Follower, History
+from .branching import DATA, Follower, History
 
 STEPS = 60
 SEEDS = 60
@@ -84,6 +85,7 @@ async def live(seed, steps=STEPS):
                 break
             follower.check()
             follower.check_acknowledged()
+            assert verify(disk.fork(), DATA).problems == []
             disk.before = None
             disk.crash_at(rnd.randrange(60))
     disk.before = None

@@ -1,5 +1,7 @@
 """Clients of sets of nodes: over promotions, handovers and crashes, and from nodes that follow."""
 
+import contextlib
+
 import pytest
 import trio
 from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, make_set, until
@@ -9,6 +11,8 @@ from tailrace import blocking
 from tailrace.address import Address
 from tailrace.errors import NotLeader
 from tailrace.events import Mutations
+from tailrace.transport import listen_tcp
+from tailrace.wire.messages import PROTOCOL_VERSION, HelloOk
 
 
 @pytest.fixture
@@ -233,3 +237,82 @@ async def test_a_plain_follower_without_a_vote(tmp_path, nursery, running):
         await feed.put(b"k", b"w")
         assert (await feed.get(b"k")).value == b"w"
     await node.stop()
+
+
+@pytest.fixture
+async def cut_off(members):
+    """A set with a later leader, and before it in the URL what one is that was cut off: it leads, and answers nothing.
+
+    Gives the URL, and how many connections have come to that one.
+    """
+    leader = await members.settled()
+    await next(node for node in members if node is not leader).promote()
+    leader = await members.settled()
+    cluster_id = leader.node.identity.cluster_id.hex()
+    listener = await listen_tcp("127.0.0.1", 0)
+    came = []
+
+    async def say_hello(transport):
+        came.append(transport)
+        await transport.receive()
+        levels = ("memory", "disk", "quorum")
+        peer = HelloOk(PROTOCOL_VERSION, "0" * 32, cluster_id, "", 1 << 20, 10.0, levels, role="leader", term=1)
+        transport.send(peer.encode())
+        with contextlib.suppress(OSError):
+            while await transport.receive():
+                pass
+        transport.close()
+
+    async with trio.open_nursery() as serving:
+        serving.start_soon(listener.serve, say_hello)
+        yield members.url.replace("://", "://{}:{},".format(*listener.address)), came
+        serving.cancel_scope.cancel()
+    await listener.aclose()
+
+
+async def test_a_leader_that_was_cut_off_is_left_for_the_later_one(cut_off):
+    url, came = cut_off
+    with trio.fail_after(10):
+        async with tailrace.connect(url, retry_for=20) as client:
+            feed = await client.create_feed("orders", partitions=2)
+            await feed.put(b"k", b"v", level="quorum")
+            async with feed.consume() as stream, trio.open_nursery() as nursery:
+
+                async def read():
+                    async for _ in stream:
+                        pass
+
+                nursery.start_soon(read)
+                await stream.barrier()
+                nursery.cancel_scope.cancel()
+    assert came, "it was asked first"
+
+
+async def test_one_that_comes_to_lead_while_a_client_waits_is_found(cut_off, members):
+    """Nobody else could be reached as the client came."""
+    url, came = cut_off
+    leader = members.leader
+    for node in members:
+        await node.stop()
+    async with tailrace.connect(url, retry_for=20) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(client.create_feed, "orders")
+        await until(lambda: came)
+        await members.start()
+        await members.settled()
+        with trio.fail_after(15):
+            await until(lambda: all(node.seqs("orders") is not None for node in members))
+    assert leader.leads
+
+
+async def test_a_leader_that_was_cut_off_is_left_without_async(cut_off):
+    url, came = cut_off
+
+    def work():
+        with blocking.connect(url, retry_for=20) as client:
+            feed = client.create_feed("orders", partitions=2)
+            feed.put(b"k", b"v", level="quorum")
+            return feed.get(b"k", level="quorum").value
+
+    with trio.fail_after(10):
+        assert await trio.to_thread.run_sync(work) == b"v"
+    assert came, "it was asked first"

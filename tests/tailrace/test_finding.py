@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from tailrace.address import Address
 from tailrace.backoff import FIRST_SECONDS, SECONDS_MAX
 from tailrace.errors import NotLeader, Unreachable
-from tailrace.finding import HINTS_MAX, STEADY_SECONDS, TRY_SECONDS_MAX, Finder, check_state
+from tailrace.finding import (
+    HINTS_MAX,
+    LOOK_SECONDS,
+    LOOK_TICK_SECONDS,
+    LOOK_WAITING_SECONDS,
+    STEADY_SECONDS,
+    TRY_SECONDS_MAX,
+    Finder,
+    check_state,
+)
 from tailrace.wire.messages import HelloOk
 
 CLUSTER = "c0" * 16
@@ -101,7 +110,7 @@ def test_a_single_node_is_tried_again_after_longer_and_longer_pauses():
 
 
 def test_pauses_begin_anew_after_a_connection_that_was_of_use():
-    for lasted_s, pause in ((STEADY_SECONDS, FIRST_SECONDS), (STEADY_SECONDS / 2, 8 * FIRST_SECONDS)):
+    for lasted_s, pauses in ((STEADY_SECONDS, [0.0, FIRST_SECONDS]), (STEADY_SECONDS / 2, [0.0, 8 * FIRST_SECONDS])):
         finder, now = make(1)
         for _ in range(3):
             finder.next_try()
@@ -109,8 +118,54 @@ def test_pauses_begin_anew_after_a_connection_that_was_of_use():
         finder.next_try()
         assert greet(finder, role="leader") is None
         now[0] += lasted_s
-        dead(finder)
-        assert finder.next_try() == (address(0), pause)
+        finder.failed(NotLeader("stepped down", leader="elsewhere:4700"))
+        assert [finder.next_try()[1], (dead(finder), finder.next_try()[1])[1]] == pauses
+
+
+@pytest.mark.parametrize("error", [Unreachable("closed"), ConnectionResetError()])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_connection_that_breaks_is_made_anew_at_once(count, error):
+    finder, _ = make(count)
+    for _ in range(50):
+        while True:
+            where, pause = finder.next_try()
+            assert pause <= FIRST_SECONDS
+            if where == address(count - 1):
+                break
+            assert greet(finder, leader=str(address(count - 1))) is not None
+        assert greet(finder, role="leader") is None
+        finder.failed(error)
+
+
+def test_what_broke_comes_first_and_at_the_second_time_after_those_that_answer():
+    finder, now = make(3)
+    finder.next_try()
+    dead(finder)
+    finder.next_try()
+    assert greet(finder, role="leader") is None
+    dead(finder)
+    assert finder.next_try() == (address(1), FIRST_SECONDS)
+    assert greet(finder, role="leader") is None
+    dead(finder)
+    order = []
+    for _ in range(3):
+        order.append(finder.next_try())
+        if order[-1][0] != address(1):
+            dead(finder)
+        else:
+            assert greet(finder, role="leader") is None
+            now[0] += STEADY_SECONDS
+            dead(finder)
+    assert order == [(address(2), FIRST_SECONDS), (address(1), 0.0), (address(1), FIRST_SECONDS)]
+
+
+def test_where_the_greeting_never_comes_pauses_grow():
+    finder, _ = make(1)
+    finder.next_try()
+    assert greet(finder, role="leader") is None
+    dead(finder)
+    pauses = [(finder.next_try()[1], dead(finder))[0] for _ in range(4)]
+    assert pauses == [FIRST_SECONDS * 2**number for number in range(4)]
 
 
 def test_one_that_does_not_answer_is_tried_last():
@@ -174,9 +229,10 @@ def test_a_leader_outside_of_the_url_is_found_again():
     assert greet(finder, role="leader") is None
     now[0] += 60
     dead(finder)
-    assert finder.next_try() == (address(0), 0.0)
-    dead(finder)
-    assert finder.next_try()[0] == address(0)
+    assert finder.next_try() == (address(7), FIRST_SECONDS)
+    for _ in range(2):
+        dead(finder)
+        assert finder.next_try()[0] == address(0)
     dead(finder)
     assert finder.next_try() == (address(7), 0.0)
 
@@ -221,6 +277,112 @@ def test_a_try_is_bounded_where_there_are_others():
     finder.next_try()
     assert finder.try_seconds(10.0) == TRY_SECONDS_MAX
     assert finder.try_seconds(1.0) == 1.0
+
+
+# Looks at the others
+
+
+def served(count=3, term=4, number=0):
+    """A finder whose node leads in ``term``."""
+    finder, now = make(count)
+    while finder.next_try()[0] != address(number):
+        dead(finder)
+    assert greet(finder, role="leader", term=term) is None
+    return finder, now
+
+
+def looks(finder, waits=False):
+    """Whom it wants to look at now, all at once."""
+    found = []
+    while (where := finder.next_look(waits)) is not None:
+        found.append(where)
+        assert len(found) < 10, "looks are bounded"
+    return found
+
+
+def test_the_others_are_looked_at_once_and_then_rarely():
+    finder, now = served()
+    assert looks(finder) == [address(1), address(2)]
+    now[0] += LOOK_SECONDS - 1
+    assert looks(finder) == []
+    now[0] += 1
+    assert looks(finder) == [address(1), address(2)]
+
+
+def test_while_something_waits_one_is_looked_at_every_few_seconds():
+    finder, now = served()
+    looks(finder)
+    assert looks(finder, waits=True) == []
+    found = []
+    for _ in range(4):
+        now[0] += LOOK_WAITING_SECONDS
+        found += looks(finder, waits=True)
+    assert found == [address(1), address(2), address(1), address(2)]
+
+
+def test_the_connections_of_a_client_look_together():
+    finder, _ = served()
+    other = finder.another()
+    other.next_try()
+    assert greet(other, role="leader", term=4) is None
+    assert looks(finder) == [address(1), address(2)]
+    assert looks(other) == []
+    finder.seen(address(1), hello("leader", 5))
+    assert other.superseded().leader == str(address(1))
+
+
+@pytest.mark.parametrize("state", ["follower", "any"])
+def test_who_asked_for_no_leader_looks_at_nobody(state):
+    finder, _ = make(state=state)
+    finder.next_try()
+    assert greet(finder) is None
+    assert not finder.looks
+    assert looks(finder, waits=True) == []
+
+
+def test_nobody_is_looked_at_without_a_connection_or_without_others():
+    assert looks(make(3)[0]) == []
+    assert looks(served(1)[0], waits=True) == []
+    finder, _ = served()
+    dead(finder)
+    assert looks(finder, waits=True) == []
+
+
+@pytest.mark.parametrize(
+    ("peer", "leaves"),
+    [
+        (hello("leader", 5), True),
+        (hello("leader", 4), False),
+        (hello("leader", 3), False),
+        (hello("follower", 5), False),
+        (hello("follower", 9, leader="node-2:4700"), False),
+        (hello("leader", 5, cluster="d0" * 16), False),
+    ],
+)
+def test_only_a_leader_of_a_later_term_is_a_reason_to_leave(peer, leaves):
+    finder, _ = served()
+    finder.seen(address(1), peer)
+    error = finder.superseded()
+    assert (error is not None) is leaves
+    if leaves:
+        finder.failed(error)
+        assert finder.superseded() is None
+        assert finder.next_try() == (address(1), 0.0)
+        finder.failed(Unreachable("gone"))
+        while finder.next_try()[0] != address(0):
+            dead(finder)
+        assert isinstance(greet(finder, role="leader", term=4), NotLeader), "it is not gone back to"
+
+
+def test_whom_a_node_of_a_later_term_follows_is_looked_at_next():
+    finder, _ = served()
+    looks(finder)
+    finder.seen(address(1), hello("follower", 5, leader="elsewhere:4700"))
+    assert looks(finder) == [Address("elsewhere", 4700)]
+    finder.seen(Address("elsewhere", 4700), hello("follower", 5, leader="node-8:4700"))
+    assert looks(finder) == []
+    finder.seen(Address("elsewhere", 4700), hello("leader", 5))
+    assert finder.superseded().leader == "elsewhere:4700"
 
 
 # The model
@@ -331,3 +493,40 @@ def test_a_search_that_finds_nothing_does_not_spin(count, past):
         run.step(world)
     rounds = 200 / (count + HINTS_MAX + 1)
     assert run.now[0] >= (rounds - 9) * SECONDS_MAX
+
+
+@given(
+    worlds,
+    st.integers(2, NODES),
+    st.integers(0, NODES - 1),
+    st.integers(0, NODES - 1),
+    st.booleans(),
+    st.data(),
+)
+def test_a_client_of_a_leader_that_was_cut_off_finds_the_later_one(world, count, old, new, waits, data):
+    """And looks at nobody more often than it is allowed to."""
+    old %= count
+    if new == old:
+        new = (old + 1) % NODES
+    finder, now = served(count, term=TERM_MAX, number=old)
+    world = settled(world, new)
+    if new >= count:  # one of the URL has to know of it
+        pointing = data.draw(st.integers(0, count - 1).filter(lambda number: number != old))
+        world[pointing] = Node(True, "follower", 1 + TERM_MAX, new)
+    looked = 0
+    while (error := finder.superseded()) is None:
+        where = finder.next_look(waits)
+        if where is None:
+            now[0] += LOOK_TICK_SECONDS
+            assert now[0] <= 2 * LOOK_SECONDS + TRY_SECONDS * NODES
+            continue
+        looked += 1
+        node = world[int(where.host[-1])]
+        if node.alive:
+            hint = "" if node.hint is None or node.role == "leader" else str(address(node.hint))
+            finder.seen(where, hello(node.role, node.term, hint))
+    assert error.leader == str(address(new))
+    assert looked <= 2 * count
+    finder.failed(error)
+    assert finder.next_try() == (address(new), 0.0)
+    assert greet(finder, role="leader", term=1 + TERM_MAX) is None

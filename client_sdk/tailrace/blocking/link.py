@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from tailrace.blocking.dialer import Dialer
 from tailrace.errors import Forbidden, ProtocolError, TailraceError, Unreachable
-from tailrace.finding import Finder
+from tailrace.finding import LOOK_WAITING_SECONDS, Finder
+from tailrace.looking import look
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.wire.messages import HelloOk
+    from tailrace.wire.messages import Hello, HelloOk
 
 # How often deadlines and held requests are looked at while somebody waits.
 TICK_SECONDS = 0.05
@@ -36,6 +37,8 @@ class Session(Protocol):
     """What a link needs of the conversation that it carries; a RequestSession is one."""
 
     @property
+    def hello(self) -> Hello: ...
+    @property
     def peer(self) -> HelloOk | None: ...
     @property
     def is_open(self) -> bool: ...
@@ -52,6 +55,7 @@ class BlockingLink:
 
     def __init__(self, session: Session, finder: Finder, connect_timeout_s: float) -> None:
         self._session = session
+        self._finder = finder
         self._dialer = Dialer(finder, min(connect_timeout_s, TRY_SECONDS_MAX))
         self._sock: socket.socket | None = None
         self._poll = select.poll()
@@ -70,6 +74,7 @@ class BlockingLink:
                 return False
             self._step(TICK_SECONDS if deadline is None else min(TICK_SECONDS, deadline - now))
             self._check_silence(waiting_since)
+            self._look(waiting_since)
         return True
 
     def push(self) -> None:
@@ -179,6 +184,14 @@ class BlockingLink:
             limit_s = SILENT_INTERVALS * peer.noop_interval_s
         if silent_s > limit_s:
             self._lost(Unreachable(f"nothing heard from the node for {silent_s:.3g} s"))
+
+    def _look(self, waiting_since: float) -> None:
+        """Where a look at the others is due, takes it, and goes to a later leader."""
+        if self._sock is None or not self._finder.looks:
+            return
+        error = look(self._finder, self._session.hello, time.monotonic() - waiting_since >= LOOK_WAITING_SECONDS)
+        if error is not None:
+            self._lost(error)
 
     def _lost(self, error: TailraceError) -> None:
         greeted = self._session.peer is not None

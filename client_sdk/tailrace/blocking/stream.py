@@ -156,6 +156,10 @@ class _LinkedSession:
         return self.has_received or self._session.failure is not None
 
     @property
+    def hello(self) -> Hello:
+        return self._session.hello
+
+    @property
     def peer(self) -> HelloOk | None:
         return self._session.peer
 

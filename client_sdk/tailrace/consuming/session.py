@@ -21,13 +21,13 @@ from tailrace.consuming.rollbacks import Queued
 from tailrace.consuming.streams import FINAL, PartitionStreams, Wanted
 from tailrace.errors import (
     BadPosition,
+    NotLeader,
     ProtocolError,
     Retryable,
     StreamEnded,
     TailraceError,
     TooLarge,
     UnknownFeed,
-    Unreachable,
 )
 from tailrace.events import Event, LeaderCheck, ReplicaEvent, Rollback, RoundComplete
 from tailrace.failover import SEQ_MAX, FailoverLog
@@ -59,7 +59,7 @@ class ConsumerSession:
         has_others: bool = False,
     ) -> None:
         """``check`` raises where the node that has said hello is not the one to ask; ``has_others``: there are more."""
-        self._hello = hello
+        self.hello = hello  # what this side says first
         self._check = check
         self._wanted = wanted
         self._decoder = FrameDecoder()
@@ -90,7 +90,7 @@ class ConsumerSession:
     def connection_made(self) -> None:
         """A new connection: says hello."""
         self._decoder = FrameDecoder()
-        self._out = [self._hello.encode()]
+        self._out = [self.hello.encode()]
         self._streams.connection_made()
 
     def connection_lost(self, reason: str) -> None:
@@ -288,6 +288,11 @@ class ConsumerSession:
         for sent in [sent for sent, barrier in self._sent_barriers.items() if barrier == cookie]:
             del self._sent_barriers[sent]
 
+    @property
+    def waits(self) -> bool:
+        """A barrier has not come back yet."""
+        return bool(self._barriers)
+
     def _send_barriers(self) -> None:
         """Sends those that are not under way, each time under another name."""
         if len(self._sent_barriers) == len(self._barriers) or not self._streams.open:
@@ -319,16 +324,17 @@ class ConsumerSession:
             message = f"the node speaks version {peer.version} of the protocol, not {PROTOCOL_VERSION}"
             self._streams.fail(ProtocolError(message))
         self._check(peer)
-        if self.peer is not None and self.peer.cluster_id != peer.cluster_id:
+        # Before the feed was found nothing is of a cluster: a node that was new then may have joined its own since.
+        if self.feed_id is not None and self.peer is not None and self.peer.cluster_id != peer.cluster_id:
             message = f"this node is of cluster {peer.cluster_id}, the stream is of {self.peer.cluster_id}"
             if self._streams.has_others:  # one that is new is of no cluster yet
-                raise Unreachable(message)
+                raise NotLeader(message)
             self._streams.fail(BadPosition(message))
         self.peer = peer
         self._streams.greeted(peer.role)
         self._greeted = True
         # A part of the window, which the node may have made smaller.
-        self._credit_bytes = max(min(self._hello.window_bytes, peer.window_bytes) // 4, 1)
+        self._credit_bytes = max(min(self.hello.window_bytes, peer.window_bytes) // 4, 1)
         asked: dict[str, Any] = {"name": self._wanted.feed}
         if self._wanted.replica is not None:
             asked["replica"] = True

@@ -76,7 +76,7 @@ class RequestSession:
         state: str = "leader",
         check: Callable[[HelloOk], None] = lambda _: None,
     ) -> None:
-        self._hello = hello
+        self.hello = hello  # what this side says first
         self._clock = clock
         self._jitter = jitter
         self._state = state
@@ -106,7 +106,7 @@ class RequestSession:
     def connection_made(self) -> None:
         """A new connection: says hello."""
         self._decoder = FrameDecoder()
-        self._out = [self._hello.encode()]
+        self._out = [self.hello.encode()]
         self._link = Link.GREETING
         self._misplaced = None
 

@@ -61,6 +61,7 @@ class Member:
         self.following: Following | None = None
         self.under_way: Following | Taker | None = None  # what takes, or took last, from another node
         self.promoting = False
+        self.turns = 0  # requests that are to change who leads, and have not ended
         self.seen: dict[str, Seen | None] = {str(address): None for address in self.others}
         self.asked: set[str] = set()
         self._higher_looks = 0

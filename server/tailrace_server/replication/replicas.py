@@ -111,11 +111,11 @@ class Replicas:
         peer = self.peers.get(replica.placement_id)
         if peer is None:
             peer = self.peers[replica.placement_id] = Peer(replica)
-        peer.address = replica.address
+        has_moved, peer.address = peer.address != replica.address, replica.address
         peer.streams[partition] = peer.streams.get(partition, 0) + 1
         if self._members and partition not in self._quorums:
             self._watch(partition)
-        self._set_vote(peer, replica.votes and replica.address in self._members)
+        self._set_vote(peer, replica.votes and replica.address in self._members, has_moved=has_moved)
         return peer
 
     def closed(self, peer: Peer, partition: Partition) -> None:
@@ -163,8 +163,8 @@ class Replicas:
             self.forget(partition)
         self.peers.clear()
 
-    def _set_vote(self, peer: Peer, votes: bool) -> None:
-        if votes == peer.votes:
+    def _set_vote(self, peer: Peer, votes: bool, *, has_moved: bool) -> None:
+        if votes == peer.votes and not (votes and has_moved):
             return
         peer.votes = votes
         if not votes:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tailrace.server")
 
+# Operators' requests that wait for each other, in tasks that outlive their connections.
+TURNS_MAX = 16
+
 
 def _member(node: Node) -> Member:
     if node.member is None:
@@ -79,7 +82,7 @@ def on_promote(connection: Connection, frame: Frame) -> None:
     async def promote() -> dict[str, Any]:
         return (await member.promote(force=force))._asdict()
 
-    _answer_later(connection, frame, member, promote)
+    _answer_in_turn(connection, frame, member, promote)
 
 
 def on_handover(connection: Connection, frame: Frame) -> None:
@@ -94,7 +97,7 @@ def on_handover(connection: Connection, frame: Frame) -> None:
     async def give() -> dict[str, Any]:
         return {"term": await hand_over(member, to), "leader": str(to)}
 
-    _answer_later(connection, frame, member, give)
+    _answer_in_turn(connection, frame, member, give)
 
 
 def on_take_over(connection: Connection, frame: Frame) -> None:
@@ -105,7 +108,24 @@ def on_take_over(connection: Connection, frame: Frame) -> None:
     async def take() -> dict[str, Any]:
         return {"term": (await take_over(member, term)).term}
 
-    _answer_later(connection, frame, member, take)
+    _answer_in_turn(connection, frame, member, take)
+
+
+def _answer_in_turn(
+    connection: Connection, frame: Frame, member: Member, work: Callable[[], Awaitable[dict[str, Any]]]
+) -> None:
+    """As ``_answer_later``, of what changes who leads: one after the other, and only so many wait for their turns."""
+    if member.turns >= TURNS_MAX:
+        raise Overloaded(f"{member.turns} requests that change who leads are waiting for each other")
+
+    async def turn() -> dict[str, Any]:
+        try:
+            return await work()
+        finally:
+            member.turns -= 1
+
+    _answer_later(connection, frame, member, turn)
+    member.turns += 1
 
 
 def _answer_later(

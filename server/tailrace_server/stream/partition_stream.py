@@ -13,7 +13,7 @@ said of it but, at its end, how far the stream has come. What was passed over co
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from tailrace.block import Block
 from tailrace.model import Level
@@ -317,7 +317,7 @@ class PartitionStream:
         self.delivered_seq = self.snapshot_last  # whose row may have been purged
         self.in_snapshot = False
 
-    def before_end(self) -> Iterable[bytes]:
+    def before_end(self) -> Sequence[bytes]:
         """Frames that go before the end of the snapshot that has been sent."""
         return ()
 

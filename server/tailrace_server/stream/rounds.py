@@ -346,7 +346,7 @@ class Rounds:
             self._end(stream, EndReason.END_REACHED, "the time that was asked for is reached")
             return taken
         if stream.all_sent:
-            self._end_snapshot(stream)
+            taken += self._end_snapshot(stream)
         elif stream.examined_bytes:
             self._note_delivered(stream)
         self._load_next(stream)
@@ -451,12 +451,15 @@ class Rounds:
         self._note_delivered(stream)
         return size
 
-    def _end_snapshot(self, stream: PartitionStream) -> None:
+    def _end_snapshot(self, stream: PartitionStream) -> int:
+        """Says so; how much had to be told before."""
         stream.end_snapshot()
-        self._out += stream.before_end()
+        before = stream.before_end()
+        self._out += before
         opcode = Opcode.SNAPSHOT_END if stream.is_announced else Opcode.SEQ_ADVANCED
         self._out.append(encode_seq(opcode, stream.partition.id, stream.snapshot_last, stream.id))
         self._note_delivered(stream)
+        return sum(map(len, before))
 
     def _note_delivered(self, stream: PartitionStream) -> None:
         if self.barriers:

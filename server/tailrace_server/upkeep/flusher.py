@@ -266,6 +266,12 @@ class Flusher:
         while partition.tree.block_count and not partition.is_dropped:
             await self._flush(partition, partition.durable_seq)
 
+    async def flush_through(self, partition: Partition, seq: int) -> None:
+        """Moves the write queue up to ``seq``, the end of a block, to segments; as ``flush_all``."""
+        await self.commit()
+        while partition.flushed_seq < seq <= partition.durable_seq and not partition.is_dropped:
+            await self._flush(partition, seq)
+
     async def write_feeds(self) -> None:
         """Gives what is durable of the creation of feeds a home beside the journal. NoSpace, OSError."""
         await self._trimmer.write_feeds()

@@ -6,7 +6,8 @@
 
 A node may have acknowledged what it has flushed, and must hold it on: of a segment that R lies in, what is below goes
 into a segment of its own. Of a deduplicated one rows are missing that were superseded further up in it: nobody can
-stand inside of it, nobody has acknowledged anything inside of it, and it goes whole.
+stand inside of it, nobody has acknowledged anything inside of it, and it goes whole. A block of the tree that R lies in
+was merged, here or by a leader, of such that were acknowledged: it is flushed first, and its segment cut.
 
 1. What is above R goes to lost/, durably: blocks of the tree, and segments that end above it.
 2. ROLLED_BACK is journaled, and the running node's partition changes, in one step. The record is durable before
@@ -72,6 +73,9 @@ async def roll_back(node: Node, partition: Partition, seq: int, log_left: Failov
     caller is the only one who writes to it. Raises NoSpace, OSError: it is what it was, or rolled back and to be called
     again; NotDurable, UnknownFeed.
     """
+    block = partition.tree.find(seq + 1)
+    if block is not None and block.seqs[0] <= seq:
+        await node.flusher.flush_through(partition, block.seqs[1])
     async with node.installer.holding(partition):
         await node.all_durable()
         if partition.is_dropped:
@@ -113,6 +117,8 @@ async def _cut(node: Node, partition: Partition, point: Point, whole: Segment, l
     """
     id = node.host.randomness.token(16)
     branch = (entries_through(log_left, point.seq) or partition.log).branch_at(point.seq)
+    # The journal's blocks will be void: without its FEED the next start would look at no segment.
+    await node.flusher.write_feeds()
     try:
         segment = await node.host.workers.in_thread(
             lambda: cut_segment(node.host.disk, node.store, whole, point.seq, branch, id)

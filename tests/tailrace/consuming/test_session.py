@@ -18,7 +18,6 @@ from tailrace.errors import (
     StreamEnded,
     TailraceError,
     UnknownFeed,
-    Unreachable,
 )
 from tailrace.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
@@ -548,8 +547,17 @@ def test_a_node_of_another_cluster_among_several():
     made = talk()
     made.session._streams.has_others = True
     made.session.connection_lost("cut")
-    with pytest.raises(Unreachable, match="of cluster"):
+    with pytest.raises(NotLeader, match="of cluster"):
         made.greet(cluster=b"x" * 16)
+    assert made.session.failure is None
+
+
+def test_a_node_that_was_new_has_joined_its_cluster_since():
+    """It knew of no feed yet, and so nothing was told by the cluster that it was of."""
+    made = talk()
+    made.session.peer, made.session.feed_id = made.session.peer._replace(cluster_id="f" * 32), None
+    made.session.connection_lost("cut")
+    made.greet()
     assert made.session.failure is None
 
 

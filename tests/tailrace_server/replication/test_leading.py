@@ -204,33 +204,70 @@ async def test_nothing_to_delete_is_told_once_a_majority_has_what_says_so(greete
     await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY, value=None)), id=4)
     block = block_of(KEY, number=2, value=None)
     await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block, QUORUM, WriteFlag.IF_PRESENT), 5))
-    await confirm_next(greeted, replicas[0])
+    await replicas[0].confirm_next()
     await nothing_yet(greeted)
     await replicas[0].acknowledge(partition, 1)
     assert Written.decode((await answers(greeted, 5)).body).first_seq == 0
 
 
-async def test_a_condition_that_does_not_hold_is_told_once_a_majority_says_who_leads(
-    greeted, replicas, feed_id, partition
+@pytest.mark.parametrize("flag", [WriteFlag.IF_ABSENT, WriteFlag.IF_PRESENT])
+async def test_a_condition_that_does_not_hold_is_told_at_quorum_by_who_leads(
+    greeted, replicas, feed_id, partition, flag
 ):
-    """A leader that was deposed has at quorum all that it knows, and not what the next one has written."""
+    """All that it tells of is at quorum: what a later leader has taken this node may not know."""
     await replicas[0].follow_feeds()
     await replicas[0].follow(feed_id)
-    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=4)
-    await replicas[0].acknowledge(partition, 1)
+    value = b"value" if flag is WriteFlag.IF_ABSENT else None
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY, value=value)), id=4)
+    await replicas[0].acknowledge(partition)
     await replicas[0].handled()
-    block = block_of(KEY, number=2)
-    await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block, QUORUM, WriteFlag.IF_ABSENT), 5))
+    await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY, number=2), QUORUM, flag), 5))
     await nothing_yet(greeted)
-    await confirm_next(greeted, replicas[0])
+    await replicas[0].confirm_next()
     frame = await answers(greeted, 5)
-    assert type(decode_error(frame.body)) is VersionConflict
+    if flag is WriteFlag.IF_ABSENT:
+        assert type(decode_error(frame.body)) is VersionConflict
+    else:
+        assert Written.decode(frame.body).first_seq == 0
 
 
-async def confirm_next(greeted, replica):
-    """The replica says that the node leads, which has asked it."""
-    await replica.confirm(decode_number((await replica.until(Opcode.LEADER_CHECK)).body, ""))
-    await replica.handled()
+@pytest.mark.parametrize("exist_ok", [True, False])
+async def test_that_a_feed_is_there_already_is_told_by_who_leads(greeted, replicas, running, feed_id, exist_ok):
+    await replicas[0].follow_feeds()
+    await replicas[0].acknowledge(running.node.feeds.system.partitions[0], id=SYSTEM_STREAM)
+    await replicas[0].handled()
+    body = json.dumps({"name": "orders", "feed_id": "22" * 16, "partitions": 4, "exist_ok": exist_ok}).encode()
+    await greeted.send(encode_frame(Opcode.CREATE_FEED, body, 5))
+    await nothing_yet(greeted)
+    await replicas[0].confirm_next()
+    assert (await answers(greeted, 5)).opcode is (Opcode.RESULT if exist_ok else Opcode.ERROR)
+
+
+async def test_that_a_feed_was_dropped_already_is_told_by_who_leads(greeted, replicas, running, feed_id):
+    await replicas[0].follow_feeds()
+    await replicas[0].acknowledge(running.node.feeds.system.partitions[0], id=SYSTEM_STREAM)
+    await replicas[0].handled()
+    await greeted.send(encode_frame(Opcode.DROP_FEED, json.dumps({"feed_id": "22" * 16}).encode(), 5))
+    await nothing_yet(greeted)
+    await replicas[0].confirm_next()
+    assert (await answers(greeted, 5)).opcode is Opcode.RESULT
+
+
+async def test_a_stream_that_ends_as_it_begins_leaves_nothing_behind(running, replicas, feed_id, partition):
+    """Else a replica could make its leader grow by asking for such streams."""
+    await replicas[0].connection.send(replica_request(feed_id, end_seq=0).encode(STREAM))
+    await replicas[0].until(Opcode.STREAM_END)
+    await replicas[0].handled()
+    assert running.node.replicas.peers == {}
+    assert not partition.is_watched
+
+
+async def test_a_directory_that_comes_from_another_address_leaves_its_vote_behind(running, replicas, feed_id):
+    for replica in replicas:
+        await replica.follow(feed_id)
+    replicas[0].replica = VOTERS[0]._replace(address=VOTERS[1].address)
+    await replicas[0].follow(feed_id, id=STREAM + 1)
+    assert [peer.placement_id for peer in running.node.replicas.voters()] == [VOTERS[0].placement_id]
 
 
 async def test_the_leader_has_no_second_vote(running, raw, greeted, feed_id, partition):
@@ -359,6 +396,7 @@ async def test_streams_of_replicas_end_with_the_term_they_were_opened_in(running
     await replicas[0].follow(feed_id)
     running.node.lead(2)
     await replicas[0].until(Opcode.STREAM_END)
+    replicas[0].replica = VOTERS[0]._replace(term=2)
     await replicas[0].follow(feed_id, id=STREAM + 1)
 
 
@@ -419,6 +457,15 @@ async def test_a_replica_of_a_later_term_is_refused_and_told_of(running, greeted
     assert heard == [7]
 
 
+async def test_a_replica_of_an_earlier_term_is_refused(running, greeted, feed_id):
+    """It would keep that it follows a leader whom it does not follow."""
+    heard = []
+    running.node.on_higher_term = heard.append
+    await greeted.send(replica_request(feed_id, VOTERS[0]._replace(term=0)).encode(STREAM))
+    assert type(await greeted.error(STREAM)) is NotLeader
+    assert heard == []
+
+
 # Whether it still leads
 
 
@@ -433,6 +480,16 @@ async def test_a_barrier_comes_back_once_a_majority_says_who_leads(greeted, repl
     await replicas[0].confirm(number)
     frame = await greeted.receive()
     assert (frame.opcode, bytes(frame.body)) == (Opcode.BARRIER_REACHED, b"cookie")
+
+
+async def test_who_was_not_asked_says_nothing(greeted, replicas, feed_id):
+    """It has not looked whether it promised anybody else since the question came."""
+    await replicas[0].follow(feed_id)
+    await greeted.send(encode_frame(Opcode.BARRIER, b"cookie"))
+    await nothing_yet(greeted)
+    await replicas[0].confirm(1)
+    await replicas[0].handled()
+    await nothing_yet(greeted)
 
 
 async def test_a_replica_that_comes_later_is_asked_too(greeted, replicas):

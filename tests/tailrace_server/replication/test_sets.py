@@ -10,10 +10,12 @@ import trio
 from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, make_set, until
 
 import tailrace
-from tailrace.errors import NotLeader, TailraceError, Unreachable
+from tailrace.errors import NotLeader, Overloaded, TailraceError, Unreachable
+from tailrace.model import Level
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Storage
 from tailrace_server.replication.promotion import Promotion
+from tailrace_server.replication.requests import TURNS_MAX
 
 
 def numbered(first, count):
@@ -23,6 +25,12 @@ def numbered(first, count):
 async def put(feed, rows, **options):
     for key, value in rows.items():
         await feed.put(key, value, **options)
+
+
+async def read_on(feed, positions):
+    async with feed.consume(since=positions) as stream:
+        async for _ in stream:
+            pass
 
 
 async def lost_to_all_but(made, leader, rows):
@@ -89,9 +97,7 @@ async def test_followers_know_of_a_feed_as_soon_as_it_is_made_and_tell_that_it_w
             positions = stream.positions
         await client.drop_feed("feed4")
         with pytest.raises(tailrace.UnknownFeed):
-            async with reader.feed("feed4").consume(since=positions) as stream:
-                async for _ in stream:
-                    pass
+            await read_on(reader.feed("feed4"), positions)
 
 
 async def test_a_member_that_was_away_catches_up_from_segments_and_live(members):
@@ -292,6 +298,39 @@ async def test_all_disks_but_one_are_replaced_and_that_one_leads_by_force(member
     assert [node.rows("orders") for node in members] == [numbered(0, 10)] * 3
 
 
+async def test_nothing_is_at_quorum_by_what_a_lost_leader_has_said(members):
+    """It was told of more than had come to the one that leads by force now."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 5), level="quorum")
+        await members.level("orders")
+        await members[0].kill()
+        await members[2].kill()
+        [partition] = members[1].node.feeds.named("orders").partitions
+        partition.told(8, 8)
+        await members[1].promote(force=True)
+        await put(feed, numbered(10, 3), level="disk")
+        assert partition.high_seq == 8
+        assert partition.visible_seq(Level.QUORUM) <= 5
+
+
+async def test_who_waits_for_a_turn_to_lead_is_bounded(members):
+    """Each request is a task that outlives its connection."""
+    async with members[1].member.procedure, trio.open_nursery() as nursery:
+        refused = []
+
+        async def promote():
+            try:
+                await members[1].promote()
+            except Overloaded as error:
+                refused.append(error)
+
+        for _ in range(TURNS_MAX + 3):
+            nursery.start_soon(promote)
+        await until(lambda: len(refused) == 3)
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_refused_promotion_leaves_a_set_that_goes_on(members):
     """One has promised a term that nobody leads by: the leader learns of it, and leads anew above it."""
     async with members.client() as client:
@@ -411,6 +450,33 @@ async def test_a_leader_that_was_replaced_by_force_follows_its_replica_on_its_ol
     await source.start()
     await until(lambda: source.logs("orders") == replica.logs("orders") and source.seqs("orders") == [15])
     assert source.rows("orders") == numbered(0, 15)
+
+
+async def test_a_set_is_made_of_a_backup(tmp_path, new_set):
+    made = new_set()
+    await made.start()
+    await made.settled()
+    async with made.client() as client:
+        await put(await client.create_feed("orders", partitions=2), numbered(0, 10), level="quorum")
+    await made.level("orders")
+    for node in made:
+        await node.stop()
+    as_member = made[0].config
+    made[1].replace_disk()
+    made[2].replace_disk()
+    made[0].config = dataclasses.replace(as_member, members=(), restored=True)
+    await made[0].start()
+    await made[0].stop()
+    made[0].config = as_member
+    await made.start()
+    assert [node.member.votes for node in made] == [False] * 3
+    await until(lambda: all("waits" in node.member.progress for node in made))
+    await made[0].promote(force=True)
+    await until(lambda: all(node.member.votes for node in made))
+    async with made.client() as client:
+        await put(client.feed("orders"), numbered(10, 5), level="quorum")
+    await made.level("orders")
+    assert [node.rows("orders") for node in made] == [numbered(0, 15)] * 3
 
 
 def lost_keys(node):
