@@ -65,6 +65,10 @@ class Promises:
         write.answer, write.versions, write.moment = Answer.WRITTEN, versions, self.histories.moment()
         self.acknowledged.setdefault(write.place, []).append((versions.branch, versions.last_seq))
 
+    def count(self, level):
+        """How many writes were acknowledged at it by now."""
+        return sum(write.answer is Answer.WRITTEN and write.level == level for write in self.writes)
+
     def refused(self, write):
         write.answer = Answer.REFUSED
 

@@ -53,6 +53,13 @@ class Stage:
         """Until it leads, or does not want to."""
         return await self._world.operator.promote(name)
 
+    async def written(self, count):
+        """Until a majority has so many more writes: clients may take a while to come to another leader."""
+        acknowledged = self._world.promises.count("quorum") + count
+        with trio.move_on_after(10.0):
+            while self._world.promises.count("quorum") < acknowledged:  # noqa: ASYNC110 - it tells nobody
+                await trio.sleep(0.01)
+
     async def restart(self, name, end=End.KILL):
         self.machine(name).kill(end)
         await self.machine(name).life_over()
@@ -69,7 +76,7 @@ async def dead_tail(world):
     await trio.sleep(1.5)
     await stage.promote(new)
     stage.send_clients(new)
-    await trio.sleep(0.8)
+    await stage.written(6)
     stage.machine(new).kill(End.KILL)
     stage.heal((old, third))
     await stage.promote(old)
@@ -89,7 +96,7 @@ async def stale_leader(world):
     stage.cut((old, new), (old, third))
     stage.send_clients(old, staying)
     await stage.promote(new)
-    await trio.sleep(2.0)
+    await stage.written(20)
 
 
 async def early_entry(world):
