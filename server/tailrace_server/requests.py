@@ -23,6 +23,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.frames import written
 from tailrace_server.lookup import Lookup
 from tailrace_server.partition import CONDITIONS, Partition
+from tailrace_server.publishing import stage_requests
 from tailrace_server.segment import NotCached, Read, Reads, SegmentDamaged, SegmentFile
 from tailrace_server.stream_requests import (
     on_barrier,
@@ -282,4 +283,5 @@ HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
     Opcode.STREAM_CLOSE: on_stream_close,
     Opcode.CREDIT: on_credit,
     Opcode.BARRIER: on_barrier,
+    **stage_requests.HANDLERS,
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from tailrace.blocking.client import Client, connect
 from tailrace.blocking.feed import Feed
+from tailrace.blocking.stage import Stage
 from tailrace.blocking.writer import Writer
 
-__all__ = ["Client", "Feed", "Writer", "connect"]
+__all__ = ["Client", "Feed", "Stage", "Writer", "connect"]

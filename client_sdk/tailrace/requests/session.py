@@ -149,6 +149,16 @@ class RequestSession:
         )
         self._ask(request)
 
+    def ask(
+        self,
+        encode: Callable[[int], bytes],
+        decode: Callable[[Frame], Any],
+        done: Callable[[Any, TailraceError | None], None],
+        deadline: float,
+    ) -> None:
+        """Any other request: ``encode`` makes its frame with an id, each time that it is sent."""
+        self._ask(Request(encode, decode, done, deadline))
+
     def _ask(self, request: Request) -> None:
         if self._closed is not None:
             request.done(None, self._closed)

@@ -164,14 +164,24 @@ class PartitionStream:
                 self.snapshot_last = partition.flushed_seq
             elif self.snapshot_last >= self.promised_seq:
                 return
+        self._take_blocks(visible_seq)
+
+    def _take_blocks(self, visible_seq: int) -> None:
+        """Adds what the tree has up to ``visible_seq``, or up to the first end behind so much."""
+        partition, runs = self.partition, self.partition.runs
         size = 0
+        is_end = True
         for block in partition.tree.blocks_after(self.snapshot_last):
             bounded = size > SNAPSHOT_BYTES_MAX or len(self._blocks) >= SNAPSHOT_BLOCKS_MAX
-            if self.snapshot_last >= visible_seq or (bounded and self.snapshot_last >= self.promised_seq):
+            reached = self.snapshot_last >= visible_seq or (bounded and self.snapshot_last >= self.promised_seq)
+            if reached and is_end:
                 break
             self._blocks.append(block)
             self.snapshot_last = block.header.last_seq
             size += block.nbytes
+            if runs:
+                is_end = runs.around(self.snapshot_last) is None
+                self.is_complete &= is_end  # nobody stands between the blocks of a publish
 
     @property
     def must_be_announced(self) -> bool:

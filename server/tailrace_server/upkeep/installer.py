@@ -119,7 +119,7 @@ def manifest_of(partition: Partition, chain: Chain, placement_id: bytes) -> Mani
         placement_id=placement_id,
         last_timestamp=partition.last_timestamp,
         producers=NO_PRODUCERS,
-        sinks={},
+        sinks=partition.sinks.as_of(flushed_seq),
     )
 
 
