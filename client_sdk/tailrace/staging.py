@@ -1,7 +1,7 @@
 """Rows on their way to a stage, and what is known of it: the part that both clients share. Pure.
 
-A stage is a set of blocks that nobody sees until it is published. Its blocks are numbered from 0; the node takes them in
-this order, so one that is sent again after a broken connection is recognised by its number.
+A stage is a set of blocks that nobody sees until it is published. Its blocks are numbered from 0; the node takes them
+in this order, so one that is sent again after a broken connection is recognised by its number.
 """
 
 from __future__ import annotations

@@ -142,10 +142,10 @@ class Stages:
     # Writing
 
     def take(self, feed_id: bytes, id: bytes, number: int, acknowledged: int, block: Block) -> int:
-        """Adds a block, which has been checked; how many the stage has now. One that it has already changes nothing.
+        """Adds a block, which has been checked; how many the stage has now. One that it has changes nothing.
 
-        Raises UnknownStage where acknowledged blocks are not there any more, or the stage is sealed; Overloaded, NoSpace
-        where it is to be tried again.
+        Raises UnknownStage where acknowledged blocks are not there any more, or the stage is sealed; Overloaded and
+        NoSpace where it is to be tried again.
         """
         stage = self._open.get(id)
         if stage is None:
