@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tailrace.block import Block
 from tailrace.errors import FeedExists, Overloaded, UnknownFeed
-from tailrace.failover import FailoverLog
 from tailrace.model import FeedInfo
 from tailrace_server.chain import Chain, LostSegment
 from tailrace_server.feed import (
@@ -28,7 +26,8 @@ from tailrace_server.feed import (
 from tailrace_server.feed_rows import FeedRows, system_blocks
 from tailrace_server.host.disk import Disk
 from tailrace_server.identity import BadDirectory
-from tailrace_server.journal import BlockCase, CleanPartition, Journal, Record, RecordKind, decide_block
+from tailrace_server.journal import BlockCase, CleanPartition, Journal, Record, RecordKind, Rollback, decide_block
+from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, producers_from_json
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
@@ -61,6 +60,7 @@ class Catalog:
         self.system = system_feed(account)
         # Feeds that ``reconcile`` would drop, if what says so could not be lost any more.
         self.awaits_drops = False
+        self._rollbacks: dict[tuple[bytes, int], list[Rollback]] = {}  # that the journal tells of, for the start
         self._account = account
         self._rows = FeedRows(self.system.partitions[0])
         self._by_name: dict[str, Feed] = {}
@@ -197,8 +197,10 @@ class Catalog:
             log.warning("this node holds %s feeds, and should hold at most %s", len(self), feeds_max)
         gone = [feed_id for feed_id, row in rows.items() if row.creation is None and feed_id in self._by_id]
         final = [feed_id for feed_id in gone if rows[feed_id].seq <= stable_seq]
+        partition = self.system.partitions[0]
+        whole = whole and partition.high_seq >= partition.leader_durable_seq
         absent = [] if keep_absent else [id for id in self._by_id if id not in rows and id != SYSTEM_FEED_ID]
-        if whole and stable_seq >= self.system.partitions[0].high_seq:
+        if whole and stable_seq >= partition.high_seq:
             final += absent
         self.awaits_drops = len(final) < len(gone) + len(absent)
         return [self.drop(feed_id, journal) for feed_id in final], created
@@ -238,6 +240,23 @@ class Catalog:
                     _restore_partition(partition, manifest, disk, store, now)
                     store.sweep(manifest)
 
+    def gather(self, records: Iterable[Record]) -> None:
+        """Takes over what the journal says of rollbacks: between ``restore`` and ``recover``. Raises BadDirectory.
+
+        One that no manifest tells of yet is finished: its segments leave the chain.
+        """
+        for record in records:
+            if record.kind is RecordKind.ROLLED_BACK:
+                with _usable(record):
+                    found = RollbackRecord.decode(record.payload)
+                place = record.feed_id, record.partition
+                self._rollbacks.setdefault(place, []).append(Rollback(record.lsn, found.seq))
+                feed = self._by_id.get(record.feed_id)
+                if feed is not None and found.rollbacks > feed.partitions[record.partition].rollbacks:
+                    partition = feed.partitions[record.partition]
+                    if found.seq < partition.flushed_seq:
+                        _finish_rollback(partition, found.seq)
+
     def recover(self, record: Record, journal: Journal, now: float) -> None:
         """Applies a record that the journal held, in the order of the file. Raises BadDirectory."""
         file = journal.file_of(record.lsn)
@@ -256,21 +275,36 @@ class Catalog:
                 if record.feed_id in self._by_id:
                     partition = self.partition(record.feed_id, record.partition)
                     with _usable(record):
-                        found = FailoverLog.from_json(json.loads(record.payload))
-                    if found.term > partition.log.term:  # else the manifest has it, or a later one
-                        partition.log = found
+                        found = LogRecord.decode(record.payload)
+                    # Else the manifest has it, or a later one.
+                    if (found.rollbacks, found.log.term) > (partition.rollbacks, partition.log.term):
+                        partition.log = found.log
+                    partition.homes.control(file)
+            case RecordKind.ROLLED_BACK:
+                if record.feed_id in self._by_id:
+                    partition = self.partition(record.feed_id, record.partition)
+                    with _usable(record):
+                        _recover_rollback(partition, RollbackRecord.decode(record.payload), now)
+                    partition.homes.control(file)
+            case RecordKind.PRODUCERS_TOLD:
+                if record.feed_id in self._by_id:
+                    partition = self.partition(record.feed_id, record.partition)
+                    with _usable(record):
+                        _recover_producers(partition, ProducersRecord.decode(record.payload), now)
                     partition.homes.control(file)
             case RecordKind.BLOCK:
                 if record.feed_id in self._by_id:  # else it was dropped with its feed
                     assert record.block is not None
                     partition = self.partition(record.feed_id, record.partition)
-                    _recover_block(partition, record.block, record.lsn, file, now)
+                    rollbacks = self._rollbacks.get((record.feed_id, record.partition), ())
+                    _recover_block(partition, record.block, record.lsn, file, now, rollbacks)
             case RecordKind.PUBLISHED:
                 if record.feed_id in self._by_id:
                     with _usable(record):
                         published = decode_published(record.payload, record.covered)
                     partition = self.partition(record.feed_id, record.partition)
-                    _recover_run(partition, published, record.lsn, file)
+                    rollbacks = self._rollbacks.get((record.feed_id, record.partition), ())
+                    _recover_run(partition, published, record.lsn, file, rollbacks)
             case _:
                 raise BadDirectory(
                     f"the journal has a record of kind {record.kind.name}, which this version does not know: start the "
@@ -305,6 +339,7 @@ def _restore_partition(partition: Partition, manifest: Manifest, disk: Disk, sto
     partition.restore(manifest.flushed_seq, Chain(segments), manifest.log, producers, manifest.last_timestamp)
     partition.purge_seq, partition.trim_seq = manifest.purge_seq, manifest.trim_seq
     partition.sinks.tell(manifest.sinks)
+    partition.rollbacks = manifest.rollbacks
 
 
 def _open_segment(disk: Disk, path: str, entry: SegmentEntry) -> Segment:
@@ -324,7 +359,9 @@ def _open_segment(disk: Disk, path: str, entry: SegmentEntry) -> Segment:
     return segment
 
 
-def _recover_run(partition: Partition, published: PublishedRecord, lsn: int, file: int) -> None:
+def _recover_run(
+    partition: Partition, published: PublishedRecord, lsn: int, file: int, rollbacks: Sequence[Rollback]
+) -> None:
     """As ``_recover_block``, of blocks that are there together or not at all, with the batches that they are of."""
     if not published.blocks:
         partition.recover_run((), published.sinks, file)
@@ -335,7 +372,7 @@ def _recover_run(partition: Partition, published: PublishedRecord, lsn: int, fil
         lsn=lsn,
         first_seq=first.first_seq,
         last_seq=last.last_seq,
-        rollbacks=(),
+        rollbacks=rollbacks,
         flushed_seq=partition.flushed_seq,
         held_seq=partition.high_seq,
         known=held is not None and held.header.body_sum == first.body_sum,
@@ -359,14 +396,42 @@ def _gap(partition: Partition, first_seq: int, last_seq: int) -> BadDirectory:
     )
 
 
-def _recover_block(partition: Partition, block: Block, lsn: int, file: int, now: float) -> None:
+def _finish_rollback(partition: Partition, seq: int) -> None:
+    """Takes the segments above ``seq`` out of the chain, as a manifest that was never written would have said."""
+    chain = partition.chain.through(seq)
+    for segment in partition.chain.segments[len(chain.segments) :]:
+        segment.close()
+    if not any(isinstance(segment, LostSegment) for segment in chain.segments):
+        partition.damage = None
+    partition.stand_at(chain.flushed_seq, chain, partition.log, partition.rollbacks)
+
+
+def _recover_rollback(partition: Partition, record: RollbackRecord, now: float) -> None:
+    """What was voided has not been applied, so nothing is above but what a manifest has that was written later."""
+    if record.rollbacks <= partition.rollbacks:
+        return
+    partition.log, partition.rollbacks = record.log, record.rollbacks
+    partition.producers = producers_from_json(record.producers, partition.id, now)
+    partition.last_timestamp = partition.held_timestamp
+
+
+def _recover_producers(partition: Partition, record: ProducersRecord, now: float) -> None:
+    """A manifest of a later seq has them; of blocks that were voided they are not wanted."""
+    if partition.flushed_seq <= record.seq == partition.high_seq:
+        partition.producers = producers_from_json(record.value, partition.id, now)
+        partition.producers.drop_above(record.seq)
+
+
+def _recover_block(
+    partition: Partition, block: Block, lsn: int, file: int, now: float, rollbacks: Sequence[Rollback]
+) -> None:
     header = block.header
     held = partition.tree.find(header.first_seq)
     case = decide_block(
         lsn=lsn,
         first_seq=header.first_seq,
         last_seq=header.last_seq,
-        rollbacks=(),
+        rollbacks=rollbacks,
         flushed_seq=partition.flushed_seq,
         held_seq=partition.high_seq,
         known=held is not None and held.header.body_sum == header.body_sum,
@@ -384,7 +449,7 @@ def begin_branch(partition: Partition, branch: bytes, journal: Journal, term: in
     The entry stands in the journal after the blocks up to its base.
     """
     log = partition.new_branch(branch, term)
-    payload = json.dumps(log.to_json()).encode()
+    payload = LogRecord(log, partition.rollbacks).encode()
     place = journal.append(RecordKind.FAILOVER_ENTRY, partition.feed_id, partition.id, payload)
     partition.homes.control(journal.file_of(place))
     partition.log = log

@@ -63,6 +63,15 @@ class Chain:
         """The last seq that the segments cover; 0 where there are none."""
         return self.segments[-1].identity.last_seq if self.segments else 0
 
+    @property
+    def newest_timestamp(self) -> int:
+        """The last stamp of all rows, in microseconds; 0 where there are none."""
+        return max((segment.identity.newest_timestamp for segment in self.segments), default=0)
+
+    def through(self, seq: int) -> Chain:
+        """The segments that end at or below ``seq``."""
+        return Chain([segment for segment in self.segments if segment.identity.last_seq <= seq])
+
     def after(self, seq: int) -> tuple[Segment, ...]:
         """The segments that cover anything above ``seq``."""
         for index, segment in enumerate(self.segments):

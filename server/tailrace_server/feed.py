@@ -21,6 +21,7 @@ HISTORY_BYTES_MAX = 2**63 - 1
 # The feed that lists the others; clients may read it. The name is none that a client could give.
 SYSTEM_FEED_ID = bytes(15) + b"\x01"
 SYSTEM_FEED_NAME = "_feeds"
+SYSTEM_FEED = FeedInfo(SYSTEM_FEED_NAME, SYSTEM_FEED_ID, 1, "hash", "compact", None, None, 259_200, "stream")
 
 
 class Feed:
@@ -43,10 +44,9 @@ class Feed:
 
 def system_feed(account: MemoryAccount) -> Feed:
     """The feed of feeds (feed_rows.py), as every directory has it from the beginning: empty, and without a branch."""
-    info = FeedInfo(SYSTEM_FEED_NAME, SYSTEM_FEED_ID, 1, "hash", "compact", None, None, 259_200, "stream")
     partition = Partition(SYSTEM_FEED_ID, 0, *partition_range(0, 1), account)
     partition.takes_writes = False
-    return Feed(info, b"", [partition])
+    return Feed(SYSTEM_FEED, b"", [partition])
 
 
 def info_to_json(info: FeedInfo) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import trio
 
 from tailrace.errors import Forbidden, Overloaded, TailraceError
+from tailrace.failover import FailoverLog
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.model import Level
 from tailrace.transport import Transport
@@ -48,9 +49,11 @@ from tailrace_server.segment import SegmentDamaged
 from tailrace_server.status import status_of
 from tailrace_server.stream.filter import FilterCache
 from tailrace_server.upkeep.compactor import Compactor
+from tailrace_server.upkeep.filling import Filling
 from tailrace_server.upkeep.flusher import Flusher
 from tailrace_server.upkeep.installer import Installer
 from tailrace_server.upkeep.policy import FlushLimits
+from tailrace_server.upkeep.rollback import roll_back
 from tailrace_server.upkeep.space import Space
 from tailrace_server.upkeep.trimmer import Trimmer
 from tailrace_server.upkeep.uptime import Uptime
@@ -119,6 +122,7 @@ class Node:
         )
         self.compactor.on_damage = self.found_damage
         self.flusher.on_flushed = self._flushed
+        self.flusher.commit = self.all_durable
         self.damages: dict[str, str] = {}  # segments that were found damaged, and what was said of them
         self.committer = Committer(journal, host.clock, host.workers)
         self.committer.on_committed = self._committed
@@ -140,6 +144,32 @@ class Node:
         self._are_feeds_whole = True
         for level in (Level.DISK, Level.QUORUM):
             catalog.system.partitions[0].watch(level, self._feeds_settled)
+
+    # Storage
+
+    async def all_durable(self) -> None:
+        """Returns once all that has been written is durable. Raises NotDurable where that fails."""
+        done = trio.Event()
+        failures: list[TailraceError] = []
+
+        def told(error: TailraceError | None) -> None:
+            if error is not None:
+                failures.append(error)
+            done.set()
+
+        self.committer.when_durable(told)
+        self.turn_ended()
+        await done.wait()
+        if failures:
+            raise failures[0].with_traceback(None)
+
+    async def roll_back(self, partition: Partition, seq: int, log: FailoverLog) -> int:
+        """`tailrace_server.upkeep.rollback.roll_back`."""
+        return await roll_back(self, partition, seq, log)
+
+    def begin_filling(self, partition: Partition, after_seq: int, last_seq: int, purge_seq: int) -> Filling:
+        """Begins with a run that is not complete, (``after_seq``, ``last_seq``], after ``flusher.flush_all``."""
+        return Filling(self, partition, after_seq, last_seq, purge_seq)
 
     # Feeds
 

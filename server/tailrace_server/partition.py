@@ -11,7 +11,7 @@ leader says by ``told`` decides with what is durable here what is shown.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tailrace.block import Block
 from tailrace.errors import Forbidden, OutcomeUnknown, UnknownFeed, VersionConflict, VersionLost
@@ -22,6 +22,7 @@ from tailrace.wire.failures import OutOfOrder
 from tailrace.wire.messages import WriteFlag
 from tailrace_server.blocks import Found
 from tailrace_server.chain import Chain
+from tailrace_server.intake import taking
 from tailrace_server.intake.door import check_at_door
 from tailrace_server.intake.producers import ProducerTable, Verdict
 from tailrace_server.journal import Journal
@@ -65,7 +66,8 @@ class Partition:
         self.damage: SegmentDamaged | None = None  # of a segment that could not be opened: nothing more is taken
         self.newest_block: Block | None = None
         self.takes_writes = True  # by clients; those of ``_feeds`` are the node's
-        self.rollbacks = 0  # how often it was rolled back; the last one is in its manifest
+        self.rollbacks = 0  # how often it was: what was begun before belongs to another history
+        self.leader_log: FailoverLog | None = None  # on a follower, as it was told last
         self.state = "leader"  # or "follower": the node says so
         self.needs_quorum = False  # it belongs to a set: what a majority does not have yet should not be flushed
         self.high_seq = 0  # the last seq that was given, durable or not
@@ -79,9 +81,12 @@ class Partition:
         self.producers = ProducerTable()
         self.sinks = LastBatches()
         self.runs = Runs()  # of the tree: what was published in one step
+        self.run_producers: tuple[int, ProducerTable] | None = None  # as of the end of a run that is coming
+        self.run_sinks: tuple[int, dict[str, LastBatch]] | None = None
         self.keys = KeyIndex()
         self._watchers: dict[Level, dict[Callable[[], None], None]] = {level: {} for level in Level}
         self._readers: dict[Callable[[], None], None] = {}
+        self.on_history_changed: Callable[[], None] | None = None  # called before anything of another history is taken
 
     @property
     def flushed_seq(self) -> int:
@@ -218,9 +223,44 @@ class Partition:
         branch = self.log.branch
         place = journal.append_block(self.feed_id, self.id, branch, stamped)
         self.homes.block(journal.file_of(place), stamped.header.last_seq)
-        return self._hang(stamped, branch, now)
+        return self.hang(stamped, branch, now)
 
-    def _hang(self, block: Block, branch: bytes, now: float) -> VersionRange:
+    def take_replica(self, block: Block, journal: Journal, now: float) -> None:
+        """Takes a block of the leader's, with its seqs, right above the high seq; journals it and hangs it.
+
+        What `adopt_log` was given is taken over as far as the block reaches. Raises BadBlock for what does not fit,
+        UnknownFeed, NoSpace, NotDurable; nothing is kept then.
+        """
+        taking.take(self, block, journal, now)
+
+    def adopt_log(self, log: FailoverLog, journal: Journal, now: float = 0.0) -> bool:
+        """Takes over the entries of the leader's ``log`` up to the high seq; True where the log changed.
+
+        Those above follow as they are reached. Raises OtherHistory where what is held is not the log's, NoSpace,
+        NotDurable.
+        """
+        return taking.adopt(self, log, journal, now)
+
+    def tell_producers(self, value: dict[str, Any], seq: int, journal: Journal, now: float) -> None:
+        """The leader's producers (`producers_to_json`) as of ``seq``: the high seq, or the end of a run that is coming.
+
+        Raises BadBlock, NoSpace, NotDurable; nothing is kept then.
+        """
+        taking.tell_producers(self, value, seq, journal, now)
+
+    def change_log(self, log: FailoverLog) -> None:
+        """``log`` is journaled; streams that were opened with another one end first."""
+        if self.on_history_changed is not None:
+            self.on_history_changed()
+        self.log = log
+
+    @property
+    def held_timestamp(self) -> int:
+        """The last stamp of what is held, in microseconds; ``last_timestamp`` may be that of rows that were lost."""
+        return self.tree.last_timestamp or self.chain.newest_timestamp
+
+    def hang(self, block: Block, branch: bytes, now: float) -> VersionRange:
+        """Puts a block that is journaled into the tree."""
         header = block.header
         before = self.tree.memory_bytes
         self.tree = tree = self.tree.append(block)
@@ -260,20 +300,33 @@ class Partition:
         """What ``append_run`` had written to the journal's file of this number; also without blocks."""
         if blocks:
             self._hang_run(blocks, sinks, self.log.branch_at(blocks[-1].header.last_seq), file)
-        else:
-            self._tell_sinks(sinks, file)
+        else:  # what was said of rows that were lost is void
+            self._note_sinks({sink: last for sink, last in sinks.items() if last.seq <= self.high_seq}, file)
 
-    def tell_sinks(self, sinks: Mapping[str, LastBatch], journal: Journal) -> None:
-        """The leader says what the last batches are, all of them at or below the high seq."""
+    def tell_sinks(self, value: dict[str, Any], seq: int, journal: Journal) -> None:
+        """The leader's last batches (`last_batches.to_json`) as of ``seq``: the high seq, or the end of a coming run.
+
+        Raises BadBlock, NoSpace, NotDurable; nothing is kept then.
+        """
+        taking.tell_sinks(self, value, seq, journal)
+
+    def note_sinks(self, sinks: Mapping[str, LastBatch], journal: Journal) -> None:
+        """Journals last batches that have come without their blocks, which are there."""
         covered, _ = encode_published(sinks, ())
-        self._tell_sinks(
-            sinks, journal.file_of(journal.append_published(self.feed_id, self.id, bytes(16), covered, ()))
-        )
+        place = journal.append_published(self.feed_id, self.id, bytes(16), covered, ())
+        self._note_sinks(sinks, journal.file_of(place))
 
-    def _tell_sinks(self, sinks: Mapping[str, LastBatch], file: int) -> None:
+    def _note_sinks(self, sinks: Mapping[str, LastBatch], file: int) -> None:
         self.sinks.tell(sinks)
         if sinks:
             self.homes.block(file, self.high_seq)  # a manifest says it once it covers these seqs
+
+    def take_run(self, blocks: Sequence[Block], journal: Journal, now: float) -> None:
+        """Takes a run of the leader's, all of its blocks, as ``take_replica`` takes one block; `tell_sinks` came before.
+
+        One record has it all, so that a follower has the whole of a publish or nothing of it.
+        """
+        taking.take_run(self, blocks, journal, now)
 
     def _hang_run(
         self, blocks: Sequence[Block], sinks: Mapping[str, LastBatch], branch: bytes, file: int
@@ -346,7 +399,7 @@ class Partition:
     def recover_block(self, block: Block, file: int, now: float) -> None:
         """Hangs a block that the journal held, in its file of this number."""
         self.homes.block(file, block.header.last_seq)
-        self._hang(block, self.log.branch_at(block.header.last_seq), now)
+        self.hang(block, self.log.branch_at(block.header.last_seq), now)
 
     # Storage
 
@@ -374,6 +427,54 @@ class Partition:
                 self.newest_block = None
             for moved in list(self._readers):
                 moved()
+
+    def install_run(self, chain: Chain, controls: int, log: FailoverLog) -> None:
+        """``chain``, which ends with a run that was never in the tree, is what the manifest names now, durably.
+
+        The tree is empty. ``purge_seq`` and ``trim_seq`` are set already.
+        """
+        assert not self.tree.block_count, "a run begins where the segments end"
+        if log.branch != self.log.branch:
+            self.change_log(log)
+        if self.run_producers is not None and self.run_producers[0] == chain.flushed_seq:
+            self.producers = self.run_producers[1]
+        if self.run_sinks is not None and self.run_sinks[0] == chain.flushed_seq:
+            self.sinks.tell(self.run_sinks[1])
+        self.run_producers = self.run_sinks = None
+        self.high_seq = self.durable_seq = chain.flushed_seq
+        self.last_timestamp = max(self.last_timestamp, chain.newest_timestamp)
+        self.tree = Tree(chain.flushed_seq)
+        self.newest_block = None
+        self.keys.drop_through(chain.flushed_seq)
+        self.install(chain, controls)
+        for level in Level:
+            self._notify(level)
+        for moved in list(self._readers):
+            moved()
+        if self.on_durable is not None:
+            self.on_durable()
+
+    def stand_at(self, seq: int, chain: Chain, log: FailoverLog, rollbacks: int) -> None:
+        """The partition is rolled back: blocks above ``seq`` go, ``chain`` are the segments that stay.
+
+        ``seq`` is the end of a block, or of ``chain``. The journal says so, or a manifest.
+        """
+        tree = self.tree.cut_above(seq) if seq > chain.flushed_seq else Tree(seq)
+        self.put_tree(tree)
+        self.keys = KeyIndex()
+        self.keys.drop_through(tree.base_seq)
+        self.chain, self.log, self.rollbacks = chain, log, rollbacks
+        self.newest_block = None
+        self.high_seq, self.durable_seq = seq, min(self.durable_seq, seq)
+        self.purge_seq, self.trim_seq = min(self.purge_seq, seq), min(self.trim_seq, seq)
+        self.last_timestamp = self.held_timestamp
+        self.leader_log = self.run_producers = self.run_sinks = None
+        self.runs.drop_above(seq)
+        self.runs.drop_through(tree.base_seq)
+        self.sinks.forget_above(seq)
+        self.producers.drop_above(seq)
+        self.homes.cut(seq, tree.base_seq)
+        self.forget_above(seq)
 
     def put_tree(self, tree: Tree) -> None:
         """Puts a tree in place of the present one that says the same, or the same but for what was flushed."""
@@ -409,6 +510,6 @@ class Partition:
         assert not self.chain.segments or self.chain.flushed_seq == self.flushed_seq, "the tree begins elsewhere"
         assert self.high_seq == self.tree.last_seq, "the tree does not end where the partition does"
         assert self.durable_seq <= self.high_seq, "more is durable than was given"
-        assert not self.log or self.log[0].base <= self.high_seq, "the newest branch begins above the last seq"
+        assert len(self.log) <= 1 or self.log[0].base <= self.high_seq, "the newest branch begins above the last seq"
         assert self.keys.indexed_seq <= self.high_seq, "the by-key index is ahead of the tree"
         self.runs.check(self.flushed_seq, self.high_seq, self.tree.find)

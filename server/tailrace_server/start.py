@@ -20,6 +20,7 @@ from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.host.disk import Lock
 from tailrace_server.host.host import Host
 from tailrace_server.identity import Identity, load_or_create
+from tailrace_server.intake.taking import entries_through
 from tailrace_server.journal import Reserve, TakenMark, lock_directory, open_journal, take_clean, why_unclean
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.memory import MemoryAccount
@@ -113,6 +114,8 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
         store = ManifestStore(host.disk, config.data)
         now = host.clock.monotonic()
         catalog.restore(host.disk, store, now)
+        if recovered.rolled_back:
+            catalog.gather(recovered.records)
         for record in recovered.records:
             catalog.recover(record, journal, now)
         store.finish_drops(catalog.known_ids())
@@ -129,7 +132,10 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
         if is_restored:
             node.unclean_start = "the directory was restored or repaired"
         for partition in catalog.partitions():
-            partition.state = "leader" if config.is_alone else "follower"
+            if not config.is_alone:
+                partition.state = "follower"
+                # A manifest may have had an entry before the blocks up to its base were durable.
+                partition.log = entries_through(partition.log, partition.high_seq)
         if config.is_alone:
             _begin_branches(node, is_restored=is_restored)
         _reconcile(node)

@@ -4,6 +4,7 @@
     heads.py     the headers of many blocks as columns
     merge.py     neighbouring blocks into one
     builder.py   rows out of many blocks into blocks of a size
+    cut.py       the rows of a block above a seq
     found.py     a row that was looked for by its key
 
 Everything here is pure, and may run in any thread.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from tailrace_server.blocks.arrays import ColumnArrays, arrays_of, encode_arrays, take
 from tailrace_server.blocks.builder import BlockBuilder
+from tailrace_server.blocks.cut import cut_above
 from tailrace_server.blocks.found import Found, row_of_key
 from tailrace_server.blocks.heads import Heads, heads_of
 from tailrace_server.blocks.merge import fits, merge_blocks, merge_steps
@@ -23,6 +25,7 @@ __all__ = [
     "Found",
     "Heads",
     "arrays_of",
+    "cut_above",
     "encode_arrays",
     "fits",
     "heads_of",

@@ -114,6 +114,19 @@ class ProducerTable:
                 self._evicted_at = now
             self._entries.popitem(last=False)
 
+    def drop_above(self, seq: int) -> None:
+        """Forgets the results above ``seq``, which are of a history that is none any more.
+
+        A producer with nothing left is unknown then: its next block is out of order, and it takes a new id.
+        """
+        for producer_id, entry in list(self._entries.items()):
+            kept = [(number, result) for number, result in entry.results if result.last_seq <= seq]
+            if not kept:
+                del self._entries[producer_id]
+            elif len(kept) < len(entry.results):
+                entry.results = collections.deque(kept, maxlen=RESULTS_MAX)
+                entry.last_number = kept[-1][0]
+
     def snapshot(self, now: float) -> tuple[list[ProducerEntry], float | None]:
         """All entries, least recently used first, and how long ago one was evicted; what is over its age is left out.
 

@@ -41,6 +41,7 @@ from tailrace_server.journal.format import (
     FILE_HEADER_BYTES,
     FileHeader,
     FormatError,
+    RecordKind,
     file_name,
     file_number,
     pack_record,
@@ -112,6 +113,7 @@ class FileFacts(NamedTuple):
     tail_bytes: int = 0
     synced: int = FILE_HEADER_BYTES
     witness: int = 0
+    rolled_back: bool = False
 
 
 def decide(facts: FileFacts | None, successor_says: int | None) -> FileCase:
@@ -155,6 +157,7 @@ class Recovered(NamedTuple):
     from its file then. ``end`` is the number of the newest file and where its last whole record ended, before recovery
     changed anything: (0, 0) where the journal is new. ``torn_bytes`` were cut from the newest file, ``copied_bytes``
     of records written anew, because nobody could know that they were durable. ``cases`` has each file's path and case.
+    ``rolled_back``: there is a record of a rollback, so ``records`` have to be read once more before they are applied.
     """
 
     records: Records
@@ -162,6 +165,7 @@ class Recovered(NamedTuple):
     torn_bytes: int
     copied_bytes: int
     cases: tuple[tuple[str, FileCase], ...]
+    rolled_back: bool = False
 
 
 def open_journal(
@@ -206,6 +210,7 @@ def open_journal(
         torn_bytes=files[-1].facts.tail_bytes if files else 0,
         copied_bytes=copied_bytes,
         cases=tuple((found.path, found.case) for found in files),
+        rolled_back=any(found.facts.rolled_back for found in files),
     )
     return journal, recovered
 
@@ -262,17 +267,18 @@ def inspect(disk: Disk, path: str, header: FileHeader, successor_says: int | Non
         window = Window(file, path)
         limit = window.size if successor_says is None else min(window.size, successor_says)
         end, synced = FILE_HEADER_BYTES, header.synced
-        bad, newer = "", False
+        bad, newer, rolled_back = "", False, False
         try:
             while end < limit:
                 record = read_record(window, header, end, limit).header
                 end, synced = record.end, max(synced, record.synced)
+                rolled_back |= record.kind == RecordKind.ROLLED_BACK
         except BadRecord as error:
             bad, newer = str(error), error.newer
         if successor_says is not None:
-            return FileFacts(window.size, end, bad, newer, synced=synced)
+            return FileFacts(window.size, end, bad, newer, synced=synced, rolled_back=rolled_back)
         tail_bytes, witness = _inspect_tail(window, header, end)
-        return FileFacts(window.size, end, bad, newer, tail_bytes, synced, witness)
+        return FileFacts(window.size, end, bad, newer, tail_bytes, synced, witness, rolled_back)
 
 
 def _inspect_tail(window: Window, header: FileHeader, end: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tailrace.block.header import PARTITION_MAX, SEQ_MAX, TIMESTAMP_MAX
@@ -30,10 +31,16 @@ def write_members(kinds: Mapping[str, Kind], value: NamedTuple) -> dict[str, Any
     return {name: kind.write(getattr(value, name)) for name, kind in kinds.items()}
 
 
-def read_members(kinds: Mapping[str, Kind], members: Any, where: str = "") -> dict[str, Any]:
-    """The values that ``write_members`` was given. ValueError names the member, with ``where`` in front of it."""
+def read_members(
+    kinds: Mapping[str, Kind], members: Any, where: str = "", added: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """The values that ``write_members`` was given. ValueError names the member, with ``where`` in front of it.
+
+    ``added`` are JSON values of members that may be missing.
+    """
     if not isinstance(members, dict):
         raise ValueError(f"{where or 'it'} must be an object, not {members!r:.60}")
+    members = {**added, **members}
     prefix = f"{where}." if where else ""
     if members.keys() != kinds.keys():
         differing = ", ".join(f"{prefix}{name}" for name in sorted(members.keys() ^ kinds.keys())[:5])
@@ -47,10 +54,19 @@ def read_members(kinds: Mapping[str, Kind], members: Any, where: str = "") -> di
     return values
 
 
-def read_sealed(data: bytes, path: str, format: str, version: int, kinds: Mapping[str, Kind]) -> dict[str, Any]:
-    """The values in a sealed file. ManifestDamaged, which names ``path`` and says what is wrong."""
+def read_sealed(
+    data: bytes,
+    path: str,
+    format: str,
+    version: int,
+    kinds: Mapping[str, Kind],
+    added: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """The values in a sealed file, those of ``added`` where they are missing.
+
+    ManifestDamaged, which names ``path`` and says what is wrong."""
     try:
-        return read_members(kinds, unseal(data, format, version))
+        return read_members(kinds, unseal(data, format, version), added=added)
     except UnknownVersion as error:
         raise ManifestDamaged(path, str(error), "start the Tailrace that wrote it") from None
     except ValueError as error:

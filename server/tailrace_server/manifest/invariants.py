@@ -48,7 +48,7 @@ def _numbers(manifest: Manifest) -> Iterator[str]:
     for sink, last in manifest.sinks.items():
         if last.seq > manifest.flushed_seq:
             yield f"its sink {sink!r} has published up to seq {last.seq}, above its flushed seq, {manifest.flushed_seq}"
-    if not manifest.log:
+    if not manifest.log and manifest.flushed_seq:
         yield "its failover log is empty"
     for name, count, bound in (
         ("segments", len(manifest.segments), SEGMENTS_MAX),

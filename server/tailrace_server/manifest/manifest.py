@@ -57,7 +57,8 @@ class Manifest(NamedTuple):
     ends at ``flushed_seq``. Rows at or below ``purge_seq`` may be missing though nothing newer of their key is there,
     rows at or below ``trim_seq`` were dropped by age. ``log`` has the partition's term as well. ``last_timestamp`` is
     the last stamp that was given, in microseconds since 1970. ``producers`` is what ``producers_to_json`` made,
-    ``sinks`` the last batch of each sink as of ``flushed_seq``.
+    ``sinks`` the last batch of each sink as of ``flushed_seq``. ``rollbacks`` is how often the partition had been rolled
+    back: records of the journal that tell of a later time are not in it.
     """
 
     feed_id: bytes
@@ -74,6 +75,7 @@ class Manifest(NamedTuple):
     last_timestamp: int
     producers: dict[str, Any]
     sinks: dict[str, LastBatch]
+    rollbacks: int = 0
 
     def identity_of(self, entry: SegmentEntry) -> SegmentIdentity:
         """As much of a segment's identity as its entry here tells: all that ``entry_of`` takes from one."""
@@ -97,7 +99,7 @@ class Manifest(NamedTuple):
     @classmethod
     def decode(cls, data: bytes, path: str) -> Manifest:
         """What ``encode`` made. ManifestDamaged, which names ``path`` and says what is wrong, for anything else."""
-        manifest = cls(**read_sealed(data, path, FORMAT, VERSION, _MANIFEST))
+        manifest = cls(**read_sealed(data, path, FORMAT, VERSION, _MANIFEST, _ADDED))
         found = manifest.problems()
         if found:
             raise ManifestDamaged(path, "; ".join(found[:5]))
@@ -148,7 +150,10 @@ _MANIFEST = {
     "last_timestamp": fields.TIMESTAMP,
     "producers": Kind(lambda value: value, read_producers),
     "sinks": Kind(last_batches.to_json, last_batches.from_json),
+    "rollbacks": fields.COUNT,
 }
+# What manifests from before it was known say by leaving it out.
+_ADDED = {"rollbacks": 0}
 
 assert tuple(_SEGMENT) == SegmentEntry._fields
 assert tuple(_MANIFEST) == Manifest._fields

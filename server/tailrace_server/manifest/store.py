@@ -176,6 +176,10 @@ class ManifestStore:
             raise_if_no_space(error, f"in {directory}")
             raise
 
+    def make_partition(self, feed_id: bytes, partition: int) -> None:
+        """Makes a partition's directory where it is missing. OSError."""
+        self._disk.make_directory(self.partition_directory(feed_id, partition))
+
     def read(self, feed_id: bytes, partition: int) -> Manifest | None:
         """A partition's manifest, durable when this returns; None where there is nothing of the partition yet.
 

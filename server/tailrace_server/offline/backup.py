@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.errors import TailraceError
+from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.host.disk import read_file, write_atomically
 from tailrace_server.identity import FILE_NAME, load
 from tailrace_server.journal import DirectoryInUse, lock_directory
@@ -282,6 +283,9 @@ class _Backup:
                 self._keep(name)
         root = os.path.join(self._data, FEEDS_NAME)
         for name in self._disk.names(root) if self._disk.exists(root) else []:
+            if name == SYSTEM_FEED_ID.hex():  # every directory has it, without a FEED
+                self._hold_partition(os.path.join(FEEDS_NAME, name, "0"))
+                continue
             path = os.path.join(FEEDS_NAME, name, FEED_NAME)
             if self._disk.exists(os.path.join(self._data, path)):
                 self._keep(path)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tailrace.hashing import partition_range
+from tailrace_server.feed import SYSTEM_FEED, SYSTEM_FEED_ID
 from tailrace_server.host.disk import read_file
 from tailrace_server.manifest import FeedFile, Manifest, ManifestDamaged, ManifestStore, SegmentEntry, entry_of
 from tailrace_server.manifest.store import DROPPED_NAME, FEED_NAME, FEEDS_NAME, MANIFEST_NAME, segment_name
@@ -117,6 +118,8 @@ def _partition_names(disk: Disk, directory: str) -> list[str]:
 def _examine_feed(disk: Disk, data: str, directory: str, watcher: Watcher) -> FeedFindings:
     feed_id = bytes.fromhex(os.path.basename(directory))
     feed, why = _read_feed(disk, os.path.join(directory, FEED_NAME), feed_id)
+    if feed_id == SYSTEM_FEED_ID:  # every directory has it, without a FEED
+        feed, why = FeedFile(SYSTEM_FEED, b""), ""
     is_dropped = feed is None and not why and disk.exists(os.path.join(directory, DROPPED_NAME))
     names = _partition_names(disk, directory)
     partitions = []

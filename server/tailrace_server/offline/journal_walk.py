@@ -19,6 +19,7 @@ from tailrace_server.journal.format import (
     FileHeader,
     FormatError,
     RecordHeader,
+    RecordKind,
     file_name,
     file_number,
 )
@@ -144,13 +145,14 @@ class JournalFile:
 
     def _walk(self, window: Window, header: FileHeader, limit: int) -> Iterator[Item]:
         first_bad: Bad | None = None
-        synced, witness = header.synced, 0
+        synced, witness, rolled_back = header.synced, 0, False
         for item in walk(window, header, FILE_HEADER_BYTES, limit):
             head = item.header if isinstance(item, RawRecord) else item.head
             if isinstance(item, Bad) and first_bad is None:
                 first_bad = item
             if head is not None and first_bad is None:
                 synced = max(synced, head.synced)
+                rolled_back |= head.kind == RecordKind.ROLLED_BACK
             elif head is not None:
                 witness = max(witness, head.synced)
             if isinstance(item, Bad) and item.end == window.size and not used_bytes(window, item.offset):
@@ -162,7 +164,7 @@ class JournalFile:
             return
         tail_bytes = 0 if self._successor_says is not None else used_bytes(window, end)
         why, newer = (first_bad.why, first_bad.newer) if first_bad is not None else ("", False)
-        self.facts = FileFacts(self.nbytes, end, why, newer, tail_bytes, synced, witness)
+        self.facts = FileFacts(self.nbytes, end, why, newer, tail_bytes, synced, witness, rolled_back)
 
 
 def journal_files(disk: Disk, directory: str) -> list[JournalFile]:

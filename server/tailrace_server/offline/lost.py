@@ -1,4 +1,4 @@
-"""lost/<time>/: what a repair took out of a data directory, and the index of what is lost.
+"""lost/<time>/: what a repair took out of a data directory, or a rollback, and the index of what is lost.
 
     lost/20260131-154500/index.jsonl              an object a line (docs/guides/operations.md)
     lost/20260131-154500/blocks/<feed>-<n>        blocks that could not stay, back to back as on the wire
@@ -10,6 +10,7 @@ A repair that was interrupted goes on in the same directory; a line that is ther
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ import xxhash
 
 from tailrace.block import Block
 from tailrace_server.host.disk import File, read_file, write_atomically
+from tailrace_server.offline.copying import can_link, copy_bytes
+from tailrace_server.offline.listing import Unwatched
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
@@ -158,6 +161,15 @@ class Lost:
         self._disk.rename(path, target)
         self._disk.sync_directory(os.path.dirname(target))
         self._disk.sync_directory(os.path.dirname(path))
+
+    def link(self, path: str) -> None:
+        """Gives a file of the data directory a second name here, durably; where the file system can't, a copy."""
+        self.moved_files += 1
+        target = self._place_of(path)
+        if not can_link(self._disk, path, target):
+            with contextlib.closing(self._disk.open(path)) as file:
+                copy_bytes(self._disk, file, file.size(), target, Unwatched())
+        self._disk.sync_directory(os.path.dirname(target))
 
     def copy(self, path: str) -> None:
         """Keeps a copy of a small file that is about to be replaced; none of what the disk can't read."""

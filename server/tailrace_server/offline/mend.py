@@ -89,7 +89,7 @@ class Mender:
     def start_of(self, place: Place, manifest: Manifest) -> Start:
         """Where a partition stands that needs no mending any more."""
         renamed = len(manifest.log) == 1 and manifest.log.branch == self.id_of(place, b"branch")
-        return Start(manifest.flushed_seq, manifest.log, renamed)
+        return Start(manifest.flushed_seq, manifest.log, renamed, manifest.rollbacks)
 
     def mend(self, found: PartitionFindings, info: FeedInfo, term: int) -> Start:
         """Makes a partition consistent that is not. ``term`` is the highest one that the journal names."""

@@ -340,7 +340,7 @@ class _Repair:
     # Journal
 
     def _sieve(self) -> Sieve:
-        return Sieve(self._known, self._starts)
+        return Sieve(self._known, self._starts, self._survey.undone)
 
     def _resift(self, clean: CleanMark | None) -> None:
         sieve = self._survey.sifted(self._sieve())

@@ -9,7 +9,6 @@ and durable before the first old one is moved, and REPAIRING says so: a repair t
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from tailrace.block import HEADER_BYTES, Block, BlockHeader
 from tailrace.errors import BadBlock, TailraceError
 from tailrace_server.journal import Journal, RecordKind
 from tailrace_server.journal.clean import CleanMark
+from tailrace_server.journal.controls import LogRecord
 from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, file_name, file_number
 from tailrace_server.journal.reader import RawRecord
 from tailrace_server.journal.recovery import STOPS, FileCase
@@ -33,7 +33,7 @@ from tailrace_server.offline.journal_walk import (
 from tailrace_server.offline.listing import JOURNAL_NAME
 from tailrace_server.offline.lost import Lost
 from tailrace_server.offline.salvage import proven_keys
-from tailrace_server.offline.sieve import BadControl, Creation, Fate, Place, Sieve
+from tailrace_server.offline.sieve import BadControl, Creation, Fate, Place, Sieve, Undone, undone_of
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
@@ -45,8 +45,8 @@ STAGING_NAME = "journal.new"
 class JournalSurvey:
     """What one pass over the journal tells, before anything is known of the partitions.
 
-    ``creations`` and ``dropped`` are feeds; ``terms`` the highest term of each partition; ``damaged`` whether a start
-    would stop at it; ``newest`` the newest file's number, and where it ends.
+    ``creations`` and ``dropped`` are feeds; ``terms`` the highest term of each partition; ``undone`` its rollbacks;
+    ``damaged`` whether a start would stop at it; ``newest`` the newest file's number, and where it ends.
     """
 
     def __init__(self, disk: Disk, data: str) -> None:
@@ -55,6 +55,7 @@ class JournalSurvey:
         self.creations: dict[bytes, Creation] = {}
         self.dropped: set[bytes] = set()
         self.terms: dict[Place, int] = {}
+        self.undone: dict[Place, list[Undone]] = {}
         self.damaged = False
         self.newest = (0, 0)
         self._torn: dict[int, int] = {}  # files of which only what lies before an offset counts
@@ -93,7 +94,10 @@ class JournalSurvey:
         except BadControl:
             self.damaged = True
             return
-        if header.kind == RecordKind.FAILOVER_ENTRY:
+        undone = undone_of(record)
+        if undone is not None:
+            self.undone.setdefault(place, []).append(undone)
+        if header.kind in (RecordKind.FAILOVER_ENTRY, RecordKind.ROLLED_BACK):
             self.terms[place] = max(self.terms.get(place, 0), sieve.log_of(place).term)
 
     def spare(self, place: Place, first_seq: int, last_seq: int) -> Iterator[Block]:
@@ -196,7 +200,8 @@ class Resift:
         if header.feed_id not in self._survey.dropped:
             if self._survey.damaged and self._sieve.branch_is_missing(record):
                 log = self._sieve.add_branch(place, header.branch)
-                self._append(RecordKind.FAILOVER_ENTRY, place, json.dumps(log.to_json()).encode())
+                payload = LogRecord(log, self._sieve.rollbacks_of(place)).encode()
+                self._append(RecordKind.FAILOVER_ENTRY, place, payload)
             try:
                 fate = self._sieve.sift(record)
             except BadControl as error:

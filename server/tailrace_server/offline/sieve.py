@@ -1,6 +1,7 @@
 """What a start does with each record of the journal, in the order of the files. Pure.
 
 CONTROL    it says something of a feed or a partition                                  applied
+VOIDED     a block of a history that was rolled back later                             skipped
 FLUSHED    a block that a segment has                                                  skipped
 HELD       a block that was applied already                                            skipped
 NEXT       a block that begins right above what is held                                applied
@@ -13,16 +14,19 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from tailrace.block import Block
 from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.model import FeedInfo
-from tailrace_server.feed import info_from_json
-from tailrace_server.journal import BlockCase, RecordKind, decide_block
-from tailrace_server.journal.format import RecordHeader
+from tailrace_server.feed import SYSTEM_FEED_ID, info_from_json
+from tailrace_server.journal import BlockCase, RecordKind, Rollback, decide_block
+from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
+from tailrace_server.journal.format import RecordHeader, lsn
 from tailrace_server.journal.reader import RawRecord
+from tailrace_server.manifest.producers import read_producers
 
 Place: TypeAlias = tuple[bytes, int]  # feed id, partition
 
@@ -31,6 +35,7 @@ class Fate(enum.Enum):
     """What becomes of a record; the table above."""
 
     CONTROL = "control"
+    VOIDED = "voided"
     FLUSHED = "flushed"
     HELD = "held"
     NEXT = "next"
@@ -45,6 +50,27 @@ class Start(NamedTuple):
     flushed_seq: int
     log: FailoverLog
     renamed: bool = False
+    rollbacks: int = 0
+
+
+class Undone(NamedTuple):
+    """What a ROLLED_BACK says: where it stands in the journal, down to which seq it went, and how many there were."""
+
+    lsn: int
+    seq: int
+    rollbacks: int
+
+
+def undone_of(record: RawRecord) -> Undone | None:
+    """What a record says of a rollback; None of others, and of one that a start can't use (``Sieve.sift`` says so)."""
+    header = record.header
+    if header.kind != RecordKind.ROLLED_BACK:
+        return None
+    try:
+        found = RollbackRecord.decode(record.payload)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return Undone(lsn(header.file_number, header.end), found.seq, found.rollbacks)
 
 
 class Creation(NamedTuple):
@@ -61,16 +87,21 @@ class BadControl(ValueError):
 class _Held:
     """How far a partition has come."""
 
-    __slots__ = ("log", "renamed", "seq", "start", "sums")
+    __slots__ = ("log", "renamed", "rollbacks", "seq", "start", "sums", "undone")
 
-    def __init__(self, start: Start) -> None:
-        self.start = self.seq = start.flushed_seq
+    def __init__(self, start: Start, undone: Sequence[Undone]) -> None:
+        # One that the manifest does not know of is finished by the start.
+        left = [one.seq for one in undone if one.rollbacks > start.rollbacks]
+        self.start = self.seq = min([start.flushed_seq, *left])
+        self.undone = [Rollback(one.lsn, one.seq) for one in undone]
+        self.rollbacks = start.rollbacks
         self.log = start.log
         self.renamed = start.renamed
         self.sums: dict[int, int] = {}  # of the blocks that were applied, by first seq
 
 
 _CASES = {
+    BlockCase.VOIDED: Fate.VOIDED,
     BlockCase.FLUSHED: Fate.FLUSHED,
     BlockCase.HELD: Fate.HELD,
     BlockCase.NEXT: Fate.NEXT,
@@ -82,12 +113,19 @@ class Sieve:
     """Takes records one after the other.
 
     ``feeds`` are the partitions of each feed that has its FEED, ``starts`` the partitions that have a manifest.
+    ``undone`` are all rollbacks of which the records will tell.
     """
 
-    def __init__(self, feeds: Mapping[bytes, int], starts: Mapping[Place, Start]) -> None:
-        self._feeds = dict(feeds)
+    def __init__(
+        self,
+        feeds: Mapping[bytes, int],
+        starts: Mapping[Place, Start],
+        undone: Mapping[Place, Sequence[Undone]] = MappingProxyType({}),
+    ) -> None:
+        self._feeds = {SYSTEM_FEED_ID: 1, **feeds}
+        self._undone = undone
         self._branches: dict[bytes, bytes] = {}
-        self._held = {place: _Held(start) for place, start in starts.items()}
+        self._held = {place: _Held(start, undone.get(place, ())) for place, start in starts.items()}
         self.dropped: set[bytes] = set()
         self.creations: dict[bytes, Creation] = {}
 
@@ -98,6 +136,10 @@ class Sieve:
     def log_of(self, place: Place) -> FailoverLog:
         """The partition's failover log as far as it is known."""
         return self._partition(place).log
+
+    def rollbacks_of(self, place: Place) -> int:
+        """How often the partition was rolled back, as far as it is known."""
+        return self._partition(place).rollbacks
 
     def held(self) -> dict[Place, int]:
         """``held_seq`` of all partitions of which anything is known, but for dropped feeds."""
@@ -114,7 +156,7 @@ class Sieve:
             return Fate.DROPPED
         if not self._knows(place):
             return Fate.UNKNOWN
-        return self._block(self._partition(place), record.block)
+        return self._block(self._partition(place), record.block, lsn(header.file_number, header.end))
 
     def branch_is_missing(self, record: RawRecord) -> bool:
         """The block extends the partition on a branch of which no record has told. To be asked before ``sift``."""
@@ -138,9 +180,10 @@ class Sieve:
         return place in self._held and self._held[place].renamed
 
     def is_superseded(self, record: RawRecord) -> bool:
-        """A record of a failover of a partition whose history was renamed since."""
+        """A record of the failovers, or of a rollback, of a partition whose history was renamed since."""
         place = record.header.feed_id, record.header.partition
-        return record.header.kind == RecordKind.FAILOVER_ENTRY and self.is_renamed(place)
+        kinds = RecordKind.FAILOVER_ENTRY, RecordKind.ROLLED_BACK
+        return record.header.kind in kinds and self.is_renamed(place)
 
     def _knows(self, place: Place) -> bool:
         return place[1] < self._feeds.get(place[0], 0)
@@ -150,7 +193,7 @@ class Sieve:
         if held is None:
             branch = self._branches.get(place[0])
             log = FailoverLog() if branch is None else FailoverLog([FailoverEntry(branch, 1, 0)])
-            held = self._held[place] = _Held(Start(0, log))
+            held = self._held[place] = _Held(Start(0, log), self._undone.get(place, ()))
         return held
 
     def _control(self, header: RecordHeader, payload: bytes) -> None:
@@ -162,9 +205,18 @@ class Sieve:
                     self.dropped.add(header.feed_id)
                 case RecordKind.FAILOVER_ENTRY:
                     held = self._partition((header.feed_id, header.partition))
-                    found = FailoverLog.from_json(json.loads(payload))
-                    if found.term > held.log.term and not held.renamed:
-                        held.log = found
+                    entry = LogRecord.decode(payload)
+                    later = (entry.rollbacks, entry.log.term) > (held.rollbacks, held.log.term)
+                    if later and not held.renamed:
+                        held.log = entry.log
+                case RecordKind.ROLLED_BACK:
+                    held = self._partition((header.feed_id, header.partition))
+                    found = RollbackRecord.decode(payload)
+                    read_producers(found.producers)
+                    if found.rollbacks > held.rollbacks and not held.renamed:
+                        held.log, held.rollbacks = found.log, found.rollbacks
+                case RecordKind.PRODUCERS_TOLD:
+                    read_producers(ProducersRecord.decode(payload).value)
                 case _:
                     raise BadControl(f"a record of kind {RecordKind(header.kind).name}, which a start does not know")
         except (KeyError, TypeError, ValueError) as error:
@@ -177,13 +229,13 @@ class Sieve:
             self._branches[feed_id] = creation.branch
 
     @staticmethod
-    def _block(held: _Held, block: Block) -> Fate:
+    def _block(held: _Held, block: Block, place: int) -> Fate:
         header = block.header
         case = decide_block(
-            lsn=0,
+            lsn=place,
             first_seq=header.first_seq,
             last_seq=header.last_seq,
-            rollbacks=(),
+            rollbacks=held.undone,
             flushed_seq=held.start,
             held_seq=held.seq,
             known=held.sums.get(header.first_seq) == header.body_sum,

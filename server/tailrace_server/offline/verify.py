@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tailrace.errors import BadBlock
+from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.host.disk import read_file
 from tailrace_server.identity import FILE_NAME, BadDirectory, load
 from tailrace_server.journal.clean import CLEAN_NAME, CleanMark, decode_mark
@@ -34,7 +35,7 @@ from tailrace_server.offline.journal_walk import JournalFile, bytes_of_journal, 
 from tailrace_server.offline.listing import JOURNAL_NAME, Unwatched, Watcher, is_directory, locked, size_of
 from tailrace_server.offline.lost import LOST_NAME
 from tailrace_server.offline.report import FileResult, Report
-from tailrace_server.offline.sieve import BadControl, Fate, Place, Sieve, Start
+from tailrace_server.offline.sieve import BadControl, Fate, Place, Sieve, Start, Undone, undone_of
 from tailrace_server.sealed import unseal
 from tailrace_server.upkeep import uptime_file
 
@@ -76,7 +77,7 @@ class Verification:
         self._watcher.expect(bytes_of_feeds(self._disk, directory) + bytes_of_journal(self._disk, directory))
         self._check_small_files()
         self._feeds = list(examine_feeds(self._disk, self._directory, self._watcher))
-        sieve = Sieve(*known_of(self._feeds))
+        sieve = Sieve(*known_of(self._feeds), undone_in(files))
         self._check_journal(files, sieve)
         self._check_feeds(sieve)
         self._check_clean(files, sieve)
@@ -178,7 +179,7 @@ class Verification:
                 self._file(os.path.join(feed.directory, DROPPED_NAME), "feed").note("the feed was dropped", _SWEPT)
                 continue
             is_told = feed.feed_id in sieve.creations and not feed.why
-            if feed.feed is not None or not is_told:
+            if feed.feed_id != SYSTEM_FEED_ID and (feed.feed is not None or not is_told):
                 self._tell_feed(feed, self._file(path, "feed"), names)
             for name in feed.rest:
                 self._file(os.path.join(feed.directory, name), "other").note("not known", _IGNORED)
@@ -259,12 +260,25 @@ def known_of(feeds: list[FeedFindings]) -> tuple[dict[bytes, int], dict[Place, S
     """What ``Sieve`` has to know: the partitions of each feed, and where those with a manifest stand."""
     known = [feed for feed in feeds if feed.feed is not None]
     starts = {
-        (feed.feed_id, found.number): Start(found.manifest.flushed_seq, found.manifest.log)
+        (feed.feed_id, found.number): Start(
+            found.manifest.flushed_seq, found.manifest.log, rollbacks=found.manifest.rollbacks
+        )
         for feed in known
         for found in feed.partitions
         if found.manifest is not None
     }
     return {feed.feed_id: feed.feed.info.partitions for feed in known if feed.feed is not None}, starts
+
+
+def undone_in(files: list[JournalFile]) -> dict[Place, list[Undone]]:
+    """All rollbacks that the journal tells of: they void what stands before them, so they are wanted first."""
+    undone: dict[Place, list[Undone]] = {}
+    for file in files:
+        for item in file.items():
+            found = undone_of(item) if isinstance(item, RawRecord) else None
+            if found is not None and isinstance(item, RawRecord):
+                undone.setdefault((item.header.feed_id, item.header.partition), []).append(found)
+    return undone
 
 
 def _tell_case(file: JournalFile, result: FileResult) -> None:

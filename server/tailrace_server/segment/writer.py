@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -97,6 +97,11 @@ class SegmentWriter:
         self._last_seq = header.last_seq
         self._totals.add(columns)
         self._put(block.head, block.body)
+
+    def settle(self, **changes: Any) -> None:
+        """Members of the identity that are known only now: its branch, or a higher last seq. ValueError."""
+        self._identity = self._identity._replace(**changes)
+        self._identity.check()
 
     def finish(self) -> SegmentIdentity:
         """Write what finds the blocks, make the file durable and name it. Returns the identity with its counts.

@@ -153,6 +153,21 @@ class Tree:
         tree._aging = self._aging.dropped(count, rest)
         return tree
 
+    def cut_above(self, seq: int) -> Tree:
+        """This tree without the blocks above ``seq``, the end of one of them: made anew, block by block."""
+        tree = Tree(self.base_seq)
+        for block in self.blocks_after(self.base_seq):
+            if block.seqs[1] > seq:
+                break
+            tree = tree.append(block)
+        return tree
+
+    @property
+    def last_timestamp(self) -> int:
+        """The last block's stamp, 0 where there is none."""
+        newest = next(self.newest_first(), None)
+        return 0 if newest is None else newest.header.timestamp
+
     def merge_plan(self, stable_seq: int, cuts: Sequence[int] = ()) -> MergePlan | None:
         """What is to be merged next; None where nothing is, which costs next to nothing to find out.
 

@@ -24,7 +24,7 @@ from tailrace_server.host.host import Host
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.partition import Partition
 from tailrace_server.segment import Segment, SegmentDamaged
-from tailrace_server.upkeep.installer import Installer, entries_of
+from tailrace_server.upkeep.installer import Installer, RolledBack, entries_of
 from tailrace_server.upkeep.uptime import Uptime
 from tailrace_server.upkeep.uptime_file import store_uptime, tick_uptime
 
@@ -146,6 +146,9 @@ class Compactor:
             self._damaged.add(error.path)
             self.on_damage(error)
             self._pause(partition)
+        except RolledBack as error:
+            log.info("%s", error)
+            self.consider(partition)
         except (OSError, TailraceError) as error:
             if not partition.is_dropped:
                 log.error("partition %s of feed %s cannot be folded: %s", partition.id, partition.feed_id.hex(), error)
@@ -161,18 +164,20 @@ class Compactor:
         retention = Retention.of(info)
         if not retention.history:
             return
+        rollbacks = partition.rollbacks
         found = trim(
             entries_of(partition.chain.segments),
             before_us=None if retention.age_us is None else self.uptime.cutoff(retention.age_us),
             bytes_max=retention.nbytes,
         )
         if found is not None:
-            await self._installer.drop_oldest(partition, found.segments)
+            await self._installer.drop_oldest(partition, found.segments, rollbacks)
 
     async def fold(self, partition: Partition, info: FeedInfo) -> bool:
         """Folds what the policy chooses; False where it chooses nothing. SegmentDamaged, CompactionFailed, OSError."""
         retention = Retention.of(info)
         stable_seq = partition.stable_seq
+        rollbacks = partition.rollbacks
         begin, whole = self._whole_stretch(partition)
         # Behind a segment that is left out tombstones have to stay, so nothing is folded for their sake.
         may_purge = begin == 0 and not retention.history
@@ -200,7 +205,7 @@ class Compactor:
         try:
             made = await self._host.workers.in_thread(lambda: Segment.open(self._host.disk, output))
             try:
-                await self._installer.fold(partition, folded, made)
+                await self._installer.fold(partition, folded, made, rollbacks)
             except BaseException:
                 made.close()
                 raise

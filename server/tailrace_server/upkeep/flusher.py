@@ -79,6 +79,7 @@ class Flusher:
         self._failed: dict[Partition, tuple[int, float, str]] = {}
         self._looked_at = -TICK_SECONDS  # monotonic, when the disk's free space was last looked at
         self._flushes = self._bytes = 0
+        self.commit: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint  # makes durable what is written
         self.on_flushed: Callable[[Partition], None] = lambda _: None
         self.failure = ""
 
@@ -212,9 +213,11 @@ class Flusher:
         return await self._flush(partition, self._limit(partition))
 
     async def _flush(self, partition: Partition, seq: int) -> Segment | None:
+        rollbacks = partition.rollbacks
         blocks = _blocks_through(partition, seq)
         if blocks and not partition.has_manifest:  # it makes the directory, and comes before the first segment
             await self._installer.write(partition)
+            rollbacks = partition.rollbacks
             blocks = _blocks_through(partition, seq)  # none where the feed was dropped meanwhile
         if not blocks:
             return None
@@ -223,7 +226,7 @@ class Flusher:
         try:
             segment = await self._host.workers.in_thread(lambda: write_segment(self._host.disk, path, identity, blocks))
             try:
-                await self._installer.add(partition, segment)
+                await self._installer.add(partition, segment, rollbacks)
             except BaseException:
                 segment.close()
                 raise
@@ -240,9 +243,14 @@ class Flusher:
         return segment
 
     async def flush_all(self, partition: Partition) -> None:
-        """Moves the whole write queue to segments; everything in it is durable. Raises as `flush`."""
+        """Moves the whole write queue to segments, made durable first. Raises as `flush`, and NotDurable."""
+        await self.commit()
         while partition.tree.block_count and not partition.is_dropped:
             await self._flush(partition, partition.durable_seq)
+
+    async def write_feeds(self) -> None:
+        """Gives what is durable of the creation of feeds a home beside the journal. NoSpace, OSError."""
+        await self._trimmer.write_feeds()
 
     def _limit(self, partition: Partition) -> int:
         """Up to where it may be flushed now."""

@@ -35,6 +35,11 @@ class Homes:
         for file in [file for file, last_seq in self._blocks.items() if last_seq <= flushed_seq]:
             del self._blocks[file]
 
+    def cut(self, seq: int, flushed_seq: int) -> None:
+        """The partition was rolled back to ``seq``: blocks above it need no home. Segments go up to ``flushed_seq``."""
+        self._blocks = {file: min(last_seq, seq) for file, last_seq in self._blocks.items()}
+        self.manifest_written(0, flushed_seq)
+
     @property
     def waits_for_manifest_only(self) -> bool:
         """Nothing but control records is without a home: writing the manifest is enough."""

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 
 import trio
 
-from tailrace.errors import Overloaded, UnknownFeed
+from tailrace.errors import Overloaded, TailraceError, UnknownFeed
+from tailrace.failover import FailoverLog
 from tailrace_server.chain import Chain, Pins
 from tailrace_server.host.disk import Disk
 from tailrace_server.host.host import Host
@@ -39,21 +40,38 @@ class Installer:
         self._orphans: collections.defaultdict[Partition, list[str]] = collections.defaultdict(list)
         self._locks: collections.defaultdict[Partition, trio.Lock] = collections.defaultdict(trio.Lock)
 
-    async def add(self, partition: Partition, segment: Segment) -> None:
-        """Puts a flushed segment behind the others. OSError, NoSpace: nothing has changed."""
+    async def add(self, partition: Partition, segment: Segment, rollbacks: int | None = None) -> None:
+        """Puts a flushed segment behind the others. OSError, NoSpace: nothing has changed.
+
+        ``rollbacks`` here and below is `Partition.rollbacks` as it was when the work began, None where it cannot have
+        changed. RolledBack where it has.
+        """
         async with self._locks[partition]:
+            _check_history(partition, rollbacks)
             await self._install(partition, partition.chain.with_flushed(segment))
 
-    async def fold(self, partition: Partition, folded: Sequence[Segment], result: Segment) -> None:
+    async def fill(
+        self, partition: Partition, segment: Segment, log: FailoverLog, *, purge_seq: int, trim_seq: int
+    ) -> None:
+        """Puts a run that was never in the tree behind the others; the failover log is ``log`` from then on."""
+        async with self._locks[partition]:
+            chain = partition.chain.with_flushed(segment)
+            await self._install(partition, chain, purge_seq=purge_seq, trim_seq=trim_seq, log=log)
+
+    async def fold(
+        self, partition: Partition, folded: Sequence[Segment], result: Segment, rollbacks: int | None = None
+    ) -> None:
         """Puts what a compaction made in the place of its input. OSError, NoSpace: nothing has changed."""
         async with self._locks[partition]:
+            _check_history(partition, rollbacks)
             chain = partition.chain.with_folded(folded, result)
             await self._install(partition, chain, purge_seq=result.identity.purge_seq)
         self._pins.retire(folded)
 
-    async def drop_oldest(self, partition: Partition, count: int) -> None:
+    async def drop_oldest(self, partition: Partition, count: int, rollbacks: int | None = None) -> None:
         """Drops the oldest segments of a feed that keeps its history for a while only."""
         async with self._locks[partition]:
+            _check_history(partition, rollbacks)
             dropped = partition.chain.segments[:count]
             chain = partition.chain.without_oldest(count)
             await self._install(partition, chain, trim_seq=dropped[-1].identity.last_seq)
@@ -64,7 +82,25 @@ class Installer:
         async with self._locks[partition]:
             await self._install(partition, partition.chain)
 
-    async def _install(self, partition: Partition, chain: Chain, *, purge_seq: int = 0, trim_seq: int = 0) -> None:
+    @contextlib.asynccontextmanager
+    async def holding(self, partition: Partition) -> AsyncIterator[None]:
+        """Nobody else changes the partition's manifest or chain meanwhile."""
+        async with self._locks[partition]:
+            yield
+
+    async def write_held(self, partition: Partition) -> None:
+        """``write``, for who is inside of ``holding``."""
+        await self._install(partition, partition.chain)
+
+    async def _install(
+        self,
+        partition: Partition,
+        chain: Chain,
+        *,
+        purge_seq: int = 0,
+        trim_seq: int = 0,
+        log: FailoverLog | None = None,
+    ) -> None:
         if partition.is_dropped:
             raise UnknownFeed(f"partition {partition.id} is of feed {partition.feed_id.hex()}, which was dropped")
         if len(chain.segments) > SEGMENTS_MAX:
@@ -72,7 +108,15 @@ class Installer:
         purge_seq, trim_seq = max(partition.purge_seq, purge_seq), max(partition.trim_seq, trim_seq)
         controls = partition.homes.controls
         manifest = manifest_of(partition, chain, self._placement_id)._replace(purge_seq=purge_seq, trim_seq=trim_seq)
-        producers = partition.producers.snapshot(self._host.clock.monotonic())
+        if log is not None:
+            last_timestamp = max(manifest.last_timestamp, chain.newest_timestamp)
+            manifest = manifest._replace(log=log, last_timestamp=last_timestamp)
+            if partition.run_sinks is not None and partition.run_sinks[0] == chain.flushed_seq:
+                manifest = manifest._replace(sinks={**manifest.sinks, **partition.run_sinks[1]})
+        table = partition.producers
+        if log is not None and partition.run_producers is not None and partition.run_producers[0] == chain.flushed_seq:
+            table = partition.run_producers[1]
+        producers = table.snapshot(self._host.clock.monotonic())
 
         def write() -> None:
             made = snapshot_to_json(producers, manifest.flushed_seq)  # 0.2 s where it has 10,000 producers
@@ -80,7 +124,10 @@ class Installer:
 
         await self._host.workers.in_thread(write)
         partition.purge_seq, partition.trim_seq = purge_seq, trim_seq
-        partition.install(chain, controls)
+        if log is None:
+            partition.install(chain, controls)
+        else:
+            partition.install_run(chain, controls, log)
         orphans = self._orphans.pop(partition, [])
         if orphans:
             with contextlib.suppress(OSError):  # what is left is removed at the next start
@@ -102,6 +149,15 @@ class Installer:
         self._orphans.pop(partition, None)
 
 
+class RolledBack(TailraceError):
+    """The partition was rolled back while something was made of what it held."""
+
+
+def _check_history(partition: Partition, rollbacks: int | None) -> None:
+    if rollbacks is not None and rollbacks != partition.rollbacks:
+        raise RolledBack(f"partition {partition.id} of feed {partition.feed_id.hex()} was rolled back meanwhile")
+
+
 def manifest_of(partition: Partition, chain: Chain, placement_id: bytes) -> Manifest:
     """What the manifest has to say of ``partition`` with ``chain`` as its segments, but for its producers."""
     flushed_seq = max(chain.flushed_seq, partition.flushed_seq)
@@ -120,6 +176,7 @@ def manifest_of(partition: Partition, chain: Chain, placement_id: bytes) -> Mani
         last_timestamp=partition.last_timestamp,
         producers=NO_PRODUCERS,
         sinks=partition.sinks.as_of(flushed_seq),
+        rollbacks=partition.rollbacks,
     )
 
 

@@ -37,7 +37,7 @@ class Trimmer:
     async def trim(self) -> None:
         """Removes what may go. OSError, NoSpace: some of it is still there, and the next call goes on."""
         await self._remove_segments()
-        await self._write_feeds()
+        await self.write_feeds()
         await self._remove_feeds()
         if len(self._journal.file_numbers) > 1:
             await self._trim_journal()
@@ -61,7 +61,7 @@ class Trimmer:
         finally:
             self._pins.retire(free)  # what could not be removed is tried again
 
-    async def _write_feeds(self) -> None:
+    async def write_feeds(self) -> None:
         """Gives what the journal says of the creation of feeds another home."""
         for feed_id, place in list(self._catalog.creations.items()):
             # A crash may still undo it, and the drop of one of the same name before it.

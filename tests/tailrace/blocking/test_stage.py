@@ -45,8 +45,7 @@ def test_a_batch_is_published_once(feed):
 
 
 def test_a_partition_that_lacks_a_batch_takes_its_share(feed):
-    [row] = [row for row in rows_of(0, 1)]
-    one = staged(feed, [row])
+    one = staged(feed, rows_of(0, 1))
     feed.publish("sink", 0, [one])
     published = feed.publish("sink", 0, [staged(feed, rows_of(0, 100, b"again"))])
     assert published.skipped == one.partitions

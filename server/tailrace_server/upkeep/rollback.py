@@ -1,0 +1,135 @@
+"""Rolling a partition back to where its history and another one have parted.
+
+    segments (0, 80] (80, 150]   tree 151..170       R = 120
+    stays    (0, 80]                                 stands at 80
+
+1. What is above R goes to lost/, durably: blocks of the tree, and segments that end above it, whole. A segment may lack
+   what was superseded in it, so nobody can stand inside one.
+2. ROLLED_BACK is journaled, and the running node's partition changes, in one step. The record is durable before
+   anything of another history is written, and before a manifest drops a segment.
+3. The manifest. A crash before it is durable is made good by the start, from the record.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.block import Block
+from tailrace.errors import UnknownFeed
+from tailrace.failover import FailoverLog
+from tailrace_server.chain import Chain
+from tailrace_server.host.disk import raise_if_no_space
+from tailrace_server.intake.taking import entries_through
+from tailrace_server.journal import RecordKind
+from tailrace_server.journal.controls import RollbackRecord
+from tailrace_server.manifest.producers import producers_to_json
+from tailrace_server.offline.lost import Lost
+from tailrace_server.segment import Segment
+
+if TYPE_CHECKING:
+    from tailrace_server.node import Node
+    from tailrace_server.partition import Partition
+
+log = logging.getLogger("tailrace.server")
+
+
+class Point(NamedTuple):
+    """Where a partition stands after a rollback, and with which segments."""
+
+    seq: int
+    chain: Chain
+
+
+def point_below(partition: Partition, seq: int) -> Point:
+    """The last point at or below ``seq`` where ``partition`` can stand: the end of a block or of a segment, or 0."""
+    if seq >= partition.high_seq:
+        return Point(partition.high_seq, partition.chain)
+    if seq < partition.flushed_seq:
+        chain = partition.chain.through(seq)
+        return Point(chain.flushed_seq, chain)
+    block = partition.tree.find(seq + 1)
+    assert block is not None, "what is not flushed is in the tree"
+    below = block.seqs[0] - 1
+    run = partition.runs.around(below)
+    return Point(below if run is None else run.after_seq, partition.chain)
+
+
+async def roll_back(node: Node, partition: Partition, seq: int, log_left: FailoverLog) -> int:
+    """Takes ``partition`` back to ``seq`` or below; returns where it stands then, durably, with what is above in lost/.
+
+    ``log_left`` is its failover log from then on, of which entries above that point are left out. Its streams end. The
+    caller is the only one who writes to it. Raises NoSpace, OSError: it is what it was, or rolled back and to be called
+    again; NotDurable, UnknownFeed.
+    """
+    async with node.installer.holding(partition):
+        await node.all_durable()
+        if partition.is_dropped:
+            raise UnknownFeed(f"feed {partition.feed_id.hex()} was dropped")
+        if partition.on_history_changed is not None:
+            partition.on_history_changed()
+        point = point_below(partition, seq)
+        blocks = list(partition.tree.blocks_after(max(point.seq, partition.flushed_seq)))
+        dropped = partition.chain.segments[len(point.chain.segments) :]
+        if blocks or dropped:
+            name = f"{_time_name(node.clock.wall_us())}-{node.host.randomness.token(4).hex()}"
+            await node.host.workers.in_thread(lambda: _keep(node, name, partition, blocks, dropped))
+        _stand(node, partition, point, log_left)
+        await node.all_durable()
+        if dropped:
+            try:
+                await node.installer.write_held(partition)
+            except BaseException:
+                for segment in dropped:  # the manifest on disk may name them
+                    node.installer.orphan(partition, segment.path)
+                raise
+            node.pins.retire(dropped)
+    return point.seq
+
+
+def _stand(node: Node, partition: Partition, point: Point, log_left: FailoverLog) -> None:
+    """The one step that counts, on the loop."""
+    rollbacks = partition.rollbacks + 1
+    held = entries_through(log_left, point.seq) if log_left or not point.seq else log_left
+    producers = producers_to_json(partition.producers, point.seq, node.clock.monotonic())
+    payload = RollbackRecord(point.seq, held, rollbacks, producers).encode()
+    place = node.journal.append(RecordKind.ROLLED_BACK, partition.feed_id, partition.id, payload)
+    partition.stand_at(point.seq, point.chain, held, rollbacks)
+    partition.homes.control(node.journal.file_of(place))
+    if partition.on_history_changed is not None:  # of streams that have been opened meanwhile
+        partition.on_history_changed()
+
+
+def _time_name(wall_us: int) -> str:
+    return f"{datetime.datetime.fromtimestamp(wall_us / 1e6, datetime.UTC):%Y%m%d-%H%M%S}"
+
+
+def _keep(node: Node, name: str, partition: Partition, blocks: Sequence[Block], segments: Sequence[Segment]) -> None:
+    """Puts what goes into lost/, durably. NoSpace, OSError."""
+    disk, data = node.host.disk, node.config.data
+    lost = Lost(disk, data, name, is_dry=False)
+    why = "rolled back: the leader has another history"
+    place = partition.feed_id, partition.id
+    try:
+        for segment in segments:
+            identity = segment.identity
+            first_seq, last_seq = identity.after_seq + 1, identity.last_seq
+            lost.rows(*place, first_seq, last_seq, source=segment.path, rows=identity.rows, why=why)
+            if disk.exists(segment.path):
+                lost.link(segment.path)
+        for block in blocks:
+            lost.export(*place, block, why)
+        lost.sync()
+    except OSError as error:
+        raise_if_no_space(error, f"in {lost.directory}")
+        raise
+    finally:
+        lost.close()
+    rows = sum(segment.identity.rows for segment in segments) + sum(block.rows for block in blocks)
+    log.warning(
+        "partition %s of feed %s is rolled back: %s rows went to %s",
+        *(partition.id, partition.feed_id.hex(), rows, os.path.relpath(lost.directory, data)),
+    )

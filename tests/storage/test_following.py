@@ -1,0 +1,125 @@
+"""A follower lives through forks, rollbacks, runs and crashes, and always holds the beginning of one history.
+
+The crash comes before any call of the disk that changes something; what was not synced is there in part.
+"""
+
+import random
+
+import pytest
+from tests.memory_disk import LOSE, Crashed, MemoryDisk
+
+from tailrace.errors import TailraceError
+from tailrace_server import catalog
+from tailrace_server.identity import BadDirectory
+from tailrace_server.intake import taking
+from tailrace_server.intake.producers import ProducerTable
+from tailrace_server.journal import decide_block
+
+from .branching import Follower, History
+
+STEPS = 60
+SEEDS = 60
+
+
+async def step(follower, history, rnd):
+    """Something of all that may happen; what the follower takes, it takes from the leader of now."""
+    what = rnd.choices(
+        ("write", "fork", "take", "fill", "commit", "told", "flush", "fold", "trim"), (8, 1, 10, 2, 6, 4, 4, 1, 2)
+    )[0]
+    match what:
+        case "write":
+            history.write(rnd.randint(1, 4))
+        case "fork":
+            history.fork(rnd.choice(history.ends[-6:]))
+            await follower.agree()
+        case "take":
+            await follower.agree()
+            follower.take()
+            follower.check_producers()
+        case "fill":
+            await follower.agree()
+            await follower.fill()
+            follower.check_producers()
+        case "commit":
+            await follower.agree()
+            await follower.commit()
+        case "told":
+            await follower.agree()
+            follower.told()
+        case "flush":
+            await follower.flush()
+        case "fold":
+            await follower.fold()
+        case "trim":
+            await follower.trim()
+    follower.check()
+
+
+async def live(seed, steps=STEPS):
+    rnd = random.Random(seed)
+    history = History(rnd)
+    disk = MemoryDisk()
+    follower = Follower(disk, rnd, history).open()
+    crash_in = rnd.randrange(60)
+    disk.crash_at(crash_in)
+    for _ in range(steps):
+        try:
+            await step(follower, history, rnd)
+        except Crashed:
+            while True:
+                match rnd.randrange(3):
+                    case 0:
+                        disk.kill()
+                    case 1:
+                        disk.cut_power(LOSE)
+                    case 2:
+                        disk.cut_power(rnd)
+                if rnd.random() < 0.3:
+                    disk.crash_at(rnd.randrange(20))  # in the middle of the start
+                try:
+                    follower.open()
+                except Crashed:
+                    continue
+                break
+            follower.check()
+            follower.check_acknowledged()
+            disk.before = None
+            disk.crash_at(rnd.randrange(60))
+    disk.before = None
+    await follower.agree()
+    while follower.partition.high_seq < history.seq:
+        follower.take()
+    follower.check()
+    follower.check_producers()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_what_a_follower_holds_is_the_beginning_of_one_history(seed):
+    await live(seed)
+
+
+def _forget_rollbacks(**arguments):
+    return decide_block(**{**arguments, "rollbacks": ()})
+
+
+def _keep_segments(partition, seq):
+    """A start that leaves a rollback half-finished."""
+
+
+BUGS = {
+    "a start forgets what was rolled back": (catalog, "decide_block", _forget_rollbacks),
+    "a rollback that was cut short is not finished": (catalog, "_finish_rollback", _keep_segments),
+    "an entry is taken over before its base is reached": (taking, "entries_through", lambda log, seq: log),
+    "producers outlive their results": (ProducerTable, "drop_above", lambda table, seq: None),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+async def test_a_planted_bug_is_found(bug, monkeypatch):
+    monkeypatch.setattr(*BUGS[bug])
+    for seed in range(300):
+        try:
+            await live(seed)
+        except (AssertionError, TailraceError, ValueError, BadDirectory):
+            return
+    pytest.fail("nobody has noticed")
