@@ -322,7 +322,7 @@ class Partition:
             self.homes.block(file, self.high_seq)  # a manifest says it once it covers these seqs
 
     def take_run(self, blocks: Sequence[Block], journal: Journal, now: float) -> None:
-        """Takes a run of the leader's, all of its blocks, as ``take_replica`` takes one block; `tell_sinks` came before.
+        """Takes a run of the leader's, all of its blocks, as ``take_replica`` takes one; `tell_sinks` came before.
 
         One record has it all, so that a follower has the whole of a publish or nothing of it.
         """

@@ -57,8 +57,8 @@ class Manifest(NamedTuple):
     ends at ``flushed_seq``. Rows at or below ``purge_seq`` may be missing though nothing newer of their key is there,
     rows at or below ``trim_seq`` were dropped by age. ``log`` has the partition's term as well. ``last_timestamp`` is
     the last stamp that was given, in microseconds since 1970. ``producers`` is what ``producers_to_json`` made,
-    ``sinks`` the last batch of each sink as of ``flushed_seq``. ``rollbacks`` is how often the partition had been rolled
-    back: records of the journal that tell of a later time are not in it.
+    ``sinks`` the last batch of each sink as of ``flushed_seq``. ``rollbacks`` is how often the partition had been
+    rolled back: records of the journal that tell of a later time are not in it.
     """
 
     feed_id: bytes
