@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tailrace.address import parse_url
@@ -12,7 +12,11 @@ from tailrace.address import parse_url
 # Longer than a node takes to start again, with what makes it stop; a Spark query ends with its first failed task.
 RETRY_FOR_S = 120.0
 
+EXACTLY_ONCE = "exactly_once"
 AT_LEAST_ONCE = "at_least_once"
+# How values are made of the columns.
+BINARY = "binary"
+JSON = "json"
 
 NAMES = (
     "url",
@@ -26,15 +30,26 @@ NAMES = (
     "create_feed",
     "partitions",
     "delivery",
+    "sink_id",
+    "first_batch",
+    "batch_id",
+    "origin",
+    "value_format",
     "retry_for",
 )
+SINK_ID_CHARS_MAX = 200
 # How much an unknown name has to be like one of ours to be taken for a slip of the pen; Spark has options of its own.
 _ALIKE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Options of the sink. ``order_by`` are names of columns, each with True for descending."""
+    """Options of the sink. ``order_by`` are names of columns, each with True for descending.
+
+    ``sink_id`` is who publishes: None for the query's own id, or one of the job's own. ``first_batch`` is added to the
+    numbers of a query's batches; ``batch_id`` is the number of what a batch job writes, None where it has none, and
+    ``origin`` who gives such numbers, None for the sink itself.
+    """
 
     url: str
     feed: str
@@ -47,68 +62,109 @@ class SinkOptions:
     create_feed: bool
     partitions: int | None
     retry_for_s: float
+    delivery: str = EXACTLY_ONCE
+    sink_id: str | None = None
+    first_batch: int = 0
+    batch_id: int | None = None
+    origin: str | None = None
+    value_format: str = BINARY
+
+    @property
+    def is_json(self) -> bool:
+        """The value is made of all columns that have no other use."""
+        return self.value_format == JSON
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """The options of a sink. ValueError that names the option and what it may be."""
-    _check_names(options)
-    _check_delivery(options)
+    check_names(options, NAMES)
+    _check_numbering(options)
     return SinkOptions(
-        url=_url(options),
-        feed=_required(options, "feed", "the name of a feed"),
+        url=url(options),
+        feed=required(options, "feed", "the name of a feed"),
         token=options.get("token"),
         key=options.get("key", "key"),
         value=options.get("value", "value"),
         deleted=options.get("deleted", "deleted"),
         order_by=_order_by(options.get("order_by", "")),
         partition_column=options.get("partition_column"),
-        create_feed=_boolean(options, "create_feed"),
-        partitions=_count(options, "partitions"),
-        retry_for_s=_seconds(options, "retry_for", RETRY_FOR_S),
+        create_feed=boolean(options, "create_feed"),
+        partitions=count(options, "partitions"),
+        retry_for_s=seconds(options, "retry_for", RETRY_FOR_S),
+        delivery=choice(options, "delivery", (EXACTLY_ONCE, AT_LEAST_ONCE)),
+        sink_id=_name(options, "sink_id"),
+        first_batch=number(options, "first_batch") or 0,
+        batch_id=number(options, "batch_id"),
+        origin=_name(options, "origin"),
+        value_format=choice(options, "value_format", (BINARY, JSON)),
     )
 
 
-def _check_names(options: Mapping[str, str]) -> None:
-    """A name that is almost one of ours would otherwise be ignored, and with it, say, the order of the rows."""
-    plain = {name.replace("_", ""): name for name in NAMES}
+def check_names(options: Mapping[str, str], names: Sequence[str], others: Sequence[str] = ()) -> None:
+    """ValueError for a name that is almost one of ``names``: it would be ignored, and with it, say, an order of rows.
+
+    ``others`` are let through: what is meant for the other direction, where a job gives both the same options.
+    """
+    plain = {name.lower().replace("_", ""): name for name in names}
+    known = {name.lower() for name in (*names, *others)}
     for name in options:
-        if name.lower() in NAMES:
+        if name.lower() in known:
             continue
         close = difflib.get_close_matches(name.lower().replace("_", "").replace("-", ""), plain, n=1, cutoff=_ALIKE)
         if close:
-            raise ValueError(f"option {name!r} is not known: {plain[close[0]]!r} is. The options: {', '.join(NAMES)}")
+            raise ValueError(f"option {name!r} is not known: {plain[close[0]]!r} is. The options: {', '.join(names)}")
 
 
-def _check_delivery(options: Mapping[str, str]) -> None:
-    delivery = options.get("delivery", AT_LEAST_ONCE)
-    if delivery != AT_LEAST_ONCE:
-        raise ValueError(f"option 'delivery' is {delivery!r}; this version of the sink has {AT_LEAST_ONCE!r} only")
+def _check_numbering(options: Mapping[str, str]) -> None:
+    """What numbers batches has to name who numbers them: else each query, or job, would begin anew."""
+    for name in ("first_batch", "batch_id", "origin"):
+        if name in options and "sink_id" not in options:
+            raise ValueError(f"option {name!r} numbers the batches of a sink: it goes with option 'sink_id'")
+    if "value" in options and options.get("value_format") == JSON:
+        raise ValueError("option 'value' names a column, and with value_format 'json' the value is made of all of them")
 
 
-def _url(options: Mapping[str, str]) -> str:
-    url = _required(options, "url", "tailrace://HOST:PORT")
+def _name(options: Mapping[str, str], name: str) -> str | None:
+    """The id of a sink, or of who numbers its batches; None where it is not there."""
+    found = options.get(name)
+    if found is not None and (not 1 <= len(found) <= SINK_ID_CHARS_MAX or not found.isprintable()):
+        raise ValueError(
+            f"option {name!r} is {found[:60]!r}, and has to be 1 to {SINK_ID_CHARS_MAX} printable characters"
+        )
+    return found
+
+
+# The parsers below are those of reading as well. Each raises a ValueError that names the option and what it may be.
+
+
+def url(options: Mapping[str, str]) -> str:
+    """``url``, which has to be there."""
+    text = required(options, "url", "tailrace://HOST:PORT")
     try:
-        parse_url(url)
+        parse_url(text)
     except ValueError as error:
         raise ValueError(f"option 'url': {error}") from None
-    return url
+    return text
 
 
-def _required(options: Mapping[str, str], name: str, example: str) -> str:
+def required(options: Mapping[str, str], name: str, example: str) -> str:
+    """A text that has to be there; ``example`` says what it is."""
     value = options.get(name)
     if not value:
         raise ValueError(f"option {name!r} is missing: .option({name!r}, ...) with {example}")
     return value
 
 
-def _boolean(options: Mapping[str, str], name: str) -> bool:
-    text = options.get(name, "false").strip().lower()
+def boolean(options: Mapping[str, str], name: str, default: str = "false") -> bool:
+    """ "true" or "false", in any case."""
+    text = options.get(name, default).strip().lower()
     if text not in ("true", "false"):
         raise ValueError(f"option {name!r} is {text!r}, neither 'true' nor 'false'")
     return text == "true"
 
 
-def _count(options: Mapping[str, str], name: str) -> int | None:
+def count(options: Mapping[str, str], name: str) -> int | None:
+    """A whole number from 1; None where it is not there."""
     text = options.get(name)
     if text is None:
         return None
@@ -121,7 +177,26 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
     return number
 
 
-def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
+def number(options: Mapping[str, str], name: str) -> int | None:
+    """A whole number from 0; None where it is not there."""
+    text = options.get(name)
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or len(text) > 18:
+        raise ValueError(f"option {name!r} is {text!r}, and has to be a whole number from 0")
+    return int(text)
+
+
+def choice(options: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
+    """One of ``choices``, the first by default."""
+    found = options.get(name, choices[0])
+    if found not in choices:
+        raise ValueError(f"option {name!r} is {found!r}, none of {', '.join(map(repr, choices))}")
+    return found
+
+
+def seconds(options: Mapping[str, str], name: str, default: float) -> float:
+    """A positive number of seconds."""
     text = options.get(name)
     if text is None:
         return default
