@@ -1,4 +1,4 @@
-# make demo    the whole way of the data on real input: Spark -> server (killed and restarted) -> index -> comparison
+# make demo    the whole way of the data on real input: Spark -> three servers (the leader killed) -> index
 #              (REPO=path takes the history of another git repository)
 # make test    every test, with the coverage, in so many processes as there are processors (WORKERS=n: in n)
 # make check   format, lint, types

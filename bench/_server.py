@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,11 +24,16 @@ _STOP_SECONDS_MAX = 120
 
 
 class Server:
-    """A running node. Port 0 is one of its own choice; ``started`` is when its process was started."""
+    """A running node. Port 0 is one of its own choice; ``started`` is when its process was started.
 
-    def __init__(self, folder: Path, log: Path, port: int = 0) -> None:
+    ``options``: more of the command line.
+    """
+
+    def __init__(self, folder: Path, log: Path, port: int = 0, options: Sequence[str] = ()) -> None:
         command = [PROGRAM, "serve", "--data", str(folder), "--listen", f"127.0.0.1:{port}", "--http", "off"]
-        command += ["--ws", "off"]
+        command += ["--ws", "off", *options]
+        self.folder = folder
+        self.options = options
         self._log = log.open("ab")
         self.started = time.perf_counter()
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)

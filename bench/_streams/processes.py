@@ -20,10 +20,13 @@ LINE_SECONDS_MAX = 300.0
 
 
 class Helper:
-    """A script of this folder that runs. A thread takes its lines, so that it never waits for who reads them."""
+    """A script of this folder, or one with its whole path, that runs.
+
+    A thread takes its lines, so that it never waits for who reads them.
+    """
 
     def __init__(self, script: str, *arguments: object) -> None:
-        command = [sys.executable, str(Path(__file__).with_name(script)), *map(str, arguments)]
+        command = [sys.executable, str(Path(__file__).parent / script), *map(str, arguments)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()

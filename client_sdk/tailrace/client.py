@@ -13,6 +13,7 @@ from tailrace.block import Block
 from tailrace.consuming.session import Wanted
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.feed import Feed
+from tailrace.finding import Finder, check_state
 from tailrace.host import Host
 from tailrace.lifetime import Lifetime
 from tailrace.link import RequestLink
@@ -69,21 +70,18 @@ class Client:
         name: str | None = None,
         connect_timeout: float = 10.0,
         retry_for: float = 30.0,
+        state: str = "leader",
         host: Host | None = None,
     ) -> None:
         self._addresses = parse_url(url)
+        check_state(state)
         self._hello = Hello(name=name or "", token=token)
         self.host = host = Host() if host is None else host
         self._connect_timeout_s = connect_timeout
         self._retry_for_s = retry_for
-        self._session = RequestSession(self._hello, trio.current_time, host.random.random)
-        self._link = RequestLink(
-            self._session,
-            self._addresses,
-            connect=host.connect,
-            connect_timeout_s=connect_timeout,
-            jitter=host.random.random,
-        )
+        self._finder = finder = Finder(self._addresses, state, trio.current_time, host.random.random)
+        self._session = RequestSession(self._hello, trio.current_time, host.random.random, state, finder.check)
+        self._link = RequestLink(self._session, finder, connect=host.connect, connect_timeout_s=connect_timeout)
         self._lifetime = Lifetime()
         self.lanes = Lanes(partial(random_producer_id, host.random))
 
@@ -175,6 +173,22 @@ class Client:
         return self._session.level(text)
 
     @property
+    def reads_followers(self) -> bool:
+        """What is read may be behind what was acknowledged."""
+        return self._finder.state != "leader"
+
+    @property
+    def retry_for_s(self) -> float:
+        """For how long a call tries what may succeed later."""
+        return self._retry_for_s
+
+    @property
+    def peer_role(self) -> str:
+        """What the node that has answered last is: "leader" or "follower"."""
+        assert self._session.peer is not None, "the client is entered"
+        return self._session.peer.role
+
+    @property
     def cluster_id(self) -> bytes:
         """That of the node that has answered last (16 bytes)."""
         assert self._session.peer is not None, "the client is entered"
@@ -244,10 +258,11 @@ class Client:
 
     def stream(self, wanted: Wanted, window_bytes: int = 8 * 1024 * 1024) -> Stream:
         """A consumer, on a connection of its own."""
+        finder = self._finder.another()
         return Stream(
-            self._addresses,
+            finder,
             self._hello._replace(window_bytes=window_bytes),
-            wanted,
+            wanted._replace(state=finder.state),
             host=self.host,
             connect_timeout_s=self._connect_timeout_s,
             retry_for_s=self._retry_for_s,
@@ -261,6 +276,7 @@ def connect(
     name: str | None = None,
     connect_timeout: float = 10.0,
     retry_for: float = 30.0,
+    state: str = "leader",
     host: Host | None = None,
 ) -> Client:
     """A client, an async context manager.
@@ -268,6 +284,18 @@ def connect(
     ``url``: ``tailrace://HOST:PORT[,HOST:PORT...]``. ``name`` is shown in the node's status. Entering connects, within
     ``connect_timeout`` seconds; then every call retries for ``retry_for`` seconds what may succeed later. ``host`` is
     what a simulator hands over (`tailrace.host`), and nobody else.
+    ``state``: which node of a set is asked. "leader": the one that leads, wherever it is, found from any node of the
+    URL that lives, and again when another one takes over. "follower": one of the URL that follows; it is only read
+    from, may be behind, and a write raises NotLeader after ``retry_for`` seconds. "any": whichever of the URL answers,
+    as it is.
     Raises ValueError for a bad URL; on entering Unreachable, Forbidden, ProtocolError.
     """
-    return Client(url, token=token, name=name, connect_timeout=connect_timeout, retry_for=retry_for, host=host)
+    return Client(
+        url,
+        token=token,
+        name=name,
+        connect_timeout=connect_timeout,
+        retry_for=retry_for,
+        state=state,
+        host=host,
+    )

@@ -6,11 +6,13 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tailrace.model import Mutation
+from tailrace.wire.replica_messages import LeaderSeqs, Producers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tailrace.block import Block
+    from tailrace.failover import FailoverLog
     from tailrace.position import Position
 
 T = TypeVar("T")
@@ -173,13 +175,16 @@ class Mutations:
 class SnapshotStart(NamedTuple):
     """A snapshot of a partition begins: what follows, up to SnapshotEnd, leads from one consistent state to another.
 
-    ``first_seq`` and ``last_seq`` bound it, both included; ``position`` is where the consumer stands now.
+    ``first_seq`` and ``last_seq`` bound it, both included; ``position`` is where the consumer stands now. ``complete``:
+    no superseded mutation is left out of it. ``purge_seq``: up to here deletions may be missing in it.
     """
 
     partition: int
     first_seq: int
     last_seq: int
     position: Position
+    complete: bool = False
+    purge_seq: int = 0
 
 
 class SnapshotEnd(NamedTuple):
@@ -215,3 +220,21 @@ class Rollback(NamedTuple):
 
 
 Event = Mutations | SnapshotStart | SnapshotEnd | RoundComplete | Rollback
+
+
+class Agreed(NamedTuple):
+    """To a replica: the stream of ``partition`` is open; ``log`` is the node's, ``high_seq`` its last seq."""
+
+    partition: int
+    log: FailoverLog
+    high_seq: int
+
+
+class LeaderCheck(NamedTuple):
+    """To a replica: the leader asks whether it is still followed. Answered by `ReplicaStream.confirm`."""
+
+    number: int
+
+
+# What only a replica is given.
+ReplicaEvent = Agreed | LeaderSeqs | Producers | LeaderCheck

@@ -65,10 +65,12 @@ class Explanation(NamedTuple):
         }
 
 
-def request_of(feed_id: bytes, partition: int, position: Position, level: Level) -> StreamRequest:
+def request_of(
+    feed_id: bytes, partition: int, position: Position, level: Level, state: str = "leader"
+) -> StreamRequest:
     """What a consumer would ask with that resumed at ``position`` and nothing else."""
     seq, first, last = bounds(_record(position))
-    return StreamRequest(feed_id, partition, position.log, seq, first, last, position.purge_seq, None, level)
+    return StreamRequest(feed_id, partition, position.log, seq, first, last, position.purge_seq, None, level, state)
 
 
 def explain(partition: int, position: Position, answer: ResumeAnswer) -> Explanation:

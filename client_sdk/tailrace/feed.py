@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import trio
+
+from tailrace.backoff import backoff_seconds
 from tailrace.batch import check_key
 from tailrace.block import Block
 from tailrace.changes import (
@@ -19,14 +23,14 @@ from tailrace.changes import (
     row_block,
 )
 from tailrace.consuming.session import Wanted
-from tailrace.errors import UnknownFeed, VersionLost
+from tailrace.errors import UnknownFeed, Unreachable
 from tailrace.explaining import Explanation, explain, request_of
 from tailrace.failover import FailoverLog
 from tailrace.hashing import key_hash
 from tailrace.items import Items
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.position import Position, Positions
-from tailrace.replies import failover_log, partition_info, resolved
+from tailrace.replies import has_come_to, partition_info, resolved
 from tailrace.requests.lane import Done, Lane
 from tailrace.ring import RING_ROWS
 from tailrace.stage import Stage
@@ -185,19 +189,27 @@ class Feed:
         """The newest version of ``key`` that ``level`` shows, None where there is none; waits for what is in flight.
 
         ``at_least``: a version, of any key of the same partition, that the answer must not be older than; the node
-        that leads has it already. Raises VersionLost where that version's branch has ended below it, ValueError where
-        it is of another partition, UnknownFeed, and Retryable after ``retry_for`` seconds.
+        that leads has it already, and one that follows is waited for. Raises VersionLost where that version's branch
+        has ended below it, ValueError where it is of another partition, UnknownFeed, and Retryable after ``retry_for``
+        seconds.
         """
         if at_least is not None:
-            await self._check_not_lost(key, at_least)
+            await self._come_to(key, at_least)
         return (await self.get_many([key], level=level))[0]
 
-    async def _check_not_lost(self, key: bytes, version: Version) -> None:
+    async def _come_to(self, key: bytes, version: Version) -> None:
+        """Waits until a node that follows has ``version``. Raises VersionLost, Unreachable."""
         check_key(key)
-        value = await self._client.call(Opcode.PARTITIONS, {"name": self.name})
-        partition = partition_of(key, key_hash(key), resolved(value).partitions, version)
-        if failover_log(value, partition).has_ended_below(version.branch, version.seq):
-            raise VersionLost(f"{version} is of a branch that has ended below it")
+        deadline = trio.current_time() + self._client.retry_for_s
+        for tries in itertools.count(1):
+            value = await self._client.call(Opcode.PARTITIONS, {"name": self.name})
+            partition_of(key, key_hash(key), resolved(value).partitions, version)
+            if has_come_to(value, version) or not self._client.reads_followers:
+                return
+            pause_s = backoff_seconds(tries, self.host.random.random)
+            if trio.current_time() + pause_s > deadline:
+                raise Unreachable(f"the node has not come to {version} within {self._client.retry_for_s:g} s")
+            await trio.sleep(pause_s)
 
     async def get_many(self, keys: Iterable[bytes], *, level: str = "disk") -> list[Item | None]:
         """As ``get``, for many keys, in their order."""
@@ -322,7 +334,7 @@ class Feed:
         explained = {}
         for partition in range(feed.partitions):
             position = positions.get(partition, Position.at(FailoverLog(), 0))
-            request = request_of(feed.feed_id, partition, position, level)
+            request = request_of(feed.feed_id, partition, position, level, self._client.peer_role)
             answer = await self._client.call(Opcode.EXPLAIN_RESUME, request.to_json())
             explained[partition] = explain(partition, position, ResumeAnswer.of_json(answer))
         return explained

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import trio
 
 from tailrace.address import Address
-from tailrace.backoff import backoff_seconds
 from tailrace.errors import Forbidden, ProtocolError, TailraceError, Unreachable
+from tailrace.finding import Finder
 from tailrace.requests.session import RequestSession
 from tailrace.transport import Transport, open_tcp
 
@@ -44,14 +43,8 @@ async def connect_tcp(address: Address) -> Transport:
 
 
 @contextlib.asynccontextmanager
-async def connected(
-    addresses: tuple[Address, ...], tries: int, connect: Connect, timeout_s: float
-) -> AsyncIterator[Transport]:
-    """A transport to the ``tries``-th address in turn, with its flushing task; closed on leaving.
-
-    Raises Unreachable.
-    """
-    address = addresses[tries % len(addresses)]
+async def connected(address: Address, connect: Connect, timeout_s: float) -> AsyncIterator[Transport]:
+    """A transport to ``address``, with its flushing task; closed on leaving. Raises Unreachable."""
     with trio.move_on_after(timeout_s) as scope:
         transport = await connect(address)
     if scope.cancelled_caught:
@@ -71,18 +64,16 @@ class RequestLink:
     def __init__(
         self,
         session: RequestSession,
-        addresses: tuple[Address, ...],
+        finder: Finder,
         *,
         connect: Connect = connect_tcp,
         connect_timeout_s: float = 10.0,
-        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._session = session
-        self._addresses = addresses
+        self._finder = finder
         self._connect = connect
-        self._jitter = jitter
         # Where the first address is dead, there has to be time for the others.
-        self._try_seconds = connect_timeout_s / len(addresses)
+        self._try_seconds = finder.try_seconds(connect_timeout_s)
         self._transport: Transport | None = None
         self._idle: trio.Event | None = None  # while ``tick`` waits for something to do
         self._reads = 0
@@ -104,25 +95,26 @@ class RequestLink:
 
     async def run(self) -> None:
         """Connects and reconnects for ever. Raises what no retry can mend: Forbidden, ProtocolError of the greeting."""
-        tries = 0
         while True:
+            address, pause_s = self._finder.next_try()
+            if pause_s:
+                await trio.sleep(pause_s)
             try:
-                async with connected(self._addresses, tries, self._connect, self._try_seconds) as transport:
+                async with connected(address, self._connect, self._try_seconds) as transport:
                     await self._use(transport)
             except* (TailraceError, OSError) as group:
                 error = _first(group)
             else:
                 error = Unreachable("the node has closed the connection")
-            if self._session.is_open:
-                tries = 0
+            if not isinstance(error, TailraceError):
+                error = Unreachable(str(error))
             greeted = self._session.peer is not None
             self._transport = None
             self._greeted = trio.Event()
-            self._session.connection_lost(error if isinstance(error, TailraceError) else Unreachable(str(error)))
+            self._finder.failed(error)
+            self._session.connection_lost(error)
             if isinstance(error, Forbidden) or (isinstance(error, ProtocolError) and not greeted):
                 raise error
-            tries += 1
-            await trio.sleep(backoff_seconds(tries, self._jitter))
 
     async def _use(self, transport: Transport) -> None:
         self._transport = transport

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tailrace.errors import ProtocolError
+from tailrace.errors import ProtocolError, VersionLost
 from tailrace.failover import FailoverLog
-from tailrace.model import FeedInfo, NodeStatus, PartitionInfo, Resolved
+from tailrace.model import FeedInfo, NodeStatus, PartitionInfo, Resolved, Version
 
 
 def resolved(value: dict[str, Any]) -> Resolved:
@@ -23,6 +23,15 @@ def failover_log(value: dict[str, Any], partition: int) -> FailoverLog:
         return FailoverLog.from_json(value["partitions"][partition]["log"])
     except (LookupError, TypeError, ValueError) as error:
         raise ProtocolError(f"the failover log of partition {partition} cannot be read: {error!r}") from None
+
+
+def has_come_to(value: dict[str, Any], version: Version) -> bool:
+    """Whether the node of this partition map has ``version``. Raises VersionLost where nobody will have it any more."""
+    log = failover_log(value, version.partition)
+    if log.has_ended_below(version.branch, version.seq):
+        raise VersionLost(f"{version} is of a branch that has ended below it")
+    high_seq: int = value["partitions"][version.partition]["high_seq"]
+    return bool(log) and high_seq >= version.seq and log.branch_at(version.seq) == version.branch
 
 
 def partition_info(value: dict[str, Any]) -> PartitionInfo:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from types import TracebackType
+from typing import cast
 
 import trio
 
-from tailrace.address import Address
-from tailrace.backoff import backoff_seconds
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.session import ConsumerSession, Event, Wanted
 from tailrace.errors import Forbidden, StreamEnded, TailraceError, Unreachable
-from tailrace.events import Rollback
+from tailrace.events import ReplicaEvent, Rollback
+from tailrace.finding import Finder
 from tailrace.host import Host
 from tailrace.lifetime import Lifetime
 from tailrace.link import SILENT_INTERVALS_MAX, Silence
@@ -33,7 +33,7 @@ class Stream:
 
     def __init__(
         self,
-        addresses: tuple[Address, ...],
+        finder: Finder,
         hello: Hello,
         wanted: Wanted,
         *,
@@ -41,15 +41,16 @@ class Stream:
         connect_timeout_s: float,
         retry_for_s: float,
     ) -> None:
-        self._addresses = addresses
-        self._session = ConsumerSession(hello, wanted, trio.current_time, host.random.random)
+        self._finder = finder
+        self._session = ConsumerSession(
+            hello, wanted, trio.current_time, host.random.random, finder.check, has_others=finder.has_others
+        )
         self._host = host
-        self._connect_timeout_s = connect_timeout_s
+        self._try_seconds = finder.try_seconds(connect_timeout_s)
         self._retry_for_s = retry_for_s
         self._lifetime = Lifetime()
         self._transport: Transport | None = None
         self._run_scope = trio.CancelScope()
-        self._tries = 0
         self._reads = 0  # odd while somebody reads
         self._ended: TailraceError | None = None
         self._cookies = itertools.count(1)
@@ -97,6 +98,9 @@ class Stream:
 
     async def __anext__(self) -> Event:
         """The next event; the one before it counts as handled. Raises what has ended the stream for good."""
+        return cast(Event, await self._next())  # what else there is only a replica is given
+
+    async def _next(self) -> Event | ReplicaEvent:
         while True:
             try:
                 event = self._session.next_event()
@@ -204,21 +208,19 @@ class Stream:
         if final is not None:
             self._end(final)
             raise final from None
-        if self._session.answered:
-            self._tries = 0
-        self._tries += 1
+        self._finder.failed(error)
         self._session.connection_lost(str(error))
         if deadline is not None and trio.current_time() >= deadline:
             raise Unreachable(f"no stream within {self._retry_for_s:g} s: {error}") from None
 
     async def _reconnect(self) -> None:
-        if self._tries:
-            await trio.sleep(backoff_seconds(self._tries, self._host.random.random))
-        address = self._addresses[self._tries % len(self._addresses)]
-        with trio.move_on_after(self._connect_timeout_s) as scope:
+        address, pause_s = self._finder.next_try()
+        if pause_s:
+            await trio.sleep(pause_s)
+        with trio.move_on_after(self._try_seconds) as scope:
             self._transport = await self._host.connect(address)
         if scope.cancelled_caught:
-            raise Unreachable(f"cannot connect to {address}: no answer within {self._connect_timeout_s:g} s")
+            raise Unreachable(f"cannot connect to {address}: no answer within {self._try_seconds:g} s")
         assert self._transport is not None
         self._lifetime.start(self._transport.run)
         self._session.connection_made()
@@ -240,8 +242,8 @@ class Stream:
         """Lets the node know that this side lives, notices when it does not, and asks again for what was refused."""
         silence = Silence(trio.current_time())
         while True:
-            peer = self._session.peer
-            interval = peer.noop_interval_s if peer is not None else 1.0
+            peer = self._session.peer if self._session.greeted else None
+            interval = self._try_seconds / SILENT_INTERVALS_MAX if peer is None else peer.noop_interval_s
             retry = self._session.next_retry
             timeout = interval / 2 if retry is None else min(max(retry - trio.current_time(), 0.01), interval / 2)
             self._wake = trio.Event()

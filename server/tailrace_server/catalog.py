@@ -437,6 +437,10 @@ def _recover_block(
         known=held is not None and held.header.body_sum == header.body_sum,
     )
     if case is BlockCase.NEXT:
+        if not partition.log:
+            raise BadDirectory(
+                f"the journal has blocks of feed {partition.feed_id.hex()}, and no branch of it: repair it"
+            )
         partition.recover_block(block, file, now)
         _merge_some(partition)
     elif case is BlockCase.GAP:

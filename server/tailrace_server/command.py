@@ -21,6 +21,7 @@ from typing import Annotated, NamedTuple
 import trio
 import typer
 
+from tailrace.address import Address, parse_address
 from tailrace.cli.errors import CommandFailed, WrongUsage, alone
 from tailrace_server.config import Config
 from tailrace_server.doors import parse_door, show_door
@@ -82,6 +83,19 @@ def serve(
             "--restored", help="DIR is a copy of another node's directory or volume; say so at the first start."
         ),
     ] = False,
+    members: Annotated[
+        str | None,
+        typer.Option(
+            "--members",
+            metavar="HOST:PORT,...",
+            help="The node is one of this set; the same list, in the same order, at each of them, with what each has "
+            "as --listen.",
+        ),
+    ] = None,
+    replica_of: Annotated[
+        str | None,
+        typer.Option("--replica-of", metavar="HOST:PORT", help="Follow this node, without a vote on who leads."),
+    ] = None,
     log_level: Annotated[LogLevel, typer.Option("--log-level", help="What is logged to stderr.")] = LogLevel.INFO,
 ) -> None:
     """Serve a node over a data directory until SIGTERM or Ctrl-C.
@@ -89,7 +103,16 @@ def serve(
     Once everything answers, one line on stdout says where: "tailrace: ready, frames on ..., http on ..., ws on ...".
     """
     doors = _frames(listen), _door("--http", http, 4780), _door("--ws", ws, 4790)
-    config = Config(data, *doors, restored=restored)
+    try:
+        config = Config(
+            data,
+            *doors,
+            restored=restored,
+            members=tuple(_address("--members", part) for part in members.split(",")) if members else (),
+            replica_of=None if replica_of is None else _address("--replica-of", replica_of),
+        )
+    except ValueError as error:
+        raise WrongUsage(str(error)) from None
     _set_up_logging(log_level)
     _raise_descriptor_limit()
     keep_freed_memory()
@@ -112,6 +135,13 @@ def _frames(text: str) -> tuple[str, int]:
 def _door(option: str, text: str, default_port: int) -> tuple[str, int] | None:
     try:
         return parse_door(text, default_port)
+    except ValueError as error:
+        raise WrongUsage(f"{option}: {error}") from None
+
+
+def _address(option: str, text: str) -> Address:
+    try:
+        return parse_address(text.strip())
     except ValueError as error:
         raise WrongUsage(f"{option}: {error}") from None
 

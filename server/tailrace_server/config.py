@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tailrace.address import Address
 from tailrace.wire.frames import FRAME_BODY_BYTES_MAX
 
 
@@ -63,6 +64,18 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
+class Replication:
+    """How nodes of a set wait for each other. Seconds of the monotonic clock."""
+
+    # Without a leader the others are asked again after this, with a leader about as often.
+    poll_s: float = 0.3
+    # A short question to another node: one that has not answered by then is taken for unreachable.
+    ask_timeout_s: float = 1.0
+    # A step of a promotion or handover that another one has to do something durable for.
+    step_timeout_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Where a node keeps its data and where it listens; None: that door stays shut. Port 0: any free one."""
 
@@ -74,10 +87,26 @@ class Config:
     storage: Storage = field(default_factory=Storage)
     # The directory is a copy of another node's: it starts as one that ``tailrace restore`` has made.
     restored: bool = False
-    # It follows this node, without a vote.
-    replica_of: tuple[str, int] | None = None
-    # The nodes of its set, its own ``listen`` among them; empty: it is not of a set.
-    members: tuple[tuple[str, int], ...] = ()
+    # The node follows that one, without a vote.
+    replica_of: Address | None = None
+    # The node is one of this set: two or more addresses, the same ones in the same order at all of them, ``listen``
+    # among them.
+    members: tuple[Address, ...] = ()
+    replication: Replication = field(default_factory=Replication)
+
+    def __post_init__(self) -> None:
+        """ValueError where the node's place among others contradicts itself."""
+        if self.members and self.replica_of is not None:
+            raise ValueError("a node is a replica of another one or a member of a set, not both")
+        if self.replica_of is not None and self.replica_of == self.listen:
+            raise ValueError(f"a node cannot be a replica of itself: {self.replica_of}")
+        if self.members:
+            if len(set(self.members)) != len(self.members):
+                raise ValueError("a set of members names one of them twice")
+            if len(self.members) < 2:
+                raise ValueError("a set has two members or more; a node alone needs none to be named")
+            if self.listen not in self.members:
+                raise ValueError(f"the members have to include this node's own address, {Address(*self.listen)}")
 
     @property
     def is_alone(self) -> bool:

@@ -15,22 +15,27 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from tailrace.errors import ProtocolError, TailraceError
-from tailrace.model import EndReason, Level, VersionRange
+from tailrace.model import EndReason, Level
 from tailrace.transport import Transport
 from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
 from tailrace.wire.messages import encode_error
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.answers import Answers
 from tailrace_server.feed import Feed
-from tailrace_server.frames import WRITTEN_FRAME_BYTES, written
+from tailrace_server.partition import Partition
+from tailrace_server.replication.serving import ServedReplica
 from tailrace_server.requests import HANDLERS
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.stream.disk_part import DiskPart
 from tailrace_server.stream.end_times import EndTimes
+from tailrace_server.stream.inquiries import Inquiries
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.progress import Progress
+from tailrace_server.stream.replica_stream import ReplicaStream
 from tailrace_server.stream.rounds import Rounds
 
 if TYPE_CHECKING:
+    from tailrace.wire.replica_messages import Replica
     from tailrace.wire.stream_messages import StreamRequest
     from tailrace_server.node import Node
 
@@ -48,11 +53,11 @@ LINGER_SECONDS = 5.0
 _STOPPING = "the node is stopping"
 
 
-class Connection:
+class Connection(Answers):
     """The server's side of one connection."""
 
     def __init__(self, node: Node, transport: Transport, nursery: trio.Nursery) -> None:
-        self.node = node
+        super().__init__(node)
         self.transport = transport
         self.nursery = nursery
         self.name = ""
@@ -61,15 +66,14 @@ class Connection:
         self.rounds = Rounds(0)
         self._progress = Progress(self.opened_at)
         self.end_times = EndTimes(self)
+        self.inquiries = Inquiries(self)
+        self.replica: ServedReplica | None = None  # once one has asked for a stream
         self.greeted = False
         self.draining = False
         self.waiting_requests = 0  # in tasks of their own, for the by-key index or the place of a time
         self.sought: dict[int, StreamRequest] = {}  # those for streams, by id, that wait for the place of their time
-        self._answers: list[bytes] = []
-        self._answer_bytes = 0  # of answers that have not left, those included that wait for an fsync
         self.writes = False
         self._waits_for_memory = False  # nothing is read for now: nobody can tell whether the peer is silent
-        self._closing = False
         self._closing_at = 0.0
         self._drained = trio.Event()
         self._room: trio.Event | None = None  # there while someone waits for it
@@ -104,6 +108,7 @@ class Connection:
             return  # the peer is gone: nobody is left to tell
         finally:
             self.rounds.close_all()
+            self.stop_waiting()
 
     async def drained(self) -> None:
         """Returns once every stream has ended and all that was sent has left."""
@@ -144,6 +149,8 @@ class Connection:
             self.transport.finish()
         else:
             self.pump()
+            if self.replica is not None:
+                self.flush()
 
     def _handle(self, frame: Frame) -> None:
         """One frame. An error of a request is its answer; an error of the protocol ends the connection."""
@@ -162,54 +169,6 @@ class Connection:
 
     # Sending
 
-    def answer(self, data: bytes) -> None:
-        """Queues an answer; ``flush`` sends it together with others. Nothing is said after the last word."""
-        self._answer_bytes += len(data)
-        self._queue(data)
-
-    def answer_error(self, error: TailraceError, id: int) -> None:
-        """Queues an ERROR."""
-        if isinstance(error, SegmentDamaged):
-            self.node.found_damage(error)
-        self.answer(encode_error(error, id))
-
-    def answer_when_durable(self, data: bytes, id: int) -> None:
-        """Queues an answer once all that is written now is durable, or an ERROR where that fails."""
-        self._answer_bytes += len(data)
-
-        def durable(error: TailraceError | None) -> None:
-            if error is None:
-                self._queue(data)
-            else:
-                self._answer_bytes -= len(data)
-                self.answer_error(error, id)
-
-        self.node.committer.when_durable(durable)
-
-    def answer_written(self, versions: VersionRange, id: int) -> None:
-        """Queues a WRITTEN once all that is written now is durable, or an ERROR where that fails.
-
-        It is made when the streams have been sent, since a consumer has done its waiting.
-        """
-        self._answer_bytes += WRITTEN_FRAME_BYTES
-
-        def durable(error: TailraceError | None) -> None:
-            if error is None:
-                self._queue(written(versions, id))
-            else:
-                self._answer_bytes -= WRITTEN_FRAME_BYTES
-                self.answer_error(error, id)
-
-        self.node.committer.when_durable(durable)
-
-    def _queue(self, data: bytes) -> None:
-        """Queues what ``_answer_bytes`` counts already."""
-        if self._closing:
-            self._answer_bytes -= len(data)
-            return
-        self._answers.append(data)
-        self.node.to_flush[self] = None
-
     def has_news(self) -> None:
         """A stream of this connection has something to send."""
         self.node.to_flush[self] = None
@@ -220,8 +179,23 @@ class Connection:
             return
         if self.rounds.has_news and not self._pumps_soon:
             self.pump()
+        if self.replica is not None:
+            self._queue_replica_frames(self.replica)
         if self._answers:
             self.send_answers()
+
+    def _queue_replica_frames(self, replica: ServedReplica) -> None:
+        """What a replica is told behind the blocks; where it does not read, once it does."""
+        if not self.transport.backlog_bytes:
+            for data in replica.frames():
+                self._answer_bytes += len(data)
+                self._answers.append(data)
+
+    def serve_replica(self, stream: ReplicaStream, replica: Replica, *, is_system: bool) -> None:
+        """``stream``, which has just begun, is a replica's of this leader."""
+        if self.replica is None:
+            self.replica = ServedReplica(self)
+        self.replica.open(stream, replica, is_system=is_system)
 
     def send_answers(self, last: bytes = b"") -> None:
         """Sends the answers that are queued, and ``last`` after them. Streams are not looked at."""
@@ -321,6 +295,20 @@ class Connection:
             self.rounds.close(stream_id, EndReason.DRAINING, _STOPPING)
         self.pump()
         self.flush()
+
+    def close_streams(self, reason: EndReason, message: str, partition: Partition | None = None) -> None:
+        """Ends every stream, or those of this partition."""
+        for stream in list(self.rounds.streams.values()):
+            if partition is None or stream.partition is partition:
+                self.rounds.close(stream.id, reason, message)
+                self.has_news()
+
+    def close_replica_streams(self, message: str) -> None:
+        """Ends what replicas stream: they are to ask again."""
+        for stream in list(self.rounds.streams.values()):
+            if isinstance(stream, ReplicaStream):
+                self.rounds.close(stream.id, EndReason.WRONG_STATE, message)
+                self.has_news()
 
     def feed_dropped(self, feed: Feed) -> None:
         """Ends the streams of a feed that is no more."""

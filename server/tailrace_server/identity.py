@@ -49,6 +49,13 @@ def renew(disk: Disk, directory: str, randomness: Randomness) -> Identity:
     return identity
 
 
+def join_cluster(disk: Disk, directory: str, identity: Identity, cluster_id: bytes) -> Identity:
+    """Makes a new directory one of another cluster; on disk before this returns."""
+    joined = identity._replace(cluster_id=cluster_id)
+    _store(disk, directory, joined)
+    return joined
+
+
 def _store(disk: Disk, directory: str, identity: Identity) -> None:
     ids = {name: id.hex() for name, id in identity._asdict().items()}
     value = {"version": FORMAT_VERSION, **ids, "checksum": _checksum(identity)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tailrace.model import Version
+from tailrace.model import Level, Version
 from tailrace_server.partition import Partition
 from tailrace_server.segment import Reads
 from tailrace_server.tree.key_index import OpenBlocks
@@ -28,10 +28,9 @@ class Lookup:
         """Every key was looked up, or the values fill an answer: the client asks again for the rest."""
         return len(self.items) == len(self._keys) or self._value_bytes >= VALUE_BYTES_MAX
 
-    @property
-    def is_in_flight(self) -> bool:
-        """Something that was found, or found to be missing, may not be durable yet."""
-        return any(p.high_seq > p.durable_seq for p in set(self._partitions))
+    def in_flight(self, level: Level) -> list[tuple[Partition, int]]:
+        """The partitions where what was found, or found to be missing, may not be at ``level`` yet, and up to where."""
+        return [(p, p.high_seq) for p in set(self._partitions) if p.high_seq > p.visible_seq(level)]
 
     def step(self, out_of_time: Callable[[], bool]) -> bool:
         """Looks keys up until all is done (True), or ``out_of_time()`` (False: call it again).

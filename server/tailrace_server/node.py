@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tailrace.errors import Forbidden, Overloaded, TailraceError
+from tailrace.address import Address
+from tailrace.errors import Forbidden, Overloaded, TailraceError, UnknownFeed
 from tailrace.failover import FailoverLog
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.model import Level
@@ -45,6 +46,8 @@ from tailrace_server.partition import Partition
 from tailrace_server.publishing.publisher import Publisher
 from tailrace_server.publishing.stage_requests import expire_stages
 from tailrace_server.publishing.stages import Stages
+from tailrace_server.replication.leadership import Leadership
+from tailrace_server.replication.role import Role
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.status import status_of
 from tailrace_server.stream.filter import FilterCache
@@ -59,6 +62,9 @@ from tailrace_server.upkeep.trimmer import Trimmer
 from tailrace_server.upkeep.uptime import Uptime
 from tailrace_server.upkeep.uptime_file import store_uptime, tick_uptime
 
+if TYPE_CHECKING:
+    from tailrace_server.replication.member import Member
+
 log = logging.getLogger("tailrace.server")
 
 # How often idle connections and silent peers are looked at, as a part of the interval of noops.
@@ -70,7 +76,7 @@ _EXPIRE_SECONDS = 60.0
 _INTERNAL_ERROR = "connection of %s ended by an internal error"
 
 
-class Node:
+class Node(Leadership):
     """A node over an open data directory. ``serve`` runs it; ``stop`` closes the directory."""
 
     def __init__(
@@ -83,12 +89,11 @@ class Node:
         memory: MemoryAccount,
         uptime: Uptime,
     ) -> None:
-        self.config = config
+        super().__init__(config, catalog)
         self.host = host
         self.clock = host.clock
         self.identity = identity
         self.journal = journal
-        self.feeds = catalog
         self.memory = memory
         self.pins = Pins()
         self.filtered = FilterCache()
@@ -141,6 +146,7 @@ class Node:
         self.now = self.started_at = host.clock.monotonic()
         self.listening: tuple[str, int] | None = None
         self.unclean_start: str | None = None
+        self.member: Member | None = None  # of a node that is not alone
         self._are_feeds_whole = True
         for level in (Level.DISK, Level.QUORUM):
             catalog.system.partitions[0].watch(level, self._feeds_settled)
@@ -197,7 +203,7 @@ class Node:
         if feed_id not in self.feeds:
             return
         self._list_feed(feed_id, None)
-        self._feed_dropped(self.feeds.drop(feed_id, self.journal))
+        self.feed_is_gone(self.feeds.drop(feed_id, self.journal))
 
     def reconcile_feeds(self, *, whole: bool = True) -> tuple[list[Feed], list[Feed]]:
         """Makes the feeds equal to what ``_feeds`` says, as `Catalog.reconcile`, and ends the streams of dropped ones.
@@ -208,7 +214,10 @@ class Node:
         dropped, created = self.feeds.reconcile(self.journal, self.config.limits.feeds_max, whole=whole)
         self._are_feeds_whole = whole
         for feed in dropped:
-            self._feed_dropped(feed)
+            self.feed_is_gone(feed)
+        for feed in created:
+            for partition in feed.partitions:
+                self.adopt(partition)
         return dropped, created
 
     def _list_feed(self, feed_id: bytes, creation: bytes | None) -> None:
@@ -220,10 +229,13 @@ class Node:
         self.committer.note(partition)
         self.flusher.note(partition)
 
-    def _feed_dropped(self, feed: Feed) -> None:
+    def feed_is_gone(self, feed: Feed) -> None:
+        """Forgets a feed that was dropped: its streams end, and what waits for it is told."""
         for partition in feed.partitions:
             self.flusher.forget(partition)
             self.compactor.forget(partition)
+            self.replicas.forget(partition)
+            self.waiting.fail(UnknownFeed(f"feed {feed.info.name!r} was dropped"), partition)
         for connection in self.connections:
             connection.feed_dropped(feed)
 
@@ -241,6 +253,7 @@ class Node:
     def _committed(self) -> None:
         if self.committer.failure is not None:
             self.memory.give_up(str(self.committer.failure))
+            self.waiting.fail(self.committer.failure)
             for connection in list(self.connections):
                 connection.journal_failed(self.committer.failure)
         self.flush()
@@ -259,7 +272,12 @@ class Node:
     # What goes out
 
     def turn_ended(self, asker: object = None) -> None:
-        """``asker`` has been handled: commits what it wrote, now or soon, and sends what that brought about."""
+        """``asker`` has been handled: commits what it wrote, now or soon, and sends what that brought about.
+
+        What replicas are to have leaves first, so that their disks work while this one does.
+        """
+        if self.to_flush and self.replicas.peers:
+            self.flush()
         self.committer.turn_ended(asker)
         if self.to_flush:
             self.flush()
@@ -352,16 +370,18 @@ class Node:
 
     def partitions_to_json(self, feed: Feed) -> dict[str, Any]:
         """A feed's partition map."""
-        leader = "" if self.listening is None else f"{self.listening[0]}:{self.listening[1]}"
+        leader = self.leader
+        if self.role is Role.LEADER and self.listening is not None:
+            leader = str(Address(*self.listening))
         partitions = [
             {
                 "id": p.id,
                 "hash_first": p.hash_first,
                 "hash_last": p.hash_last,
-                "state": "leader",
+                "state": p.state,
                 "term": p.log.term,
                 "leader": leader,
-                "replicas": [],
+                "replicas": [peer.address for peer in self.replicas.followers(p) if peer.address],
                 "high_seq": p.high_seq,
                 "durable_seq": p.durable_seq,
                 "log": p.log.to_json(),

@@ -157,6 +157,11 @@ class Partition:
         for notify in self._watchers[level]:
             notify()
 
+    @property
+    def is_watched(self) -> bool:
+        """Somebody has called ``watch``, and still cares."""
+        return any(self._watchers.values())
+
     def watch(self, level: Level, notify: Callable[[], None]) -> None:
         """Calls ``notify`` each time that more becomes visible at ``level``, until ``unwatch``."""
         self._watchers[level][notify] = None

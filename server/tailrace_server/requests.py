@@ -14,7 +14,7 @@ import trio
 
 from tailrace import _version
 from tailrace.block import Block
-from tailrace.errors import Forbidden, NoSpace, NotDurable, Overloaded, ProtocolError, TailraceError
+from tailrace.errors import Forbidden, NoSpace, Overloaded, ProtocolError, TailraceError
 from tailrace.model import Level, Version
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import Frame
@@ -24,6 +24,9 @@ from tailrace_server.frames import written
 from tailrace_server.lookup import Lookup
 from tailrace_server.partition import CONDITIONS, Partition
 from tailrace_server.publishing import stage_requests
+from tailrace_server.replication import requests as of_members
+from tailrace_server.replication.role import Role
+from tailrace_server.replication.serving import on_leader_confirm, on_replica_ack
 from tailrace_server.segment import NotCached, Read, Reads, SegmentDamaged, SegmentFile
 from tailrace_server.stream_requests import (
     on_barrier,
@@ -62,6 +65,7 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
     connection.rounds.window_bytes = min(hello.window_bytes, limits.window_bytes_max)
     connection.decoder.body_bytes_max = limits.frame_body_bytes_max
     connection.greeted = True
+    levels = ("memory", "disk", "quorum") if node.in_set else ("memory", "disk")
     connection.answer(
         HelloOk(
             PROTOCOL_VERSION,
@@ -70,8 +74,11 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
             f"tailrace/{_version.__version__}",
             limits.frame_body_bytes_max,
             limits.noop_interval_s,
-            ("memory", "disk"),
+            levels,
             connection.rounds.window_bytes,
+            node.role.value,
+            node.term,
+            node.leader,
         ).encode()
     )
 
@@ -89,8 +96,12 @@ def _on_status(connection: Connection, frame: Frame) -> None:
 
 def _on_create_feed(connection: Connection, frame: Frame) -> None:
     node = connection.node
+    node.require_writable()
     feed = node.create_feed(decode_json(frame.body, "CREATE_FEED"))
-    connection.answer_when_durable(encode_json(Opcode.RESULT, node.feed_to_json(feed), frame.id), frame.id)
+    for partition in feed.partitions:
+        node.adopt(partition)
+    data = encode_json(Opcode.RESULT, node.feed_to_json(feed), frame.id)
+    connection.answer_when(node.safest_level, node.system_seqs(), data, frame.id)
 
 
 def _on_drop_feed(connection: Connection, frame: Frame) -> None:
@@ -99,8 +110,11 @@ def _on_drop_feed(connection: Connection, frame: Frame) -> None:
         feed_id = bytes.fromhex(value["feed_id"])
     except (KeyError, TypeError, ValueError):
         raise ProtocolError("DROP_FEED: field 'feed_id' is missing, or not hex") from None
-    connection.node.drop_feed(feed_id)
-    connection.answer_when_durable(encode_json(Opcode.RESULT, {}, frame.id), frame.id)
+    node = connection.node
+    node.require_writable()
+    node.drop_feed(feed_id)
+    data = encode_json(Opcode.RESULT, {}, frame.id)
+    connection.answer_when(node.safest_level, node.system_seqs(), data, frame.id)
 
 
 def _on_list_feeds(connection: Connection, frame: Frame) -> None:
@@ -120,14 +134,17 @@ def _on_partitions(connection: Connection, frame: Frame) -> None:
 
 
 def _on_write(connection: Connection, frame: Frame) -> None:
+    node = connection.node
+    if node.refuses_writes:  # and need not know of the feed
+        node.require_writable()
     write = Write.decode(frame.body)
     data = write.block
     block = Block.parse(data)
     if isinstance(block.body, memoryview) and memoryview(block.body.obj).nbytes > KEPT_SHARE_MAX * block.nbytes:
         block = Block(block.header, block.head, bytes(block.body))
-    partition = connection.node.feeds.partition(write.feed_id, block.header.partition)
+    partition = node.feeds.partition(write.feed_id, block.header.partition)
     if write.level == Level.QUORUM:
-        raise NotDurable("level quorum needs a set of nodes, and this node is alone: use level disk")
+        node.require_set()
     if not write.flags & CONDITIONS:
         _take(connection, frame.id, write, partition, block)
         return
@@ -138,8 +155,14 @@ def _on_write(connection: Connection, frame: Frame) -> None:
         connection,
         frame.id,
         lambda out_of_time: partition.keys.catch_up(partition.tree, out_of_time),
-        lambda: _take(connection, frame.id, write, partition, block, reads.read),
+        lambda: _take_now(connection, frame.id, write, partition, block, reads.read),
     )
+
+
+def _take_now(connection: Connection, id: int, write: Write, partition: Partition, block: Block, read: Read) -> None:
+    """As ``_take``, of what had to wait: the node may have stopped leading meanwhile."""
+    connection.node.require_writable()
+    _take(connection, id, write, partition, block, read)
 
 
 def _take(
@@ -168,7 +191,8 @@ def _take(
         if isinstance(error, SegmentDamaged):
             node.found_damage(error)
         # What a refusal tells of other writes must not be lost any more when it is told.
-        connection.answer_when_durable(encode_error(error, id), id)
+        needs = ((partition, partition.high_seq),)
+        connection.answer_when(max(write.level, Level.DISK), needs, encode_error(error, id), id)
         return
     if fresh:
         committer.note(partition)
@@ -176,22 +200,31 @@ def _take(
         node.compactor.wrote()
     if write.level == Level.MEMORY:
         connection.answer(written(versions, id))
-    else:
+    elif write.level == Level.DISK:
         connection.answer_written(versions, id)
+    else:
+        # Where nothing was written, it tells of all that is there.
+        needs = ((partition, versions.last_seq or partition.high_seq),)
+        connection.answer_when(Level.QUORUM, needs, written(versions, id), id)
 
 
 def _on_get(connection: Connection, frame: Frame) -> None:
     get = Get.decode(frame.body)
-    if get.level == Level.QUORUM:
-        raise NotDurable("level quorum needs a set of nodes, and this node is alone: use level disk")
     node = connection.node
+    node.require_state(get.state)
+    if get.level == Level.QUORUM:
+        node.require_set()
     feed = node.feeds.of_id(get.feed_id)
     lookup = Lookup(get.keys, [feed.partitions[number] for number in node.routes(get.keys, feed.info.partitions)])
 
     def answer() -> None:
+        node.require_state(get.state)  # it may have changed while the index or the disk was waited for
         data = Got(lookup.items).encode(frame.id)
-        if get.level > Level.MEMORY and lookup.is_in_flight:
-            connection.answer_when_durable(data, frame.id)
+        needs = lookup.in_flight(get.level)
+        if get.level == Level.QUORUM and node.role is Role.LEADER:
+            connection.answer_confirmed(needs, data, frame.id)
+        elif needs:
+            connection.answer_when(get.level, needs, data, frame.id)
         else:
             connection.answer(data)
 
@@ -268,6 +301,24 @@ async def _load(node: Node, missing: NotCached) -> None:
         node.pins.unpin(missing.segment)
 
 
+def _on_accepted_seqs(connection: Connection, frame: Frame) -> None:
+    """A follower asks how far this leader has come in these feeds, or in all: once a majority says that it leads."""
+    node = connection.node
+    node.require_leader()
+    asked = decode_json(frame.body, "ACCEPTED_SEQS").get("feed_ids")
+    if not isinstance(asked, list):
+        raise ProtocolError("ACCEPTED_SEQS: field 'feed_ids' is missing, or no list")
+    wanted = set(map(str, asked))
+    feeds = [f for f in (node.feeds.system, *node.feeds) if not wanted or f.info.feed_id.hex() in wanted]
+    seqs = {feed.info.feed_id.hex(): [p.high_seq for p in feed.partitions] for feed in feeds}
+    answer = encode_json(Opcode.RESULT, {"seqs": seqs}, frame.id)
+    if node.member is not None and node.member.file.now.forced:
+        # It may have no majority of voters until others have caught up with it: an operator has vouched for it.
+        connection.answer(answer)
+    else:
+        connection.answer_when_confirmed(answer, frame.id)
+
+
 HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
     Opcode.HELLO: _on_hello,
     Opcode.NOOP: _on_noop,
@@ -284,4 +335,8 @@ HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
     Opcode.CREDIT: on_credit,
     Opcode.BARRIER: on_barrier,
     **stage_requests.HANDLERS,
+    Opcode.REPLICA_ACK: on_replica_ack,
+    Opcode.LEADER_CONFIRM: on_leader_confirm,
+    Opcode.ACCEPTED_SEQS: _on_accepted_seqs,
+    **of_members.HANDLERS,
 }

@@ -26,6 +26,7 @@ from tailrace_server.manifest import ManifestStore
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.node import Node
 from tailrace_server.offline import marks
+from tailrace_server.replication.member import Member
 from tailrace_server.upkeep.uptime_file import load_uptime
 
 log = logging.getLogger("tailrace.server")
@@ -49,8 +50,13 @@ async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[N
             listener = await host.network.listen(*config.listen)
             node.listening = listener.address
             try:
+                if config.members or config.replica_of is not None:
+                    node.member = Member(node)
+                    node.member.begin()
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(node.serve, listener)
+                    if node.member is not None:
+                        nursery.start_soon(node.member.run)
                     yield node
                     with trio.CancelScope(shield=True):
                         await node.drain()
@@ -172,7 +178,10 @@ def _reconcile(node: Node) -> None:
     if listed.damage is not None:
         return
     listed.durable_through(listed.high_seq)  # as everything that the journal still held
-    feeds.reconcile(journal, node.config.limits.feeds_max, whole=False, keep_absent=True)
+    _, created = feeds.reconcile(journal, node.config.limits.feeds_max, whole=False, keep_absent=True)
+    for partition in [partition for feed in created for partition in feed.partitions] if node.config.is_alone else []:
+        # It may have held something, on the branch that the row names, before its files were lost.
+        begin_branch(partition, node.host.randomness.token(16), journal)
     unlisted = feeds.unlisted() if node.config.is_alone else {}
     if unlisted:
         feeds.write_rows(unlisted, journal, now_us=clock.wall_us(), now=clock.monotonic())

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tailrace import _version
+from tailrace.model import Level
 
 if TYPE_CHECKING:
     from tailrace_server.feed import Feed
     from tailrace_server.node import Node
+    from tailrace_server.partition import Partition
 
 
 def status_of(node: Node) -> dict[str, Any]:
@@ -42,13 +44,44 @@ def status_of(node: Node) -> dict[str, Any]:
             **node.flusher.statistics()._asdict(),
             **node.compactor.statistics()._asdict(),
         },
-        "feeds": [_feed_status(feed) for feed in node.feeds],
+        "replication": _replication_status(node, now),
+        "feeds": [_feed_status(node, feed, now) for feed in node.feeds],
         "connections": [connection.status(now) for connection in node.connections],
     }
 
 
-def _feed_status(feed: Feed) -> dict[str, Any]:
+def _replication_status(node: Node, now: float) -> dict[str, Any]:
+    """Who leads, and who follows this node."""
+    return {
+        "role": node.role.value,
+        "term": node.term,
+        "leader": node.leader,
+        "members": [str(member) for member in node.config.members],
+        "replica_of": None if node.config.replica_of is None else str(node.config.replica_of),
+        "promotion": node.promotion,
+        "replicas": [peer.summary(now) for peer in node.replicas.peers.values()],
+    }
+
+
+def _partition_status(node: Node, partition: Partition, now: float) -> dict[str, Any]:
+    """A partition of a node that is not the only one to hold it."""
+    return {
+        "id": partition.id,
+        "role": partition.state,
+        "term": partition.log.term,
+        "branches": partition.log.to_json(),
+        "high": partition.high_seq,
+        "durable": partition.durable_seq,
+        "quorum": partition.quorum_seq,
+        "visible": partition.visible_seq(Level.QUORUM if node.in_set else Level.DISK),
+        "followers": [peer.to_json(partition, now) for peer in node.replicas.followers(partition)],
+    }
+
+
+def _feed_status(node: Node, feed: Feed, now: float) -> dict[str, Any]:
     partitions = feed.partitions
+    # A node that nobody follows has no more to tell of a partition than the sums below, and may have very many.
+    is_shared = not node.is_alone or bool(node.replicas.peers)
     return {
         "name": feed.info.name,
         "feed_id": feed.info.feed_id.hex(),
@@ -63,4 +96,5 @@ def _feed_status(feed: Feed) -> dict[str, Any]:
         "flushed": sum(p.flushed_seq for p in partitions),
         "high_seqs": [p.high_seq for p in partitions],
         "terms": [p.log.term for p in partitions],
+        "states": [_partition_status(node, p, now) for p in partitions] if is_shared else [],
     }

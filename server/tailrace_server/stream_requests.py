@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.errors import NotDurable, Overloaded, ProtocolError, TailraceError, UnknownFeed
+from tailrace.errors import NotDurable, NotLeader, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import EndReason, Level
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import Frame, encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import ResumeAnswer, StreamEnd, StreamRequest, decode_cookie, decode_number
+from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.partition import Partition
+from tailrace_server.replication.role import Role
 from tailrace_server.segment import Segment, SegmentDamaged
+from tailrace_server.stream.barriers import Barrier
+from tailrace_server.stream.partition_stream import PartitionStream
+from tailrace_server.stream.replica_stream import ReplicaStream
 from tailrace_server.stream.resume import answer_of, begin_stream
 from tailrace_server.stream.since import Bounds, Start, checked, find, find_in
 from tailrace_server.upkeep.uptime import JUMP_US_MAX
@@ -32,6 +37,7 @@ _CLOSED = "closed by the client"
 def on_stream_request(connection: Connection, frame: Frame) -> None:
     """Opens a stream, or says why it cannot begin as it was asked to."""
     request = StreamRequest.decode(frame.body)
+    _check_term(connection.node, request)
     partition = _checked(connection, frame.id, request)
     if partition is None:
         return
@@ -99,6 +105,17 @@ async def _find_and_begin(connection: Connection, id: int, request: StreamReques
     node.turn_ended()
 
 
+def _check_term(node: Node, request: StreamRequest) -> None:
+    """A replica that has promised a later term to somebody takes nothing of this leader. NotLeader."""
+    replica = request.replica
+    if replica is not None and request.state == "leader" and replica.term > node.term:
+        node.on_higher_term(replica.term)
+        raise NotLeader(
+            f"this node is of term {node.term}, the replica at {replica.address!r} has promised term {replica.term}",
+            leader=node.leader or None,
+        )
+
+
 def _is_sought(connection: Connection, id: int, request: StreamRequest) -> bool:
     """The client has not closed the stream before it was open; another request may have its id by now."""
     return connection.sought.get(id) is request
@@ -118,8 +135,8 @@ def _checked(connection: Connection, id: int, request: StreamRequest) -> Partiti
     if refusal is not None:
         connection.answer(refusal.encode(id))
         return None
-    if request.level == Level.QUORUM:
-        raise NotDurable("visibility quorum needs a set of nodes, and this node is alone: use disk")
+    if request.level == Level.QUORUM and not node.in_set:
+        raise NotDurable("visibility quorum needs a set of nodes, and this node is in none: use disk")
     if request.level == Level.MEMORY and node.committer.failure is not None:
         raise node.committer.failure.with_traceback(None)
     if len(rounds.streams) >= node.config.limits.streams_max:
@@ -135,17 +152,23 @@ def _begin(
     if start is not None:
         assert request.since_us is not None, "only a time has to be looked for"
         start = checked(partition, start, request.since_us, _bounds(node, partition))
-    answer, stream = begin_stream(id, request, partition, node.pins, node.filtered, start)
+    make = PartitionStream if request.replica is None else partial(ReplicaStream, now=node.clock.monotonic)
+    answer, stream = begin_stream(id, request, partition, node.pins, node.filtered, start, make)
     connection.answer(answer.encode(id))
     if stream is None:
         return
-    if request.until_us is not None and request.until_us <= max(node.clock.wall_us(), partition.last_timestamp):
+    # What a follower has not been sent yet may have been written before that time, whatever its clock says.
+    wall_us = node.clock.wall_us() if node.role is Role.LEADER else 0
+    if request.until_us is not None and request.until_us <= max(wall_us, partition.last_timestamp):
         stream.time_passed()
     # The answer has to leave before anything of the stream.
     connection.send_answers()
     rounds.open(stream, connection.has_news)
     connection.end_times.look()
-    if request.level == Level.DISK and partition.high_seq > partition.durable_seq:
+    if isinstance(stream, ReplicaStream) and request.replica is not None and request.state == "leader":
+        is_system = partition.feed_id == SYSTEM_FEED_ID
+        connection.serve_replica(stream, request.replica, is_system=is_system)
+    if request.level >= Level.DISK and partition.high_seq > partition.durable_seq:
         node.committer.hurry()
 
 
@@ -166,12 +189,21 @@ def _bounds(node: Node, partition: Partition) -> Bounds:
 
 
 def _refusal(connection: Connection, request: StreamRequest) -> StreamEnd | None:
-    """Why there can be no such stream here; None where there can."""
+    """Why there can be no such stream here; None where there can.
+
+    The state comes first: a node in another one need not know of the feed.
+    """
+    node = connection.node
     if connection.draining:
         return StreamEnd(request.partition, EndReason.DRAINING, "the node is stopping")
+    if request.state != node.role.value:
+        message = f"this node is a {node.role.value}, and a {request.state} was asked for"
+        return StreamEnd(request.partition, EndReason.WRONG_STATE, message, node.term)
     try:
-        feed = connection.node.feeds.of_id(request.feed_id)
+        feed = node.feeds.of_id(request.feed_id)
     except UnknownFeed as error:
+        if node.role is Role.FOLLOWER:  # which may not have heard of it yet
+            return StreamEnd(request.partition, EndReason.BEHIND, str(error), node.term)
         return StreamEnd(request.partition, EndReason.FEED_DROPPED, str(error))
     if request.partition >= len(feed.partitions):
         message = f"feed {feed.info.name!r} has no partition {request.partition} here"
@@ -204,7 +236,23 @@ def on_barrier(connection: Connection, frame: Frame) -> None:
         return
     if len(rounds.barriers) >= connection.node.config.limits.barriers_max:
         raise ProtocolError(f"{len(rounds.barriers)} barriers are outstanding; wait for some to come back")
-    rounds.barrier(cookie)
+    node = connection.node
+    if node.role is not Role.LEADER:
+        connection.inquiries.ask(cookie)
+    elif node.in_set:
+        barrier = rounds.barrier(cookie, held=True)
+        connection.until(node.confirm, partial(_confirmed, connection, barrier))
+    else:
+        rounds.barrier(cookie)
     connection.has_news()
     if rounds.barriers:
-        connection.node.committer.hurry()
+        node.committer.hurry()
+
+
+def _confirmed(connection: Connection, barrier: Barrier, error: TailraceError | None) -> None:
+    """Whether this node led when ``barrier`` came: what it had accepted was all that there was."""
+    if error is None:
+        connection.rounds.release(barrier)
+    else:
+        connection.rounds.lose_barriers()
+    connection.has_news()

@@ -27,15 +27,16 @@ CONNECTIONS_MAX = 16
 class _Held:
     """``writer`` is made when it is first asked for."""
 
-    def __init__(self, client: blocking.Client, feed: blocking.Feed) -> None:
+    def __init__(self, client: blocking.Client, feed: blocking.Feed, level: str) -> None:
         self.client = client
+        self._level = level
         self.feed = feed
         self._writer: blocking.Writer | None = None
 
     @property
     def writer(self) -> blocking.Writer:
         if self._writer is None:
-            self._writer = self.feed.writer(in_flight_bytes=IN_FLIGHT_BYTES)
+            self._writer = self.feed.writer(level=self._level, in_flight_bytes=IN_FLIGHT_BYTES)
         return self._writer
 
 
@@ -94,7 +95,7 @@ def _open(options: SinkOptions) -> _Held:
             )
         )
         feed = _found_or_created(client, options)
-        held = _Held(client, feed)
+        held = _Held(client, feed, options.level)
         on_error.pop_all()
     return held
 

@@ -18,6 +18,9 @@ AT_LEAST_ONCE = "at_least_once"
 BINARY = "binary"
 JSON = "json"
 
+# A micro-batch that Spark has committed is never sent again, so what a crash of a node can lose is none of these.
+LEVELS = ("disk", "quorum")
+
 NAMES = (
     "url",
     "feed",
@@ -36,6 +39,7 @@ NAMES = (
     "origin",
     "value_format",
     "retry_for",
+    "level",
 )
 SINK_ID_CHARS_MAX = 200
 # How much an unknown name has to be like one of ours to be taken for a slip of the pen; Spark has options of its own.
@@ -62,6 +66,7 @@ class SinkOptions:
     create_feed: bool
     partitions: int | None
     retry_for_s: float
+    level: str = "disk"
     delivery: str = EXACTLY_ONCE
     sink_id: str | None = None
     first_batch: int = 0
@@ -91,6 +96,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         create_feed=boolean(options, "create_feed"),
         partitions=count(options, "partitions"),
         retry_for_s=seconds(options, "retry_for", RETRY_FOR_S),
+        level=choice(options, "level", LEVELS),
         delivery=choice(options, "delivery", (EXACTLY_ONCE, AT_LEAST_ONCE)),
         sink_id=_name(options, "sink_id"),
         first_batch=number(options, "first_batch") or 0,

@@ -19,7 +19,7 @@ from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, ResumeReason, 
 from tailrace.model import EndReason, Level, VersionRange
 from tailrace.position import Position
 from tailrace.ring import RING_ROWS, RINGS_BYTES_MAX
-from tailrace.wire import bodies, failures, frames, messages, stream_messages
+from tailrace.wire import bodies, failures, frames, messages, replica_messages, stream_messages
 from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Limits
@@ -129,6 +129,7 @@ JSON_MESSAGES = {
     "STREAM_OK": stream_messages.StreamOk,
     "ROLLBACK": stream_messages.RollBack,
     "STREAM_END": stream_messages.StreamEnd,
+    "PRODUCERS": replica_messages.Producers,
 }
 
 
@@ -150,7 +151,8 @@ def test_json_examples_are_what_the_code_writes_and_their_members_are_listed(nam
 
 
 def test_members_of_the_other_requests_are_listed():
-    for name in ("CREATE_FEED", "DROP_FEED", "PARTITIONS"):
+    between_nodes = ("MEMBER", "PROMISE", "PROMOTE", "HANDOVER", "TAKE_OVER", "ACCEPTED_SEQS")
+    for name in ("CREATE_FEED", "DROP_FEED", "PARTITIONS", *between_nodes):
         listed = [row[0] for row in tables(sections(MESSAGES)[name])[0]]
         assert listed == list(bodies.decode_json(example(name).body, name))
 
@@ -199,6 +201,9 @@ def test_codes_of_errors_are_those_of_the_code():
         ("SNAPSHOT_END", [stream_messages._SEQ]),
         ("ROUND_COMPLETE", [stream_messages._U64]),
         ("CREDIT", [stream_messages._U64]),
+        ("REPLICA_ACK", [replica_messages._ACK]),
+        ("LEADER_SEQS", [replica_messages._SEQS]),
+        ("LEADER_CHECK", [stream_messages._U64]),
     ],
 )
 def test_fields_lie_back_to_back_and_are_as_long_as_in_the_code(name, layouts):
@@ -220,7 +225,7 @@ def test_packed_examples_are_read_as_their_sections_say():
     assert (write.feed_id, write.level, write.flags) == (bytes(range(0x10, 0x20)), Level.DISK, 0)
     assert messages.Written.decode(example("WRITTEN").body) == VersionRange(3, U, 41, 42)
     get = messages.Get.decode(example("GET").body)
-    assert get == (write.feed_id, Level.DISK, [b"apple", b"pear"])
+    assert get == (write.feed_id, Level.DISK, [b"apple", b"pear"], 0)
     found, missing = messages.Got.decode(example("GOT").body, get.keys)
     assert (found.value, found.version.seq, found.timestamp, missing) == (b"red", 41, 1_700_000_000_000_000, None)
     start = stream_messages.SnapshotStartMessage.decode(example("SNAPSHOT_START").body)
@@ -232,6 +237,10 @@ def test_packed_examples_are_read_as_their_sections_say():
     cookies = {bytes(example(name).body) for name in ("BARRIER", "BARRIER_REACHED", "BARRIER_LOST")}
     assert cookies == {(7).to_bytes(8, "little")}
     assert example("BARRIER_LOST").id == 3
+    assert replica_messages.ReplicaAck.decode(example("REPLICA_ACK").body) == (3, U, 42)
+    assert replica_messages.LeaderSeqs.decode(example("LEADER_SEQS").body) == (3, 42, 40)
+    for name in ("LEADER_CHECK", "LEADER_CONFIRM"):
+        assert stream_messages.decode_number(example(name).body, name) == 7
 
 
 def test_flags_of_a_write_are_those_of_the_code():
@@ -337,6 +346,7 @@ def request(**changes):
 # For each row of the table: what is asked, and the node's log, state and high seq.
 HANDSHAKES = [
     (request(state="follower"), log((U, 1, 0)), "leader", 9),
+    (request(log=log(), state="follower"), log(), "follower", 0),
     (request(log=log((V, 2, 3), (U, 1, 0))), log((U, 1, 0)), "leader", 9),
     (request(seq=None), log((U, 1, 0)), "leader", 9),
     (request(state="follower", snapshot_last=10), log((U, 1, 0)), "follower", 9),

@@ -25,6 +25,7 @@ def test_defaults():
         create_feed=False,
         partitions=None,
         retry_for_s=RETRY_FOR_S,
+        level="disk",
     )
 
 
@@ -32,11 +33,17 @@ def test_everything():
     options = sink_options(
         LEAST
         | {"token": "t", "key": "k", "value": "v", "deleted": "d", "order_by": "a, b desc ,c ASC", "retry_for": "1.5"}
-        | {"partition_column": "p", "create_feed": " True ", "partitions": "4", "delivery": "at_least_once"}
+        | {
+            "partition_column": "p",
+            "create_feed": " True ",
+            "partitions": "4",
+            "delivery": "at_least_once",
+            "level": "Quorum",
+        }
     )
     assert options.order_by == (("a", False), ("b", True), ("c", False))
     assert (options.partition_column, options.create_feed, options.partitions) == ("p", True, 4)
-    assert options.retry_for_s == 1.5
+    assert (options.retry_for_s, options.level) == (1.5, "quorum")
     assert (options.token, options.key, options.value, options.deleted) == ("t", "k", "v", "d")
 
 
@@ -66,6 +73,7 @@ def test_token_is_not_shown():
         ({"retry_for": "-1"}, r"'retry_for' is '-1', and has to be a positive number"),
         ({"retry_for": "inf"}, r"'retry_for' is 'inf'"),
         ({"retry_for": "a minute"}, r"'retry_for' is 'a minute'"),
+        ({"level": "memory"}, r"'level' is 'memory', none of 'disk', 'quorum'"),
         ({"order_by": "a up"}, r"'order_by': 'a up' is no column"),
         ({"order_by": "a desc nulls"}, r"'order_by': 'a desc nulls' is no column"),
         ({"delivery": "exactly_once"}, r"'delivery' is 'exactly_once'; .*'at_least_once' only"),
@@ -100,7 +108,7 @@ def test_slips_of_the_pen_are_not_ignored(slip, meant):
 )
 def test_options_of_spark_and_ours_are_no_slips(name):
     value = {"url": LEAST["url"], "partitions": "3", "create_feed": "true", "retry_for": "1"}
-    value |= {"delivery": "at_least_once"}
+    value |= {"delivery": "at_least_once", "level": "disk"}
     sink_options(LEAST | {name: value.get(name, "anything")})
 
 

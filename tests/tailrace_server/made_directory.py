@@ -11,6 +11,7 @@ from tests.memory_disk import MemoryDisk
 from tailrace.block import encode_block
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace_server.config import Config, Storage
+from tailrace_server.feed import SYSTEM_FEED_NAME
 from tailrace_server.host.host import Host
 from tailrace_server.start import recover
 
@@ -67,8 +68,13 @@ class MadeDirectory:
                 "retention": retention,
             }
         )
-        self.node.journal.sync()
+        self._sync_feeds()
         return self.node.feeds.named(name)
+
+    def _sync_feeds(self):
+        self.node.journal.sync()
+        for partition in self.node.feeds.system.partitions:
+            partition.durable_through(partition.high_seq)
 
     def write(self, name, pairs):
         """Writes (key, value) pairs, in one block a partition, and makes them durable."""
@@ -121,11 +127,12 @@ class MadeDirectory:
 
     def drop(self, name):
         self.node.drop_feed(self.node.feeds.named(name).info.feed_id)
-        self.node.journal.sync()
+        self._sync_feeds()
         self.rows = {place: row for place, row in self.rows.items() if place[0] != name}
 
     def flush_and_trim(self, name):
         """All in segments, and the journal rotated so that nothing of it is kept."""
+        self.flush(SYSTEM_FEED_NAME)
         self.flush(name)
         self.node.journal._rotate()
         self.trim()

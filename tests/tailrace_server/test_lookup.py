@@ -2,6 +2,7 @@ import random
 
 from tailrace.block import encode_block
 from tailrace.failover import FailoverEntry
+from tailrace.model import Level
 from tailrace_server import lookup as module
 from tailrace_server.lookup import Lookup
 from tailrace_server.partition import Partition
@@ -69,6 +70,8 @@ def test_an_answer_has_room_for_so_much(monkeypatch):
 def test_what_is_in_flight():
     partition = partition_of([[(b"a", b"1")]])
     lookup = Lookup([b"a"], [partition])
-    assert lookup.is_in_flight
+    assert lookup.in_flight(Level.MEMORY) == []
+    assert lookup.in_flight(Level.DISK) == [(partition, 1)]
     partition.durable_through(1)
-    assert not lookup.is_in_flight
+    assert lookup.in_flight(Level.DISK) == []
+    assert lookup.in_flight(Level.QUORUM) == [(partition, 1)]

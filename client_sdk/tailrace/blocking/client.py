@@ -13,6 +13,7 @@ from tailrace.block import Block
 from tailrace.blocking.feed import Feed
 from tailrace.blocking.link import BlockingLink
 from tailrace.errors import TailraceError, Unreachable
+from tailrace.finding import Finder, check_state
 from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
 from tailrace.replies import feed_info, node_status, resolved
 from tailrace.requests.lane import Done, Lane, Lanes
@@ -41,14 +42,24 @@ class Client:
     """A connection that is kept, as a context manager; made by ``connect``. For one thread at a time."""
 
     def __init__(
-        self, url: str, *, token: str | None, name: str | None, connect_timeout: float, retry_for: float
+        self,
+        url: str,
+        *,
+        token: str | None,
+        name: str | None,
+        connect_timeout: float,
+        retry_for: float,
+        state: str,
     ) -> None:
         addresses = parse_url(url)
+        check_state(state)
+        self._finder = finder = Finder(addresses, state, time.monotonic)
         self._connect_timeout_s = connect_timeout
         self._retry_for_s = retry_for
         self._where = ", ".join(map(str, addresses))
-        self._session = RequestSession(Hello(name=name or "", token=token), time.monotonic)
-        self._link = BlockingLink(self._session, addresses, connect_timeout)
+        hello = Hello(name=name or "", token=token)
+        self._session = RequestSession(hello, time.monotonic, state=state, check=finder.check)
+        self._link = BlockingLink(self._session, finder, connect_timeout)
         self.lanes = Lanes()
         self._closed = False
 
@@ -126,6 +137,11 @@ class Client:
         return node_status(self.call(Opcode.STATUS, {}, self.deadline(timeout)))
 
     # For feeds and writers
+
+    @property
+    def reads_followers(self) -> bool:
+        """What is read may be behind what was acknowledged."""
+        return self._finder.state != "leader"
 
     def level(self, text: str) -> Level:
         """A level by name; ValueError where there is none, NotDurable where this node cannot give it."""
@@ -216,6 +232,7 @@ def connect(
     name: str | None = None,
     connect_timeout: float = 10.0,
     retry_for: float = 30.0,
+    state: str = "leader",
 ) -> Client:
     """A client, a context manager. Arguments and errors as ``tailrace.connect``."""
-    return Client(url, token=token, name=name, connect_timeout=connect_timeout, retry_for=retry_for)
+    return Client(url, token=token, name=name, connect_timeout=connect_timeout, retry_for=retry_for, state=state)

@@ -1,4 +1,4 @@
-"""Connecting without waiting for longer than asked: to one of several nodes, again and again."""
+"""Connecting without waiting for longer than asked: to the node that a `Finder` names, again and again."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ import socket
 import time
 
 from tailrace.address import Address
-from tailrace.backoff import backoff_seconds
-from tailrace.errors import Unreachable
+from tailrace.errors import TailraceError, Unreachable
+from tailrace.finding import Finder
 
 _UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR)
 
 
 class Dialer:
-    """Tries the addresses in turn, with a growing pause after each failure.
+    """Tries what the finder names, when it says.
 
     ``timeout_s``: how long one try may take. Names are looked up by the system, which takes its own time.
     """
 
-    def __init__(self, addresses: tuple[Address, ...], timeout_s: float) -> None:
-        self._addresses = addresses
+    def __init__(self, finder: Finder, timeout_s: float) -> None:
+        self._finder = finder
         self._timeout_s = timeout_s
-        self._tries = 0
         self._next_try = 0.0
-        self._address = addresses[0]
+        self._address: Address | None = None  # what is tried, or in use
         # What the name of one address stands for and is still to be tried: "localhost" is ::1 and 127.0.0.1.
         self._candidates: collections.deque[tuple[socket.AddressFamily, tuple[object, ...]]] = collections.deque()
         self._sock: socket.socket | None = None
@@ -39,11 +38,14 @@ class Dialer:
         Raises Unreachable where a try has failed; the next step makes another one.
         """
         if self._sock is None:
+            if self._address is None:
+                self._address, pause_s = self._finder.next_try()
+                self._next_try = time.monotonic() + pause_s
             pause_s = self._next_try - time.monotonic()
             if pause_s > 0:
                 time.sleep(min(pause_s, wait_s))
                 return None
-            self._sock = self._begin()
+            self._sock = self._begin(self._address)
             self._give_up = time.monotonic() + self._timeout_s
         poll = select.poll()
         poll.register(self._sock, select.POLLOUT)
@@ -59,14 +61,10 @@ class Dialer:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 
-    def opened(self) -> None:
-        """The node at the other end has greeted: the next failure is the first one."""
-        self._tries = 0
-
-    def lost(self) -> None:
-        """A connection is gone: the next one is made after a pause."""
-        self._tries += 1
-        self._next_try = time.monotonic() + backoff_seconds(self._tries)
+    def lost(self, error: TailraceError) -> None:
+        """A connection is gone: the next one is made when the finder says."""
+        self._address = None
+        self._finder.failed(error)
 
     def close(self) -> None:
         """Ends a try that is under way."""
@@ -74,11 +72,10 @@ class Dialer:
             self._sock.close()
             self._sock = None
 
-    def _begin(self) -> socket.socket:
+    def _begin(self, address: Address) -> socket.socket:
         if not self._candidates:
-            self._address = self._addresses[self._tries % len(self._addresses)]
             try:
-                found = socket.getaddrinfo(self._address.host, self._address.port, type=socket.SOCK_STREAM)
+                found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
             except OSError as error:
                 raise self._failed(error.strerror or str(error)) from None
             self._candidates.extend((family, where) for family, _, _, _, where in found)
@@ -96,6 +93,7 @@ class Dialer:
 
     def _failed(self, why: str) -> Unreachable:
         self.close()
+        error = Unreachable(f"cannot connect to {self._address}: {why}")
         if not self._candidates:
-            self.lost()
-        return Unreachable(f"cannot connect to {self._address}: {why}")
+            self.lost(error)
+        return error

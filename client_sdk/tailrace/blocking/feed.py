@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tailrace.backoff import backoff_seconds
 from tailrace.batch import check_key
 from tailrace.blocking.stage import Stage
 from tailrace.blocking.writer import Writer
@@ -15,12 +18,14 @@ from tailrace.changes import (
     checked_keys,
     delete_flags,
     look_ups,
+    partition_of,
     put_flags,
     row_block,
 )
-from tailrace.errors import UnknownFeed
+from tailrace.errors import UnknownFeed, Unreachable
+from tailrace.hashing import key_hash
 from tailrace.model import Delete, Item, PartitionInfo, Put, Resolved, Version, VersionRange
-from tailrace.replies import partition_info, resolved
+from tailrace.replies import has_come_to, partition_info, resolved
 from tailrace.staging import Published, SealedStage, publish_request
 from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
@@ -166,7 +171,22 @@ class Feed:
         self, key: bytes, *, level: str = "disk", at_least: Version | None = None, timeout: float | None = None
     ) -> Item | None:
         """The newest version of ``key`` that ``level`` shows, None where there is none; as ``tailrace.Feed.get``."""
+        if at_least is not None:
+            self._come_to(key, at_least, self._client.deadline(timeout))
         return self.get_many([key], level=level, timeout=timeout)[0]
+
+    def _come_to(self, key: bytes, version: Version, deadline: float) -> None:
+        """Waits until a node that follows has ``version``. Raises VersionLost, Unreachable."""
+        check_key(key)
+        for tries in itertools.count(1):
+            value = self._client.call(Opcode.PARTITIONS, {"name": self.name}, deadline)
+            partition_of(key, key_hash(key), resolved(value).partitions, version)
+            if has_come_to(value, version) or not self._client.reads_followers:
+                return
+            pause_s = backoff_seconds(tries)
+            if time.monotonic() + pause_s > deadline:
+                raise Unreachable(f"the node has not come to {version} in time")
+            time.sleep(pause_s)
 
     def get_many(
         self, keys: Iterable[bytes], *, level: str = "disk", timeout: float | None = None

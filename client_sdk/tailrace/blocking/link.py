@@ -9,9 +9,9 @@ import socket
 import time
 from collections.abc import Callable
 
-from tailrace.address import Address
 from tailrace.blocking.dialer import Dialer
 from tailrace.errors import Forbidden, ProtocolError, TailraceError, Unreachable
+from tailrace.finding import Finder
 from tailrace.requests.session import RequestSession
 
 # How often deadlines and held requests are looked at while somebody waits.
@@ -30,10 +30,10 @@ SILENT_INTERVALS = 3
 class BlockingLink:
     """Keeps a session connected while ``run_until`` runs. Not safe for two threads at once."""
 
-    def __init__(self, session: RequestSession, addresses: tuple[Address, ...], connect_timeout_s: float) -> None:
+    def __init__(self, session: RequestSession, finder: Finder, connect_timeout_s: float) -> None:
         self._session = session
-        self._try_s = min(connect_timeout_s, TRY_SECONDS_MAX)
-        self._dialer = Dialer(addresses, self._try_s)
+        self._try_s = min(finder.try_seconds(connect_timeout_s), TRY_SECONDS_MAX)
+        self._dialer = Dialer(finder, self._try_s)
         self._sock: socket.socket | None = None
         self._poll = select.poll()
         self._out: collections.deque[memoryview] = collections.deque()
@@ -127,8 +127,6 @@ class BlockingLink:
             raise Unreachable("the node has closed the connection")
         self._heard_at = time.monotonic()
         self._session.receive_data(data)
-        if self._session.is_open:
-            self._dialer.opened()
 
     def _write(self) -> None:
         assert self._sock is not None
@@ -159,7 +157,7 @@ class BlockingLink:
     def _lost(self, error: TailraceError) -> None:
         greeted = self._session.peer is not None
         if self._sock is not None:
-            self._dialer.lost()
+            self._dialer.lost(error)
         self.close()
         self._session.connection_lost(error)
         if isinstance(error, Forbidden) or (isinstance(error, ProtocolError) and not greeted):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tailrace.cli.errors import CommandFailed, WrongUsage
-from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, Token, Url, target
+from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, ReadState, State, Token, Url, target
 from tailrace.cli.output import from_argument, print_bytes, print_json, printable
 from tailrace.client import Client
 from tailrace.json_rows import item_to_row
@@ -39,7 +39,13 @@ def put(
 
 
 def get(
-    feed: FeedName, key: Key, json: Json = False, url: Url = DEFAULT_URL, node: Node = None, token: Token = None
+    feed: FeedName,
+    key: Key,
+    state: ReadState = State.LEADER,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    node: Node = None,
+    token: Token = None,
 ) -> None:
     """Print the value of KEY; exit code 1 where there is none.
 
@@ -50,7 +56,7 @@ def get(
     async def work(client: Client) -> Item | None:
         return await client.feed(feed).get(key_bytes)
 
-    item = target("get", url, node, token).call(work)
+    item = target("get", url, node, token, state.value).call(work)
     if item is None:
         raise CommandFailed(f"feed {feed} has no key {printable(key_bytes)}")
     if json:

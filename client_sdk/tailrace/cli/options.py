@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Awaitable, Callable
 from typing import Annotated, NamedTuple, TypeVar
 
@@ -33,12 +34,28 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a lin
 FeedName = Annotated[str, typer.Argument(metavar="FEED", help="The name of a feed.", show_default=False)]
 
 
+class State(enum.StrEnum):
+    """Which node of a set is read from."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+
+
+ReadState = Annotated[
+    State, typer.Option("--state", help="Which node of a set to read from: the one that leads, or one that follows.")
+]
+
+
 class Target(NamedTuple):
-    """Where a command goes, and as whom; ``name`` is shown in the node's status."""
+    """Where a command goes, and as whom.
+
+    ``name`` is shown in the node's status; ``state`` is that of `tailrace.connect`.
+    """
 
     url: str
     token: str | None
     name: str
+    state: str = "leader"
 
     def client(self) -> Client:
         """A client, not connected yet; to be made inside of a trio run."""
@@ -48,6 +65,7 @@ class Target(NamedTuple):
             name=self.name,
             connect_timeout=CONNECT_SECONDS_MAX,
             retry_for=RETRY_SECONDS_MAX,
+            state=self.state,
         )
 
     def call(self, work: Callable[[Client], Awaitable[T]]) -> T:
@@ -63,11 +81,11 @@ class Target(NamedTuple):
         return result
 
 
-def target(command: str, url: str, node: str | None, token: str | None) -> Target:
+def target(command: str, url: str, node: str | None, token: str | None, state: str = "leader") -> Target:
     """What the options say. Raises WrongUsage for a bad address."""
     try:
         address = f"tailrace://{parse_address(node)}" if node is not None else url
         parse_url(address)
     except ValueError as error:
         raise WrongUsage(f"{'--url' if node is None else '--node'}: {error}") from None
-    return Target(address, token, f"tailrace {command}")
+    return Target(address, token, f"tailrace {command}", state)

@@ -19,6 +19,8 @@ from tailrace.client import Client
 from tailrace.errors import Retryable
 
 WATCH_INTERVAL_SECONDS = 1.0
+# More rows than anybody reads; --json has them all.
+PARTITIONS_SHOWN_MAX = 64
 
 
 def status(
@@ -29,7 +31,7 @@ def status(
     token: Token = None,
 ) -> None:
     """Show a node: whether it is healthy, its feeds, its connections."""
-    node_target = target("status", url, node, token)
+    node_target = target("status", url, node, token, "any")
 
     async def run() -> None:
         async with node_target.client() as client:
@@ -82,7 +84,14 @@ def render(details: dict[str, Any]) -> RenderableType:
     """A node's status, as ``/api/status`` gives it, as text and tables."""
     if "unreachable" in details:
         return Text(f"no answer: {printable(details['unreachable'])}", style="red")
-    return Group(_summary(details), _feeds(details["feeds"]), _connections(details["connections"]))
+    parts = [_summary(details), _feeds(details["feeds"])]
+    # A node from before there were replicas tells nothing of them.
+    replication = details.get("replication", {})
+    if replication.get("replicas"):
+        parts.append(_replicas(replication["replicas"]))
+    if any(feed.get("states") for feed in details["feeds"]):
+        parts.append(_partitions(details["feeds"]))
+    return Group(*parts, _connections(details["connections"]))
 
 
 def _summary(details: dict[str, Any]) -> Text:
@@ -96,11 +105,79 @@ def _summary(details: dict[str, Any]) -> Text:
             f"fsync usually {1000 * journal['usual_sync_seconds']:.2f} ms"
         ),
     ]
+    replication = details.get("replication", {})
+    if replication.get("members") or replication.get("replica_of") or replication.get("replicas"):
+        lines.append(Text(printable(_role(replication))))
+    if replication.get("promotion"):
+        lines.append(Text(f"promotion: {printable(replication['promotion'])}"))
     if details["failure"] is not None:
         lines.insert(1, Text(printable(details["failure"]), style="red"))
     if details["unclean_start"] is not None:
         lines.append(Text(f"the stop before this start was not clean: {printable(details['unclean_start'])}"))
     return Text("\n").join(lines)
+
+
+def _role(replication: dict[str, Any]) -> str:
+    """What the node is among others, in a sentence."""
+    among = f" in a set of {len(replication['members'])}" if replication["members"] else ""
+    if replication["role"] == "leader":
+        return f"leads{among} in term {replication['term']}"
+    follows = f"follows {replication['leader']}" if replication["leader"] else "follows nobody: it knows no leader"
+    return f"{follows}{among}, term {replication['term']}"
+
+
+def _replicas(replicas: list[dict[str, Any]]) -> RenderableType:
+    columns = [
+        ("replica", "left"),
+        ("at", "left"),
+        ("votes", "left"),
+        ("partitions", "right"),
+        ("behind", "right"),
+        ("last acknowledged", "right"),
+    ]
+    rows = (
+        (
+            replica["placement_id"][:8],
+            replica["address"],
+            "yes" if replica["votes"] else "no",
+            replica["partitions"],
+            f"{replica['lag']:,}",
+            "never" if replica["since_ack_s"] is None else f"{show_seconds(replica['since_ack_s'])} ago",
+        )
+        for replica in replicas
+    )
+    return make_table("Replicas", columns, rows)
+
+
+def _partitions(feeds: list[dict[str, Any]]) -> RenderableType:
+    columns = [
+        ("feed", "left"),
+        ("partition", "right"),
+        ("role", "left"),
+        ("term", "right"),
+        ("branches", "right"),
+        ("durable", "right"),
+        ("quorum", "right"),
+        ("visible", "right"),
+        ("followers behind", "left"),
+    ]
+    rows = [
+        (
+            feed["name"],
+            state["id"],
+            state["role"],
+            state["term"],
+            len(state["branches"]),
+            f"{state['durable']:,}",
+            f"{state['quorum']:,}",
+            f"{state['visible']:,}",
+            ", ".join(f"{follower['lag']:,}" for follower in state["followers"]),
+        )
+        for feed in feeds
+        for state in feed["states"]
+    ]
+    more = f", the first {PARTITIONS_SHOWN_MAX} of {len(rows):,}" if len(rows) > PARTITIONS_SHOWN_MAX else ""
+    return make_table(f"Partitions{more}", columns, rows[:PARTITIONS_SHOWN_MAX])
 
 
 def _feeds(feeds: list[dict[str, Any]]) -> RenderableType:

@@ -17,7 +17,7 @@ import trio
 import typer
 
 from tailrace.cli.errors import CommandFailed, WrongUsage
-from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, Target, Token, Url, target
+from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, ReadState, State, Target, Token, Url, target
 from tailrace.cli.output import from_argument, printable, to_json_line
 from tailrace.consuming.session import Event
 from tailrace.errors import BadPosition
@@ -61,6 +61,7 @@ def tail(
             "--positions-to", metavar="FILE", help="Where to write the positions at the end, in place of stderr."
         ),
     ] = None,
+    state: ReadState = State.LEADER,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
@@ -76,7 +77,7 @@ def tail(
         raise WrongUsage(f"--until: {end} is before --since")
     wanted = _parse_filter(key_prefix, keys_only)
     lines = json_lines if json else plain_lines
-    follower = _Follower(target("tail", url, node, token), feed, start, end, wanted, lines)
+    follower = _Follower(target("tail", url, node, token, state.value), feed, start, end, wanted, lines)
     try:
         trio.run(follower.run)
     finally:

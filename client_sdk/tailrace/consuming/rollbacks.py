@@ -19,9 +19,9 @@ from tailrace.consuming.partition import ConsumedPartition, State
 from tailrace.consuming.refetch import Refetch
 from tailrace.consuming.resume import Decision, Move
 from tailrace.errors import StreamEnded
-from tailrace.events import Event, Mutations, Rollback
+from tailrace.events import Event, Mutations, ReplicaEvent, Rollback
 from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
-from tailrace.model import EndReason, Level
+from tailrace.model import EndReason
 from tailrace.position import Position
 from tailrace.ring import RingChange
 from tailrace.wire.messages import Get, Got
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import NoReturn
 
+    from tailrace.consuming.streams import Wanted
     from tailrace.errors import TailraceError
-    from tailrace.wire.filters import StreamFilter
 
 # An event that waits to be asked for (bytes: the cookie of a barrier that has come back), its partition, the position
 # that it leads to, and the bytes that it frees. A plain tuple, since there is one for each event.
-Queued = tuple[Event | bytes, int, Position | None, int]
+Queued = tuple[Event | ReplicaEvent | bytes, int, Position | None, int]
 
 # So many partitions have a look-up under way, or its answer unhandled: bounds what is in memory.
 REFETCHES_MAX = 8
@@ -47,6 +47,8 @@ class Streams(Protocol):
 
     @property
     def now(self) -> float: ...
+    @property
+    def node_state(self) -> str: ...
     def new_id(self, partition: ConsumedPartition) -> int: ...
     def close(self, partition: ConsumedPartition) -> None: ...
     def stopped(self, partition: ConsumedPartition) -> None: ...
@@ -59,10 +61,10 @@ class Streams(Protocol):
 class Rollbacks:
     """See the module. ``changes`` has how rings have changed with the last refetched events, for an index to store."""
 
-    def __init__(self, on_rollback: str, by_index: bool, wanted: StreamFilter, streams: Streams) -> None:
+    def __init__(self, wanted: Wanted, streams: Streams) -> None:
         self._wanted = wanted
-        self._on_rollback = on_rollback
-        self._by_index = by_index
+        self._on_rollback = wanted.on_rollback
+        self._by_index = wanted.by_index
         self._streams = streams
         self._under_way: dict[int, ConsumedPartition] = {}
         self._asking: dict[int, list[bytes]] = {}  # the keys of the GET that is under way, or whose answer is unhandled
@@ -121,10 +123,10 @@ class Rollbacks:
         keys = partition.ring.keys_above(seq)
         if not keys:
             return Rollback(partition.id, seq, ()), seq
-        partition.refetch = Refetch(partition.id, seq, keys, keys_only=self._wanted.keys_only)
+        partition.refetch = Refetch(partition.id, seq, keys, keys_only=self._wanted.filter.keys_only)
         return Rollback(partition.id, seq, tuple(keys)), SNAPSHOT_LAST_UNKNOWN
 
-    def handled(self, partition: ConsumedPartition, event: Event | bytes) -> None:
+    def handled(self, partition: ConsumedPartition, event: Event | ReplicaEvent | bytes) -> None:
         """The program has handled ``event``: the next step is due, where it has waited for that."""
         if partition.awaited is event and not (self._by_index and isinstance(event, Rollback)):
             self._go_on(partition)
@@ -173,9 +175,10 @@ class Rollbacks:
 
     # Frames
 
-    def requests(self, feed_id: bytes, level: Level) -> list[bytes]:
+    def requests(self, feed_id: bytes) -> list[bytes]:
         """The look-ups, and the questions how far the node shows, whose turn it is."""
         out = []
+        level, node_state, wanted_rows = self._wanted.visibility, self._streams.node_state, self._wanted.filter
         while self._to_ask and len(self._asking.keys() - self._to_ask.keys()) < REFETCHES_MAX:
             id, partition = self._to_ask.popitem(last=False)
             refetch = partition.refetch
@@ -184,11 +187,11 @@ class Rollbacks:
             request_id = self._streams.new_id(partition)
             if keys:
                 partition.state = State.REFETCHING
-                out.append(Get(feed_id, level, keys).encode(request_id))
+                out.append(Get(feed_id, level, keys, int(node_state == "follower")).encode(request_id))
             else:
                 partition.state = State.MEASURING
-                request = StreamRequest(feed_id, id, FailoverLog(), None, 0, 0, None, None, level, filter=self._wanted)
-                out.append(request.encode(request_id))
+                ask = (feed_id, id, FailoverLog(), None, 0, 0, None, None, level, node_state, wanted_rows)
+                out.append(StreamRequest(*ask).encode(request_id))
         return out
 
     def got(self, partition: ConsumedPartition, body: memoryview) -> None:

@@ -16,11 +16,21 @@ from collections.abc import Callable
 from typing import Any
 
 from tailrace.consuming.partition import PartitionStatus
+from tailrace.consuming.replica import ReplicaStreams
 from tailrace.consuming.rollbacks import Queued
 from tailrace.consuming.streams import FINAL, PartitionStreams, Wanted
-from tailrace.errors import BadPosition, ProtocolError, Retryable, StreamEnded, TailraceError, TooLarge, UnknownFeed
-from tailrace.events import Event, Rollback, RoundComplete
-from tailrace.failover import SEQ_MAX
+from tailrace.errors import (
+    BadPosition,
+    ProtocolError,
+    Retryable,
+    StreamEnded,
+    TailraceError,
+    TooLarge,
+    UnknownFeed,
+    Unreachable,
+)
+from tailrace.events import Event, LeaderCheck, ReplicaEvent, Rollback, RoundComplete
+from tailrace.failover import SEQ_MAX, FailoverLog
 from tailrace.model import FEED_ID_BYTES, EndReason
 from tailrace.position import PARTITION_MAX, Position, Positions
 from tailrace.ring import RingChange
@@ -44,8 +54,13 @@ class ConsumerSession:
         wanted: Wanted,
         clock: Callable[[], float],
         jitter: Callable[[], float] = random.random,
+        check: Callable[[HelloOk], None] = lambda _: None,
+        *,
+        has_others: bool = False,
     ) -> None:
+        """``check`` raises where the node that has said hello is not the one to ask; ``has_others``: there are more."""
         self._hello = hello
+        self._check = check
         self._wanted = wanted
         self._decoder = FrameDecoder()
         self._out: list[bytes] = []
@@ -66,9 +81,9 @@ class ConsumerSession:
             self._handled = dict(wanted.since)
         # Once a stream has stopped, an answer to a barrier that was sent before counts for nothing: the node may have
         # given it because it had no such stream any more.
-        self._streams = PartitionStreams(
-            wanted, clock, self._handled, self._sent_barriers.clear, self._queue.extend, jitter
-        )
+        kind = PartitionStreams if wanted.replica is None else ReplicaStreams
+        self._streams = kind(wanted, clock, self._handled, self._sent_barriers.clear, self._queue.extend, jitter)
+        self._streams.has_others = has_others
 
     # The link
 
@@ -126,6 +141,11 @@ class ConsumerSession:
     # What the shell wants to know
 
     @property
+    def greeted(self) -> bool:
+        """The node at the other end has said hello, and is the one to ask."""
+        return self._greeted
+
+    @property
     def answered(self) -> bool:
         """Every partition has been agreed to, or has reached its end."""
         return self._streams.answered
@@ -171,7 +191,7 @@ class ConsumerSession:
 
     # Events
 
-    def next_event(self) -> Event | None:
+    def next_event(self) -> Event | ReplicaEvent | None:
         """The next event, None where nothing has arrived. The one before it counts as handled from now on.
 
         What it raises ends the connection; ``failure`` says whether it is final.
@@ -234,6 +254,28 @@ class ConsumerSession:
         """How the ring has changed with the last refetched event; None where there was none since this was asked."""
         return self._streams.rollbacks.changes.pop(partition, None)
 
+    # For a replica
+
+    def acknowledge(self, partition: int, branch: bytes, seq: int) -> None:
+        """Queues that the replica has ``partition`` on disk up to ``seq`` of ``branch``, where its stream is open."""
+        frame = self._replica_streams.acknowledge(partition, branch, seq)
+        if frame:
+            self._out.append(frame)
+
+    def confirm(self, number: int) -> None:
+        """Queues the answer to a LeaderCheck."""
+        if self._linked:
+            self._out.append(encode_number(Opcode.LEADER_CONFIRM, number))
+
+    def failover_log(self, partition: int) -> FailoverLog:
+        """The log that the node gave with its last answer for ``partition``."""
+        return self._replica_streams.failover_log(partition)
+
+    @property
+    def _replica_streams(self) -> ReplicaStreams:
+        assert isinstance(self._streams, ReplicaStreams), "this is for a replica"
+        return self._streams
+
     # Barriers
 
     def barrier(self, cookie: bytes, reached: Callable[[], None]) -> None:
@@ -276,10 +318,14 @@ class ConsumerSession:
         if peer.version != PROTOCOL_VERSION:
             message = f"the node speaks version {peer.version} of the protocol, not {PROTOCOL_VERSION}"
             self._streams.fail(ProtocolError(message))
+        self._check(peer)
         if self.peer is not None and self.peer.cluster_id != peer.cluster_id:
             message = f"this node is of cluster {peer.cluster_id}, the stream is of {self.peer.cluster_id}"
+            if self._streams.has_others:  # one of them may be new, and of no cluster yet
+                raise Unreachable(message)
             self._streams.fail(BadPosition(message))
         self.peer = peer
+        self._streams.greeted(peer.role)
         self._greeted = True
         # A part of the window, which the node may have made smaller.
         self._credit_bytes = max(min(self._hello.window_bytes, peer.window_bytes) // 4, 1)
@@ -292,6 +338,9 @@ class ConsumerSession:
         if self.feed_id is not None and self.feed_id != feed_id:
             message = f"feed {self._wanted.feed!r} was dropped, and another one made under its name"
             self._streams.fail(UnknownFeed(message))
+        since = self._wanted.since
+        if self._wanted.replica is not None and isinstance(since, Positions) and since.feed_id != feed_id:
+            self._streams.fail(UnknownFeed(f"feed {self._wanted.feed!r} has another id there: {feed_id.hex()}"))
         self.feed_id = feed_id
         self._linked = True
         if not self._streams.partitions:
@@ -321,6 +370,11 @@ class ConsumerSession:
         event = tuple.__new__(RoundComplete, (decode_number(frame.body, "ROUND_COMPLETE"),))
         return event, -1, None, 0
 
+    def _on_leader_check(self, frame: Frame) -> Queued:
+        if self._wanted.replica is None:
+            raise ProtocolError("LEADER_CHECK is for a replica")
+        return LeaderCheck(decode_number(frame.body, "LEADER_CHECK")), -1, None, 0
+
     def _on_barrier_reached(self, frame: Frame) -> Queued | None:
         cookie = self._sent_barriers.get(decode_cookie(frame.body, "BARRIER_REACHED"))
         return None if cookie is None else (cookie, -1, None, 0)
@@ -348,6 +402,7 @@ _HANDLERS: dict[Opcode, Callable[[ConsumerSession, Frame], Queued | None]] = {
     Opcode.RESULT: ConsumerSession._on_result,
     Opcode.ERROR: ConsumerSession._on_error,
     Opcode.ROUND_COMPLETE: ConsumerSession._on_round_complete,
+    Opcode.LEADER_CHECK: ConsumerSession._on_leader_check,
     Opcode.BARRIER_REACHED: ConsumerSession._on_barrier_reached,
     Opcode.BARRIER_LOST: ConsumerSession._on_barrier_lost,
 }

@@ -24,12 +24,13 @@ from tailrace.consuming.rollbacks import Queued, Rollbacks
 from tailrace.errors import (
     DataGone,
     Forbidden,
+    NotLeader,
     ProtocolError,
     Retryable,
     TailraceError,
     UnknownFeed,
 )
-from tailrace.events import Event, Mutations, Rollback, SnapshotEnd, SnapshotStart
+from tailrace.events import Event, Mutations, ReplicaEvent, Rollback, SnapshotEnd, SnapshotStart
 from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
 from tailrace.position import Position, Positions
@@ -37,6 +38,7 @@ from tailrace.ring import RING_ROWS, RINGS_BYTES_MAX, Ring, RingChange
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.frames import Frame, encode_frame
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.replica_messages import Replica
 from tailrace.wire.stream_messages import RollBack, SnapshotStartMessage, StreamEnd, StreamOk, StreamRequest, decode_seq
 
 FINAL: dict[EndReason, Callable[[str], TailraceError]] = {
@@ -44,6 +46,9 @@ FINAL: dict[EndReason, Callable[[str], TailraceError]] = {
     EndReason.FORBIDDEN: Forbidden,
     EndReason.FEED_DROPPED: UnknownFeed,
 }
+
+# A node that is behind may be about to catch up: another one is asked after so many tries.
+_BEHIND_TRIES = 3
 
 # Asked of all partitions for each barrier, so without a step of Python for each.
 _OPEN = frozenset((State.OPEN, State.IN_SNAPSHOT, State.ENDED))
@@ -58,7 +63,8 @@ class Wanted(NamedTuple):
     last seq of each partition. ``since_us`` (microseconds since 1970 UTC): the stream begins then, and ``since`` is
     "now"; ``until_us``: it ends then, and ``until`` is None. ``ring_rows``: entries kept for each partition; ``rings``:
     what was stored of them. ``by_index``: an index may go back by itself, and `PartitionStreams.settle` says how far it
-    has. ``filter``: what is left out of the mutations.
+    has. ``filter``: what is left out of the mutations. ``state``: as of `tailrace.connect`.
+    ``replica``: who asks, where that is a node (`tailrace.consuming.replica`).
     """
 
     feed: str
@@ -74,6 +80,8 @@ class Wanted(NamedTuple):
     filter: StreamFilter = EVERYTHING
     since_us: int | None = None
     until_us: int | None = None
+    state: str = "leader"
+    replica: Replica | None = None
 
 
 class PartitionStreams:
@@ -101,6 +109,7 @@ class PartitionStreams:
         self._jitter = jitter
         self._selects, self._keys_only = wanted.filter.selects, wanted.filter.keys_only
         self._is_timed = wanted.since_us is not None or wanted.until_us is not None
+        self._handlers = HANDLERS
         self._partitions: dict[int, ConsumedPartition] = {}
         self._by_stream: dict[int, ConsumedPartition] = {}
         self._waiting: dict[int, ConsumedPartition] = {}  # those to be asked for, by id
@@ -108,8 +117,10 @@ class PartitionStreams:
         self._ended = 0  # how many have reached their end
         self._closing: list[bytes] = []  # the frames that close streams
         self.dropped_bytes = 0
+        self.has_others = False  # there are other nodes to ask
+        self.node_state = wanted.state  # what a request asks the node to be
         self.failure: TailraceError | None = None
-        self.rollbacks = Rollbacks(wanted.on_rollback, wanted.by_index, wanted.filter, self)
+        self.rollbacks = Rollbacks(wanted, self)
 
     def begin(self, high_seqs: Mapping[int, int]) -> None:
         """The partitions are known. Raises UnknownFeed where one that is wanted is not there."""
@@ -147,6 +158,11 @@ class PartitionStreams:
     def connection_made(self) -> None:
         """A new connection: its streams have ids of its own."""
         self._ids = itertools.count(1)
+
+    def greeted(self, role: str) -> None:
+        """The node has said what it is."""
+        if self._wanted.state == "any":
+            self.node_state = role
 
     def connection_lost(self, reason: str) -> None:
         """The connection is gone: all streams are to be asked for again."""
@@ -206,7 +222,7 @@ class PartitionStreams:
         """The requests whose time has come, and the ends of streams."""
         out, self._closing = self._closing, []
         if self.rollbacks.to_ask:
-            out += self.rollbacks.requests(feed_id, self._wanted.visibility)
+            out += self.rollbacks.requests(feed_id)
         if self._waiting:
             now = self._clock()
             out += [self._request(p, feed_id) for p in list(self._waiting.values()) if now >= p.retry_at]
@@ -231,9 +247,11 @@ class PartitionStreams:
             position.purge_seq,
             partition.end_seq,
             self._wanted.visibility,
-            filter=self._wanted.filter,
-            since_us=since_us,
-            until_us=self._wanted.until_us,
+            self.node_state,
+            self._wanted.filter,
+            since_us,
+            self._wanted.until_us,
+            self._wanted.replica,
         )
         return request.encode(stream_id)
 
@@ -253,7 +271,7 @@ class PartitionStreams:
             if opcode is Opcode.BLOCK:
                 self.dropped_bytes += len(body)
             return None
-        handler = _HANDLERS.get(opcode)
+        handler = self._handlers.get(opcode)
         if handler is None:
             raise ProtocolError(f"{opcode.name} is not for a consumer")
         partition.step(opcode)
@@ -265,7 +283,8 @@ class PartitionStreams:
         One without a kind of its own may be: a segment that cannot be read, or what a newer node has to say.
         """
         partition = self._by_stream.get(stream_id)
-        if partition is None or not (isinstance(error, Retryable) or type(error) is TailraceError):
+        mended = isinstance(error, Retryable) or type(error) is TailraceError
+        if partition is None or not mended or isinstance(error, NotLeader):  # which another node is asked for
             return False
         partition.step(Opcode.ERROR)
         self.try_again(partition, str(error))
@@ -372,7 +391,8 @@ class PartitionStreams:
             self.try_again(partition, "the partition's history has changed")
             return None
         position = partition.snapshot_started(message)
-        event = _new(SnapshotStart, (partition.id, message.after_seq + 1, message.last_seq, position))
+        _, complete, _, after_seq, last_seq, purge_seq = message
+        event = _new(SnapshotStart, (partition.id, after_seq + 1, last_seq, position, complete, purge_seq))
         return event, partition.id, position, 0
 
     def _on_snapshot_end(self, partition: ConsumedPartition, body: memoryview) -> Queued:
@@ -403,6 +423,13 @@ class PartitionStreams:
             self.fail(FINAL[end.reason](end.message))
         else:
             self.try_again(partition, f"{end.reason.value}: {end.message}")
+            self._move_on(partition, end)
+
+    def _move_on(self, partition: ConsumedPartition, end: StreamEnd) -> None:
+        """Raises NotLeader, which ends the connection, where another node should be asked."""
+        behind = end.reason is EndReason.BEHIND and self.has_others and partition.tries >= _BEHIND_TRIES
+        if behind or end.reason is EndReason.WRONG_STATE:
+            raise NotLeader(f"partition {partition.id}: {end.message}")
 
     def try_again(self, partition: ConsumedPartition, reason: str) -> None:
         """The stream is asked for again after a while."""
@@ -423,7 +450,7 @@ class PartitionStreams:
 
     # Events that a rollback waits for
 
-    def handled(self, event: Event | bytes, partition: int) -> None:
+    def handled(self, event: Event | ReplicaEvent | bytes, partition: int) -> None:
         """The program has handled ``event``, for which a rollback may have waited."""
         if self.rollbacks.under_way and partition in self._partitions:
             self.rollbacks.handled(self._partitions[partition], event)
@@ -437,7 +464,9 @@ class PartitionStreams:
         return self._partitions[partition].ring
 
 
-_HANDLERS: dict[Opcode, Callable[[PartitionStreams, ConsumedPartition, memoryview], Queued | None]] = {
+Handler = Callable[[PartitionStreams, ConsumedPartition, memoryview], Queued | None]
+
+HANDLERS: dict[Opcode, Handler] = {
     Opcode.BLOCK: PartitionStreams._on_block,
     Opcode.STREAM_OK: PartitionStreams._on_stream_ok,
     Opcode.ROLLBACK: PartitionStreams._on_rollback,

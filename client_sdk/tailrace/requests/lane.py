@@ -191,17 +191,20 @@ class Lane:
         request.state = State.DONE
         request.done(versions, None)
 
-    def refused(self, request: WriteRequest, error: TailraceError, hold_until: float) -> None:
+    def refused(
+        self, request: WriteRequest, error: TailraceError, hold_until: float, *, in_doubt: bool = False
+    ) -> None:
         """The node does not write ``request``. Where that is only for now, it is sent again after ``hold_until``.
 
-        What may have been written before stays in doubt: the node may have refused it before it looked for it.
+        ``in_doubt``: it may have been written all the same. What may have been written before stays in doubt: the node
+        may have refused it before it looked for it.
         """
         request.state = State.HELD
         if isinstance(error, OutOfOrder):
             self._out_of_order(request, error)
         elif isinstance(error, Retryable):
             # After a failed fsync nobody knows whether the journal has it.
-            request.resend |= isinstance(error, NotDurable)
+            request.resend |= in_doubt or isinstance(error, NotDurable)
             request.tries += 1
             self.held_until = max(self.held_until, hold_until)
         else:

@@ -17,7 +17,7 @@ from typing import Any
 
 from tailrace.backoff import backoff_seconds
 from tailrace.block import Block
-from tailrace.errors import NotDurable, ProtocolError, Retryable, TailraceError, Unreachable
+from tailrace.errors import NotDurable, NotLeader, ProtocolError, Retryable, TailraceError, Unreachable
 from tailrace.model import Item, Level, Version, VersionRange
 from tailrace.requests.lane import Done, Lane, State, WriteRequest
 from tailrace.wire.bodies import decode_json, encode_json
@@ -40,7 +40,7 @@ class Link(enum.Enum):
 class Request:
     """Anything but a write: a frame to send, and what makes a result of the answer."""
 
-    __slots__ = ("deadline", "decode", "done", "encode", "hold_until", "sent", "tries")
+    __slots__ = ("deadline", "decode", "done", "encode", "hold_until", "is_read", "sent", "tries")
 
     def __init__(
         self,
@@ -48,23 +48,40 @@ class Request:
         decode: Callable[[Frame], Any],
         done: Callable[[Any, TailraceError | None], None],
         deadline: float,
+        *,
+        is_read: bool = False,
     ) -> None:
         self.encode = encode
         self.decode = decode
         self.done = done
         self.deadline = deadline
         self.hold_until = 0.0
+        self.is_read = is_read  # any copy may answer it
         self.sent = False
         self.tries = 0
 
 
 class RequestSession:
-    """See the module. All times are monotonic seconds of the shell's clock; ``jitter`` spreads retries (backoff.py)."""
+    """See the module. All times are monotonic seconds of the shell's clock; ``jitter`` spreads retries (backoff.py).
 
-    def __init__(self, hello: Hello, clock: Callable[[], float], jitter: Callable[[], float] = random.random) -> None:
+    ``state``: what the node has to be (`tailrace.finding`). ``check`` raises where the node that has said hello is not
+    the one to ask.
+    """
+
+    def __init__(
+        self,
+        hello: Hello,
+        clock: Callable[[], float],
+        jitter: Callable[[], float] = random.random,
+        state: str = "leader",
+        check: Callable[[HelloOk], None] = lambda _: None,
+    ) -> None:
         self._hello = hello
         self._clock = clock
         self._jitter = jitter
+        self._state = state
+        self._check = check
+        self._misplaced: NotLeader | None = None  # an answer that says that another node has to be asked
         self._decoder = FrameDecoder()
         self._link = Link.DOWN
         self._out: list[bytes | memoryview] = []
@@ -91,6 +108,7 @@ class RequestSession:
         self._decoder = FrameDecoder()
         self._out = [self._hello.encode()]
         self._link = Link.GREETING
+        self._misplaced = None
 
     def connection_lost(self, error: TailraceError) -> None:
         """The connection is gone, or could not be made."""
@@ -106,9 +124,14 @@ class RequestSession:
         self._ready_lanes = dict(self._lanes)
 
     def receive_data(self, data: bytes) -> None:
-        """Handles what the node has sent. Raises ProtocolError and what the node ends the connection with."""
+        """Handles what the node has sent. Raises ProtocolError and what the node ends the connection with; NotLeader
+
+        where another node is to be asked.
+        """
         for frame in self._decoder.receive_data(data):
             self._receive(frame)
+        if self._misplaced is not None:
+            raise self._misplaced
 
     def data_to_send(self, now: float | None = None) -> list[bytes | memoryview]:
         """What has to be sent now; the caller says how late it is where it knows."""
@@ -178,8 +201,10 @@ class RequestSession:
         items: list[Item | None] = []
 
         def ask(left: list[bytes]) -> None:
-            get = Get(feed_id, level, left)
-            self._ask(Request(get.encode, lambda frame: Got.decode(frame.body, left), found, deadline))
+            def encode(id: int) -> bytes:
+                return Get(feed_id, level, left, self._state_of_reads).encode(id)
+
+            self._ask(Request(encode, lambda frame: Got.decode(frame.body, left), found, deadline, is_read=True))
 
         def found(part: list[Item | None] | None, error: TailraceError | None) -> None:
             items.extend(part or ())
@@ -304,6 +329,7 @@ class RequestSession:
             raise ProtocolError("HELLO_OK out of place")
         if peer.version != PROTOCOL_VERSION:
             raise ProtocolError(f"the node speaks version {peer.version} of the protocol, this is {PROTOCOL_VERSION}")
+        self._check(peer)
         self.peer = peer
         self._levels = {level.name.lower(): level for level in Level if level.name.lower() in peer.levels}
         self._link = Link.OPEN
@@ -315,9 +341,13 @@ class RequestSession:
         hold_until = now + backoff_seconds(request.tries, self._jitter)
         if isinstance(error, Retryable):
             self.last_error = error
+        if isinstance(error, NotLeader) and self._moves_on(request):
+            self._misplaced = error
         if isinstance(request, WriteRequest):
             if request.state is not State.DONE:
-                request.lane.refused(request, error, hold_until)
+                # A node that led may have taken it, and refused it as it stepped down.
+                led = isinstance(error, NotLeader) and self.peer is not None and self.peer.role == "leader"
+                request.lane.refused(request, error, hold_until, in_doubt=led)
                 self._look_again(request.lane)
         elif request in self._requests:
             if isinstance(error, Retryable) and now < request.deadline:
@@ -326,6 +356,19 @@ class RequestSession:
             else:
                 del self._requests[request]
                 request.done(None, error)
+
+    def _moves_on(self, request: Request | WriteRequest) -> bool:
+        """Another node may do what this one does not: where a follower was asked for, none takes a write."""
+        if self._state == "leader":
+            return True
+        return self._state == "follower" and isinstance(request, Request) and request.is_read
+
+    @property
+    def _state_of_reads(self) -> int:
+        """What a GET asks the node to be: 0 leader, 1 follower."""
+        if self._state == "any" and self.peer is not None:
+            return int(self.peer.role == "follower")
+        return int(self._state == "follower")
 
     def _look_again(self, lane: Lane) -> None:
         """Something about ``lane`` has changed: it may have something to send, or nothing left to do."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from tailrace.transport import Transport, listen_tcp
+from tailrace.address import Address
+from tailrace.transport import Transport, listen_tcp, open_tcp
 
 
 class Listener(Protocol):
@@ -26,10 +27,14 @@ class Listener(Protocol):
 
 
 class Network(Protocol):
-    """Where a node listens."""
+    """Where a node listens, and how it reaches others."""
 
     async def listen(self, host: str, port: int) -> Listener:
         """Listens at ``host``:``port``. Raises OSError where the address cannot be had."""
+        ...
+
+    async def connect(self, address: Address) -> Transport:
+        """Connects to another node. Raises Unreachable; the time-out is the caller's cancel scope."""
         ...
 
 
@@ -38,3 +43,6 @@ class TcpNetwork:
 
     async def listen(self, host: str, port: int) -> Listener:
         return await listen_tcp(host, port)
+
+    async def connect(self, address: Address) -> Transport:
+        return await open_tcp(address.host, address.port)

@@ -164,8 +164,10 @@ class Sieve:
         if record.block is None or not self._knows(place):
             return False
         held = self._partition(place)
-        if held.renamed or not held.log or record.block.header.first_seq != held.seq + 1:
+        if held.renamed or record.block.header.first_seq != held.seq + 1:
             return False
+        if not held.log:  # of other feeds the first branch stands in the FEED, and is not looked up here
+            return place[0] == SYSTEM_FEED_ID
         branch = record.header.branch
         return held.seq >= held.log[0].base and all(entry.branch != branch for entry in held.log)
 

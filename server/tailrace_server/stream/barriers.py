@@ -11,6 +11,8 @@ import collections
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tailrace.failover import SEQ_MAX
+
 
 class Returned(NamedTuple):
     """A cookie that goes back; ``lost_partition`` is set where a stream ended before it got that far."""
@@ -19,7 +21,9 @@ class Returned(NamedTuple):
     lost_partition: int | None = None
 
 
-class _Barrier:
+class Barrier:
+    """A cookie that has not gone back yet."""
+
     __slots__ = ("cookie", "lost_partition", "pending")
 
     def __init__(self, cookie: bytes) -> None:
@@ -36,16 +40,20 @@ class Barriers:
     """
 
     def __init__(self) -> None:
-        self.waiting: collections.deque[_Barrier] = collections.deque()
+        self.waiting: collections.deque[Barrier] = collections.deque()
         # stream id -> seqs that have to be delivered, and what for; both ascend
-        self._needs: dict[int, collections.deque[tuple[int, _Barrier]]] = {}
+        self._needs: dict[int, collections.deque[tuple[int, Barrier]]] = {}
 
     def __len__(self) -> int:
         return len(self.waiting)
 
-    def add(self, cookie: bytes, streams: Iterable[tuple[int, int, int]]) -> None:
-        """A cookie arrived; ``streams`` are (stream id, accepted seq, delivered seq) of every stream."""
-        barrier = _Barrier(cookie)
+    def add(self, cookie: bytes, streams: Iterable[tuple[int, int, int]], *, held: bool = False) -> Barrier:
+        """A cookie arrived; ``streams`` are (stream id, accepted seq, delivered seq) of every stream.
+
+        ``held``: it also waits for ``release``.
+        """
+        barrier = Barrier(cookie)
+        barrier.pending = int(held)
         self.waiting.append(barrier)
         for id, accepted, delivered in streams:
             if delivered < accepted:
@@ -53,6 +61,40 @@ class Barriers:
                 if not needs or needs[-1][0] < accepted:
                     needs.append((accepted, barrier))
                     barrier.pending += 1
+        return barrier
+
+    def release(self, barrier: Barrier) -> None:
+        """What a barrier was held for has come; nothing where it was lost meanwhile."""
+        if barrier.lost_partition is None:
+            barrier.pending -= 1
+
+    def expect(self, barrier: Barrier, stream_ids: Iterable[int]) -> None:
+        """How far these streams have to come for ``barrier`` is asked for: ``settle`` will say. One at a time."""
+        for id in stream_ids:
+            self._needs.setdefault(id, collections.deque()).append((SEQ_MAX, barrier))
+            barrier.pending += 1
+
+    def settle(self, barrier: Barrier, streams: Iterable[tuple[int, int, int]]) -> None:
+        """What ``expect`` left open: (stream id, accepted seq, delivered seq). One that is over is passed over."""
+        for id, accepted, delivered in streams:
+            needs = self._needs.get(id)
+            if needs is None or needs[-1] != (SEQ_MAX, barrier):
+                continue
+            needs.pop()
+            if accepted > max(delivered, needs[-1][0] if needs else 0):
+                needs.append((accepted, barrier))
+            else:
+                barrier.pending -= 1
+            if not needs:
+                del self._needs[id]
+
+    def lose_all(self, partition: int) -> None:
+        """No cookie that waits can be covered any more."""
+        for barrier in self.waiting:
+            if barrier.lost_partition is None:
+                barrier.lost_partition = partition
+            barrier.pending = 0
+        self._needs.clear()
 
     def delivered(self, stream_id: int, seq: int) -> None:
         """A stream has been delivered up to ``seq``, where a consumer may stand."""

@@ -1,6 +1,7 @@
 """Ends the streams of one connection whose time has come by the node's wall clock, quiet ones too.
 
-Nothing is done before the earliest of these times, and there is one task at most, however many streams there are.
+Nothing is done before the earliest of these times, and there is one task at most, however many streams there are. A
+follower then asks its leader how far that has come.
 """
 
 from __future__ import annotations
@@ -9,8 +10,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from tailrace.errors import TailraceError
+from tailrace_server.replication.role import Role
+from tailrace_server.stream.inquiries import leaders_seqs
+
 if TYPE_CHECKING:
     from tailrace_server.connection import Connection
+
+# A follower that cannot ask its leader tries again after this.
+ASK_AGAIN_SECONDS = 1.0
 
 
 class EndTimes:
@@ -39,7 +47,18 @@ class EndTimes:
                 self._changed = trio.Event()
                 with trio.move_on_after((until_us - wall_us) / 1e6):
                     await self._changed.wait()
-            elif rounds.time_passed(wall_us):
+                continue
+            accepted = None
+            if node.role is Role.FOLLOWER:
+                feed_ids = rounds.timed_feeds()
+                try:
+                    accepted = await leaders_seqs(node, feed_ids)
+                except (TailraceError, OSError):  # it may have written before that time what is not here yet
+                    await trio.sleep(ASK_AGAIN_SECONDS)
+                    continue
+                if node.role is not Role.FOLLOWER or rounds.timed_feeds() != feed_ids:
+                    continue  # others were opened meanwhile
+            if rounds.time_passed(wall_us, accepted):
                 # What they still have to show may not be durable yet.
                 node.committer.hurry()
                 connection.has_news()

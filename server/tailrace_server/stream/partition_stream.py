@@ -13,6 +13,7 @@ said of it but, at its end, how far the stream has come. What was passed over co
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterable
 
 from tailrace.block import Block
 from tailrace.model import Level
@@ -114,10 +115,10 @@ class PartitionStream:
     def _at_end_seq(self) -> bool:
         return self.end_seq is not None and self.delivered_seq >= self.end_seq
 
-    def time_passed(self) -> None:
-        """``until_us`` has come: what is taken from now on is not wanted."""
+    def time_passed(self, accepted_seq: int | None = None) -> None:
+        """``until_us`` has come: what is taken from now on is not wanted. ``accepted_seq``: the leader's, elsewhere."""
         self.awaits_time = False
-        last_seq = max(self.partition.high_seq, self.promised_seq)
+        last_seq = max(self.partition.high_seq if accepted_seq is None else accepted_seq, self.promised_seq)
         self.end_seq = last_seq if self.end_seq is None else min(self.end_seq, last_seq)
 
     @property
@@ -325,6 +326,10 @@ class PartitionStream:
         assert self.all_sent, "a snapshot ends where it was announced to end"
         self.delivered_seq = self.snapshot_last  # whose row may have been purged
         self.in_snapshot = False
+
+    def before_end(self) -> Iterable[bytes]:
+        """Frames that go before the end of the snapshot that has been sent."""
+        return ()
 
     def close(self) -> None:
         """Nothing more is sent: gives back what it holds."""

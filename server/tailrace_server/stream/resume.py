@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tailrace.failover import FailoverLog, resume_point
 from tailrace.model import EndReason
 from tailrace.wire.filters import EVERYTHING
@@ -20,10 +22,11 @@ def begin_stream(
     pins: Pins,
     filtered: FilterCache | None = None,
     start: Start | None = None,
+    make: Callable[..., PartitionStream] = PartitionStream,
 ) -> tuple[StreamOk | RollBack | StreamEnd, PartitionStream | None]:
-    """The answer to ``request`` of ``partition``, which this node leads, and the stream ``id`` where one begins.
+    """The answer to ``request`` of ``partition``, and the stream ``id`` where one begins.
 
-    ``start`` is where one begins that is asked for since a time.
+    ``start`` is where one begins that is asked for since a time; ``make`` makes it.
     """
     answer = answer_of(request, partition, start)
     if not isinstance(answer, StreamOk):
@@ -31,7 +34,7 @@ def begin_stream(
     promised_seq = promised(request, answer.seq, partition.high_seq)
     if answer.snapshot is not None:
         _, promised_seq = answer.snapshot
-    stream = PartitionStream(
+    stream = make(
         id,
         partition,
         request.level,
@@ -50,11 +53,11 @@ def begin_stream(
 def answer_of(
     request: StreamRequest, partition: Partition, start: Start | None = None
 ) -> StreamOk | RollBack | StreamEnd:
-    """The answer to ``request`` of ``partition``, which this node leads."""
+    """The answer to ``request`` of ``partition``."""
     return answer_request(
         request,
         log=partition.log,
-        state="leader",
+        state=partition.state,
         high_seq=partition.high_seq,
         visible_seq=partition.visible_seq(request.level),
         purge_seq=partition.purge_seq,
@@ -93,6 +96,9 @@ def answer_request(
     if request.state != state:
         message = f"partition {partition} is {state} here, not {request.state}"
         return StreamEnd(partition, EndReason.WRONG_STATE, message, log.term)
+    if not log:
+        message = f"this {state} holds nothing of partition {partition} yet"
+        return StreamEnd(partition, EndReason.BEHIND, message)
     if request.log and log.term < request.log.term:
         message = f"this node is at term {log.term} of partition {partition}, the consumer has seen {request.log.term}"
         return StreamEnd(partition, EndReason.BEHIND, message, log.term)

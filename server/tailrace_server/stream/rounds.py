@@ -24,7 +24,7 @@ from tailrace.wire.frames import encode_frame, frame_header
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamEnd, encode_number, encode_seq
 from tailrace_server.frames import SnapshotFrames
-from tailrace_server.stream.barriers import Barriers
+from tailrace_server.stream.barriers import Barrier, Barriers
 from tailrace_server.stream.disk_part import DiskPart
 from tailrace_server.stream.partition_stream import PartitionStream, examined_bytes
 
@@ -137,15 +137,21 @@ class Rounds:
         """The earliest time of the wall clock (microseconds since 1970 UTC) that a stream ends at; None without one."""
         return self._timed[0].until_us if self._timed else None
 
-    def time_passed(self, wall_us: int) -> bool:
+    def timed_feeds(self) -> list[bytes]:
+        """The ids of the feeds with streams whose time is to come."""
+        return sorted({stream.partition.feed_id for stream in self._timed})
+
+    def time_passed(self, wall_us: int, accepted: Callable[[bytes, int], int] | None = None) -> bool:
         """It is so late: the streams that end now do so behind what was taken before; whether there were any.
 
-        Where there are many, some are left for the next call.
+        Where there are many, some are left for the next call. ``accepted(feed id, partition)``: on a follower, how far
+        the leader has come.
         """
         passed: list[PartitionStream] = []
         while self._timed and len(passed) < ENDS_MAX and self._timed[0].until_us <= wall_us:
             stream = self._timed.pop(0)
-            stream.time_passed()
+            partition = stream.partition
+            stream.time_passed(None if accepted is None else accepted(partition.feed_id, partition.id))
             passed.append(stream)
         for stream in passed:
             if stream.at_end and not stream.in_snapshot:
@@ -179,11 +185,46 @@ class Rounds:
             self.barriers.lost(stream.id, partition.id)
         self._return_barriers()
 
-    def barrier(self, cookie: bytes) -> None:
-        """A cookie arrived; it goes back from a later ``next_buffers``."""
+    def barrier(self, cookie: bytes, *, held: bool = False) -> Barrier:
+        """A cookie arrived; it goes back from a later ``next_buffers``, where it is ``held`` not before its release."""
         # Most have been sent everything: of a thousand, finding that out is nearly all that a barrier costs.
         behind = [s for s in self.streams.values() if s.delivered_seq < s.partition.high_seq]
-        self.barriers.add(cookie, [(s.id, _covered(s), s.delivered_seq) for s in behind])
+        needs = [(s.id, _covered(s, s.partition.high_seq), s.delivered_seq) for s in behind]
+        barrier = self.barriers.add(cookie, needs, held=held)
+        self._return_barriers()
+        return barrier
+
+    def barrier_behind(self, cookie: bytes) -> None:
+        """A cookie arrived at a follower that those before it cover."""
+        self.barriers.add(cookie, ())
+        self._return_barriers()
+
+    def barrier_elsewhere(self, cookie: bytes) -> Barrier:
+        """A cookie arrived at a follower: how far its streams have to come is up to the leader, who is asked."""
+        return self.barriers.add(cookie, (), held=True)
+
+    def expect(self, barrier: Barrier) -> None:
+        """The leader is asked now, for ``barrier`` and those before it that wait for that."""
+        self.barriers.expect(barrier, list(self.streams))
+        self.barriers.release(barrier)
+
+    def settle(self, barrier: Barrier, accepted: Callable[[bytes, int], int]) -> None:
+        """The leader has answered: ``accepted(feed id, partition)`` is how far it has come there."""
+        streams = self.streams.values()
+        self.barriers.settle(
+            barrier,
+            [(s.id, _covered(s, accepted(s.partition.feed_id, s.partition.id)), s.delivered_seq) for s in streams],
+        )
+        self._return_barriers()
+
+    def release(self, barrier: Barrier) -> None:
+        """What ``barrier`` was held for has come."""
+        self.barriers.release(barrier)
+        self._return_barriers()
+
+    def lose_barriers(self) -> None:
+        """Nobody can tell any more what was accepted before the cookies that wait."""
+        self.barriers.lose_all(0)
         self._return_barriers()
 
     def credit(self, consumed_bytes: int) -> None:
@@ -403,6 +444,7 @@ class Rounds:
 
     def _end_snapshot(self, stream: PartitionStream) -> None:
         stream.end_snapshot()
+        self._out += stream.before_end()
         opcode = Opcode.SNAPSHOT_END if stream.is_announced else Opcode.SEQ_ADVANCED
         self._out.append(encode_seq(opcode, stream.partition.id, stream.snapshot_last, stream.id))
         self._note_delivered(stream)
@@ -420,7 +462,6 @@ class Rounds:
                 self._out.append(encode_frame(Opcode.BARRIER_LOST, returned.cookie, returned.lost_partition))
 
 
-def _covered(stream: PartitionStream) -> int:
-    """How far a barrier that arrives now needs a stream to be delivered."""
-    accepted = stream.partition.high_seq
+def _covered(stream: PartitionStream, accepted: int) -> int:
+    """How far a barrier needs a stream to be delivered, of a partition whose leader had accepted so much."""
     return accepted if stream.end_seq is None else min(accepted, stream.end_seq)

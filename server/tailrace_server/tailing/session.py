@@ -110,7 +110,8 @@ class Session:
 
     async def _follow(self, ws: WebSocketConnection, request: TailRequest, since: str | Positions | datetime) -> None:
         # A stream has a connection of its own, so the client itself needs none and is never entered.
-        client = Client("tailrace://loopback", name=f"websocket {self._peer}", host=Host(connect=self._connect))
+        host = Host(connect=self._connect)
+        client = Client("tailrace://loopback", name=f"websocket {self._peer}", state="any", host=host)
         stream = client.feed(request.feed).consume(
             since, key_prefix=request.key_prefix, keys_only=request.keys_only, window_bytes=WINDOW_BYTES
         )

@@ -69,9 +69,10 @@ class Filling:
         if self._gathered_bytes >= GATHERED_BYTES_MAX:
             self._write(self._take_gathered())
 
-    def extend(self, last_seq: int) -> None:
-        """The run was announced again, with a higher end."""
+    def extend(self, last_seq: int, purge_seq: int) -> None:
+        """The run was announced again, with a higher end, and with the leader's purge seq as it is by now."""
         self.last_seq = max(self.last_seq, last_seq)
+        self._purge_seq = max(self._purge_seq, purge_seq)
 
     async def flow(self) -> None:
         """Writes in a thread what was gathered. Raises NoSpace, OSError."""

@@ -1,4 +1,4 @@
-"""``tailrace demo``: the whole way of the data on real input, with the server killed on the way."""
+"""``tailrace demo``: the whole way of the data on real input, with the leader of three servers killed on the way."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def demo(
         bool, typer.Option("--keep", help="Keep the temporary folder that is taken without --data.")
     ] = False,
 ) -> None:
-    """Feed a repository's history through Spark into a server, follow it with an index, and compare that with git.
+    """Feed a repository's history through Spark into a set of servers, follow it with an index, and compare with git.
 
-    The server is killed on the way, and started again. The exit code is 1 where the index is not equal to git's tree.
+    The leader of the set is killed on the way, for good, and another server promoted. The exit code is 1 where the
+    index is not equal to git's tree.
     """
     with _explained(), _stopped_by_sigterm():
         history, total = choose_history(repo)
@@ -49,7 +50,7 @@ def demo(
             with ProgressBars() as bars, stderr_to(workspace.spark_log):
                 found = trio.run(run, history, total, workspace, bars)
             _print(report.results(found, workspace.server_bytes))
-            _print(["", *report.by_hand(workspace, found.port, found.search)])
+            _print(["", *report.by_hand(workspace, found.commands, found.url, found.search)])
     _require_equal(found)
 
 
@@ -65,7 +66,7 @@ def choose_history(repo: Path) -> tuple[History, int]:
     _print(report.source(history))
     total = history.count()
     if total < CHANGES_MIN:
-        history = StandardLibrary(note=f"{total} changes are too few for a server that is killed in the midst of them")
+        history = StandardLibrary(note=f"{total} changes are too few for a leader that is killed in the midst of them")
         _print(report.source(history))
         total = history.count()
     return history, total

@@ -98,7 +98,7 @@ class Job:
                 self._gateway = _java_gateway()
 
     def start_query(
-        self, folder: Path, *, url: str, feed: str, partitions: int, files_per_batch: int, checkpoint: Path
+        self, folder: Path, *, url: str, feed: str, level: str, partitions: int, files_per_batch: int, checkpoint: Path
     ) -> None:
         """Begins to write what the files in ``folder`` have, and will have, to the feed."""
         assert self._spark is not None
@@ -106,7 +106,9 @@ class Job:
             # Once more: this is seldom the thread that has started the session.
             register(self._spark)
             changes = read_changes(self._spark, folder, files_per_batch)
-            self._query = write_changes(changes, url=url, feed=feed, partitions=partitions, checkpoint=checkpoint)
+            self._query = write_changes(
+                changes, url=url, feed=feed, level=level, partitions=partitions, checkpoint=checkpoint
+            )
 
     def wait_until_ended(self) -> None:
         """Returns when the query was stopped. DemoFailed, with the reason, when it has failed."""
@@ -194,7 +196,9 @@ def read_changes(spark: SparkSession, folder: Path, files_per_batch: int) -> Dat
     )
 
 
-def write_changes(changes: DataFrame, *, url: str, feed: str, partitions: int, checkpoint: Path) -> StreamingQuery:
+def write_changes(
+    changes: DataFrame, *, url: str, feed: str, level: str, partitions: int, checkpoint: Path
+) -> StreamingQuery:
     """Writes them to the feed.
 
     All changes of a key have to go through one task, in their order: so they are distributed by the partition of the
@@ -205,6 +209,7 @@ def write_changes(changes: DataFrame, *, url: str, feed: str, partitions: int, c
         .writeStream.format("tailrace")
         .option("url", url)
         .option("feed", feed)
+        .option("level", level)
         .option("partitions", partitions)
         .option("order_by", "order")
         .option("checkpointLocation", str(checkpoint))

@@ -10,11 +10,14 @@ from __future__ import annotations
 import os
 from collections import deque
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 PROC = Path("/proc")
 
-SERVER = "the server"
+SERVER = "the servers"
 SPARK = "Spark's Java machine"
 WORKERS = "Spark's Python workers"
 GIT = "git"
@@ -39,17 +42,17 @@ class MemoryMeter:
         self.peaks: dict[str, int] = {}
         self.peak_total = 0
 
-    def sample(self, server: int | None = None) -> None:
-        """Looks at every process once. ``server`` is the server's process id."""
+    def sample(self, servers: Collection[int] = ()) -> None:
+        """Looks at every process once. ``servers`` are the servers' process ids."""
         totals: dict[str, int] = {}
-        for process, role in roles(read_processes(self._proc), self._self, server).items():
+        for process, role in roles(read_processes(self._proc), self._self, servers).items():
             totals[role] = totals.get(role, 0) + read_memory_bytes(self._proc, process)
         for role, nbytes in totals.items():
             self.peaks[role] = max(self.peaks.get(role, 0), nbytes)
         self.peak_total = max(self.peak_total, sum(totals.values()))
 
 
-def roles(processes: list[Process], root: int, server: int | None) -> dict[int, str]:
+def roles(processes: list[Process], root: int, servers: Collection[int]) -> dict[int, str]:
     """What ``root`` and its descendants are for, by process id."""
     children: dict[int, list[Process]] = {}
     for process in processes:
@@ -59,13 +62,13 @@ def roles(processes: list[Process], root: int, server: int | None) -> dict[int, 
     while waiting:
         parent = waiting.popleft()
         for child in children.get(parent, []):
-            found[child.id] = _role(child, found[parent], server)
+            found[child.id] = _role(child, found[parent], servers)
             waiting.append(child.id)
     return found
 
 
-def _role(process: Process, parent_role: str, server: int | None) -> str:
-    if process.id == server:
+def _role(process: Process, parent_role: str, servers: Collection[int]) -> str:
+    if process.id in servers:
         return SERVER
     if process.name == "java":
         return SPARK

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from pyspark_tailrace.demo.jsonlines import FILE_BYTES_MAX, FILE_ROWS_MAX
 
 FEED = "demo"
+# What Spark waits for, and what the index is shown: what is on the disks of two of the three servers.
+LEVEL = "quorum"
 PARTITIONS = 16
 
 # Of a short history the files are small, so that there are several micro-batches: eight, at three files each.

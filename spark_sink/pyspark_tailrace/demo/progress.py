@@ -8,7 +8,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-STAGES = ("in files", "acknowledged", "in the index")
+STAGES = ("in files", "written", "in the index")
 
 
 class ProgressBars:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark_tailrace.demo.comparison import printable, printable_path
 from pyspark_tailrace.demo.memory import GIT, HERE, OTHERS, SERVER, SPARK, WORKERS
 from pyspark_tailrace.demo.plan import FEED
-from pyspark_tailrace.demo.server import HOST
+from pyspark_tailrace.demo.servers import promotion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ def opening(total: int, workspace: Workspace) -> Iterator[str]:
 
 
 def results(found: Results, server_bytes: int) -> Iterator[str]:
-    """What came of it. ``server_bytes``: of the server's files, once it has stopped."""
+    """What came of it. ``server_bytes``: of the servers' files, once they have stopped."""
     yield ""
     yield from killed(found.interruption, found.produced.changes)
     yield ""
@@ -63,14 +63,18 @@ def results(found: Results, server_bytes: int) -> Iterator[str]:
 
 def killed(kill: Interruption, total: int) -> Iterator[str]:
     """The kill and its moment."""
-    batch, done = kill.batch, kill.acknowledged_of_batch
+    batch, done = kill.batch, kill.written_of_batch
     yield (
-        f"The server was killed (SIGKILL) with {kill.acknowledged:,} of {total:,} mutations acknowledged "
-        f"({kill.acknowledged / total:.0%}), while Spark was"
+        f"The leader of three servers, {kill.killed.address}, was killed for good (SIGKILL) with {kill.written:,} of "
+        f"{total:,} mutations on its disk ({kill.written / total:.0%}),"
     )
     yield (
-        f"writing micro-batch {batch.id}: of its {batch.changes:,} mutations {done:,} had been acknowledged, "
-        f"{batch.changes - done:,} had not. It was away for {kill.down_s:.1f} s."
+        f"while Spark was writing micro-batch {batch.id}: of its {batch.changes:,} mutations {done:,} were there, "
+        f"{batch.changes - done:,} were not."
+    )
+    yield (
+        f"{kill.promoted.address} was promoted (`{shell('tailrace', *promotion(kill.promoted))}`); for "
+        f"{kill.down_s:.1f} s nobody led."
     )
     if kill.kills > 1:
         yield f"It was kill number {kill.kills}: nothing was in flight at the one before."
@@ -99,7 +103,7 @@ def figures(found: Results, server_bytes: int) -> Iterator[str]:
     yield "Figures:"
     yield _figure("mutations", f"{total:,}, {produced.deletions:,} of them deletions")
     yield _figure("micro-batches", batch_times([batch.ended - batch.started for batch in found.batches]))
-    yield _figure("acknowledged at the kill", f"{found.interruption.acknowledged:,}")
+    yield _figure("written at the kill", f"{found.interruption.written:,}")
     yield _figure("in: all acknowledged", f"after {found.seconds_in:.1f} s{_rates(total, nbytes, found.seconds_in)}")
     yield _figure("out: in the index", f"after {found.seconds_out:.1f} s{_rates(total, nbytes, found.seconds_out)}")
     yield _figure(
@@ -108,7 +112,7 @@ def figures(found: Results, server_bytes: int) -> Iterator[str]:
     yield _figure("rows written to it", f"{found.rows_applied:,}; {superseded:,} had been superseded by then")
     yield _figure("keys and values", megabytes(nbytes))
     yield _figure("as files for Spark", f"{megabytes(produced.file_bytes)} in {produced.files:,} files")
-    yield _figure("server's data", megabytes(server_bytes))
+    yield _figure("servers' data", f"{megabytes(server_bytes)}, of all three; the killed one stays behind")
     yield _figure("index", megabytes(found.index_bytes))
     yield from memory(found.memory)
 
@@ -144,18 +148,22 @@ def searched(search: Search | None) -> Iterator[str]:
         yield f"  {printable_path(hit.path):<{PATH_WIDTH}}  {printable(' '.join(hit.snippet.split()))}"
 
 
-def by_hand(workspace: Workspace, port: int, search: Search | None) -> Iterator[str]:
-    """How to go on by hand."""
+def by_hand(workspace: Workspace, commands: list[list[str]], url: str, search: Search | None) -> Iterator[str]:
+    """How to go on by hand. ``commands``: what each server was called with."""
     root = workspace.root if workspace.kept else Path("DIR")
     if workspace.kept:
         yield f"To go on by hand ({workspace.root} stays until it is removed):"
     else:
         yield "With --data DIR everything would be kept, and you could go on by hand:"
-    server, index = root / workspace.server_data.name, root / workspace.index.name
+    index = root / workspace.index.name
     query = QUERY.format(word="index" if search is None else search.word)
     tailrace = script()
-    yield _figure("the server on its data:", shell(tailrace, "serve", "--data", server, "--listen", f"{HOST}:{port}"))
-    yield _figure("tail the feed:", shell(tailrace, "tail", FEED, "--url", f"tailrace://{HOST}:{port}"))
+    for number, command in enumerate(commands, 1):
+        here = [word.replace(str(workspace.root), str(root)) for word in command]
+        # By default all of them would want the same two ports for these.
+        doors = ["--http", "off", "--ws", "off"]
+        yield _figure(f"server {number} of the set:", shell(tailrace, *here, *doors))
+    yield _figure("tail the feed:", shell(tailrace, "tail", FEED, "--url", url))
     # The statement has single quotes and nothing that a shell would see within double ones.
     yield _figure("query the index:", f'{shell(*sqlite(), index)} "{query}"')
 

@@ -13,14 +13,15 @@ import tailrace
 from pyspark_tailrace.demo.comparison import Comparison, compare, read_index
 from pyspark_tailrace.demo.failure import DemoFailed
 from pyspark_tailrace.demo.history import History
-from pyspark_tailrace.demo.interruption import Interruption, acknowledged_changes, interrupt
+from pyspark_tailrace.demo.interruption import Interruption, interrupt, written_changes
 from pyspark_tailrace.demo.job import Job, MicroBatch, first_out_of_order
 from pyspark_tailrace.demo.memory import MemoryMeter
-from pyspark_tailrace.demo.plan import FEED, PARTITIONS, plan_files
+from pyspark_tailrace.demo.plan import FEED, LEVEL, PARTITIONS, plan_files
 from pyspark_tailrace.demo.producer import Produced, Producer
 from pyspark_tailrace.demo.progress import ProgressBars
 from pyspark_tailrace.demo.search import Search, search_index
-from pyspark_tailrace.demo.server import START_TIMEOUT_S, Server
+from pyspark_tailrace.demo.server import START_TIMEOUT_S
+from pyspark_tailrace.demo.servers import Servers
 from pyspark_tailrace.demo.workspace import Workspace
 from tailrace.indexes import SQLiteIndex
 
@@ -54,7 +55,8 @@ class Results(NamedTuple):
     memory: MemoryMeter
     comparison: Comparison
     search: Search | None
-    port: int
+    commands: list[list[str]]
+    url: str
 
 
 async def run(history: History, total: int, workspace: Workspace, bars: ProgressBars) -> Results:
@@ -62,36 +64,36 @@ async def run(history: History, total: int, workspace: Workspace, bars: Progress
 
     Raises DemoFailed, JavaNotFound or ImportError for what is missing, GitFailed, and what the SDK raises.
     """
-    server = Server(workspace.server_data, workspace.server_log)
+    servers = Servers(workspace.server_data, workspace.server_logs)
     job = Job(workspace.spark, workspace.spark_log)
     meter = MemoryMeter()
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_measure, meter, server)
+            nursery.start_soon(_measure, meter, servers)
             async with trio.open_nursery() as starting:
-                starting.start_soon(server.start)
+                starting.start_soon(servers.start)
                 starting.start_soon(trio.to_thread.run_sync, job.start_session)
-            nursery.start_soon(server.watch)
-            results = await _Run(history, total, workspace, server, job, meter, bars).results()
+            nursery.start_soon(servers.watch)
+            results = await _Run(history, total, workspace, servers, job, meter, bars).results()
             nursery.cancel_scope.cancel()
     finally:
         try:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(job.stop)
         finally:
-            await server.stop()
+            await servers.stop()
     return results
 
 
 class _Run:
-    """What the stages of a run share, once the server and Spark have started."""
+    """What the stages of a run share, once the servers and Spark have started."""
 
     def __init__(
         self,
         history: History,
         total: int,
         workspace: Workspace,
-        server: Server,
+        servers: Servers,
         job: Job,
         meter: MemoryMeter,
         bars: ProgressBars,
@@ -99,7 +101,7 @@ class _Run:
         self._history = history
         self._total = total
         self._workspace = workspace
-        self._server = server
+        self._servers = servers
         self._job = job
         self._meter = meter
         self._bars = bars
@@ -108,16 +110,18 @@ class _Run:
 
     async def results(self) -> Results:
         async with AsyncExitStack() as stack:
-            # A start after the kill takes a while: everything here waits as long for the server as the demo does.
+            # A change of leader takes a while: everything here waits as long for it as for a server's start.
             client = await stack.enter_async_context(
-                tailrace.connect(self._server.url, name="tailrace demo", retry_for=START_TIMEOUT_S)
+                tailrace.connect(self._servers.url, name="tailrace demo", retry_for=START_TIMEOUT_S)
             )
             feed = await client.create_feed(FEED, partitions=PARTITIONS)
             index = SQLiteIndex(self._workspace.index, columns=COLUMNS, full_text=FULL_TEXT)
-            follower = await stack.enter_async_context(feed.follow(index))
-            return await self._fed_and_followed(feed, follower)
+            follower = await stack.enter_async_context(feed.follow(index, visibility=LEVEL))
+            return await self._fed_and_followed(client, feed, follower)
 
-    async def _fed_and_followed(self, feed: tailrace.Feed, follower: tailrace.Follower) -> Results:
+    async def _fed_and_followed(
+        self, client: tailrace.Client, feed: tailrace.Feed, follower: tailrace.Follower
+    ) -> Results:
         self._bars.begin(self._total)
         started = time.monotonic()
         async with trio.open_nursery() as nursery:
@@ -125,7 +129,7 @@ class _Run:
             nursery.start_soon(self._producer.run)
             await self._start_query()
             nursery.start_soon(in_thread, self._job.wait_until_ended)
-            interruption = await interrupt(self._server, feed, self._job, self._producer, self._total)
+            interruption = await interrupt(self._servers, client, feed, self._job, self._producer, self._total)
             await self._producer.finished.wait()
             await in_thread(self._job.finish)
             written = time.monotonic()
@@ -149,7 +153,8 @@ class _Run:
             memory=self._meter,
             comparison=await in_thread(self._compare),
             search=await in_thread(lambda: search_index(self._workspace.index)),
-            port=self._server.port,
+            commands=[server.arguments for server in self._servers.all],
+            url=self._servers.url,
         )
 
     async def _start_query(self) -> None:
@@ -158,8 +163,9 @@ class _Run:
         await in_thread(
             lambda: self._job.start_query(
                 self._workspace.changes,
-                url=self._server.url,
+                url=self._servers.url,
                 feed=FEED,
+                level=LEVEL,
                 partitions=PARTITIONS,
                 files_per_batch=self._plan.files_per_batch,
                 checkpoint=self._workspace.checkpoint,
@@ -168,7 +174,7 @@ class _Run:
 
     async def _checked_batches(self, feed: tailrace.Feed) -> list[MicroBatch]:
         """The micro-batches. DemoFailed where the feed has not exactly what was sent, or the order was not kept."""
-        written, sent = await acknowledged_changes(feed), self._producer.produced.changes
+        written, sent = await written_changes(feed), self._producer.produced.changes
         if written != sent:
             raise DemoFailed(f"the feed has {written:,} mutations, and {sent:,} were sent: each has to be written once")
         batches = await in_thread(self._job.micro_batches)
@@ -182,9 +188,9 @@ class _Run:
 
     async def _show(self, feed: tailrace.Feed, follower: tailrace.Follower) -> None:
         while True:
-            acknowledged = await acknowledged_changes(feed)
+            written = await written_changes(feed)
             indexed = sum(follower.positions.seqs().values())
-            self._bars.show(self._producer.produced.changes, acknowledged, indexed)
+            self._bars.show(self._producer.produced.changes, written, indexed)
             await trio.sleep(SHOW_EVERY_S)
 
     def _compare(self) -> Comparison:
@@ -196,7 +202,7 @@ async def in_thread(function: Callable[[], T]) -> T:
     return await trio.to_thread.run_sync(function, abandon_on_cancel=True)
 
 
-async def _measure(meter: MemoryMeter, server: Server) -> None:
+async def _measure(meter: MemoryMeter, servers: Servers) -> None:
     while True:
-        await trio.to_thread.run_sync(meter.sample, server.process_id)
+        await trio.to_thread.run_sync(meter.sample, servers.process_ids)
         await trio.sleep(MEASURE_EVERY_S)

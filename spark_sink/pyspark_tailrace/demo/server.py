@@ -1,4 +1,4 @@
-"""The server of the demonstration: ``tailrace serve`` as a process of its own, which is killed and started again."""
+"""A server of the demonstration: ``tailrace serve`` as a process of its own."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import trio
 from pyspark_tailrace.demo.failure import DemoFailed, last_words
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 # By this very Python, whatever the PATH has.
@@ -28,30 +29,44 @@ STOP_TIMEOUT_S = 30.0
 
 
 class Server:
-    """A server on ``data``; ``start``, ``kill`` and ``stop`` are for one task, ``watch`` for another."""
+    """A server on ``data``; ``start``, ``kill`` and ``stop`` are for one task, ``watch`` for another.
 
-    def __init__(self, data: Path, log: Path) -> None:
+    ``port`` 0 is any that is free. ``members`` are the addresses of the set that it belongs to, its own among them.
+    """
+
+    def __init__(self, data: Path, log: Path, port: int = 0, members: Sequence[str] = ()) -> None:
         self.data = data
+        self.port = port
         self._log = log
+        self._members = members
         self._process: trio.Process | None = None
         self._ended_by_us: trio.Process | None = None
         self._started = trio.Event()
-        self.port = 0  # any; the same one ever after
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return f"{HOST}:{self.port}"
 
     @property
     def url(self) -> str:
         """Where clients find it."""
-        return f"tailrace://{HOST}:{self.port}"
+        return f"tailrace://{self.address}"
 
     @property
     def process_id(self) -> int | None:
         """Of the process that runs now, or ran last."""
         return None if self._process is None else self._process.pid
 
+    @property
+    def arguments(self) -> list[str]:
+        """What ``tailrace`` is called with, but for what keeps it quiet."""
+        members = ["--members", ",".join(self._members)] if self._members else []
+        return ["serve", "--data", str(self.data), "--listen", self.address, *members]
+
     async def start(self) -> None:
         """Starts it; returns once it is ready. DemoFailed, with what it said, where it ends or takes too long."""
-        command = [*COMMAND, "serve", "--data", str(self.data), "--listen", f"{HOST}:{self.port}"]
-        command += ["--http", "off", "--ws", "off", "--log-level", "warning"]
+        command = [*COMMAND, *self.arguments, "--http", "off", "--ws", "off", "--log-level", "warning"]
         with self._log.open("ab") as log:
             self._process = await trio.lowlevel.open_process(
                 command,

@@ -1,4 +1,4 @@
-"""The folder that a run works in: the files for Spark, the server's data, the index, the logs."""
+"""The folder that a run works in: the files for Spark, the servers' data, the index, the logs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from pyspark_tailrace.demo.failure import DemoFailed
+from pyspark_tailrace.demo.servers import COUNT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MARKER = "MADE-BY-TAILRACE-DEMO"
 MARKER_TEXT = "Everything in this folder is made by `tailrace demo`, and replaced by its next run in here.\n"
+SERVER = "server-"
 LOCK_OF_SERVER = "LOCK"  # what a node locks in its data directory, while it runs
 
 
@@ -27,17 +29,18 @@ class Workspace:
         self.root = root
         self.kept = kept
         self.changes = root / "changes"
-        self.server_data = root / "server"
+        self.server_data = [root / f"{SERVER}{number}" for number in range(1, COUNT + 1)]
         self.index = root / "index.db"
         self.checkpoint = root / "checkpoint"
         self.spark = root / "spark"
-        self.server_log = root / "server.log"
+        self.server_logs = [data.with_suffix(".log") for data in self.server_data]
         self.spark_log = root / "spark.log"
 
     @property
     def server_bytes(self) -> int:
-        """The bytes of the server's files. While it runs, they have some room ahead."""
-        return sum(path.stat().st_size for path in self.server_data.rglob("*") if path.is_file())
+        """The bytes of all servers' files. While they run, they have some room ahead."""
+        files = (path for data in self.server_data for path in data.rglob("*"))
+        return sum(path.stat().st_size for path in files if path.is_file())
 
 
 @contextlib.contextmanager
@@ -81,8 +84,7 @@ def _claimed(root: Path) -> Iterator[None]:
 
 
 def _clear(root: Path) -> None:
-    lock = root / "server" / LOCK_OF_SERVER
-    if lock.exists():
+    for lock in root.glob(f"{SERVER}*/{LOCK_OF_SERVER}"):
         with lock.open("a") as file:
             if not _lock(file):
                 raise DemoFailed(f"a server still runs on {lock.parent}; stop it, or give another folder")

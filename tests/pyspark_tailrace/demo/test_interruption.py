@@ -34,19 +34,19 @@ def test_good_moment_is_always_within_a_micro_batch(files_by_batch):
     total = max(ends)
     good = [count for count in range(total + 1) if is_good_moment(count, total, ends)]
     assert all(3 * count >= total for count in good)
-    for acknowledged in good:
-        assert was_in_flight(batch_of(batches, acknowledged + 1), acknowledged, ready=NOW)
+    for written in good:
+        assert was_in_flight(batch_of(batches, written + 1), written, until=NOW)
     # Nothing but the ends of files and the first third is passed over.
     assert set(good) == {count for count in range(total) if 3 * count >= total and count not in ends}
 
 
 @pytest.mark.parametrize(
-    ("acknowledged", "ended", "expected"),
+    ("written", "ended", "expected"),
     [(10, 5.0, False), (11, 5.0, True), (19, 5.0, True), (20, 5.0, False), (15, 3.0, False)],
 )
-def test_in_flight_is_a_batch_that_was_begun_and_waited_for_the_server(acknowledged, ended, expected):
+def test_in_flight_is_a_batch_that_was_begun_and_waited_for_a_leader(written, ended, expected):
     batch = MicroBatch(id=1, changes=10, first_order=11, last_order=20, started=1.0, ended=ended)
-    assert was_in_flight(batch, acknowledged, ready=4.0) is expected
+    assert was_in_flight(batch, written, until=4.0) is expected
 
 
 def test_no_batch_has_a_change_that_is_still_to_come():
@@ -54,17 +54,27 @@ def test_no_batch_has_a_change_that_is_still_to_come():
     assert batch_of(make_batches([3, 3]), 4).id == 1
 
 
-class FakeServer:
-    """Counts what is done to it."""
+class FakeServers:
+    """Counts what is done to them."""
 
     def __init__(self):
         self.done = []
+        self.killed = None
 
-    async def kill(self):
-        self.done.append("kill")
+    async def leader(self, client):
+        return "leader"
 
-    async def start(self):
-        self.done.append("start")
+    async def kill(self, server):
+        self.killed = server
+        self.done.append(f"kill {server}")
+
+    async def promote(self):
+        self.done.append("promote")
+        return "other"
+
+    async def revive(self):
+        if self.killed is not None:
+            self.done.append(f"revive {self.killed}")
 
 
 class FakeFeed:
@@ -95,30 +105,31 @@ def _no_waiting(monkeypatch):
 
 
 @pytest.mark.usefixtures("_no_waiting")
-async def test_server_is_killed_within_a_batch_and_started_again():
-    server = FakeServer()
+async def test_leader_is_killed_within_a_batch_and_another_one_promoted():
+    servers = FakeServers()
     batches = make_batches([10, 10, 10], ended=LONG_AFTER)
     producer = SimpleNamespace(ends={10, 15, 20, 30})
     feed = FakeFeed([1, 9, 10, 10, 15, 17])
     job = FakeJob([[], batches[:1], batches[:2]])
-    kill = await interrupt(server, feed, job, producer, 30)
-    assert server.done == ["kill", "start"]
-    assert (kill.acknowledged, kill.batch.id, kill.acknowledged_of_batch, kill.kills) == (17, 1, 7, 1)
+    kill = await interrupt(servers, None, feed, job, producer, 30)
+    assert servers.done == ["kill leader", "promote"]
+    assert (kill.killed, kill.promoted) == ("leader", "other")
+    assert (kill.written, kill.batch.id, kill.written_of_batch, kill.kills) == (17, 1, 7, 1)
 
 
 @pytest.mark.usefixtures("_no_waiting")
 async def test_batch_that_had_ended_before_leads_to_another_kill():
-    server = FakeServer()
+    servers = FakeServers()
     ended, waited = make_batches([10, 10], ended=NOW), make_batches([10, 10], ended=LONG_AFTER)
     job = FakeJob([ended, ended[:1] + waited[1:]])
-    kill = await interrupt(server, FakeFeed([7, 18]), job, SimpleNamespace(ends={10, 20}), 20)
-    assert server.done == ["kill", "start", "kill", "start"]
-    assert (kill.acknowledged, kill.kills) == (18, 2)
+    kill = await interrupt(servers, None, FakeFeed([7, 18]), job, SimpleNamespace(ends={10, 20}), 20)
+    assert servers.done == ["kill leader", "promote", "revive leader", "kill leader", "promote"]
+    assert (kill.written, kill.kills) == (18, 2)
 
 
 @pytest.mark.usefixtures("_no_waiting")
 async def test_no_moment_is_a_failure_that_says_so():
-    server = FakeServer()
-    with pytest.raises(DemoFailed, match="all 20 changes were written before the server could be killed"):
-        await interrupt(server, FakeFeed([3, 10, 20]), FakeJob([]), SimpleNamespace(ends={10, 20}), 20)
-    assert server.done == []
+    servers = FakeServers()
+    with pytest.raises(DemoFailed, match="all 20 changes were written before the leader could be killed"):
+        await interrupt(servers, None, FakeFeed([3, 10, 20]), FakeJob([]), SimpleNamespace(ends={10, 20}), 20)
+    assert servers.done == []

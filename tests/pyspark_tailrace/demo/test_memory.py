@@ -37,6 +37,7 @@ def test_each_descendant_has_a_role():
         Process(10, 1, "python"),
         Process(11, 10, "python"),  # the server
         Process(12, 11, "python"),
+        Process(13, 10, "python"),  # another one
         Process(20, 10, "java"),
         Process(21, 20, "python"),
         Process(22, 21, "python"),
@@ -45,10 +46,11 @@ def test_each_descendant_has_a_role():
         Process(40, 10, "sh"),
         Process(50, 1, "java"),  # another's
     ]
-    assert roles(processes, 10, 11) == {
+    assert roles(processes, 10, [11, 13]) == {
         10: HERE,
         11: SERVER,
         12: SERVER,
+        13: SERVER,
         20: SPARK,
         21: WORKERS,
         22: WORKERS,
@@ -67,7 +69,7 @@ def test_peaks_are_of_each_role_and_of_one_moment(tmp_path):
     meter.sample()
     (tmp_path / "8000001" / "smaps_rollup").write_text("Pss: 200 kB\n")
     make_process(tmp_path, 8_000_002, here, "python", 50)
-    meter.sample(server=8_000_002)
+    meter.sample([8_000_002])
     assert meter.peaks == {HERE: 100 * 1024, SPARK: 500 * 1024, SERVER: 50 * 1024}
     assert meter.peak_total == 600 * 1024
 

@@ -24,4 +24,4 @@ def test_stages_are_shown_on_a_terminal(terminal):
     environ = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
     subprocess.run([sys.executable, "-c", CODE], stderr=its_end, env=environ, check=True)
     shown = os.read(ours, 65_536).decode()
-    assert all(stage in shown for stage in ("in files", "acknowledged", "in the index", "10/10", " 5/10", " 1/10"))
+    assert all(stage in shown for stage in ("in files", "written", "in the index", "10/10", " 5/10", " 1/10"))

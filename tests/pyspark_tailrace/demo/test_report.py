@@ -15,6 +15,8 @@ from pyspark_tailrace.demo.interruption import Interruption
 from pyspark_tailrace.demo.job import MicroBatch
 from pyspark_tailrace.demo.memory import HERE, SERVER, MemoryMeter
 from pyspark_tailrace.demo.search import Hit, Search
+from pyspark_tailrace.demo.server import Server
+from pyspark_tailrace.demo.servers import Servers
 from pyspark_tailrace.demo.standard_library import StandardLibrary
 from pyspark_tailrace.demo.workspace import Workspace
 
@@ -38,11 +40,14 @@ def test_opening_says_whether_the_folder_stays(kept, expected):
 
 def test_kill_says_what_was_in_flight():
     batch = MicroBatch(id=4, changes=100, first_order=401, last_order=500, started=0.0, ended=9.0)
-    said = text(report.killed(Interruption(450, batch, 1.5, 1), 1_200))
-    assert "with 450 of 1,200 mutations acknowledged (38%)" in said
-    assert "micro-batch 4: of its 100 mutations 50 had been acknowledged, 50 had not" in said
+    first, second = (Server(Path("/x"), Path("/x.log"), port) for port in (4701, 4702))
+    kill = Interruption(450, batch, first, second, 1.5, 1)
+    said = text(report.killed(kill, 1_200))
+    assert "127.0.0.1:4701, was killed for good (SIGKILL) with 450 of 1,200 mutations on its disk (38%)" in said
+    assert "micro-batch 4: of its 100 mutations 50 were there, 50 were not" in said
+    assert "127.0.0.1:4702 was promoted (`tailrace promote --node 127.0.0.1:4702`); for 1.5 s nobody led." in said
     assert "kill number" not in said
-    assert "kill number 2" in text(report.killed(Interruption(450, batch, 1.5, 2), 1_200))
+    assert "kill number 2" in text(report.killed(kill._replace(kills=2), 1_200))
 
 
 def test_comparison_without_differences():
@@ -76,17 +81,22 @@ def test_query_is_shown_with_what_it_found_on_one_line_each():
 
 
 def test_commands_by_hand_are_those_of_the_kept_folder(tmp_path):
-    root = tmp_path / "with a blank"
-    lines = list(report.by_hand(Workspace(root, kept=True), 4711, Search("barrier", 1, 0.1, [])))
-    serve, tail, query = (shlex.split(line.partition(": ")[2]) for line in lines[1:])
-    assert serve[1:] == ["serve", "--data", str(root / "server"), "--listen", "127.0.0.1:4711"]
-    assert tail[1:] == ["tail", "demo", "--url", "tailrace://127.0.0.1:4711"]
-    assert str(root / "index.db") in query
+    workspace = Workspace(tmp_path / "with a blank", kept=True)
+    servers = Servers(workspace.server_data, workspace.server_logs)
+    commands = [server.arguments for server in servers.all]
+    lines = list(report.by_hand(workspace, commands, servers.url, Search("barrier", 1, 0.1, [])))
+    *serves, tail, query = (shlex.split(line.partition(": ")[2]) for line in lines[1:])
+    assert [serve[1:-4] for serve in serves] == commands
+    assert {serve[3] for serve in serves} == {str(data) for data in workspace.server_data}
+    assert tail[1:] == ["tail", "demo", "--url", servers.url]
+    assert str(workspace.index) in query
     assert "MATCH 'barrier'" in query[-1]
 
 
 def test_without_a_kept_folder_it_says_how_to_keep_it():
-    lines = list(report.by_hand(Workspace(Path("/tmp/gone"), kept=False), 4711, None))
+    lines = list(
+        report.by_hand(Workspace(Path("/tmp/gone"), kept=False), [["serve", "--data", "/tmp/gone/server-1"]], "", None)
+    )
     assert "--data DIR" in lines[0]
     assert "/tmp/gone" not in text(lines)
 

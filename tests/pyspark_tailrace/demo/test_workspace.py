@@ -42,8 +42,8 @@ def test_interrupt_does_not_keep_it():
 def test_given_folder_is_made_kept_and_replaced_by_the_next_run(tmp_path):
     data = tmp_path / "a" / "b"
     with open_workspace(data, keep=False) as workspace:
-        workspace.server_data.mkdir()
-        (workspace.server_data / "LOCK").touch()
+        workspace.server_data[1].mkdir()
+        (workspace.server_data[1] / "LOCK").touch()
         workspace.index.touch()
         (workspace.root / "link").symlink_to(tmp_path)
     assert workspace.index.exists()
@@ -69,9 +69,9 @@ def test_folder_is_for_one_run_at_a_time(tmp_path):
 
 def test_folder_whose_server_runs_is_left_alone(tmp_path):
     with open_workspace(tmp_path, keep=False) as workspace:
-        workspace.server_data.mkdir()
-    with (workspace.server_data / "LOCK").open("w") as lock:
+        workspace.server_data[1].mkdir()
+    with (workspace.server_data[1] / "LOCK").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(DemoFailed, match="a server still runs on"), open_workspace(tmp_path, keep=False):
             pass
-    assert workspace.server_data.exists()
+    assert workspace.server_data[1].exists()

@@ -12,11 +12,13 @@ from tailrace.errors import (
     BadPosition,
     Forbidden,
     NotDurable,
+    NotLeader,
     Overloaded,
     ProtocolError,
     StreamEnded,
     TailraceError,
     UnknownFeed,
+    Unreachable,
 )
 from tailrace.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
@@ -79,12 +81,12 @@ class Conversation:
             found.append(event)
         return found
 
-    def greet(self, *, high_seqs=(0,), cluster=CLUSTER, feed=FEED, window_bytes=8 << 20):
+    def greet(self, *, high_seqs=(0,), cluster=CLUSTER, feed=FEED, window_bytes=8 << 20, role="leader"):
         """Connects, up to the requests for streams."""
         self.decoder = FrameDecoder()
         self.session.connection_made()
         assert self.sent() == ["HELLO"]
-        self.hear(HelloOk(1, "0" * 32, cluster.hex(), "", 1000, 10.0, (), window_bytes).encode())
+        self.hear(HelloOk(1, "0" * 32, cluster.hex(), "", 1000, 10.0, (), window_bytes, role).encode())
         self.events()
         assert self.sent() == ["PARTITIONS"]
         partitions = [{"id": id, "high_seq": seq} for id, seq in enumerate(high_seqs)]
@@ -430,6 +432,16 @@ def test_frames_that_were_not_handled_come_again():
     assert made.requests[0][1].seq == 0
 
 
+def ends_the_connection(made):
+    """Another node is to be asked, and for all partitions."""
+    with pytest.raises(NotLeader, match="because"):
+        made.events()
+    assert made.session.failure is None
+    made.session.connection_lost("another one is asked")
+    made.greet()
+    assert 0 in made.requests
+
+
 @pytest.mark.parametrize("reason", EndReason)
 def test_every_end_but_the_final_ones_is_followed_by_a_request(reason):
     made = talk()
@@ -438,6 +450,9 @@ def test_every_end_but_the_final_ones_is_followed_by_a_request(reason):
         with pytest.raises(FINAL[reason], match="because"):
             made.events()
         assert made.session.failure is not None
+        return
+    if reason is EndReason.WRONG_STATE:
+        ends_the_connection(made)
         return
     assert made.events() == []
     if reason is EndReason.END_REACHED:
@@ -452,6 +467,51 @@ def test_every_end_but_the_final_ones_is_followed_by_a_request(reason):
     made.now = made.session.next_retry
     assert made.sent() == ["STREAM_REQUEST"]
     assert made.id() != first_id
+
+
+@pytest.mark.parametrize("has_others", [False, True])
+def test_a_node_that_stays_behind_is_left_where_there_are_others(has_others):
+    made = talk(stored({0: Position.at(LOG_V, 7)}), log=LOG_V)
+    made.session._streams.has_others = has_others
+    for _ in range(2):
+        made.stream_end(EndReason.BEHIND)
+        assert made.events() == []
+        made.now = made.session.next_retry
+        assert made.sent() == ["STREAM_REQUEST"]
+    made.stream_end(EndReason.BEHIND)
+    if has_others:
+        ends_the_connection(made)
+    else:
+        assert made.events() == []
+    assert made.requests[0][1].seq == 7, "nobody goes back for a node that is behind"
+
+
+def test_a_stream_that_is_refused_by_one_that_does_not_lead():
+    made = Conversation(Wanted("orders"))
+    made.greet()
+    made.hear(encode_error(NotLeader("because", leader="b:4700"), made.id()))
+    ends_the_connection(made)
+
+
+def test_a_node_of_another_cluster_among_several():
+    """One that is new has an id of its own until it has found its leader."""
+    made = talk()
+    made.session._streams.has_others = True
+    made.session.connection_lost("cut")
+    with pytest.raises(Unreachable, match="of cluster"):
+        made.greet(cluster=b"x" * 16)
+    assert made.session.failure is None
+
+
+@pytest.mark.parametrize(
+    ("state", "role", "asked"), [("follower", "leader", "follower"), ("any", "follower", "follower")]
+)
+def test_what_the_node_has_to_be_is_asked_of_every_request(state, role, asked):
+    made = Conversation(Wanted("orders", stored({0: Position.at(LOG_U, 5)}), state=state, by_index=True))
+    made.greet(role=role)
+    assert made.requests[0][1].state == asked
+    made.hear(RollBack(0, 5, LOG_V, "forked").encode(made.id()))
+    made.events()
 
 
 @pytest.mark.parametrize("inside", [False, True])

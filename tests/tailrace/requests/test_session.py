@@ -10,6 +10,7 @@ from tailrace.errors import (
     Forbidden,
     NoSpace,
     NotDurable,
+    NotLeader,
     Overloaded,
     ProtocolError,
     UnknownFeed,
@@ -325,3 +326,105 @@ def test_lanes_do_not_wait_for_each_other(made):
     made.write("c", lane=1)
     assert [name_of(frame) for frame in made.sent()] == [("c", 2, 0)]
     assert json.dumps(sorted(made.answers)) == '["b"]'
+
+
+# Which node is asked
+
+
+def placed(state, role="leader", check=lambda _: None):
+    """A session that asks for ``state`` and has met a node that is ``role``."""
+    made = Conversation()
+    made.session = RequestSession(Hello(), lambda: made.now, state=state, check=check)
+    made.session.connection_made()
+    made.sent()
+    made.hear(HELLO_OK._replace(role=role).encode())
+    return made
+
+
+def test_a_node_that_is_not_the_one_is_asked_nothing():
+    def check(peer):
+        raise NotLeader(f"a {peer.role}", leader="b:4700")
+
+    made = Conversation()
+    made.session = RequestSession(Hello(), lambda: made.now, check=check)
+    made.call("a")
+    made.session.connection_made()
+    made.sent()
+    with pytest.raises(NotLeader, match="a follower"):
+        made.hear(HELLO_OK._replace(role="follower").encode())
+    assert not made.session.is_open
+    assert made.sent() == []
+
+
+@pytest.mark.parametrize("ask", [Conversation.call, Conversation.write, lambda made, name: made.get(name, [b"k"])])
+def test_where_the_leader_is_asked_for_its_successor_is_asked_next(ask):
+    made = placed("leader")
+    ask(made, "a")
+    [frame] = made.sent()
+    with pytest.raises(NotLeader) as caught:
+        made.hear(encode_error(NotLeader("no more", leader="b:4700"), frame.id))
+    assert caught.value.leader == "b:4700"
+    assert made.answers == {}
+    made.session.connection_lost(caught.value)
+    made.greet()
+    made.now += 1
+    assert [again.opcode for again in made.sent()] == [frame.opcode]
+
+
+def test_what_a_leader_refused_as_it_stepped_down_may_be_written():
+    """It may have taken the write, and waited for others; so it goes on as one that may have arrived."""
+    made = placed("leader")
+    made.write("a")
+    [frame] = made.sent()
+    with pytest.raises(NotLeader):
+        made.hear(encode_error(NotLeader("no more"), frame.id))
+    made.session.connection_lost(NotLeader("no more"))
+    made.greet()
+    assert [name_of(again) for again in made.sent()] == [("a", 1, WriteFlag.RESEND)]
+    made.session.connection_lost(NotLeader("no more"))
+    made.now += 60
+    made.session.expire()
+    assert isinstance(made.answers["a"], Unreachable)
+    assert made.answers["a"].outcome == "unknown"
+
+
+def test_answers_beside_a_refusal_are_taken():
+    made = placed("leader")
+    made.write("a")
+    made.call("b")
+    call, write = made.sent()
+    with pytest.raises(NotLeader):
+        made.hear(encode_error(NotLeader("no more"), write.id), encode_json(Opcode.RESULT, {}, call.id))
+    assert made.answers == {"b": {}}
+
+
+def test_a_write_to_a_follower_is_tried_for_a_while_and_surely_did_not_happen():
+    made = placed("follower", "follower")
+    made.write("a")
+    for _ in range(3):
+        [frame] = made.sent()
+        assert name_of(frame) == ("a", 1, 0)
+        made.hear(encode_error(NotLeader("read only", leader="b:4700"), frame.id))
+        made.now += 1
+    made.now += 10
+    made.session.expire()
+    assert isinstance(made.answers["a"], NotLeader)
+
+
+def test_a_read_leaves_a_follower_that_has_become_something_else():
+    made = placed("follower", "follower")
+    made.get("a", [b"k"])
+    [frame] = made.sent()
+    with pytest.raises(NotLeader):
+        made.hear(encode_error(NotLeader("it leads"), frame.id))
+
+
+@pytest.mark.parametrize(
+    ("state", "role", "asked"),
+    [("leader", "leader", 0), ("follower", "follower", 1), ("any", "leader", 0), ("any", "follower", 1)],
+)
+def test_look_ups_say_what_the_node_has_to_be(state, role, asked):
+    made = placed(state, role)
+    made.get("a", [b"k"])
+    [frame] = made.sent()
+    assert Get.decode(frame.body).state == asked

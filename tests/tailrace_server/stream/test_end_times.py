@@ -7,9 +7,11 @@ import trio
 import trio.testing
 from tests.tailrace_server.stored import StoredPartition
 
+from tailrace.errors import NotLeader
 from tailrace.model import EndReason, Level
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.stream_messages import StreamEnd
+from tailrace_server.replication.role import Role
 from tailrace_server.stream.end_times import EndTimes
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.rounds import ENDS_MAX, Rounds
@@ -26,6 +28,8 @@ class VirtualClock:
 
 class FakeConnection:
     """A connection and its node, as far as streams that end at a time need them."""
+
+    role = Role.LEADER
 
     def __init__(self, nursery):
         self.nursery = nursery
@@ -85,6 +89,34 @@ def test_many_end_a_few_at_a_time():
         await trio.sleep(6)
         assert not connection.rounds.streams
         assert connection.turns == 3
+
+    on_virtual_time(work)
+
+
+def test_a_follower_waits_for_what_its_leader_has_written_before():
+    async def work(connection):
+        connection.role, asked = Role.FOLLOWER, []
+        partition = StoredPartition()
+
+        async def accepted_seqs(feed_ids):
+            asked.append(feed_ids)
+            if len(asked) == 1:
+                raise NotLeader("nobody leads")
+            return {partition.feed_id: [1]}
+
+        connection.accepted_seqs = accepted_seqs
+        stream = connection.open(1, partition, 5, Level.MEMORY)
+        await trio.sleep(5.5)
+        assert stream.awaits_time
+        await trio.sleep(1)
+        assert (stream.awaits_time, connection.rounds.streams) == (False, {1: stream})
+        assert asked == [[partition.feed_id]] * 2
+        for value in (b"before", b"too late"):
+            partition.put((b"k", value))
+        while connection.rounds.next_buffers(1 << 20):
+            pass
+        assert not connection.rounds.streams
+        assert stream.delivered_seq == 1
 
     on_virtual_time(work)
 

@@ -1,0 +1,12 @@
+"""What bench/replicas.py is made of, one file a question, beside ../_server.py (a node of one's own) and ../_report.py.
+
+ingest.py     rows a second at levels disk and quorum, with 0, 1, 2 followers, and the leader's processor time
+latency.py    single writes at quorum, beside etcd
+failover.py   the leader is killed and another member promoted
+handover.py   the longest wait of a writer while the leader changes on purpose
+away.py       a follower that was away catches up, beside a consumer
+nodes.py      a node alone, a leader with replicas, a set
+etcd.py       three members of an etcd and clients
+taker.py      a consumer that says when it has got what; a process of its own
+reader.py     a consumer that catches up; a process of its own
+"""

@@ -1,0 +1,115 @@
+"""``tailrace promote`` and ``tailrace handover``: who leads a set."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+import trio
+import typer
+
+from tailrace.address import Address, parse_address, parse_url
+from tailrace.asking import ask
+from tailrace.cli.errors import CommandFailed, WrongUsage
+from tailrace.cli.options import CONNECT_SECONDS_MAX, DEFAULT_URL, Json, Node, Token, Url, target
+from tailrace.cli.output import print_json, printable
+from tailrace.errors import ProtocolError, TailraceError
+from tailrace.wire.bodies import field, seq_field
+from tailrace.wire.messages import Hello
+from tailrace.wire.opcodes import Opcode
+
+
+def promote(
+    force: Annotated[
+        bool, typer.Option("--force", help="Lead without a majority too; what may be lost is said.")
+    ] = False,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    node: Node = None,
+    token: Token = None,
+) -> None:
+    """Make a node lead its set; a replica, with --force, by itself.
+
+    It asks a majority of the set, takes over what that has of acknowledged writes, and leads. Without a majority it
+    refuses, and says whom it has missed.
+    """
+    [address] = _addresses("promote", url, node, token)[:1]
+    answer = trio.run(_ask, address, Opcode.PROMOTE, {"force": force}, math.inf, token)
+    term, steps, may_be_lost = _outcome(answer)
+    if json:
+        print_json({"node": str(address), "term": term, "steps": steps, "may_be_lost": may_be_lost})
+        return
+    for step in steps:
+        print(f"  {printable(step)}")
+    print(f"{address} leads in term {term}.")
+    print(f"May be lost: {printable(may_be_lost)}" if may_be_lost else "Nothing is lost.")
+
+
+def handover(
+    to: Annotated[str, typer.Option("--to", metavar="HOST:PORT", help="The member that is to lead.")],
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    node: Node = None,
+    token: Token = None,
+) -> None:
+    """Give the leadership to another member. Writers wait meanwhile, and nothing is lost.
+
+    The leader is found among the nodes of the URL, and by what they say of it.
+    """
+    try:
+        target_address = parse_address(to)
+    except ValueError as error:
+        raise WrongUsage(f"--to: {error}") from None
+    addresses = _addresses("handover", url, node, token)
+    leader, answer = trio.run(_hand_over, addresses, target_address, token)
+    term = seq_field(answer, "term", "the answer to HANDOVER")
+    if json:
+        print_json({"from": str(leader), "leader": str(target_address), "term": term})
+    else:
+        print(f"{leader} has handed over to {target_address}, which leads in term {term}. Nothing is lost.")
+
+
+def _addresses(command: str, url: str, node: str | None, token: str | None) -> tuple[Address, ...]:
+    return parse_url(target(command, url, node, token).url)
+
+
+async def _hand_over(addresses: tuple[Address, ...], to: Address, token: str | None) -> tuple[Address, dict[str, Any]]:
+    leader = await _find_leader(addresses, token)
+    return leader, await _ask(leader, Opcode.HANDOVER, {"to": str(to)}, math.inf, token)
+
+
+async def _find_leader(addresses: tuple[Address, ...], token: str | None) -> Address:
+    """The leader of the highest term that these nodes know. Raises CommandFailed, and what the last one answered."""
+    found: list[tuple[int, Address]] = []
+    unreached: TailraceError | None = None
+    for address in addresses:
+        try:
+            answer = await _ask(address, Opcode.MEMBER, {}, CONNECT_SECONDS_MAX, token)
+        except TailraceError as error:
+            unreached = error
+            continue
+        term, hint = seq_field(answer, "term", "the answer to MEMBER"), field(answer, "leader", str, "MEMBER", "")
+        if answer.get("role") == "leader":
+            found.append((term, address))
+        elif hint:
+            found.append((term, parse_address(hint)))
+    if not found and unreached is not None:
+        raise unreached
+    if not found:
+        raise CommandFailed("nobody leads: `tailrace promote --node HOST:PORT` makes a node lead")
+    return max(found)[1]
+
+
+async def _ask(
+    address: Address, opcode: Opcode, value: dict[str, Any], timeout_s: float, token: str | None
+) -> dict[str, Any]:
+    hello = Hello(name=f"tailrace {opcode.name.lower()}", token=token)
+    return await ask(address, opcode, value, timeout_s=timeout_s, hello=hello)
+
+
+def _outcome(answer: dict[str, Any]) -> tuple[int, list[str], str]:
+    what = "the answer to PROMOTE"
+    steps = field(answer, "steps", list, what)
+    if not all(isinstance(step, str) for step in steps):
+        raise ProtocolError(f"{what}: field 'steps' is not a list of strings")
+    return seq_field(answer, "term", what), steps, field(answer, "may_be_lost", str, what)

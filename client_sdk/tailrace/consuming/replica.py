@@ -1,0 +1,126 @@
+"""The streams of a node that copies another one's partitions. Sans-IO.
+
+As those of a consumer (``streams``), but for what a store with a history of its own needs:
+
+- No ring, and nothing is read again: a Rollback has no keys, and the replica says by `settle` where it has gone to.
+- Agreed comes at every STREAM_OK, before anything else of the stream; LEADER_SEQS and PRODUCERS are events themselves.
+- A snapshot that is announced again, as its rest is read from a segment now, begins where the replica stands: it has
+  all up to there. Inside a run it stands nowhere, and half of one is of no use to it: that fails the whole.
+- Nothing is asked for a second time by itself: any end but ``end_reached`` fails the whole, with its reason. Where a
+  replica stands is what it has on its own disk, which it knows better than this conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import random
+
+from tailrace.consuming.partition import ConsumedPartition, State
+from tailrace.consuming.rollbacks import Queued
+from tailrace.consuming.streams import HANDLERS, Handler, PartitionStreams, Wanted
+from tailrace.errors import NotLeader, ProtocolError, StreamEnded, TailraceError
+from tailrace.events import Agreed, Rollback, SnapshotStart
+from tailrace.failover import FailoverLog
+from tailrace.model import EndReason
+from tailrace.position import Position
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.replica_messages import LeaderSeqs, Producers, ReplicaAck
+from tailrace.wire.stream_messages import StreamOk
+
+_STREAMING = (State.OPEN, State.IN_SNAPSHOT)
+
+
+class ReplicaStreams(PartitionStreams):
+    """See the module."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        clock: Callable[[], float],
+        handled: dict[int, Position],
+        on_stopped: Callable[[], None],
+        emit: Callable[[Iterable[Queued]], None],
+        jitter: Callable[[], float] = random,
+    ) -> None:
+        wanted = wanted._replace(by_index=True, on_rollback="follow", ring_rows=0)
+        super().__init__(wanted, clock, handled, on_stopped, emit, jitter)
+        self._handlers = _HANDLERS
+        self._runs: dict[int, int] = {}  # the partitions inside a run, and the seq before it
+
+    def acknowledge(self, partition: int, branch: bytes, seq: int) -> bytes:
+        """The frame that says so on the partition's stream; b"" where that is not open."""
+        consumed = self._partitions.get(partition)
+        if consumed is None or consumed.state not in _STREAMING:
+            return b""
+        return ReplicaAck(partition, branch, seq).encode(consumed.stream_id)
+
+    def failover_log(self, partition: int) -> FailoverLog:
+        """The log that the node gave with its last answer for the partition, be it STREAM_OK or ROLLBACK."""
+        return self._partitions[partition].log
+
+    def refused(self, stream_id: int, error: TailraceError) -> bool:
+        return False
+
+    def try_again(self, partition: ConsumedPartition, reason: str) -> None:
+        message = f"partition {partition.id}: {reason}"
+        if partition.last_end is EndReason.WRONG_STATE:
+            self.fail(NotLeader(message))
+        self.fail(StreamEnded(message, reason=partition.last_end or EndReason.ERROR))
+
+    def settle(self, event: Rollback, point: int | None) -> Position | None:
+        if point is not None and not 0 <= point <= event.seq:
+            raise ValueError(f"partition {event.partition} was to go back to seq {event.seq} or below, not to {point}")
+        return super().settle(event, 0 if point is None else point)
+
+    def _on_agreed(self, partition: ConsumedPartition, body: memoryview) -> Queued | None:
+        rollback = self._on_stream_ok(partition, body)
+        if rollback is not None:
+            return rollback
+        return Agreed(partition.id, partition.log, StreamOk.decode(body).high_seq), partition.id, None, 0
+
+    def _on_start(self, partition: ConsumedPartition, body: memoryview) -> Queued | None:
+        queued = self._on_snapshot_start(partition, body)
+        if queued is None:
+            return None
+        event, position = queued[0], partition.position
+        assert isinstance(event, SnapshotStart)
+        assert position is not None
+        if position.seq > self._runs.get(partition.id, position.seq):
+            message = f"a run of partition {partition.id} was announced again at seq {position.seq}, inside of it"
+            self.fail(StreamEnded(message, reason=EndReason.ERROR))
+        if event.complete:
+            self._runs.pop(partition.id, None)
+        else:
+            self._runs[partition.id] = position.seq
+        return event._replace(first_seq=position.seq + 1), *queued[1:]
+
+    def _on_end(self, partition: ConsumedPartition, body: memoryview) -> Queued:
+        self._runs.pop(partition.id, None)
+        return self._on_snapshot_end(partition, body)
+
+    def _on_leader_seqs(self, partition: ConsumedPartition, body: memoryview) -> Queued:
+        message = LeaderSeqs.decode(body)
+        _check_partition(message, partition)
+        return message, partition.id, None, 0
+
+    def _on_producers(self, partition: ConsumedPartition, body: memoryview) -> Queued:
+        message = Producers.decode(body)
+        _check_partition(message, partition)
+        return message, partition.id, None, 0
+
+
+def _check_partition(message: LeaderSeqs | Producers, partition: ConsumedPartition) -> None:
+    if message.partition != partition.id:
+        raise ProtocolError(
+            f"{type(message).__name__} of partition {message.partition} on the stream of {partition.id}"
+        )
+
+
+_HANDLERS: dict[Opcode, Handler] = {
+    **HANDLERS,
+    Opcode.STREAM_OK: ReplicaStreams._on_agreed,  # type: ignore[dict-item]
+    Opcode.SNAPSHOT_START: ReplicaStreams._on_start,  # type: ignore[dict-item]
+    Opcode.SNAPSHOT_END: ReplicaStreams._on_end,  # type: ignore[dict-item]
+    Opcode.LEADER_SEQS: ReplicaStreams._on_leader_seqs,  # type: ignore[dict-item]
+    Opcode.PRODUCERS: ReplicaStreams._on_producers,  # type: ignore[dict-item]
+}

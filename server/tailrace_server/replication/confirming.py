@@ -1,0 +1,86 @@
+"""Whether a node still leads, asked of a majority of its set. Pure: callbacks and answers in, questions out.
+
+    confirm ──> [ next round ]        answered, by a majority ──> callbacks of the present round
+                      │                                      └──> the next round begins, if anybody waits
+                the round under way: LEADER_CHECK of its number to every replica
+
+Only a round that began after a question came can answer it, so those who come while one is under way share the next.
+A replica answers as long as it has promised no higher term: where a majority has not, nobody else leads.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from tailrace.errors import TailraceError
+from tailrace_server.replication.waiting import Answer, Cancel
+
+
+class Confirmations:
+    """The questions of a leader that nobody has answered yet; those of a connection end with it, by ``Cancel``."""
+
+    def __init__(self, majority: int, ask: Callable[[int], None]) -> None:
+        """``majority`` counts the node itself. ``ask(number)`` sends LEADER_CHECK to every replica that has a vote."""
+        self._needed = majority - 1
+        self._ask = ask
+        self._round: dict[int, Answer] = {}
+        self._next: dict[int, Answer] = {}
+        self._numbers = itertools.count()
+        self._voters: set[bytes] = set()
+        self.number = 0  # of the last round
+
+    @property
+    def under_way(self) -> bool:
+        """A round waits for answers: a replica that connects now has to be asked too."""
+        return bool(self._round)
+
+    def confirm(self, callback: Answer) -> Cancel | None:
+        """Calls ``callback(None)`` once a majority has said, to a question asked from now on, that this node leads.
+
+        With an error where it stops leading first. None where it was called before this returns; else what is to be
+        called where nobody waits any more.
+        """
+        if self._needed <= 0:
+            callback(None)
+            return None
+        number = next(self._numbers)
+        self._next[number] = callback
+        if not self._round:
+            self._begin()
+
+        def cancel() -> None:
+            if self._next.pop(number, None) is None and number in self._round:
+                self._round[number] = _nothing  # a round goes on: what comes meanwhile needs the next one
+
+        return cancel
+
+    def answered(self, voter: bytes, number: int) -> None:
+        """LEADER_CONFIRM: ``voter`` has promised no higher term when it was asked for this number."""
+        if number != self.number or not self._round:
+            return
+        self._voters.add(voter)
+        if len(self._voters) < self._needed:
+            return
+        callbacks, self._round = self._round, {}
+        if self._next:
+            self._begin()
+        for callback in callbacks.values():
+            callback(None)
+
+    def fail(self, error: TailraceError) -> None:
+        """The node does not lead any more: so do all who wait hear."""
+        callbacks = [*self._round.values(), *self._next.values()]
+        self._round, self._next = {}, {}
+        for callback in callbacks:
+            callback(error)
+
+    def _begin(self) -> None:
+        self._round, self._next = self._next, {}
+        self._voters = set()
+        self.number += 1
+        self._ask(self.number)
+
+
+def _nothing(error: TailraceError | None) -> None:
+    """In place of who does not wait any more."""

@@ -1,0 +1,159 @@
+"""Follows a leader: the list of feeds first, then a stream for each feed that is in it.
+
+    _feeds ── its first complete snapshot ──> reconcile ──> a task for each feed, ended where the feed is dropped
+
+It ends with the first stream that breaks: the member then looks for a leader again. A member without a vote (its disk
+was replaced) gets one here, once it has acknowledged all that a leader, confirmed by a majority, held when it came.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import trio
+
+from tailrace.address import Address
+from tailrace.errors import Retryable, TailraceError, UnknownFeed
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.replica_messages import Replica
+from tailrace_server.feed import Feed
+from tailrace_server.replication.membership import MembershipFile
+from tailrace_server.replication.peers import ask, seqs_from_json
+from tailrace_server.replication.taking import Taker
+
+if TYPE_CHECKING:
+    from tailrace_server.node import Node
+
+log = logging.getLogger("tailrace.server")
+
+# A leader's answer that a majority has to confirm takes a round trip to it more.
+_CONFIRMED_TIMEOUTS = 2
+
+
+class VoteGained(TailraceError):
+    """This node votes from now on; it has to say so to its leader, by streams that it opens anew."""
+
+
+class Following:
+    """The following of one leader in one term. ``run`` may be called once."""
+
+    def __init__(self, node: Node, file: MembershipFile, address: Address, replica: Replica) -> None:
+        self.address = address
+        self._node = node
+        self._file = file
+        self._replica = replica
+        self._takers: dict[bytes, Taker] = {}
+        self._scope = trio.CancelScope()
+        self._nursery: trio.Nursery | None = None
+        self._stopped = False
+        self._knows_feeds = False
+        self._more = trio.Event()  # set when more is held, or the feeds have changed
+        self.ended = trio.Event()
+
+    def stop(self) -> None:
+        """Nothing more is taken nor acknowledged from now on; ``ended`` is set once nothing is under way any more."""
+        self._stopped = True
+        for taker in self._takers.values():
+            taker.stop()
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Follows until stopped. Raises what has ended it otherwise (TailraceError, OSError)."""
+        failure: BaseException | None = None
+        try:
+            with self._scope:
+                async with trio.open_nursery() as self._nursery:
+                    if not self._stopped:
+                        self._begin(self._node.feeds.system)
+                        if not self._replica.votes and self._node.config.members:
+                            self._nursery.start_soon(self._gain_vote)
+        except* (TailraceError, OSError) as group:
+            failure = _first(group)
+        finally:
+            self.stop()
+            self.ended.set()
+        if failure is not None:
+            raise failure
+
+    def _begin(self, feed: Feed) -> None:
+        assert self._nursery is not None
+        feed_id, system = feed.info.feed_id, self._node.feeds.system
+        on_snapshot = self._feeds_told if feed is system else None
+        on_acknowledged = None if self._replica.votes else self._has_more
+        self._takers[feed_id] = Taker(
+            self._node, feed, self.address, self._replica, on_snapshot=on_snapshot, on_acknowledged=on_acknowledged
+        )
+        self._nursery.start_soon(self._take, feed, self._takers[feed_id])
+
+    async def _take(self, feed: Feed, taker: Taker) -> None:
+        try:
+            await taker.run()
+        except UnknownFeed as error:
+            if feed is self._node.feeds.system:
+                raise
+            # It was dropped, and perhaps made anew: ``_feeds`` tells it in a moment. What it does not tell is tried
+            # again when the leader is followed anew.
+            log.info("feed %s is not followed: %s", feed.info.name, error)
+
+    def _feeds_told(self) -> None:
+        """A snapshot of ``_feeds`` is complete: what is followed becomes what is in it."""
+        dropped, _ = self._node.reconcile_feeds()
+        for feed in dropped:
+            taker = self._takers.pop(feed.info.feed_id, None)
+            if taker is not None:
+                taker.stop()
+        if self._stopped:
+            return
+        self._knows_feeds = True
+        self._has_more()
+        for feed in self._node.feeds:
+            if feed.info.feed_id not in self._takers:
+                self._begin(feed)
+
+    # The vote
+
+    def _has_more(self) -> None:
+        self._more.set()
+
+    async def _gain_vote(self) -> None:
+        """Waits until all is held that the leader had when this began; then this node votes."""
+        wanted = await self._accepted_seqs()
+        while not self._holds(wanted):
+            self._more = trio.Event()
+            await self._more.wait()
+        if self._stopped:
+            return
+        self._file.store(self._file.now.voting())
+        log.warning("this node has caught up with its set: it votes from now on")
+        raise VoteGained("this node votes from now on")
+
+    async def _accepted_seqs(self) -> dict[bytes, list[int]]:
+        config = self._node.config.replication
+        timeout_s = _CONFIRMED_TIMEOUTS * config.ask_timeout_s
+        while True:
+            try:
+                answer = await ask(self._node, self.address, Opcode.ACCEPTED_SEQS, {"feed_ids": []}, timeout_s)
+                return seqs_from_json(answer.get("seqs"), "the answer to ACCEPTED_SEQS")
+            except Retryable as error:
+                log.info("no vote yet: %s", error)
+            await trio.sleep(config.poll_s)
+
+    def _holds(self, wanted: dict[bytes, list[int]]) -> bool:
+        if not self._knows_feeds:
+            return False
+        for feed_id, seqs in wanted.items():
+            taker = self._takers.get(feed_id)
+            if taker is None and feed_id not in self._node.feeds:
+                continue  # dropped since
+            for number, seq in enumerate(seqs):
+                if taker is None or taker.acknowledged.get(number, -1) < seq:
+                    return False
+        return True
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found

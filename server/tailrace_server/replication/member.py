@@ -1,0 +1,363 @@
+"""The task of a node that is not alone: it looks at the others, decides what to do next, and does it.
+
+    not leading:  look at all others ── situation.decide ──> follow, found, lead again, or look again after a while
+    leading:      look at all others now and then; a later leader ends this leadership, and a promise that came to
+                  nothing makes this node lead again, in a higher term, so that the one who promised can follow it
+
+Promotions and handovers come from an operator, as requests. One procedure at a time changes who leads (``procedure``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from tailrace.address import Address, parse_address
+from tailrace.errors import NotLeader, TailraceError
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.replica_messages import Replica
+from tailrace_server.catalog import begin_branch
+from tailrace_server.host.randomness import fraction
+from tailrace_server.identity import join_cluster
+from tailrace_server.replication.following import Following, VoteGained
+from tailrace_server.replication.membership import MembershipFile
+from tailrace_server.replication.peers import ask, look_at, name_of, seqs_from_json
+from tailrace_server.replication.promotion import Outcome, Promotion
+from tailrace_server.replication.role import Role
+from tailrace_server.replication.situation import Move, Own, Seen, Step, counts, decide, decide_replica
+from tailrace_server.replication.taking import Taker
+
+if TYPE_CHECKING:
+    from tailrace_server.node import Node
+
+log = logging.getLogger("tailrace.server")
+
+# A leader that learns of a higher promise waits for so many looks whether somebody comes to lead by it.
+_LOOKS_BEFORE_LEADING_AGAIN = 3
+# After a try to lead that failed the next one comes after so many looks, at most: two who try must not go on meeting.
+_LOOKS_AFTER_FAILURE = 10
+
+
+class Member:
+    """A member of a set, or a plain replica. ``run`` does everything; requests of others come in between."""
+
+    def __init__(self, node: Node) -> None:
+        """Reads what the directory has promised. Raises BadDirectory, OSError."""
+        config = node.config
+        self.node = node
+        self.file = MembershipFile(node.host.disk, config.data, node.identity.placement_id)
+        self.is_in_set = bool(config.members)
+        own = Address(*config.listen)
+        self.others = [a for a in config.members if a != own] if self.is_in_set else [_source(config.replica_of)]
+        self.procedure = trio.Lock()
+        self.following: Following | None = None
+        self.under_way: Following | Taker | None = None  # what takes, or took last, from another node
+        self.promoting = False
+        self.seen: dict[str, Seen | None] = {str(address): None for address in self.others}
+        self.asked: set[str] = set()
+        self._higher_looks = 0
+        self._changed = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._last_case = self._last_warning = ""
+
+    # What it is
+
+    @property
+    def votes(self) -> bool:
+        """Whether this node's promises and acknowledgements count."""
+        return self.file.now.votes
+
+    @property
+    def progress(self) -> str:
+        """For people: what it does, or waits for."""
+        return self.node.promotion
+
+    @progress.setter
+    def progress(self, text: str) -> None:
+        self.node.promotion = text
+
+    @property
+    def source(self) -> str:
+        """The node that a plain replica is one of."""
+        return str(self.others[0])
+
+    @property
+    def is_new(self) -> bool:
+        """The directory has never belonged to a set, and there is nothing in it."""
+        feeds = self.node.feeds
+        return not self.file.now.founded and not len(feeds) and not feeds.system.partitions[0].high_seq
+
+    def counts(self, votes: bool, placement_id: bytes) -> bool:
+        """Whether the promise of such a member counts for a majority."""
+        return counts(Seen(placement_id, votes=votes), frozenset(self.file.now.founders))
+
+    def own(self) -> Seen:
+        """What this node answers to MEMBER."""
+        node, now = self.node, self.file.now
+        return Seen(
+            node.identity.placement_id,
+            node.identity.cluster_id,
+            self.is_new,
+            now.votes,
+            node.role is Role.LEADER,
+            node.term if node.role is Role.LEADER else now.term,
+            now.leader_term,
+            now.led,
+            self.promoting,
+            name_of(node) if node.role is Role.LEADER else node.leader,
+            now.founders,
+        )
+
+    # Running
+
+    def begin(self) -> None:
+        """Before the node serves: it follows until it knows better.
+
+        What the logs of partitions say was promised, whoever wrote that: no term is ever used again.
+        """
+        now = self.file.now
+        floor = max([now.term, *(partition.log.term for partition in self.node.feeds.partitions())])
+        self.file.store(now.promised(floor))
+        self.progress = "begins"
+        self.node.on_higher_term = lambda term: self.wake()
+        self.node.accepted_seqs = self.accepted_seqs
+        self.node.rest(floor)
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            while True:
+                async with self.procedure:
+                    pass  # who promotes or hands over decides first
+                if self.node.role is Role.LEADER:
+                    await self._look_as_leader()
+                else:
+                    await self._look_as_follower()
+
+    def start(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Runs an async function beside, which may outlive who asked for it."""
+        if self._nursery is None:
+            raise NotLeader("this node has only just started: ask again")
+        self._nursery.start_soon(function)
+
+    def wake(self) -> None:
+        """Look again soon: something has changed."""
+        self._changed.set()
+
+    def _warn(self, text: str) -> None:
+        """Logs what may come again and again only when it changes."""
+        if text != self._last_warning:
+            self._last_warning = text
+            log.warning("%s", text)
+
+    async def _pause(self, looks: float = 1.0) -> None:
+        """About so many intervals of looking, each time another length; less where something changes."""
+        self._changed = trio.Event()
+        seconds = self.node.config.replication.poll_s * looks * (0.5 + fraction(self.node.host.randomness))
+        with trio.move_on_after(seconds):
+            await self._changed.wait()
+
+    async def look(self) -> None:
+        """Asks all others what they are: ``seen`` and ``asked``."""
+        asked = self.asked
+        addresses = [*self.others, *self._hints()]
+        self.seen = {name: seen for name, seen in self.seen.items() if name in map(str, addresses)}
+        async with trio.open_nursery() as nursery:
+            for address in addresses:
+                nursery.start_soon(self._look_at, address, asked)
+
+    def _hints(self) -> list[Address]:
+        """The leader that a plain replica's source has named."""
+        seen = self.seen.get(str(self.others[0]))
+        if self.is_in_set or seen is None or seen.leads or not seen.leader:
+            return []
+        try:
+            hint = parse_address(seen.leader)
+        except ValueError:
+            return []
+        return [] if hint in self.others or str(hint) == name_of(self.node) else [hint]
+
+    async def _look_at(self, address: Address, asked: set[str]) -> None:
+        name = str(address)
+        try:
+            self.seen[name] = await look_at(self.node, address, self.node.config.replication.ask_timeout_s)
+        except (TailraceError, OSError) as error:
+            log.debug("%s does not answer: %s", name, error)
+            self.seen[name] = None
+        asked.add(name)
+
+    async def accepted_seqs(self, feed_ids: list[bytes]) -> dict[bytes, list[int]]:
+        """How far the leader that this node follows has come in these feeds; it has made sure that it still leads.
+
+        Raises NotLeader where none is followed, and what it answers.
+        """
+        following, config = self.following, self.node.config.replication
+        if following is None:
+            raise self.node.not_leader()
+        value = {"feed_ids": [feed_id.hex() for feed_id in feed_ids]}
+        timeout_s = 2 * config.ask_timeout_s  # it asks a majority first
+        answer = await ask(self.node, following.address, Opcode.ACCEPTED_SEQS, value, timeout_s)
+        return seqs_from_json(answer.get("seqs"), "the answer to ACCEPTED_SEQS")
+
+    # Without the leadership
+
+    async def _look_as_follower(self) -> None:
+        await self.look()
+        if self.procedure.locked() or self.node.role is Role.LEADER:
+            return
+        step = self._decide()
+        if step.case != self._last_case:
+            self._last_case = step.case
+            log.info("%s: %s", step.case, step.why or step.move.value)
+        match step.move:
+            case Move.FOLLOW:
+                await self._follow(step.address)
+                await self._pause()
+            case Move.FOUND:
+                async with self.procedure:
+                    await self._found()
+            case Move.LEAD_AGAIN:
+                await self._lead_again()
+            case Move.WAIT:
+                self.progress = f"waits: {step.why}"
+                await self._pause()
+
+    def _decide(self) -> Step:
+        now, config = self.file.now, self.node.config
+        number = config.members.index(Address(*config.listen)) if self.is_in_set else 0
+        own = Own(number, self.is_new, now.votes, now.term, now.leader_term, now.led, frozenset(now.founders))
+        if self.is_in_set:
+            return decide(own, self.seen, self.asked)
+        return decide_replica(own, self.seen)
+
+    async def _follow(self, name: str) -> None:
+        """Follows the one that leads, for as long as that goes."""
+        node, seen = self.node, self.seen[name]
+        assert seen is not None
+        if seen.cluster_id != node.identity.cluster_id:
+            if not self.is_new:
+                self.progress = (
+                    f"waits: {name} leads cluster {seen.cluster_id.hex()}, and this directory is of cluster "
+                    f"{node.identity.cluster_id.hex()}; give this node an empty directory"
+                )
+                self._warn(self.progress)
+                return
+            self.join(seen.cluster_id)
+        now = self.file.now
+        term = max(seen.term, now.term) if not self.is_in_set else seen.term
+        self.file.store(now.followed(term, seen.founders, node.identity.placement_id))
+        replica = Replica(node.identity.placement_id, seen.term, name_of(node), self.votes and self.is_in_set)
+        self.following = self.under_way = following = Following(node, self.file, parse_address(name), replica)
+        node.follow(seen.term, name)
+        self.progress = f"follows {name}"
+        try:
+            await following.run()
+        except VoteGained:
+            pass
+        except (TailraceError, OSError) as error:
+            self._warn(f"{name} is not followed any more: {error}")
+            self.progress = f"does not follow {name}: {error}"
+        finally:
+            if self.following is following:
+                self.following = None
+                node.rest(self.file.now.term)
+
+    def join(self, cluster_id: bytes) -> None:
+        """A new directory becomes one of this cluster."""
+        node = self.node
+        if node.identity.cluster_id != cluster_id:
+            node.identity = join_cluster(node.host.disk, node.config.data, node.identity, cluster_id)
+
+    async def _found(self) -> None:
+        """All are new, and this is the first of the list: the set begins."""
+        node, file = self.node, self.file
+        others = [seen.placement_id for seen in self.seen.values() if seen is not None]
+        founders = (node.identity.placement_id, *others)
+        term = file.now.term + 1  # 1, unless a term was promised to somebody who came to nothing
+        file.store(file.now.leading(term, forced=False, founders=founders))
+        begin_branch(node.feeds.system.partitions[0], node.host.randomness.token(16), node.journal, term)
+        await node.all_durable()
+        if file.now.term == term:
+            node.lead(term)
+            self.progress = ""
+            log.warning("a set of %s members is founded, and this node leads it", len(founders))
+
+    async def _lead_again(self) -> None:
+        """Leads again, as it did before, by the same procedure; a plain replica that was told to lead, by itself."""
+        async with self.procedure:
+            try:
+                await Promotion(self, force=not self.is_in_set).run()
+            except (TailraceError, OSError) as error:
+                self.progress = f"waits: it cannot lead again: {error}"
+                self._warn(f"it cannot lead again: {error}")
+        if self.node.role is not Role.LEADER:
+            self.node.rest(self.file.now.term)
+            await self._pause(1 + _LOOKS_AFTER_FAILURE * fraction(self.node.host.randomness))
+
+    # With it
+
+    async def _look_as_leader(self) -> None:
+        if not self.is_in_set:
+            self._changed = trio.Event()
+            await self._changed.wait()
+            return
+        await self._pause(2)
+        if self.procedure.locked() or self.node.role is not Role.LEADER:
+            return
+        await self.look()
+        if self.procedure.locked() or self.node.role is not Role.LEADER:
+            return
+        term = self.node.term
+        answers = {name: seen for name, seen in self.seen.items() if seen is not None}
+        own_id = self.node.identity.placement_id
+        for name, seen in answers.items():
+            if seen.leads and (seen.term, seen.placement_id) > (term, own_id):
+                log.warning("%s leads in term %s, this node did in %s: it follows", name, seen.term, term)
+                if seen.term > self.file.now.term:
+                    self.file.store(self.file.now.promised(seen.term))
+                self.step_down()
+                return
+        higher = [name for name, seen in answers.items() if seen.term > term]
+        if not higher or any(seen.promoting for seen in answers.values()):
+            self._higher_looks = 0
+            return
+        self._higher_looks += 1
+        if self._higher_looks >= _LOOKS_BEFORE_LEADING_AGAIN:
+            self._higher_looks = 0
+            log.warning("%s promised a higher term, and nobody leads by it: this node leads anew", ", ".join(higher))
+            await self._lead_again()
+
+    def step_down(self) -> None:
+        """Ends leading and following, at once; what was under way then changes nothing any more."""
+        if self.node.role is Role.LEADER:
+            self.asked = set()
+        self.following = None
+        if self.under_way is not None:
+            self.under_way.stop()
+        self.node.rest(self.file.now.term)
+        self.wake()
+
+    async def nothing_under_way(self) -> None:
+        """Returns once what was stopped has ended: a segment or a rollback that was being installed is, by then."""
+        if self.under_way is not None:
+            await self.under_way.ended.wait()
+
+    # By an operator
+
+    async def promote(self, *, force: bool) -> Outcome:
+        """Makes this node lead. Raises TailraceError that says why it does not."""
+        async with self.procedure:
+            if self.node.role is Role.LEADER:
+                return Outcome(self.node.term, ["this node leads already"], "")
+            try:
+                return await Promotion(self, force=force).run()
+            finally:
+                self.wake()
+
+
+def _source(address: Address | None) -> Address:
+    assert address is not None, "a node without a set and without a source is alone"
+    return address

@@ -1,0 +1,119 @@
+"""What a node has promised and been in its set: the file MEMBERSHIP of its data directory.
+
+It is written before anything that rests on it is said or done: a promise before its answer leaves, a leadership before
+the first write, a vote before it counts. Layout: docs/formats/membership.md.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import xxhash
+
+from tailrace.failover import SEQ_MAX
+from tailrace_server.host.disk import Disk, read_file, write_atomically
+from tailrace_server.identity import BadDirectory
+
+FILE_NAME = "MEMBERSHIP"
+FORMAT_VERSION = 1
+ID_BYTES = 16
+
+
+class Membership(NamedTuple):
+    """What a data directory is in its set.
+
+    ``term``: the highest that it has promised; nothing of a lower one is accepted. ``leader_term``: that of the last
+    leader that it knows of, and ``led``: that was itself. ``forced``: it took that leadership without a majority.
+    ``votes``: its promises and acknowledgements count. ``founders``: the placement ids that the set began with.
+    ``founded``: it belongs to a set, or follows a node, and is new no more.
+    """
+
+    term: int = 0
+    leader_term: int = 0
+    led: bool = False
+    forced: bool = False
+    votes: bool = False
+    founded: bool = False
+    founders: tuple[bytes, ...] = ()
+
+    def promised(self, term: int) -> Membership:
+        """Nothing below ``term`` is accepted from now on."""
+        assert term >= self.term, "a promise is never taken back"
+        return self._replace(term=term)
+
+    def followed(self, term: int, founders: tuple[bytes, ...], placement_id: bytes) -> Membership:
+        """It follows the leader of ``term``. A founder of the set votes from then on."""
+        assert term >= self.term, "who promised more does not follow"
+        votes = self.votes or placement_id in founders
+        return self._replace(
+            term=term, leader_term=term, led=False, forced=False, votes=votes, founded=True, founders=founders
+        )
+
+    def leading(self, term: int, *, forced: bool, founders: tuple[bytes, ...] | None = None) -> Membership:
+        """It leads in ``term``. Who leads has what the set has by definition, and so a vote."""
+        assert term >= self.term, "who promised more does not lead"
+        return Membership(term, term, True, forced, True, True, self.founders if founders is None else founders)
+
+    def voting(self) -> Membership:
+        """It has caught up with what the leader held when it came."""
+        return self._replace(votes=True)
+
+
+class MembershipFile:
+    """The membership of a directory, in memory as it is on the disk."""
+
+    def __init__(self, disk: Disk, directory: str, placement_id: bytes) -> None:
+        """Reads it; a directory without one begins as ``Membership()``. Raises BadDirectory, OSError."""
+        self._disk = disk
+        self._path = f"{directory}/{FILE_NAME}"
+        self._placement_id = placement_id
+        self.now = Membership()
+        if disk.exists(self._path):
+            self.now = _parse(read_file(disk, self._path), self._path, placement_id)
+
+    def store(self, membership: Membership) -> None:
+        """Durable when this returns. OSError where it cannot be written: then what was there holds on."""
+        if membership != self.now:
+            write_atomically(self._disk, self._path, _to_bytes(membership, self._placement_id))
+            self.now = membership
+
+
+def _to_bytes(membership: Membership, placement_id: bytes) -> bytes:
+    value = {
+        "version": FORMAT_VERSION,
+        "placement_id": placement_id.hex(),
+        **membership._asdict(),
+        "founders": [id.hex() for id in membership.founders],
+    }
+    return json.dumps({**value, "checksum": _checksum(value)}, indent=1).encode() + b"\n"
+
+
+def _checksum(value: dict[str, Any]) -> str:
+    """XXH3-64 of all other members, as JSON in their order."""
+    return f"{xxhash.xxh3_64_intdigest(json.dumps(value).encode()):016x}"
+
+
+def _parse(data: bytes, path: str, placement_id: bytes) -> Membership:
+    try:
+        value = json.loads(data)
+        if value["version"] != FORMAT_VERSION:
+            raise BadDirectory(f"{path} has version {value['version']}; this program reads version {FORMAT_VERSION}")
+        if value.pop("checksum") != _checksum(value):
+            raise ValueError("its checksum is wrong")
+        found = Membership(**{name: value[name] for name in Membership._fields})
+        founders = tuple(bytes.fromhex(id) for id in value["founders"])
+        if not all(type(term) is int and 0 <= term <= SEQ_MAX for term in (found.term, found.leader_term)):
+            raise ValueError("a term is out of its range")
+        if any(len(id) != ID_BYTES for id in founders):
+            raise ValueError("an id is not 16 bytes")
+        is_own = bytes.fromhex(value["placement_id"]) == placement_id
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadDirectory(
+            f"{path} is damaged ({error!r}): what this node has promised its set is not known. Restore it from a "
+            "backup, or give the node an empty directory and let it be filled again"
+        ) from None
+    if not is_own:
+        # The directory was copied: votes and leaderships are of the original.
+        return found._replace(votes=False, led=False, forced=False, founders=founders)
+    return found._replace(founders=founders)

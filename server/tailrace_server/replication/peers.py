@@ -1,0 +1,100 @@
+"""How a node asks others, and what it runs the SDK's streams on."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from tailrace import asking
+from tailrace.address import Address
+from tailrace.errors import ProtocolError
+from tailrace.host import Host
+from tailrace.model import FEED_ID_BYTES
+from tailrace.wire.bodies import field, hex_field, seq_field
+from tailrace.wire.messages import Hello
+from tailrace.wire.opcodes import Opcode
+from tailrace_server.replication.situation import Seen
+
+if TYPE_CHECKING:
+    from tailrace_server.node import Node
+
+_ID_BYTES = 16
+
+
+async def ask(node: Node, address: Address, opcode: Opcode, value: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    """Another node's answer. Raises what ``tailrace.asking.ask`` does."""
+    return await asking.ask(
+        address,
+        opcode,
+        value,
+        timeout_s=timeout_s,
+        connect=node.host.network.connect,
+        hello=Hello(name=f"member {name_of(node)}"),
+    )
+
+
+async def look_at(node: Node, address: Address, timeout_s: float) -> Seen:
+    """What another node says of itself. Raises as ``ask``."""
+    return seen_from_json(await ask(node, address, Opcode.MEMBER, {}, timeout_s))
+
+
+def name_of(node: Node) -> str:
+    """How the node is called by others: as it is in the list of members, else where it listens."""
+    named = node.config.listen if node.config.members else node.listening or node.config.listen
+    return str(Address(*named))
+
+
+def host_of(node: Node) -> Host:
+    """What the SDK's streams of this node run on."""
+    chance = random.Random(node.host.randomness.token(16))
+    return Host(connect=node.host.network.connect, random=chance)
+
+
+def seen_to_json(seen: Seen) -> dict[str, Any]:
+    """For the answer to MEMBER."""
+    return {
+        "placement_id": seen.placement_id.hex(),
+        "cluster_id": seen.cluster_id.hex(),
+        "is_new": seen.is_new,
+        "votes": seen.votes,
+        "role": "leader" if seen.leads else "follower",
+        "term": seen.term,
+        "leader_term": seen.leader_term,
+        "led": seen.led,
+        "promoting": seen.promoting,
+        "leader": seen.leader,
+        "founders": [id.hex() for id in seen.founders],
+    }
+
+
+def seen_from_json(value: dict[str, Any]) -> Seen:
+    """The reverse of ``seen_to_json``; other members are passed over. ProtocolError."""
+    what = "the answer to MEMBER"
+    return Seen(
+        hex_field(value, "placement_id", _ID_BYTES, what),
+        hex_field(value, "cluster_id", _ID_BYTES, what),
+        field(value, "is_new", bool, what),
+        field(value, "votes", bool, what),
+        field(value, "role", str, what) == "leader",
+        seq_field(value, "term", what),
+        seq_field(value, "leader_term", what),
+        field(value, "led", bool, what),
+        field(value, "promoting", bool, what),
+        field(value, "leader", str, what),
+        _ids(field(value, "founders", list, what), what),
+    )
+
+
+def _ids(texts: list[Any], what: str) -> tuple[bytes, ...]:
+    return tuple(hex_field({"founders": text}, "founders", _ID_BYTES, what) for text in texts)
+
+
+def seqs_from_json(value: Any, what: str) -> dict[bytes, list[int]]:
+    """The high seqs of each partition, by feed id. ProtocolError."""
+    try:
+        seqs = {bytes.fromhex(text): [int(seq) for seq in found] for text, found in value.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ProtocolError(f"{what}: the seqs cannot be read: {error}") from None
+    if any(len(feed_id) != FEED_ID_BYTES for feed_id in seqs):
+        raise ProtocolError(f"{what}: an id of a feed is not {FEED_ID_BYTES} bytes")
+    return seqs

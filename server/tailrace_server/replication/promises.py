@@ -1,0 +1,87 @@
+"""What a member does with a PROMISE: makes it durable, stops following or leading, and then says how far it has come.
+
+The order matters. Once the answer has left, the one who asked may be leading: nothing of a lower term may be taken,
+acknowledged or confirmed any more, and what is told has to be on the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import trio
+
+from tailrace.errors import TailraceError, Unreachable
+from tailrace.wire.bodies import field, seq_field
+from tailrace_server.replication.choosing import Place, Standing, Standings, standings_to_json
+
+if TYPE_CHECKING:
+    from tailrace_server.node import Node
+    from tailrace_server.replication.member import Member
+
+log = logging.getLogger("tailrace.server")
+
+
+class Promise(NamedTuple):
+    """What is asked for: ``term``, by the node at ``address``; in a ``handover`` the leader itself is behind it."""
+
+    term: int
+    address: str
+    handover: bool
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Promise:
+        """The body of a PROMISE. ProtocolError."""
+        what = "PROMISE"
+        return cls(
+            seq_field(value, "term", what),
+            field(value, "address", str, what),
+            field(value, "handover", bool, what, False),
+        )
+
+
+async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
+    """Promises, where nothing as high was promised before; the body of the answer."""
+    if promise.term <= member.file.now.term:
+        return _answer(member, promised=False, standings={})
+    log.warning("term %s is promised to %s", promise.term, promise.address)
+    await keep_promise(member, promise.term)
+    if member.file.now.term != promise.term:  # promised away while what was under way ended
+        return _answer(member, promised=False, standings={})
+    return _answer(member, promised=True, standings=standings_of(member.node))
+
+
+async def keep_promise(member: Member, term: int) -> None:
+    """Promises ``term``, durably; then nothing of a lower one goes on, and all that is held is durable.
+
+    Raises OSError where the promise cannot be written: then nothing has changed.
+    """
+    member.file.store(member.file.now.promised(term))
+    member.step_down()
+    with trio.move_on_after(member.node.config.replication.step_timeout_s) as scope:
+        await member.nothing_under_way()
+    if scope.cancelled_caught:
+        raise Unreachable("what was under way with the leader before has not ended in time")
+    await member.node.all_durable()
+
+
+def standings_of(node: Node) -> Standings:
+    """How far this node has each partition, durably."""
+    return {
+        Place(partition.feed_id, partition.id): Standing(*partition.standing()) for partition in node.feeds.partitions()
+    }
+
+
+def _answer(member: Member, *, promised: bool, standings: Standings) -> dict[str, Any]:
+    return {
+        "promised": promised,
+        "term": member.file.now.term,
+        "placement_id": member.node.identity.placement_id.hex(),
+        "votes": member.file.now.votes,
+        "partitions": standings_to_json(standings),
+    }
+
+
+def why_refused(error: TailraceError | OSError) -> str:
+    """For the operator: why another member has not promised."""
+    return str(error) or type(error).__name__

@@ -1,0 +1,246 @@
+"""How a member comes to lead.
+
+    look        who is there, and what is the highest term? Without a majority nothing is promised at all
+    promise     this node first, then all others: nobody accepts anything of a lower term any more
+    choose      whose history of each partition goes on: the highest (term, seq) of those who promised
+    fetch       what others have more: the list of feeds first, then the feeds
+    begin       a branch of the new term in every partition, fsynced
+    lead        durable first, then for all to see
+
+Each step may fail, and then nobody leads by it; what was promised stays promised. A higher term that this node promises
+meanwhile ends it as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from tailrace.address import Address, parse_address
+from tailrace.errors import NotLeader, TailraceError
+from tailrace.wire.bodies import field, hex_field, seq_field
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.replica_messages import Replica
+from tailrace_server.catalog import begin_branch
+from tailrace_server.replication.choosing import Best, Place, Standings, choose, standings_from_json
+from tailrace_server.replication.peers import ask, name_of
+from tailrace_server.replication.promises import keep_promise, standings_of, why_refused
+from tailrace_server.replication.situation import Seen, majority_of
+from tailrace_server.replication.taking import Taker
+
+if TYPE_CHECKING:
+    from tailrace_server.replication.member import Member
+
+log = logging.getLogger("tailrace.server")
+
+
+class Outcome(NamedTuple):
+    """A promotion that has succeeded: the term, what was done, and what may be lost ("": nothing)."""
+
+    term: int
+    steps: list[str]
+    may_be_lost: str
+
+
+class Promised(NamedTuple):
+    """Another member's promise."""
+
+    votes: bool
+    standings: Standings
+
+
+class Promotion:
+    """One try to lead. ``run`` may be called once, with the member's ``procedure`` lock held."""
+
+    def __init__(self, member: Member, *, force: bool = False, leader: str = "") -> None:
+        """``force``: lead without a majority too. ``leader``: it hands over, and has to promise before all others."""
+        self._member = member
+        self._node = member.node
+        self._force = force
+        self._leader = leader
+        self._steps: list[str] = []
+        self._term = 0
+        self._promised: dict[str, Promised] = {}
+        self._silent: dict[str, str] = {}  # who has not promised, and why
+
+    async def run(self) -> Outcome:
+        """Leads at the end. Raises TailraceError that says why not; what was promised by then stays promised."""
+        self._member.promoting = True
+        try:
+            self._term = await self._look()
+            await keep_promise(self._member, self._term)
+            self._say(f"promised itself term {self._term}")
+            await self._gather()
+            kept_branch = await self._fetch_all()
+            return await self._lead(kept_branch)
+        finally:
+            self._member.promoting = False
+
+    def _say(self, step: str) -> None:
+        log.warning("promotion: %s", step)
+        self._steps.append(step)
+        self._member.progress = f"promotion: {step}"
+
+    # Look
+
+    async def _look(self) -> int:
+        """The term to ask for. Raises NotLeader where there is no majority to be had and nobody forces it."""
+        member = self._member
+        await member.look()
+        answers = {address: seen for address, seen in member.seen.items() if seen is not None}
+        self._silent = dict.fromkeys(member.seen.keys() - answers.keys(), "no answer")
+        self._require_voters(member.counts(seen.votes, seen.placement_id) for seen in answers.values())
+        self._join(seen for seen in answers.values() if not seen.is_new)
+        terms = [seen.term for seen in answers.values()] + [member.file.now.term, self._node.term]
+        return max(terms + [p.log.term for p in self._node.feeds.partitions()]) + 1
+
+    def _join(self, others: Iterable[Seen]) -> None:
+        """A node that is new becomes one of the cluster of those who are not. Without them there is nothing to lead."""
+        if not self._member.is_new:
+            return
+        clusters = {seen.cluster_id for seen in others}
+        if len(clusters) != 1:
+            raise NotLeader(
+                "this node is new: it holds nothing, and nobody who does has answered. A set is founded by itself, "
+                "once all its members are there and new"
+            )
+        self._member.join(clusters.pop())
+
+    def _require_voters(self, votes: Iterable[bool]) -> None:
+        member = self._member
+        if self._force:
+            return
+        if not member.is_in_set:
+            raise NotLeader(
+                "a plain replica has no set whose majority could say that nothing is lost; with --force it leads. "
+                f"{self._may_be_lost()}"
+            )
+        needed, found = majority_of(len(member.others) + 1), sum(votes) + member.votes
+        if found < needed:
+            own = "" if member.votes else "; this node has no vote: its disk is new, and it has not caught up"
+            silent = ", ".join(f"{address} ({why})" for address, why in sorted(self._silent.items()))
+            raise NotLeader(
+                f"refused: {found} of the {needed} voters that it takes were found{own}. Without: {silent or 'nobody'}."
+                f" --force leads all the same. {self._may_be_lost()}"
+            )
+
+    def _may_be_lost(self) -> str:
+        member = self._member
+        without = ", ".join(sorted(self._silent)) or "nobody"
+        if not member.is_in_set:
+            return f"What may be lost: all that {member.source} has acknowledged and this node does not have"
+        if self._has_majority():
+            text = f"nothing at level quorum; at levels disk and memory what only {without} had"
+            return text if self._silent else ""
+        return f"What may be lost: writes of every level, quorum among them, that only {without} had"
+
+    def _has_majority(self) -> bool:
+        member = self._member
+        found = sum(promised.votes for promised in self._promised.values()) + member.votes
+        return member.is_in_set and found >= majority_of(len(member.others) + 1)
+
+    # Promise
+
+    async def _gather(self) -> None:
+        """Asks all others for the term. Raises NotLeader where too few promise."""
+        others = {str(address): address for address in self._member.others}
+        self._silent.clear()
+        if self._leader:
+            await self._ask(self._leader, others.pop(self._leader))
+            if self._leader not in self._promised:
+                raise NotLeader(f"{self._leader} has not given the leadership away: {self._silent[self._leader]}")
+        async with trio.open_nursery() as nursery:
+            for name, address in others.items():
+                nursery.start_soon(self._ask, name, address)
+        self._require_voters(promised.votes for promised in self._promised.values())
+        self._require_term()
+        said = ", ".join(sorted(self._promised)) or "nobody"
+        self._say(f"{said} promised it too" + "".join(f"; {a} did not ({why})" for a, why in self._silent.items()))
+
+    async def _ask(self, name: str, address: Address) -> None:
+        node = self._node
+        value = {
+            "term": self._term,
+            "address": name_of(node),
+            "placement_id": node.identity.placement_id.hex(),
+            "handover": bool(self._leader),
+        }
+        try:
+            if not self._member.is_in_set:
+                raise TailraceError("it is no member of a set, and promises nothing")
+            # The other one has to end what is under way, and to write all that it holds.
+            timeout_s = 2 * node.config.replication.step_timeout_s
+            answer = await ask(node, address, Opcode.PROMISE, value, timeout_s)
+            what = "the answer to PROMISE"
+            if not field(answer, "promised", bool, what):
+                self._silent[name] = f"it has promised term {seq_field(answer, 'term', what)}"
+                return
+            votes = self._member.counts(field(answer, "votes", bool, what), hex_field(answer, "placement_id", 16, what))
+            self._promised[name] = Promised(votes, standings_from_json(answer.get("partitions"), what))
+        except (TailraceError, OSError) as error:
+            self._silent[name] = why_refused(error)
+
+    def _require_term(self) -> None:
+        now = self._member.file.now.term
+        if now != self._term:
+            raise NotLeader(f"term {now} was promised to another one meanwhile")
+
+    # Fetch
+
+    async def _fetch_all(self) -> bool:
+        """Brings this node to the highest standing of each partition; whether the leader's branches may go on."""
+        node, system = self._node, self._node.feeds.system
+        system_id = system.info.feed_id
+        before = standings_of(node)
+        others = {name: promised.standings for name, promised in self._promised.items()}
+        await self._fetch(choose(before, others, [Place(system_id, 0)]))
+        node.reconcile_feeds()
+        places = [Place(p.feed_id, p.id) for p in node.feeds.partitions()]
+        await self._fetch(choose(standings_of(node), others, [place for place in places if place.feed_id != system_id]))
+        await node.all_durable()
+        self._require_term()
+        own = standings_of(node)
+        for place, best in choose(own, others, own).items():
+            if best.address:
+                raise NotLeader(
+                    f"partition {place.partition} of feed {place.feed_id.hex()} stands at {tuple(own[place])}, and "
+                    f"{best.address} has {tuple(best.standing)}: it was not fetched"
+                )
+        return bool(self._leader) and own == self._promised[self._leader].standings
+
+    async def _fetch(self, chosen: dict[Place, Best]) -> None:
+        until: dict[tuple[str, bytes], dict[int, int]] = {}
+        for place, best in chosen.items():
+            if best.address:
+                until.setdefault((best.address, place.feed_id), {})[place.partition] = best.standing.seq
+        for (address, feed_id), seqs in until.items():
+            feed = self._node.feeds.of_id(feed_id)
+            self._say(f"fetches {len(seqs)} partitions of feed {feed.info.name} from {address}")
+            taker = Taker(self._node, feed, parse_address(address), self._replica(), state="follower", until=seqs)
+            self._member.under_way = taker
+            await taker.run()
+            self._require_term()
+            await self._node.all_durable()
+
+    def _replica(self) -> Replica:
+        identity = self._node.identity
+        return Replica(identity.placement_id, self._term, name_of(self._node), self._member.votes)
+
+    # Lead
+
+    async def _lead(self, kept_branch: bool) -> Outcome:
+        node, member = self._node, self._member
+        if not kept_branch:
+            for partition in node.feeds.partitions():
+                begin_branch(partition, node.host.randomness.token(16), node.journal, self._term)
+            await node.all_durable()
+        self._require_term()
+        forced = not self._has_majority()
+        member.file.store(member.file.now.leading(self._term, forced=forced))
+        node.lead(self._term)
+        self._say(f"leads in term {self._term}" + (", on the same branches" if kept_branch else ""))
+        member.progress = ""
+        return Outcome(self._term, self._steps, self._may_be_lost())

@@ -1,0 +1,139 @@
+"""What a node answers other nodes, and an operator who changes who leads: functions of a connection and a frame.
+
+What takes longer runs in a task of the member, so that it ends as it should where the one who asked is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from tailrace.address import parse_address
+from tailrace.errors import Overloaded, ProtocolError, TailraceError, Unreachable
+from tailrace.wire.bodies import decode_json, encode_json, field, seq_field
+from tailrace.wire.frames import Frame
+from tailrace.wire.opcodes import Opcode
+from tailrace_server.replication.handover import hand_over, high_seqs_of, take_over
+from tailrace_server.replication.peers import name_of, seen_to_json
+from tailrace_server.replication.promises import Promise, answer_promise
+from tailrace_server.replication.situation import Seen
+
+if TYPE_CHECKING:
+    from tailrace_server.connection import Connection
+    from tailrace_server.node import Node
+    from tailrace_server.replication.member import Member
+
+log = logging.getLogger("tailrace.server")
+
+
+def _member(node: Node) -> Member:
+    if node.member is None:
+        raise TailraceError("this node is alone: it is no member of a set and no replica (--members, --replica-of)")
+    return node.member
+
+
+def on_member(connection: Connection, frame: Frame) -> None:
+    """What this node is among others; with ``seqs`` how far it has each partition."""
+    what, node = "MEMBER", connection.node
+    value = decode_json(frame.body, what)
+    identity, member = node.identity, node.member
+    if member is None:
+        seen = Seen(identity.placement_id, identity.cluster_id, votes=True, leads=True, term=node.term, led=True)
+        addresses = []
+    else:
+        seen, addresses = member.own(), [str(address) for address in node.config.members]
+    answer = {
+        **seen_to_json(seen),
+        "node_id": identity.node_id.hex(),
+        "address": name_of(node),
+        "members": addresses,
+    }
+    if field(value, "seqs", bool, what, False):
+        seqs = _seqs(node) if member is None else high_seqs_of(member)
+        answer["seqs"] = {feed_id.hex(): found for feed_id, found in seqs.items()}
+    connection.answer(encode_json(Opcode.RESULT, answer, frame.id))
+
+
+def _seqs(node: Node) -> dict[bytes, list[int]]:
+    feeds = [node.feeds.system, *node.feeds]
+    return {feed.info.feed_id: [p.high_seq for p in feed.partitions] for feed in feeds}
+
+
+def on_promise(connection: Connection, frame: Frame) -> None:
+    """Promises a term; at once, so that nothing comes in between, but for what the answer tells."""
+    promise = Promise.from_json(decode_json(frame.body, "PROMISE"))
+    member = _member(connection.node)
+    if not member.is_in_set:
+        raise TailraceError("this node is a plain replica: it promises nothing")
+    _answer_later(connection, frame, member, lambda: answer_promise(member, promise))
+
+
+def on_promote(connection: Connection, frame: Frame) -> None:
+    """Makes this node lead."""
+    member = _member(connection.node)
+    force = field(decode_json(frame.body, "PROMOTE"), "force", bool, "PROMOTE", False)
+
+    async def promote() -> dict[str, Any]:
+        return (await member.promote(force=force))._asdict()
+
+    _answer_later(connection, frame, member, promote)
+
+
+def on_handover(connection: Connection, frame: Frame) -> None:
+    """Gives the leadership of this node to another member."""
+    member = _member(connection.node)
+    text = field(decode_json(frame.body, "HANDOVER"), "to", str, "HANDOVER")
+    try:
+        to = parse_address(text)
+    except ValueError as error:
+        raise ProtocolError(f"HANDOVER: field 'to': {error}") from None
+
+    async def give() -> dict[str, Any]:
+        return {"term": await hand_over(member, to), "leader": str(to)}
+
+    _answer_later(connection, frame, member, give)
+
+
+def on_take_over(connection: Connection, frame: Frame) -> None:
+    """The leader that this node follows wants it to lead."""
+    member = _member(connection.node)
+    term = seq_field(decode_json(frame.body, "TAKE_OVER"), "term", "TAKE_OVER")
+
+    async def take() -> dict[str, Any]:
+        return {"term": (await take_over(member, term)).term}
+
+    _answer_later(connection, frame, member, take)
+
+
+def _answer_later(
+    connection: Connection, frame: Frame, member: Member, work: Callable[[], Awaitable[dict[str, Any]]]
+) -> None:
+    node, id = connection.node, frame.id
+    if connection.waiting_requests >= node.config.limits.waiting_requests_max:
+        raise Overloaded(f"{connection.waiting_requests} requests of this connection are waiting; wait for answers")
+
+    async def run() -> None:
+        try:
+            answer = encode_json(Opcode.RESULT, await work(), id)
+        except TailraceError as error:
+            connection.answer_error(error, id)
+        except OSError as error:
+            connection.answer_error(Unreachable(f"the disk says: {error}", outcome="unknown"), id)
+        else:
+            connection.answer(answer)
+        finally:
+            connection.waiting_requests -= 1
+        node.turn_ended()
+
+    member.start(run)
+    connection.waiting_requests += 1
+
+
+HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
+    Opcode.MEMBER: on_member,
+    Opcode.PROMISE: on_promise,
+    Opcode.PROMOTE: on_promote,
+    Opcode.HANDOVER: on_handover,
+    Opcode.TAKE_OVER: on_take_over,
+}

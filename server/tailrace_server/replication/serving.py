@@ -1,0 +1,122 @@
+"""What a connection owes a replica besides its blocks: the leader's seqs, and the question whether it still follows.
+
+Both are coalesced: of each stream the newest seqs go out with the next flush, and where the replica does not read, with
+the first one after it has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.errors import ProtocolError
+from tailrace.model import Level
+from tailrace.wire.frames import Frame
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.replica_messages import LeaderSeqs, Replica, ReplicaAck
+from tailrace.wire.stream_messages import decode_number, encode_number
+from tailrace_server.replication.replicas import Peer
+from tailrace_server.stream.replica_stream import ReplicaStream
+
+if TYPE_CHECKING:
+    from tailrace_server.connection import Connection
+
+
+class _Served:
+    __slots__ = ("peer", "stream", "told")
+
+    def __init__(self, stream: ReplicaStream, peer: Peer) -> None:
+        self.stream = stream
+        self.peer = peer
+        self.told = (0, 0)
+
+
+class ServedReplica:
+    """The streams of one connection that a replica follows its leader by."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._served: dict[int, _Served] = {}
+        self._news: dict[int, None] = {}  # streams whose seqs may have moved
+        self._question: int | None = None
+
+    def open(self, stream: ReplicaStream, replica: Replica, *, is_system: bool) -> None:
+        """``stream`` has begun; ``is_system``: of ``_feeds``, beside which the replica is asked whether it follows."""
+        node = self._connection.node
+        partition, id = stream.partition, stream.id
+        peer = node.replicas.opened(replica, partition)
+        self._served[id] = _Served(stream, peer)
+
+        def moved() -> None:
+            self._news[id] = None
+            self._connection.has_news()
+
+        def closed() -> None:
+            partition.unwatch(Level.DISK, moved)
+            partition.unwatch(Level.QUORUM, moved)
+            del self._served[id]
+            self._news.pop(id, None)
+            if is_system:
+                peer.doors.pop(self, None)
+            node.replicas.closed(peer, partition)
+
+        stream.on_close = closed
+        partition.watch(Level.DISK, moved)
+        partition.watch(Level.QUORUM, moved)
+        moved()
+        if is_system:
+            peer.doors[self] = None
+            if peer.votes and node.confirmations.under_way:
+                self.ask(node.confirmations.number)
+
+    def ask(self, number: int) -> None:
+        """Asks the replica whether it still follows this leader; a later question takes the place of an earlier one."""
+        self._question = number
+        self._connection.has_news()
+
+    def acknowledged(self, id: int, ack: ReplicaAck) -> None:
+        """REPLICA_ACK on stream ``id``; it may be over by now. ProtocolError."""
+        served = self._served.get(id)
+        if served is None:
+            return
+        partition = served.stream.partition
+        if ack.partition != partition.id:
+            raise ProtocolError(f"REPLICA_ACK: partition {ack.partition} on a stream of partition {partition.id}")
+        self._connection.node.acknowledged(served.peer.placement_id, partition, ack)
+
+    def confirmed(self, number: int) -> None:
+        """LEADER_CONFIRM: the replica has promised nobody else."""
+        for peer in {served.peer for served in self._served.values()}:
+            if peer.votes:
+                self._connection.node.confirmations.answered(peer.placement_id, number)
+
+    def frames(self) -> list[bytes]:
+        """What is to be sent now, behind the blocks."""
+        frames = []
+        if self._question is not None:
+            frames.append(encode_number(Opcode.LEADER_CHECK, self._question))
+            self._question = None
+        news, self._news = self._news, {}
+        for id in news:
+            served = self._served[id]
+            partition = served.stream.partition
+            seqs = (partition.durable_seq, partition.quorum_seq)
+            if seqs != served.told:
+                served.told = seqs
+                frames.append(LeaderSeqs(partition.id, *seqs).encode(id))
+        return frames
+
+
+def on_replica_ack(connection: Connection, frame: Frame) -> None:
+    """A replica has made something durable."""
+    ack = ReplicaAck.decode(frame.body)
+    if connection.replica is None:
+        raise ProtocolError("REPLICA_ACK on a connection that no replica has asked for a stream on")
+    connection.replica.acknowledged(frame.id, ack)
+
+
+def on_leader_confirm(connection: Connection, frame: Frame) -> None:
+    """A replica still follows this leader."""
+    number = decode_number(frame.body, "LEADER_CONFIRM")
+    if connection.replica is None:
+        raise ProtocolError("LEADER_CONFIRM on a connection that no replica has asked for a stream on")
+    connection.replica.confirmed(number)

@@ -1,0 +1,153 @@
+"""What a member without a leader does next, from what the others have answered. Pure.
+
+The first row of the table that fits decides:
+
+| case | when | move |
+|---|---|---|
+| leads | one leads, in a term not below what this one has promised | FOLLOW |
+| is_behind | one leads, in a term below that: it has to learn of the promise | WAIT |
+| is_promoted | one is being promoted | WAIT |
+| all_new | all have answered, all are new, and this is the first of the list | FOUND |
+| to_be_founded | all have answered, all are new, and this is another one | WAIT |
+| new | this one is new, and not all are | WAIT |
+| was_follower | another one was the last leader that this one knows of | WAIT |
+| later_leader | another one knows of a later leader, or of one in the same term | WAIT |
+| not_asked | one has not been asked since this one started or stepped down | WAIT |
+| no_majority | the voters that answered, this one included, are no majority | WAIT |
+| promised_away | one has promised more than this one, and not all have answered | WAIT |
+| led | else | LEAD_AGAIN |
+
+So a node leads by itself only where it was the last leader, a majority says that there was no later one, and nobody
+who might be one was left unasked. Everything else is for an operator to decide. Where all have answered, a higher
+promise is that of a promotion that came to nothing: had it not, somebody would know of the leader.
+
+A set is founded once: fewer than all of it, new, may be what is left of one whose other disks were replaced.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Seen(NamedTuple):
+    """What another node has answered to MEMBER. ``leads``: its role; the rest as in `Membership`."""
+
+    placement_id: bytes = bytes(16)
+    cluster_id: bytes = bytes(16)
+    is_new: bool = False
+    votes: bool = False
+    leads: bool = False
+    term: int = 0
+    leader_term: int = 0
+    led: bool = False
+    promoting: bool = False
+    leader: str = ""
+    founders: tuple[bytes, ...] = ()
+
+
+class Own(NamedTuple):
+    """What this one is; ``number``: its place in the list of members, from 0."""
+
+    number: int
+    is_new: bool
+    votes: bool
+    term: int
+    leader_term: int
+    led: bool
+    founders: frozenset[bytes] = frozenset()
+
+
+class Move(enum.Enum):
+    """What a member does next."""
+
+    FOUND = "found"
+    FOLLOW = "follow"
+    LEAD_AGAIN = "lead_again"
+    WAIT = "wait"
+
+
+class Step(NamedTuple):
+    """A move, by which case of the table, whom to follow, and for people what is waited for."""
+
+    move: Move
+    case: str
+    address: str = ""
+    why: str = ""
+
+
+def majority_of(members: int) -> int:
+    """So many of ``members`` are more than half."""
+    return members // 2 + 1
+
+
+def counts(seen: Seen, founders: frozenset[bytes]) -> bool:
+    """Whether its promise counts for a majority. A founder that has not heard so yet is one all the same."""
+    return seen.votes or seen.placement_id in founders
+
+
+def decide(own: Own, seen: Mapping[str, Seen | None], asked: frozenset[str] | set[str]) -> Step:
+    """The step of a member of a set.
+
+    ``seen``: the last answer of each other member by address, None where there was none; ``asked``: those that were
+    asked since this one started or stepped down, reachable or not.
+    """
+    answers = {address: answer for address, answer in seen.items() if answer is not None}
+    silent = sorted(seen.keys() - answers.keys())
+    leaders = sorted((answer.term, address) for address, answer in answers.items() if answer.leads)
+    if leaders:
+        term, address = leaders[-1]
+        if term >= own.term:
+            return Step(Move.FOLLOW, "leads", address)
+        return _wait("is_behind", f"{address} leads in term {term}, and term {own.term} was promised to another one")
+    promoting = next((address for address, answer in answers.items() if answer.promoting), None)
+    if promoting is not None:
+        return _wait("is_promoted", f"{promoting} is being promoted")
+    if own.is_new and not silent and all(answer.is_new for answer in answers.values()):
+        if own.number == 0:
+            return Step(Move.FOUND, "all_new")
+        return _wait("to_be_founded", "all members are new: the first of the list founds the set")
+    if own.is_new:
+        return _wait("new", f"this node is new and nobody leads; {_no_answer(silent)}")
+    if not own.led:
+        return _wait("was_follower", f"nobody leads, and this node was not the last leader; {_no_answer(silent)}")
+    later = [address for address, answer in answers.items() if _is_later(answer, own)]
+    if later:
+        return _wait("later_leader", f"{later[0]} knows of a later leader than this node; {_no_answer(silent)}")
+    if seen.keys() - asked:
+        return _wait("not_asked", f"{min(seen.keys() - asked)} was not asked yet")
+    voters = sum(counts(answer, own.founders) for answer in answers.values()) + own.votes
+    needed = majority_of(len(seen) + 1)
+    if voters < needed:
+        return _wait("no_majority", f"{voters} of {needed} voters are there; {_no_answer(silent)}")
+    promised = max(answer.term for answer in answers.values())
+    if silent and promised > own.term:
+        return _wait("promised_away", f"term {promised} was promised to another one; {_no_answer(silent)}")
+    return Step(Move.LEAD_AGAIN, "led")
+
+
+def _is_later(answer: Seen, own: Own) -> bool:
+    return answer.leader_term > own.leader_term or (answer.led and answer.leader_term == own.leader_term)
+
+
+def decide_replica(own: Own, seen: Mapping[str, Seen | None]) -> Step:
+    """The step of a plain replica: it follows whoever leads, and leads again itself once it was told to.
+
+    ``seen``: the answer of the node that it is a replica of, and of the leader that this one has named.
+    """
+    leaders = sorted((answer.term, address) for address, answer in seen.items() if answer is not None and answer.leads)
+    if leaders and not (own.led and leaders[-1][0] <= own.leader_term):
+        return Step(Move.FOLLOW, "leads", leaders[-1][1])
+    if own.led:
+        return Step(Move.LEAD_AGAIN, "led")
+    silent = sorted(address for address, answer in seen.items() if answer is None)
+    return _wait("no_leader", f"the leader is not to be reached; {_no_answer(silent)}")
+
+
+def _wait(case: str, why: str) -> Step:
+    return Step(Move.WAIT, case, "", why)
+
+
+def _no_answer(silent: list[str]) -> str:
+    return f"no answer from {', '.join(silent)}" if silent else "all have answered"

@@ -1,0 +1,294 @@
+"""Takes over what another node streams of a feed: blocks, runs, logs, rollbacks. For following and for promotions.
+
+    STREAM_OK       ──> the leader's log, its entries taken over as what is held reaches their bases
+    complete snapshot   blocks ──> journal, tree                      ──fsync──> acknowledged
+    a run               blocks ──> a segment of its own, installed at its end    ──> acknowledged
+    ROLLBACK        ──> what is above goes; the point where the partition stands then is asked from
+
+``stop`` ends it at once: whatever is still on its way then changes nothing and acknowledges nothing, but for a segment
+or a rollback that is being installed, which ``run`` finishes before it returns.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from tailrace.address import Address
+from tailrace.errors import ProtocolError, TailraceError
+from tailrace.events import Agreed, LeaderCheck, Mutations, Rollback, SnapshotEnd, SnapshotStart
+from tailrace.failover import FailoverLog
+from tailrace.position import Position, Positions
+from tailrace.replica import ReplicaStream, replica_stream
+from tailrace.wire.replica_messages import LeaderSeqs, Producers, Replica
+from tailrace_server.blocks import cut_above
+from tailrace_server.feed import Feed
+from tailrace_server.partition import Partition
+from tailrace_server.replication.peers import host_of
+
+if TYPE_CHECKING:
+    from tailrace_server.node import Node
+    from tailrace_server.upkeep.filling import Filling
+
+log = logging.getLogger("tailrace.server")
+
+# Under way to a replica at most: what a fast network holds in the time that an fsync takes.
+WINDOW_BYTES = 16 * 1024 * 1024
+
+
+class Taker:
+    """Takes one feed from one node. ``run`` may be called once."""
+
+    def __init__(
+        self,
+        node: Node,
+        feed: Feed,
+        address: Address,
+        replica: Replica,
+        *,
+        state: str = "leader",
+        until: Mapping[int, int] | None = None,
+        on_snapshot: Callable[[], None] | None = None,
+        on_acknowledged: Callable[[], None] | None = None,
+    ) -> None:
+        """``state``: what the other node has to be. ``until``: only these partitions, up to these seqs; then nothing
+        is acknowledged. ``on_snapshot`` is called each time that all is held which the other one had: at the ends of
+        snapshots. ``on_acknowledged`` is called after each acknowledgement.
+        """
+        self.feed = feed
+        self.acknowledged: dict[int, int] = {}  # by partition, on the other one's newest branch
+        self._node = node
+        self._address = address
+        self._replica = replica
+        self._state = state
+        self._until = until
+        self._on_snapshot = on_snapshot
+        self._on_acknowledged = on_acknowledged
+        self._stopped = False
+        self._scope = trio.CancelScope()
+        self.ended = trio.Event()
+        self._stream: ReplicaStream | None = None
+        self._logs: dict[int, FailoverLog] = {}
+        self._durable_logs: dict[int, FailoverLog] = {}  # of our own partitions, as far as they are on the disk
+        self._fillings: dict[int, Filling] = {}
+        self._producers: dict[int, Producers] = {}
+
+    @property
+    def _partitions(self) -> list[Partition]:
+        """Those that are taken: not the ones that cannot be read here, of which status tells."""
+        if self._until is None:
+            return [partition for partition in self.feed.partitions if partition.damage is None]
+        return [self.feed.partitions[number] for number in sorted(self._until)]
+
+    def stop(self) -> None:
+        """Nothing more is taken, and nothing acknowledged; ``ended`` is set once nothing is under way any more."""
+        self._stopped = True
+        self._stream = None
+        self._scope.cancel()
+        for partition in self._partitions:
+            partition.on_durable = None
+
+    async def run(self) -> None:
+        """Takes what comes, until ``until`` is reached, or until ``stop``.
+
+        Raises Unreachable and NotLeader where the other node is not, or not any more, what it has to be, BadBlock and
+        ProtocolError for what does not fit, NoSpace, NotDurable, UnknownFeed where it has no such feed.
+        """
+        try:
+            with self._scope:
+                stream = self._open()
+                async with stream:
+                    self._begun(stream)
+                    await self._take_all(stream)
+        finally:
+            self.stop()
+            for filling in self._fillings.values():
+                filling.abandon()
+            self.ended.set()
+
+    def _begun(self, stream: ReplicaStream) -> None:
+        if self._stopped:
+            return
+        self._stream = stream
+        if self._until is None:
+            for partition in self._partitions:
+                partition.on_durable = partial(self._acknowledge, partition)
+
+    def _open(self) -> ReplicaStream:
+        node = self._node
+        positions = Positions(node.identity.cluster_id, self.feed.info.feed_id, dict(map(_position, self._partitions)))
+        return replica_stream(
+            self._address,
+            self.feed.info.name,
+            positions,
+            self._replica,
+            host=host_of(node),
+            state=self._state,
+            partitions=frozenset(positions),
+            until=self._until,
+            window_bytes=WINDOW_BYTES,
+            timeout_s=node.config.replication.step_timeout_s,
+        )
+
+    async def _take_all(self, stream: ReplicaStream) -> None:
+        async for event in stream:
+            if self._stopped:
+                return
+            match event:
+                case Mutations():
+                    await self._take(event)
+                case LeaderSeqs():
+                    self.feed.partitions[event.partition].told(event.durable_seq, event.quorum_seq)
+                case SnapshotStart():
+                    await self._snapshot_started(event)
+                case SnapshotEnd():
+                    await self._snapshot_ended(self.feed.partitions[event.partition])
+                case Agreed():
+                    self._agreed(event, self.feed.partitions[event.partition])
+                case Producers():
+                    self._producers[event.partition] = event
+                case LeaderCheck():
+                    # A promise of a higher term would have stopped this.
+                    stream.confirm(event.number)
+                case Rollback():
+                    await self._roll_back(stream, event)
+            if not stream.has_event():
+                await self._caught_up()
+
+    async def _caught_up(self) -> None:
+        """All that has arrived is handled: it is committed, and what was gathered for segments is written."""
+        self._node.turn_ended(self)
+        for filling in self._fillings.values():
+            await filling.flow()
+
+    def _agreed(self, event: Agreed, partition: Partition) -> None:
+        self._logs[event.partition] = event.log
+        self._follow_log(partition)
+        if event.high_seq == partition.high_seq and self._on_snapshot is not None:
+            self._on_snapshot()  # there is nothing to come
+
+    # Blocks
+
+    async def _take(self, event: Mutations) -> None:
+        node, partition, block = self._node, self.feed.partitions[event.partition], event.block
+        if block.header.first_seq < event.first_seq:
+            block = cut_above(block, event.first_seq - 1)
+        filling = self._fillings.get(partition.id)
+        if filling is not None:
+            filling.add(block)
+            return
+        if node.memory.must_wait:
+            node.turn_ended(self)
+            await node.memory.room()
+            if self._stopped:
+                return
+        partition.take_replica(block, node.journal, node.clock.monotonic())
+        self._follow_log(partition)
+        node.committer.note(partition)
+        if self._until is None:
+            node.committer.hurry()
+        node.flusher.note(partition)
+        node.compactor.wrote()
+
+    def _follow_log(self, partition: Partition) -> None:
+        """Takes over what of the other one's log has begun at or below what is held; acknowledged once durable."""
+        node, found = self._node, self._logs[partition.id]
+        if partition.log != found:
+            partition.adopt_log(found, node.journal, node.clock.monotonic())
+        if self._durable_logs.get(partition.id) != partition.log:
+            node.committer.when_durable(partial(self._log_is_durable, partition, partition.log))
+
+    def _log_is_durable(self, partition: Partition, found: FailoverLog, error: TailraceError | None) -> None:
+        if error is None and not self._stopped:
+            self._durable_logs[partition.id] = found
+            self._acknowledge(partition)
+
+    def _acknowledge(self, partition: Partition) -> None:
+        """Tells how far the partition is held, fsynced, where that is on the other one's newest branch."""
+        wanted = self._logs.get(partition.id)
+        if self._stream is None or self._until is not None or not wanted:
+            return
+        held = self._durable_logs.get(partition.id)
+        seq = partition.durable_seq
+        if held is None or held.branch != wanted.branch or seq < wanted[0].base:
+            return
+        if self.acknowledged.get(partition.id) != seq:
+            self.acknowledged[partition.id] = seq
+            self._stream.acknowledge(partition.id, wanted.branch, seq)
+            if self._on_acknowledged is not None:
+                self._on_acknowledged()
+
+    # Snapshots
+
+    async def _snapshot_started(self, event: SnapshotStart) -> None:
+        partition = self.feed.partitions[event.partition]
+        if event.complete:
+            if partition.id in self._fillings:
+                raise ProtocolError(f"a complete snapshot of partition {partition.id} inside of a run")
+            return
+        filling = self._fillings.get(partition.id)
+        if filling is not None:  # the same run is announced again, since it ends later now
+            filling.extend(event.last_seq, event.purge_seq)
+            return
+        # It may have begun as a complete one, of which blocks were taken already.
+        if event.first_seq > partition.high_seq + 1:
+            raise ProtocolError(
+                f"a run of partition {partition.id} begins at seq {event.first_seq}, and it stands at "
+                f"{partition.high_seq}"
+            )
+        with trio.CancelScope(shield=True):
+            await self._node.flusher.flush_all(partition)
+        if not self._stopped:
+            begin, after_seq = self._node.begin_filling, partition.high_seq
+            self._fillings[partition.id] = begin(partition, after_seq, event.last_seq, event.purge_seq)
+
+    async def _snapshot_ended(self, partition: Partition) -> None:
+        filling = self._fillings.pop(partition.id, None)
+        told = self._producers.pop(partition.id, None)
+        with trio.CancelScope(shield=True):
+            if filling is not None:
+                await filling.finish(self._logs[partition.id])
+        if self._stopped:
+            return
+        if told is not None:
+            node = self._node
+            partition.tell_producers(told.value, told.seq, node.journal, node.clock.monotonic())
+        if filling is not None:
+            self._follow_log(partition)
+            self._acknowledge(partition)
+        if self._on_snapshot is not None:
+            self._on_snapshot()
+
+    async def _roll_back(self, stream: ReplicaStream, event: Rollback) -> None:
+        node, partition = self._node, self.feed.partitions[event.partition]
+        filling = self._fillings.pop(partition.id, None)
+        if filling is not None:
+            filling.abandon()
+        self._durable_logs.pop(partition.id, None)
+        self.acknowledged.pop(partition.id, None)
+        log.warning(
+            "partition %s of feed %s goes back from seq %s to %s: %s has another history above",
+            partition.id,
+            self.feed.info.name,
+            partition.high_seq,
+            event.seq,
+            self._address,
+        )
+        # What is left of the log are the branches that hold something at or below; the oldest stands for those before.
+        left = [entry for entry in partition.log if entry.base < event.seq]
+        if event.seq and not left:
+            left = list(partition.log[-1:])
+        with trio.CancelScope(shield=True):
+            point = await node.roll_back(partition, event.seq, FailoverLog(left))
+        if not self._stopped:
+            stream.settle(event, point)
+
+
+def _position(partition: Partition) -> tuple[int, Position]:
+    """Where a replica stands: between snapshots, always. What it filled from 0 it may go on filling."""
+    filling = partition.purge_seq if partition.purge_seq > partition.high_seq else None
+    return partition.id, Position.at(partition.log, partition.high_seq, purge_seq=filling)

@@ -1,0 +1,120 @@
+"""Answers that wait until something is visible at a level: a majority has it, or the leader's disk.
+
+What waits only for this node's own disk waits in the committer. Each answer is called exactly once: when every seq that
+it needs is there, or with the error that ends the waiting. Per partition and level they go in the order in which they
+came. What waits is bounded by what a connection may have unanswered (answers.py), and what is cancelled goes soon:
+a majority may be away for as long as clients come and go.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable
+
+from tailrace.errors import TailraceError
+from tailrace.model import Level
+from tailrace_server.partition import Partition
+
+# Told None where what was waited for is there, else the error that ends the waiting.
+Answer = Callable[[TailraceError | None], None]
+# Ends a waiting: the answer is not called any more.
+Cancel = Callable[[], None]
+
+
+class _Waiting:
+    __slots__ = ("answer", "pending", "queues")
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer: Answer | None = answer  # None once it was called
+        self.queues: list[_Queue] = []
+        self.pending = 0  # seqs that are not there yet
+
+    def call(self, error: TailraceError | None) -> None:
+        """Calls the answer, where it has not been."""
+        answer, self.answer = self.answer, None
+        if answer is not None:
+            answer(error)
+
+    def cancel(self) -> None:
+        """Nobody waits any more."""
+        self.answer = None
+        for queue in self.queues:
+            queue.cancelled()
+
+
+class _Queue:
+    """Those who wait for seqs of one partition at one level, in order."""
+
+    def __init__(self, partition: Partition, level: Level) -> None:
+        self.partition = partition
+        self.level = level
+        self.waiting: collections.deque[tuple[int, _Waiting]] = collections.deque()
+        self._cancelled = 0  # at most so many of them wait for nobody
+        partition.watch(level, self.advanced)
+
+    def add(self, seq: int, waiting: _Waiting) -> None:
+        # A block that was sent again has a lower seq, and its turn behind what came before it.
+        self.waiting.append((max(seq, self.waiting[-1][0]) if self.waiting else seq, waiting))
+        waiting.queues.append(self)
+        waiting.pending += 1
+
+    def advanced(self) -> None:
+        """More is visible."""
+        if not self.waiting:
+            return
+        seq = _reached(self.partition, self.level)
+        while self.waiting and self.waiting[0][0] <= seq:
+            _, waiting = self.waiting.popleft()
+            waiting.pending -= 1
+            if not waiting.pending:
+                waiting.call(None)
+
+    def cancelled(self) -> None:
+        """One of them waits for nobody: they are sorted out once they may be the most."""
+        self._cancelled += 1
+        if 2 * self._cancelled > len(self.waiting):
+            self.waiting = collections.deque(item for item in self.waiting if item[1].answer is not None)
+            self._cancelled = 0
+
+    def fail(self, error: TailraceError) -> None:
+        """All of them are told ``error``, and the partition is not looked at any more."""
+        self.partition.unwatch(self.level, self.advanced)
+        while self.waiting:
+            self.waiting.popleft()[1].call(error)
+
+
+class WaitingAnswers:
+    """The answers of one node that wait."""
+
+    def __init__(self) -> None:
+        self._queues: dict[tuple[Partition, Level], _Queue] = {}
+
+    def __len__(self) -> int:
+        """How many places in queues there are: at most one for each partition that an answer needs."""
+        return sum(len(queue.waiting) for queue in self._queues.values())
+
+    def wait(self, level: Level, needs: Iterable[tuple[Partition, int]], answer: Answer) -> Cancel | None:
+        """Calls ``answer(None)`` once each partition shows its seq at ``level``: at once, and gives None, or later."""
+        missing = [(partition, seq) for partition, seq in needs if _reached(partition, level) < seq]
+        if not missing:
+            answer(None)
+            return None
+        waiting = _Waiting(answer)
+        for partition, seq in missing:
+            queue = self._queues.get((partition, level))
+            if queue is None:
+                queue = self._queues[partition, level] = _Queue(partition, level)
+            queue.add(seq, waiting)
+        return waiting.cancel
+
+    def fail(self, error: TailraceError, partition: Partition | None = None) -> None:
+        """All that waits, or what waits for this partition too, is told ``error``."""
+        keys = [key for key in self._queues if partition is None or key[0] is partition]
+        for queue in [self._queues.pop(key) for key in keys]:
+            queue.fail(error)
+
+
+def _reached(partition: Partition, level: Level) -> int:
+    if level == Level.QUORUM and partition.state == "leader":
+        return min(partition.quorum_seq, partition.durable_seq)
+    return partition.visible_seq(level)

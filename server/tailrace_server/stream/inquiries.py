@@ -1,0 +1,79 @@
+"""Barriers of one connection to a follower: what has been accepted by now only the leader can say.
+
+    BARRIER ──> [ the group that waits ] ──> asked for: one question a connection ──> the needs of its streams are known
+
+A cookie is covered by a question that went out after it had come, so those that come while one is under way share the
+next. They go back in order: only the first of a group has to be held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tailrace.errors import TailraceError
+from tailrace.failover import SEQ_MAX
+from tailrace_server.stream.barriers import Barrier
+
+if TYPE_CHECKING:
+    from tailrace_server.connection import Connection
+    from tailrace_server.node import Node
+
+
+async def leaders_seqs(node: Node, feed_ids: list[bytes]) -> Callable[[bytes, int], int]:
+    """How far the leader of ``node``, which follows, has come: a function of feed id and partition.
+
+    Raises TailraceError or OSError where the leader is not known, cannot be reached, or was deposed.
+    """
+    if node.accepted_seqs is None:
+        raise node.not_leader()
+    seqs = await node.accepted_seqs(feed_ids)
+
+    def accepted(feed_id: bytes, partition: int) -> int:
+        found = seqs.get(feed_id, ())  # of a feed that is dropped none: its streams will end
+        return found[partition] if partition < len(found) else SEQ_MAX - 1
+
+    return accepted
+
+
+class Inquiries:
+    """Asks for one connection how far the leader has come."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._waiting: Barrier | None = None  # the first that no question covers yet
+        self._under_way = False
+
+    def ask(self, cookie: bytes) -> None:
+        """A cookie arrived, which goes back once all that the leader has accepted by now has been delivered."""
+        rounds = self._connection.rounds
+        if not rounds.streams or (self._waiting is not None and self._waiting.lost_partition is None):
+            rounds.barrier_behind(cookie)
+            return
+        self._waiting = rounds.barrier_elsewhere(cookie)
+        if not self._under_way:
+            self._begin()
+
+    def _begin(self) -> None:
+        barrier, self._waiting = self._waiting, None
+        if barrier is None or barrier.lost_partition is not None:
+            return
+        connection = self._connection
+        connection.rounds.expect(barrier)
+        feed_ids = sorted({stream.partition.feed_id for stream in connection.rounds.streams.values()})
+        self._under_way = True
+        connection.nursery.start_soon(self._inquire, barrier, feed_ids)
+
+    async def _inquire(self, barrier: Barrier, feed_ids: list[bytes]) -> None:
+        connection = self._connection
+        node, rounds = connection.node, connection.rounds
+        try:
+            accepted = await leaders_seqs(node, feed_ids)
+        except (TailraceError, OSError):
+            rounds.lose_barriers()
+        else:
+            rounds.settle(barrier, accepted)
+        self._under_way = False
+        self._begin()
+        connection.has_news()
+        node.turn_ended()

@@ -1,0 +1,63 @@
+"""The set of servers, real ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import trio
+
+import tailrace
+from pyspark_tailrace.demo.failure import DemoFailed
+from pyspark_tailrace.demo.servers import COUNT, Servers
+
+
+@pytest.fixture
+async def servers(tmp_path):
+    folders = [tmp_path / f"server-{number}" for number in range(COUNT)]
+    servers = Servers(folders, [folder.with_suffix(".log") for folder in folders])
+    yield servers
+    await servers.stop()
+
+
+@pytest.mark.slow
+async def test_another_one_leads_after_the_leader_was_killed_and_has_what_was_acknowledged(servers):
+    await servers.start()
+    async with tailrace.connect(servers.url, retry_for=50) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(servers.watch)
+        feed = await client.create_feed("orders")
+        await feed.put(b"k", b"v", level="quorum")
+        leader = await servers.leader(client)
+        await servers.kill(leader)
+        promoted = await servers.promote()
+        assert promoted is not leader
+        assert (await feed.get(b"k", level="quorum")).value == b"v"
+        assert await servers.leader(client) is promoted
+        await servers.revive()
+        assert servers.killed is None
+        await feed.put(b"k", b"w", level="quorum")
+        nursery.cancel_scope.cancel()
+    await servers.stop()
+    for process in servers.process_ids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+@pytest.mark.slow
+async def test_server_that_is_killed_by_somebody_else_is_a_failure(servers):
+    await servers.start()
+    os.kill(servers.process_ids[1], signal.SIGKILL)
+    with pytest.raises(ExceptionGroup) as failed:
+        await servers.watch()
+    assert failed.group_contains(DemoFailed, match=r"^the server was ended by SIGKILL")
+
+
+async def test_promotion_that_fails_says_why(servers):
+    with pytest.raises(DemoFailed, match=r"^no other server could be promoted: tailrace: .*Connection refused"):
+        await servers.promote()
+
+
+def test_each_member_has_a_port_of_its_own_and_the_same_list(servers):
+    assert len({server.port for server in servers.all}) == COUNT
+    assert {server.arguments[-1] for server in servers.all} == {servers.url.removeprefix("tailrace://")}

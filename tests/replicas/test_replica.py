@@ -1,0 +1,96 @@
+"""A leader and a plain replica of it, as processes: promoted by force, and the old leader comes back as its replica."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import trio
+
+import tailrace
+from tailrace import Mutations
+from tailrace.indexes import MemoryIndex
+
+from .nodes import Node, free_ports, run_command
+from .proxy import HOST, Proxy
+
+SECONDS_MAX = 55.0
+
+
+@pytest.fixture
+async def pair(tmp_path, nursery):
+    """The leader and its replica, with a network between them that can be cut."""
+    first, second = free_ports(2)
+    link = Proxy((HOST, first))
+    await nursery.start(link.run)
+    leader = Node("leader", first, tmp_path, {}, [])
+    replica = Node("replica", second, tmp_path, {first: link}, ["--replica-of", f"{HOST}:{first}"])
+    yield leader, replica, link
+    await leader.end_at_once()
+    await replica.end_at_once()
+
+
+async def equal(node, other):
+    """Returns once both have the same seqs."""
+    while True:
+        found = [await one.ask(value={"seqs": True}) for one in (node, other)]
+        if None not in found and found[0]["seqs"] == found[1]["seqs"]:
+            return
+        await trio.sleep(0.05)
+
+
+async def rows(url, state="leader"):
+    """Keys and values of the feed as a node shows it, in the order of the only partition."""
+    found = []
+    async with tailrace.connect(url, state=state) as client, client.feed("orders").consume(until="now") as stream:
+        async for event in stream:
+            if isinstance(event, Mutations):
+                found += [(mutation.key, mutation.value) for mutation in event]
+    return found
+
+
+@pytest.mark.slow
+async def test_a_replica_is_promoted_by_force_and_the_old_leader_follows_it(pair):
+    leader, replica, link = pair
+    await leader.start()
+    await replica.start()
+    index = MemoryIndex()
+    both = f"tailrace://{leader.address},{replica.address}"
+    with trio.fail_after(SECONDS_MAX):
+        async with tailrace.connect(both, retry_for=SECONDS_MAX) as client:
+            feed = await client.create_feed("orders", partitions=1, retention="history")
+            for number in range(20):
+                await feed.put(b"k%d" % number, b"shared")
+            await equal(leader, replica)
+            async with feed.follow(index) as follower:
+                link.cut()
+                for number in range(5):
+                    await feed.put(b"k%d" % number, b"lost")
+                await follower.barrier()
+                assert index.snapshot()[b"k0"] == b"lost"
+
+                code, said = await run_command("promote", "--node", replica.address)
+                assert (code, "--force" in said) == (1, True), said
+                await leader.kill()
+                code, said = await run_command("promote", "--node", replica.address, "--force", "--json")
+                assert code == 0, said
+                assert json.loads(said)["may_be_lost"]
+
+                await feed.put(b"new", b"here")
+                await follower.barrier()
+                expected = {b"k%d" % number: b"shared" for number in range(20)} | {b"new": b"here"}
+                assert index.snapshot() == expected
+
+        leader.options = ["--replica-of", replica.address]
+        await leader.start()
+        await equal(leader, replica)
+        assert await rows(leader.url, "follower") == await rows(replica.url)
+        lost = list((leader.data / "lost").iterdir())
+        assert lost, "what the old leader alone had is kept"
+
+        await replica.stop()
+        await leader.stop()
+        for node in (leader, replica):
+            code, said = await run_command("verify", str(node.data))
+            assert code == 0, said
+            node.check_log()

@@ -1,0 +1,131 @@
+"""A replica's stream from a node that leads, over TCP."""
+
+import pytest
+import trio
+
+from tailrace.address import Address
+from tailrace.errors import NotLeader, Unreachable
+from tailrace.events import Agreed, LeaderCheck, Mutations, SnapshotEnd, SnapshotStart
+from tailrace.failover import FailoverLog
+from tailrace.position import Position, Positions
+from tailrace.replica import replica_stream
+from tailrace.wire.bodies import encode_json
+from tailrace.wire.frames import FrameDecoder
+from tailrace.wire.messages import HelloOk
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.replica_messages import LeaderSeqs, Replica, ReplicaAck
+from tailrace.wire.stream_messages import StreamOk, StreamRequest, decode_number, encode_number
+
+FEED, CLUSTER, U = b"f" * 16, b"c" * 16, b"u" * 16
+LOG = FailoverLog([(U, 1, 0)])
+REPLICA = Replica(b"p" * 16, 1, "", False)
+NOWHERE = Positions(bytes(16), FEED, {0: Position.at(FailoverLog(), 0)})
+
+
+class Leader:
+    """Answers as a leader does up to an open stream; what comes after is for the test."""
+
+    def __init__(self, **hello):
+        self.hello = HelloOk(1, "0" * 32, CLUSTER.hex(), "", 1 << 25, 10.0, ("memory",), **hello)
+        self.heard = []
+        self.changed = trio.Event()
+        self.stream = None
+        self.connections = 0
+        self._lock = trio.Lock()
+
+    async def say(self, data):
+        async with self._lock:
+            await self.stream.send_all(data)
+
+    async def handle(self, stream):
+        self.stream, decoder = stream, FrameDecoder()
+        self.connections += 1
+        async for data in stream:
+            for frame in decoder.receive_data(bytes(data)):
+                answer = self.answer(frame)
+                if answer:
+                    await self.say(answer)
+
+    def answer(self, frame):
+        if frame.opcode is Opcode.HELLO:
+            return self.hello.encode()
+        if frame.opcode is Opcode.PARTITIONS:
+            found = {"feed": {"feed_id": FEED.hex()}, "partitions": [{"id": 0, "high_seq": 9}]}
+            return encode_json(Opcode.RESULT, found, frame.id)
+        if frame.opcode is Opcode.STREAM_REQUEST:
+            assert StreamRequest.decode(frame.body).replica == REPLICA
+            return StreamOk(0, 0, LOG, 9).encode(frame.id)
+        if frame.opcode is not Opcode.NOOP:
+            self.heard.append((frame.opcode, frame.id, bytes(frame.body)))
+            self.changed.set()
+        return b""
+
+
+@pytest.fixture
+def listen(nursery):
+    async def begin(**hello):
+        leader = Leader(**hello)
+        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, leader.handle, [listener])
+        return leader, Address(*listener.socket.getsockname())
+
+    return begin
+
+
+async def test_a_stream_with_what_nodes_say_to_each_other(listen):
+    leader, address = await listen()
+    async with replica_stream(address, "orders", NOWHERE, REPLICA) as stream:
+        assert stream.peer.cluster_id == CLUSTER.hex()
+        assert await anext(stream) == Agreed(0, LOG, 9)
+        await leader.say(LeaderSeqs(0, 8, 7).encode(1) + encode_number(Opcode.LEADER_CHECK, 3))
+        assert await anext(stream) == LeaderSeqs(0, 8, 7)
+        assert await anext(stream) == LeaderCheck(3)
+        stream.confirm(3)
+        stream.acknowledge(0, U, 8)
+        while len(leader.heard) < 2:
+            leader.changed = trio.Event()
+            await leader.changed.wait()
+        (confirm, _, number), (ack, stream_id, body) = leader.heard
+        assert (confirm, decode_number(number, "")) == (Opcode.LEADER_CONFIRM, 3)
+        assert (ack, stream_id, ReplicaAck.decode(body)) == (Opcode.REPLICA_ACK, 1, (0, U, 8))
+        await leader.stream.send_eof()
+        with pytest.raises(Unreachable):
+            await anext(stream)
+    assert leader.connections == 1
+
+
+async def test_a_node_that_does_not_lead(listen):
+    leader, address = await listen(role="follower", leader="node-c:4700")
+    with pytest.raises(NotLeader) as caught:
+        async with replica_stream(address, "orders", NOWHERE, REPLICA):
+            pass
+    assert caught.value.leader == "node-c:4700"
+    assert leader.connections == 1
+
+
+async def test_nobody_there():
+    with trio.socket.socket() as sock:
+        await sock.bind(("127.0.0.1", 0))
+        address = Address(*sock.getsockname())
+    with pytest.raises(Unreachable):
+        async with replica_stream(address, "orders", NOWHERE, REPLICA):
+            pass
+
+
+async def test_from_a_node_as_it_is(feed, running):
+    """A node that stands alone serves who only names itself as a replica."""
+    await feed.put(b"k", b"v")
+    resolved = await feed.resolve()
+    positions = Positions(bytes(16), resolved.feed_id, {})
+    address = Address(*running.config.listen)
+    kinds, rows = set(), 0
+    async with replica_stream(address, feed.name, positions, REPLICA) as stream:
+        async for event in stream:
+            kinds.add(type(event))
+            if isinstance(event, Mutations):
+                rows += len(event)
+                assert list(event.block.columns().keys()) == [b"k"]
+            if isinstance(event, SnapshotEnd):
+                break
+    assert rows == 1
+    assert kinds == {Agreed, SnapshotStart, Mutations, SnapshotEnd}

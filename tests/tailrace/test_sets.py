@@ -1,0 +1,180 @@
+"""Clients of several nodes, of which one leads: a real node, and others that are made by hand, over TCP."""
+
+import socket
+
+import pytest
+import trio
+
+import tailrace
+from tailrace import blocking
+from tailrace.address import Address
+from tailrace.errors import NotLeader, Unreachable
+from tailrace.events import Mutations
+from tailrace.wire.frames import FrameDecoder
+from tailrace.wire.messages import HelloOk, Write, WriteFlag, encode_error
+from tailrace.wire.opcodes import Opcode
+
+
+class Signpost:
+    """A node that leads nowhere: it says hello, and to everything else where it believes the leader to be."""
+
+    def __init__(self, **hello):
+        self.hello = HelloOk(1, "0" * 32, "0" * 32, "", 1 << 25, 10.0, ("memory", "disk"))._replace(**hello)
+        self.says = hello.get("leader", "")
+        self.greeted = 0
+        self.asked = []
+        self.address = None
+        self.on_hello = lambda: None
+
+    @property
+    def url(self):
+        return f"tailrace://{self.address}"
+
+    async def handle(self, stream):
+        decoder = FrameDecoder()
+        try:
+            async for data in stream:
+                for frame in decoder.receive_data(bytes(data)):
+                    await stream.send_all(self.answer(frame))
+        except trio.BrokenResourceError:
+            pass  # the client has gone where it was told to
+
+    def answer(self, frame):
+        if frame.opcode is Opcode.HELLO:
+            self.greeted += 1
+            self.on_hello()
+            return self.hello.encode()
+        if frame.opcode is Opcode.NOOP:
+            return b""
+        self.asked.append((frame.opcode, bytes(frame.body)))
+        return encode_error(NotLeader("not here", leader=self.says or None), frame.id)
+
+    def points_to(self, address):
+        self.says = str(address)
+        self.hello = self.hello._replace(leader=str(address))
+
+
+@pytest.fixture
+async def put_up(nursery):
+    async def begin(**hello):
+        post = Signpost(**hello)
+        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        post.address = Address(*listener.socket.getsockname())
+        nursery.start_soon(trio.serve_listeners, post.handle, [listener])
+        return post
+
+    return begin
+
+
+@pytest.fixture
+def leader(running):
+    return Address(*running.config.listen)
+
+
+def closed_address():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return Address(*server.getsockname())
+
+
+async def test_a_client_goes_where_a_follower_points(put_up, leader):
+    post = await put_up(role="follower", leader=str(leader))
+    async with tailrace.connect(post.url) as client:
+        feed = await client.create_feed("orders", partitions=2)
+        version = await feed.put(b"k", b"v")
+        assert (await feed.get(b"k", at_least=version)).value == b"v"
+        async with feed.consume(until="now") as stream:
+            rows = [row.key async for event in stream if isinstance(event, Mutations) for row in event]
+        assert rows == [b"k"]
+    assert post.asked == []
+    assert post.greeted == 1, "a stream begins where the client has found the leader"
+
+
+async def test_among_some_that_are_dead_or_wrong(put_up, leader):
+    first, second = await put_up(role="follower"), await put_up(role="follower")
+    first.points_to(second.address)
+    second.points_to(first.address)
+    addresses = [closed_address(), first.address, second.address, closed_address(), leader]
+    async with tailrace.connect(f"tailrace://{','.join(map(str, addresses))}") as client:
+        assert await client.feeds() == []
+    assert (first.greeted, second.greeted) == (1, 1)
+
+
+async def test_a_leader_that_turns_up_later(put_up, leader):
+    post = await put_up(role="follower")
+    post.on_hello = lambda: post.points_to(leader) if post.greeted == 4 else None
+    async with tailrace.connect(post.url) as client:
+        assert await client.feeds() == []
+    assert post.greeted == 4
+
+
+async def test_a_write_that_a_leader_refuses_as_it_steps_down_goes_to_its_successor(put_up, leader, feed):
+    post = await put_up(role="leader")
+    async with tailrace.connect(post.url) as client:
+        client.lanes.clear()
+        handle = client.feed(feed.name)
+        handle._resolved = await feed.resolve()
+        post.points_to(leader)
+        version = await handle.put(b"k", b"v")
+    [(opcode, body)] = post.asked
+    assert opcode is Opcode.WRITE
+    assert not Write.decode(memoryview(body)).flags & WriteFlag.RESEND
+    assert (await feed.get(b"k")).version == version
+
+
+async def test_a_stream_that_loses_its_leader_finds_the_next_one(put_up, leader, feed):
+    await feed.put(b"k", b"v")
+    post = await put_up(role="leader", cluster_id=feed._client.cluster_id.hex())
+    async with tailrace.connect(post.url) as client:
+        post.points_to(leader)
+        async with client.feed(feed.name).consume(until="now") as stream:
+            rows = [row.key async for event in stream if isinstance(event, Mutations) for row in event]
+    assert rows == [b"k"]
+
+
+async def test_nobody_leads(put_up):
+    post = await put_up(role="follower")
+    with pytest.raises(Unreachable, match="does not lead"):
+        async with tailrace.connect(post.url, connect_timeout=0.2):
+            pass
+    assert post.greeted >= 2
+
+
+async def test_a_follower_is_asked_for(put_up, leader):
+    post = await put_up(role="follower", leader=str(leader))
+    async with tailrace.connect(f"tailrace://{leader},{post.address}", state="follower", retry_for=0.3) as client:
+        with pytest.raises(NotLeader):
+            await client.create_feed("orders")
+    assert len(post.asked) > 1
+    with pytest.raises(Unreachable, match="a follower was asked for"):
+        async with tailrace.connect(f"tailrace://{leader}", state="follower", connect_timeout=0.2):
+            pass
+
+
+async def test_any_node_will_do_for_its_status(put_up, leader):
+    post = await put_up(role="follower", leader=str(leader))
+    async with tailrace.connect(post.url, state="any", retry_for=0.1) as client:
+        with pytest.raises(NotLeader):
+            await client.status()
+    assert Opcode.STATUS in dict(post.asked)
+
+
+async def test_a_state_that_there_is_none(running):
+    with pytest.raises(ValueError, match="none of 'leader', 'follower', 'any'"):
+        tailrace.connect(running.url, state="primary")
+    with pytest.raises(ValueError, match="none of"):
+        blocking.connect(running.url, state="primary")
+
+
+async def test_without_async(put_up, leader, feed):
+    post = await put_up(role="leader")
+    post.points_to(leader)
+    follower = await put_up(role="follower", leader=str(post.address))
+
+    def work():
+        with blocking.connect(follower.url) as client:
+            handle = client.feed(feed.name)
+            version = handle.put(b"k", b"v")
+            return handle.get(b"k", at_least=version).value
+
+    assert await trio.to_thread.run_sync(work) == b"v"
+    assert follower.greeted == 1

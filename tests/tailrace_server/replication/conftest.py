@@ -1,0 +1,79 @@
+"""Sets of nodes in this process; and a node of a set of three, the only one there is: the others are a test's hand."""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+
+import pytest
+import trio
+from tests.tailrace_server.replication.made_set import make_set
+
+from tailrace.address import Address
+from tailrace_server.catalog import begin_branch
+from tailrace_server.config import Config
+from tailrace_server.host.host import Host
+from tailrace_server.start import recover
+
+# Nobody listens there: the addresses that two replicas made by hand say that they have.
+OTHERS = (Address("127.0.0.1", 1), Address("127.0.0.1", 2))
+
+
+class Member:
+    """A node that is led and followed by what a test does."""
+
+    def __init__(self, node):
+        self.node = node
+        self.config = SimpleNamespace(listen=node.listening)
+        self.url = f"tailrace://{Address(*node.listening)}"
+
+
+@pytest.fixture
+def open_member(tmp_path):
+    """A function that serves a node, a member of a set or not, until its nursery is cancelled; as `RunningNode`."""
+
+    async def run(*, task_status, in_set=True, replica_of=None):
+        host = Host()
+        listener = await host.network.listen("127.0.0.1", 0)
+        address = Address(*listener.address)
+        members = (address, *OTHERS) if in_set else ()
+        config = Config(str(tmp_path / "data"), address, None, None, members=members, replica_of=replica_of)
+        host.disk.make_directory(config.data)
+        node = recover(config, host)
+        node.listening = address
+        for partition in node.feeds.system.partitions:
+            if not partition.log:
+                begin_branch(partition, b"s" * 16, node.journal, 1)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(node.serve, listener)
+                task_status.started(Member(node))
+        finally:
+            with trio.CancelScope(shield=True):
+                await listener.aclose()
+            node.stop()
+
+    return run
+
+
+@pytest.fixture
+async def running(nursery, open_member):
+    """The member of the set; it leads in term 1."""
+    member = await nursery.start(open_member)
+    member.node.lead(1)
+    return member
+
+
+@pytest.fixture
+def new_set(tmp_path, nursery):
+    """A function that makes a set of new nodes, none of them started."""
+    return functools.partial(make_set, tmp_path, nursery)
+
+
+@pytest.fixture
+async def members(new_set):
+    """A set of three, with a leader."""
+    made = new_set()
+    await made.start()
+    await made.settled()
+    return made

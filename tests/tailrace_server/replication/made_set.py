@@ -1,0 +1,203 @@
+"""A set of nodes in this process, over loopback sockets and real time."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import socket
+
+import trio
+
+import tailrace
+from tailrace.address import Address
+from tailrace.asking import ask
+from tailrace.wire.opcodes import Opcode
+from tailrace_server.config import Config, Replication
+from tailrace_server.replication.role import Role
+from tailrace_server.start import open_node
+
+# Looks come often, so that tests wait for little; the time-outs stay long, so that a busy machine breaks nothing.
+REPLICATION = Replication(poll_s=0.05, ask_timeout_s=5.0, step_timeout_s=10.0)
+POLL_SECONDS = 0.01
+
+
+def free_addresses(count):
+    """Addresses that nobody listens at."""
+    sockets = [socket.socket() for _ in range(count)]
+    for sock in sockets:
+        sock.bind(("127.0.0.1", 0))
+    addresses = [Address(*sock.getsockname()) for sock in sockets]
+    for sock in sockets:
+        sock.close()
+    return addresses
+
+
+async def until(holds):
+    """Returns once ``holds()`` is true."""
+    while True:
+        if holds():
+            return
+        await trio.sleep(POLL_SECONDS)
+
+
+class MadeNode:
+    """A node that is stopped, killed and started again at the same address; its disk may be replaced."""
+
+    def __init__(self, config, nursery):
+        self.config = config
+        self.address = Address(*config.listen)
+        self.node = None
+        self._nursery = nursery
+        self._stop = self._kill = trio.CancelScope()
+        self._stopped = trio.Event()
+
+    @property
+    def url(self):
+        return f"tailrace://{self.address}"
+
+    @property
+    def is_up(self):
+        return self.node is not None
+
+    @property
+    def leads(self):
+        return self.is_up and self.node.role is Role.LEADER
+
+    @property
+    def member(self):
+        return self.node.member
+
+    def follows(self, leader):
+        return self.is_up and self.node.leader == str(leader.address) and self.member.following is not None
+
+    async def start(self):
+        self._stop, self._kill, self._stopped = trio.CancelScope(), trio.CancelScope(), trio.Event()
+        await self._nursery.start(self._run)
+
+    async def _run(self, *, task_status):
+        try:
+            with self._kill:
+                async with open_node(self.config) as self.node:
+                    task_status.started()
+                    with self._stop:
+                        await trio.sleep_forever()
+                    self.node.check()
+        finally:
+            self.node = None
+            self._stopped.set()
+
+    async def stop(self):
+        """Stops cleanly."""
+        self._stop.cancel()
+        await self._stopped.wait()
+
+    async def kill(self):
+        """Stops without a word to anybody, and leaves the directory as a process that was killed would."""
+        self._kill.cancel()
+        await self._stopped.wait()
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(self.config.data, "CLEAN"))
+
+    def replace_disk(self):
+        """All data of a node that is down is gone."""
+        shutil.rmtree(self.config.data)
+
+    async def ask(self, opcode, **value):
+        """The node's answer to a request of another one, or of an operator."""
+        return await ask(self.address, opcode, value, timeout_s=30.0)
+
+    async def promote(self, *, force=False):
+        return await self.ask(Opcode.PROMOTE, force=force)
+
+    async def hand_over(self, to):
+        return await self.ask(Opcode.HANDOVER, to=str(to.address))
+
+    def seqs(self, feed):
+        """High seqs of a feed's partitions; None where the node does not have the feed."""
+        if feed not in [found.info.name for found in self.node.feeds]:
+            return None
+        return [p.high_seq for p in self.node.feeds.named(feed).partitions]
+
+    def rows(self, feed):
+        """What the node holds of a feed, by key."""
+        found = {}
+        for partition in self.node.feeds.named(feed).partitions:
+            blocks = [block for segment in partition.chain.segments for block in segment.read_blocks(0, 1 << 40)[0]]
+            blocks += partition.tree.blocks_after(partition.flushed_seq)
+            for block in blocks:
+                columns = block.open_columns()
+                found.update(zip(columns.keys(), columns.values(), strict=True))
+        return {key: value for key, value in found.items() if value is not None}
+
+    def logs(self, feed):
+        return [p.log for p in self.node.feeds.named(feed).partitions]
+
+
+class MadeSet:
+    """Nodes that were made with one list of members."""
+
+    def __init__(self, nodes):
+        self.nodes = nodes
+
+    @property
+    def url(self):
+        return "tailrace://" + ",".join(str(node.address) for node in self.nodes)
+
+    def __iter__(self):
+        return iter(self.nodes)
+
+    def __getitem__(self, number):
+        return self.nodes[number]
+
+    async def start(self):
+        for node in self.nodes:
+            await node.start()
+
+    @property
+    def leader(self):
+        """The one that leads; AssertionError where none or several do."""
+        [leader] = [node for node in self.nodes if node.leads]
+        return leader
+
+    async def settled(self):
+        """One leads, and all others that are up follow it; gives the leader."""
+
+        def is_settled():
+            up = [node for node in self.nodes if node.is_up]
+            leaders = [node for node in up if node.leads]
+            return len(leaders) == 1 and all(node is leaders[0] or node.follows(leaders[0]) for node in up)
+
+        await until(is_settled)
+        return self.leader
+
+    async def level(self, feed):
+        """All that are up hold what the leader does of a feed, on the same branches."""
+        leader = await self.settled()
+
+        def is_level():
+            others = [node for node in self.nodes if node.is_up and node is not leader]
+            return all(node.seqs(feed) == leader.seqs(feed) and node.logs(feed) == leader.logs(feed) for node in others)
+
+        await until(is_level)
+        return leader
+
+    def client(self, **options):
+        return tailrace.connect(self.url, **({"retry_for": 20} | options))
+
+
+def make_set(tmp_path, nursery, count=3, **changes):
+    """A set of ``count`` new nodes, none of them started."""
+    addresses = tuple(free_addresses(count))
+    return MadeSet(
+        [
+            MadeNode(make_config(tmp_path / f"data {number}", address, members=addresses, **changes), nursery)
+            for number, address in enumerate(addresses)
+        ]
+    )
+
+
+def make_config(data, address, **changes):
+    config = Config(str(data), listen=tuple(address), http=None, ws=None, replication=REPLICATION)
+    return dataclasses.replace(config, **changes)

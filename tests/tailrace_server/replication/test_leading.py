@@ -1,0 +1,380 @@
+"""A leader of a set, over real sockets, and replicas made by hand."""
+
+import json
+
+import pytest
+from tests.tailrace_server.raw_requests import KEY, PARTITION, block_of, write
+from tests.tailrace_server.replication.replicas import (
+    STREAM,
+    SYSTEM_STREAM,
+    VOTERS,
+    HandMade,
+    replica_request,
+)
+
+from tailrace.block import Block
+from tailrace.errors import NotLeader, Overloaded, ProtocolError, UnknownFeed
+from tailrace.model import EndReason, Level
+from tailrace.wire.frames import encode_frame
+from tailrace.wire.messages import Get, Got, HelloOk, decode_error
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.replica_messages import LeaderSeqs, Producers
+from tailrace.wire.stream_messages import StreamEnd, decode_number
+
+QUORUM = Level.QUORUM
+# So many small blocks of a partition are merged.
+WRITES = 200
+
+
+@pytest.fixture
+async def feed_id(running, raw):
+    """Of a feed of four partitions, made without a majority's word for it."""
+    value = {"name": "orders", "feed_id": "11" * 16, "partitions": 4}
+    feed = running.node.create_feed(value)
+    running.node.turn_ended()
+    return feed.info.feed_id
+
+
+@pytest.fixture
+def partition(running, feed_id):
+    return running.node.feeds.of_id(feed_id).partitions[PARTITION]
+
+
+@pytest.fixture
+async def replicas(running, raw):
+    """Two replicas that vote, connected, and without streams."""
+    async with raw() as one, raw() as other:
+        yield [
+            HandMade(await connection.hello(), running.node, replica)
+            for connection, replica in zip((one, other), VOTERS, strict=True)
+        ]
+
+
+async def answers(connection, id):
+    """The next frame that answers request ``id``."""
+    frame = await connection.receive()
+    assert frame.id == id, (frame.opcode, frame.id)
+    return frame
+
+
+async def nothing_yet(connection):
+    """The node has answered all that it can: what is asked for last comes first."""
+    frame = await connection.ask(Opcode.STATUS, b"{}", id=99)
+    assert frame.id == 99, (frame.opcode, bytes(frame.body)[:100])
+    return json.loads(bytes(frame.body))
+
+
+async def test_hello_tells_the_role(raw, running):
+    async with raw() as connection:
+        await connection.send(encode_frame(Opcode.HELLO, b'{"versions":[1]}'))
+        hello = HelloOk.decode((await connection.receive()).body)
+    assert (hello.role, hello.term, hello.leader) == ("leader", 1, "")
+    assert hello.levels == ("memory", "disk", "quorum")
+
+
+# Writes at quorum
+
+
+async def test_a_write_at_quorum_waits_for_one_of_two_replicas(greeted, replicas, feed_id, partition):
+    await replicas[0].follow(feed_id)
+    await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY), QUORUM), 5))
+    assert Block.parse((await replicas[0].until(Opcode.BLOCK)).body).columns().keys() == [KEY]
+    await nothing_yet(greeted)
+    assert partition.durable_seq == 1
+    await replicas[0].acknowledge(partition)
+    assert (await answers(greeted, 5)).opcode is Opcode.WRITTEN
+
+
+async def test_answers_at_quorum_come_in_order_and_once(greeted, replicas, feed_id, partition):
+    await replicas[0].follow(feed_id)
+    for number in (1, 2, 3):
+        block = block_of(KEY, number=number)
+        await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block, QUORUM), number))
+    await nothing_yet(greeted)
+    await replicas[0].acknowledge(partition, 2)
+    assert [(await answers(greeted, number)).opcode for number in (1, 2)] == [Opcode.WRITTEN] * 2
+    await nothing_yet(greeted)
+    await replicas[0].acknowledge(partition, 3)
+    assert (await answers(greeted, 3)).opcode is Opcode.WRITTEN
+    await nothing_yet(greeted)
+
+
+@pytest.mark.parametrize(
+    "replica",
+    [
+        VOTERS[0]._replace(votes=False),
+        VOTERS[0]._replace(address="127.0.0.1:3"),
+    ],
+    ids=["without a vote", "not of the set"],
+)
+async def test_an_acknowledgement_that_does_not_count(greeted, raw, running, feed_id, partition, replica):
+    async with raw() as connection:
+        made = HandMade(await connection.hello(), running.node, replica)
+        await made.follow(feed_id)
+        await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY), QUORUM), 5))
+        await made.until(Opcode.BLOCK)
+        await made.acknowledge(partition)
+        await made.handled()
+        assert partition.quorum_seq == 0
+        [follower] = running.node.replicas.followers(partition)
+        assert follower.to_json(partition, 0)["seq"] == 1
+        await nothing_yet(greeted)
+
+
+async def test_an_acknowledgement_of_another_branch_does_not_count(greeted, replicas, feed_id, partition):
+    await replicas[0].follow(feed_id)
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
+    await replicas[0].acknowledge(partition, branch=b"x" * 16)
+    await replicas[0].handled()
+    assert partition.quorum_seq == 0
+
+
+async def test_an_acknowledgement_of_what_there_is_not(replicas, feed_id, partition):
+    await replicas[0].follow(feed_id)
+    await replicas[0].acknowledge(partition, 1)
+    error = await replicas[0].connection.error()
+    assert type(error) is ProtocolError
+    assert "REPLICA_ACK: seq 1" in str(error)
+
+
+async def test_a_replaced_disk_and_the_old_one_are_not_two(running, raw, greeted, replicas, feed_id, partition):
+    """Both at one address, in a set where two others are needed they must not do."""
+    running.node.replicas._majority = 3
+    await replicas[0].follow(feed_id)
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
+    await replicas[0].acknowledge(partition)
+    await replicas[0].handled()
+    async with raw() as connection:
+        new = HandMade(await connection.hello(), running.node, VOTERS[0]._replace(placement_id=b"n" * 16))
+        await new.follow(feed_id)
+        await new.acknowledge(partition)
+        await new.handled()
+        assert partition.quorum_seq == 0
+        await replicas[1].follow(feed_id)
+        await replicas[1].acknowledge(partition)
+        await replicas[1].handled()
+        assert partition.quorum_seq == 1
+
+
+async def test_a_vote_that_is_gained_counts_what_was_acknowledged_before(replicas, greeted, feed_id, partition):
+    replicas[0].replica = VOTERS[0]._replace(votes=False)
+    await replicas[0].follow(feed_id)
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
+    await replicas[0].acknowledge(partition)
+    await replicas[0].handled()
+    assert partition.quorum_seq == 0
+    replicas[0].replica = VOTERS[0]
+    await replicas[0].follow(feed_id, id=STREAM + 1)
+    await replicas[0].handled()
+    assert partition.quorum_seq == 1
+
+
+async def test_a_write_that_waits_hears_that_its_feed_is_dropped(running, greeted, feed_id):
+    await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY), QUORUM), 5))
+    await nothing_yet(greeted)
+    running.node.drop_feed(feed_id)
+    running.node.flush()
+    assert type(await greeted.error(5)) is UnknownFeed
+
+
+async def test_a_feed_is_made_once_a_majority_has_it_in_the_list(greeted, replicas, running):
+    await replicas[0].follow_feeds()
+    body = json.dumps({"name": "more", "feed_id": "22" * 16, "partitions": 2}).encode()
+    await greeted.send(encode_frame(Opcode.CREATE_FEED, body, 5))
+    await replicas[0].until(Opcode.BLOCK)
+    await nothing_yet(greeted)
+    [system] = running.node.feeds.system.partitions
+    await replicas[0].acknowledge(system, id=SYSTEM_STREAM)
+    assert (await answers(greeted, 5)).opcode is Opcode.RESULT
+    assert [p.needs_quorum for p in running.node.feeds.named("more").partitions] == [True] * 2
+
+
+# Stepping down
+
+
+async def test_who_waits_for_a_majority_hears_that_the_node_leads_no_more(running, greeted, feed_id):
+    await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY), QUORUM), 5))
+    await nothing_yet(greeted)
+    running.node.follow(2, "127.0.0.1:1")
+    error = await greeted.error(5)
+    assert (type(error), error.leader) == (NotLeader, "127.0.0.1:1")
+    running.node.rest(3)
+    running.node.lead(4)
+    await nothing_yet(greeted)
+
+
+async def test_a_leader_that_steps_down_ends_streams_and_takes_no_more(running, greeted, replicas, feed_id):
+    await replicas[0].follow(feed_id)
+    running.node.rest(2)
+    end = StreamEnd.decode((await replicas[0].until(Opcode.STREAM_END)).body)
+    assert end.reason is EndReason.WRONG_STATE
+    assert running.node.replicas.peers == {}
+    for opcode, body in (
+        (Opcode.WRITE, write(feed_id, block_of(KEY))),
+        (Opcode.WRITE, write(bytes(16), block_of(KEY))),
+        (Opcode.CREATE_FEED, b'{"name": "more", "feed_id": "22222222222222222222222222222222"}'),
+        (Opcode.DROP_FEED, b'{"feed_id": "11111111111111111111111111111111"}'),
+        (Opcode.GET, Get(feed_id, Level.DISK, [KEY]).encode(1)[16:]),
+        (Opcode.ACCEPTED_SEQS, b'{"feed_ids": []}'),
+    ):
+        error = decode_error((await greeted.ask(opcode, body)).body)
+        assert (type(error), error.leader) == (NotLeader, None), opcode
+    assert running.node.feeds.of_id(feed_id).partitions[PARTITION].high_seq == 0
+
+
+async def test_an_acknowledgement_that_crosses_the_end_of_its_stream(running, replicas, feed_id, partition):
+    await replicas[0].follow(feed_id)
+    running.node.rest(2)
+    await replicas[0].acknowledge(partition, 0)
+    await replicas[0].handled()
+
+
+async def test_streams_of_replicas_end_with_the_term_they_were_opened_in(running, greeted, replicas, feed_id):
+    await replicas[0].follow(feed_id)
+    running.node.lead(2)
+    await replicas[0].until(Opcode.STREAM_END)
+    await replicas[0].follow(feed_id, id=STREAM + 1)
+
+
+async def test_writes_are_refused_while_a_handover_is_under_way(running, greeted, feed_id):
+    running.node.pause_writes()
+    error = decode_error((await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)))).body)
+    assert type(error) is Overloaded
+    assert "handover" in str(error)
+    running.node.resume_writes()
+    assert (await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)))).opcode is Opcode.WRITTEN
+
+
+# What replicas are told
+
+
+async def test_the_leaders_seqs_come_behind_the_blocks(greeted, replicas, feed_id, partition):
+    await replicas[0].follow(feed_id)
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
+    frame = await replicas[0].until(Opcode.LEADER_SEQS)
+    assert (frame.id, LeaderSeqs.decode(frame.body)) == (STREAM, (PARTITION, 1, 0))
+    await replicas[0].acknowledge(partition)
+    assert LeaderSeqs.decode((await replicas[0].until(Opcode.LEADER_SEQS)).body) == (PARTITION, 1, 1)
+
+
+async def test_the_block_leaves_before_it_is_on_the_leaders_disk(running, greeted, replicas, feed_id, partition):
+    await replicas[0].follow(feed_id)
+    seen = []
+    pump = next(c for c in running.node.connections if c.replica is not None).transport
+    send = pump.send
+
+    def noting(*data):
+        seen.append(partition.durable_seq)
+        send(*data)
+
+    pump.send = noting
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
+    assert seen[0] == 0
+
+
+async def test_producers_are_told_where_blocks_do_not_tell_them(running, greeted, replicas, feed_id, partition):
+    for number in range(1, WRITES + 1):
+        await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY, number=number)), id=5)
+    partition.put_tree(partition.tree.merge_aged(partition.high_seq, [entry.base for entry in partition.log]))
+    assert len(list(partition.tree.blocks_after(0))) < WRITES, "some are one by now"
+    await replicas[0].follow(feed_id)
+    frame = await replicas[0].until(Opcode.PRODUCERS)
+    told = Producers.decode(frame.body)
+    assert (frame.id, told.partition, told.seq) == (STREAM, PARTITION, WRITES)
+    assert [entry[:2] for entry in told.value["entries"]] == [[f"{77:016x}", WRITES]]
+    assert (await replicas[0].connection.receive()).opcode is Opcode.SNAPSHOT_END
+
+
+async def test_a_replica_of_a_later_term_is_refused_and_told_of(running, greeted, feed_id):
+    heard = []
+    running.node.on_higher_term = heard.append
+    await greeted.send(replica_request(feed_id, VOTERS[0]._replace(term=7)).encode(STREAM))
+    assert type(await greeted.error(STREAM)) is NotLeader
+    assert heard == [7]
+
+
+# Whether it still leads
+
+
+async def test_a_barrier_comes_back_once_a_majority_says_who_leads(greeted, replicas):
+    await replicas[0].follow_feeds()
+    await greeted.send(encode_frame(Opcode.BARRIER, b"cookie"))
+    number = decode_number((await replicas[0].until(Opcode.LEADER_CHECK)).body, "")
+    await nothing_yet(greeted)
+    await replicas[0].confirm(number - 1)
+    await replicas[0].handled()
+    await nothing_yet(greeted)
+    await replicas[0].confirm(number)
+    frame = await greeted.receive()
+    assert (frame.opcode, bytes(frame.body)) == (Opcode.BARRIER_REACHED, b"cookie")
+
+
+async def test_a_replica_that_comes_later_is_asked_too(greeted, replicas):
+    await greeted.send(encode_frame(Opcode.BARRIER, b"cookie"))
+    await nothing_yet(greeted)
+    await replicas[1].follow_feeds()
+    number = decode_number((await replicas[1].until(Opcode.LEADER_CHECK)).body, "")
+    await replicas[1].confirm(number)
+    assert (await greeted.receive()).opcode is Opcode.BARRIER_REACHED
+
+
+async def test_who_has_no_vote_is_not_asked(greeted, replicas):
+    replicas[0].replica = VOTERS[0]._replace(votes=False)
+    await replicas[0].follow_feeds()
+    await greeted.send(encode_frame(Opcode.BARRIER, b"cookie"))
+    await nothing_yet(greeted)
+    await replicas[0].confirm(1)
+    await replicas[0].handled()
+    await nothing_yet(greeted)
+
+
+async def test_barriers_that_wait_are_lost_with_the_leadership(running, greeted):
+    for cookie in (b"1", b"2"):
+        await greeted.send(encode_frame(Opcode.BARRIER, cookie))
+    await nothing_yet(greeted)
+    running.node.rest(2)
+    for cookie in (b"1", b"2"):
+        frame = await greeted.receive()
+        assert (frame.opcode, bytes(frame.body)) == (Opcode.BARRIER_LOST, cookie)
+
+
+async def test_a_get_at_quorum_waits_for_a_majority_twice(greeted, replicas, feed_id, partition):
+    """The row has to be there, and the node has to lead: else another one may have written the key since."""
+    await replicas[0].follow_feeds()
+    await replicas[0].follow(feed_id)
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
+    await greeted.send(Get(feed_id, QUORUM, [KEY]).encode(6))
+    number = decode_number((await replicas[0].until(Opcode.LEADER_CHECK)).body, "")
+    await replicas[0].confirm(number)
+    await replicas[0].handled()
+    await nothing_yet(greeted)
+    await replicas[0].acknowledge(partition)
+    [item] = Got.decode((await answers(greeted, 6)).body, [KEY])
+    assert item.version.seq == 1
+
+
+async def test_accepted_seqs_are_told_once_a_majority_says_who_leads(greeted, replicas, feed_id):
+    await replicas[0].follow_feeds()
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
+    await greeted.send(encode_frame(Opcode.ACCEPTED_SEQS, json.dumps({"feed_ids": [feed_id.hex()]}).encode(), 6))
+    number = decode_number((await replicas[0].until(Opcode.LEADER_CHECK)).body, "")
+    await nothing_yet(greeted)
+    await replicas[0].confirm(number)
+    expected = [0] * 4
+    expected[PARTITION] = 1
+    assert json.loads(bytes((await answers(greeted, 6)).body)) == {"seqs": {feed_id.hex(): expected}}
+
+
+async def test_status_tells_of_roles_and_followers(greeted, replicas, feed_id, partition):
+    await replicas[0].follow(feed_id)
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
+    await replicas[0].acknowledge(partition)
+    await replicas[0].handled()
+    status = await nothing_yet(greeted)
+    assert (status["replication"]["role"], status["replication"]["term"]) == ("leader", 1)
+    [replica] = status["replication"]["replicas"]
+    assert (replica["address"], replica["votes"], replica["lag"]) == (VOTERS[0].address, True, 0)
+    state = status["feeds"][0]["states"][PARTITION]
+    assert (state["role"], state["durable"], state["quorum"], state["visible"]) == ("leader", 1, 1, 1)
+    [follower] = state["followers"]
+    assert (follower["seq"], follower["lag"], follower["votes"]) == (1, 0, True)

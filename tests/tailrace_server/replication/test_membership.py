@@ -1,0 +1,100 @@
+"""The file MEMBERSHIP: durable at once, whole or as before, refused where it is damaged."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace_server.identity import BadDirectory
+from tailrace_server.replication.membership import FILE_NAME, Membership, MembershipFile
+
+ME, OTHER = b"m" * 16, b"o" * 16
+PATH = f"/data/{FILE_NAME}"
+
+
+@pytest.fixture
+def disk(memory_disk):
+    disk = memory_disk()
+    disk.make_directory("/data")
+    return disk
+
+
+terms = st.integers(0, 2**63 - 1)
+memberships = st.builds(
+    Membership,
+    terms,
+    terms,
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.binary(min_size=16, max_size=16), max_size=3).map(tuple),
+)
+
+
+@given(membership=memberships, rnd=st.randoms())
+def test_what_was_stored_survives_a_power_loss(memory_disk, membership, rnd):
+    disk = memory_disk()
+    disk.make_directory("/data")
+    MembershipFile(disk, "/data", ME).store(membership)
+    disk.cut_power(rnd)
+    assert MembershipFile(disk, "/data", ME).now == membership
+
+
+def test_a_directory_without_one_has_promised_nothing(disk):
+    assert MembershipFile(disk, "/data", ME).now == Membership()
+
+
+def test_the_copy_of_a_directory_has_no_vote_and_has_not_led(disk):
+    MembershipFile(disk, "/data", ME).store(Membership().leading(5, forced=False, founders=(ME,)))
+    copy = MembershipFile(disk, "/data", OTHER).now
+    assert (copy.term, copy.leader_term) == (5, 5)
+    assert not any((copy.votes, copy.led, copy.forced))
+
+
+def test_a_damaged_one_stops_the_start(disk):
+    MembershipFile(disk, "/data", ME).store(Membership(term=5))
+    file = disk.open(PATH, writable=True)
+    data = file.read_at(0, file.size())
+    for damaged in (data.replace(b'"term": 5', b'"term": 4'), data[:-10], b"[]", b"", b"\xff"):
+        file.truncate(0)
+        file.write_at(0, [damaged], len(damaged))
+        with pytest.raises(BadDirectory, match="MEMBERSHIP is damaged"):
+            MembershipFile(disk, "/data", ME)
+
+
+def test_one_of_another_version_is_named(disk):
+    MembershipFile(disk, "/data", ME).store(Membership(term=5))
+    file = disk.open(PATH, writable=True)
+    value = json.loads(file.read_at(0, file.size())) | {"version": 2}
+    data = json.dumps(value).encode()
+    file.truncate(0)
+    file.write_at(0, [data], len(data))
+    with pytest.raises(BadDirectory, match="version 2"):
+        MembershipFile(disk, "/data", ME)
+
+
+def test_a_founder_votes_as_soon_as_it_follows_and_nobody_else_does():
+    assert Membership().followed(1, (ME, OTHER), ME).votes
+    assert not Membership().followed(1, (OTHER,), ME).votes
+
+
+def test_who_leads_votes_from_then_on():
+    """A member whose disk was replaced, promoted by force."""
+    forced = Membership(term=3).leading(3, forced=True)
+    assert forced.votes
+    assert forced.followed(4, (), ME).votes
+
+
+def test_following_ends_having_led():
+    led = Membership().leading(1, forced=False)
+    assert led.promised(2).led  # nobody has led by that promise yet
+    assert not led.promised(2).followed(2, (), ME).led
+
+
+def test_a_promise_is_never_taken_back():
+    with pytest.raises(AssertionError):
+        Membership(term=5).promised(4)
+    with pytest.raises(AssertionError):
+        Membership(term=5).followed(4, (), ME)

@@ -1,0 +1,505 @@
+"""Sets of three nodes: founded, followed, promoted, handed over, deposed, and with disks replaced."""
+
+import os
+
+import pytest
+import trio
+from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, make_set, until
+
+import tailrace
+from tailrace.errors import NotLeader, TailraceError
+from tailrace.wire.opcodes import Opcode
+
+
+def numbered(first, count):
+    return {b"%d" % number: b"v%d" % number for number in range(first, first + count)}
+
+
+async def put(feed, rows, **options):
+    for key, value in rows.items():
+        await feed.put(key, value, **options)
+
+
+async def lost_to_all_but(made, leader, rows):
+    """The leader takes rows that nobody else gets; then it is killed, and the others are back."""
+    others = [node for node in made if node is not leader]
+    for node in others:
+        await node.kill()
+    async with tailrace.connect(leader.url, retry_for=20) as client:
+        await put(client.feed("orders"), rows)
+    await leader.kill()
+    for node in others:
+        await node.start()
+    return others
+
+
+async def test_a_set_is_founded_once_all_are_there_and_new(new_set):
+    made = new_set()
+    await made[0].start()
+    await made[1].start()
+    await until(lambda: made[0].member.asked == {str(made[1].address), str(made[2].address)})
+    await until(lambda: made[1].member.asked == {str(made[0].address), str(made[2].address)})
+    assert not any(node.leads for node in made)
+    await made[2].start()
+    assert await made.settled() is made[0]
+    assert len({node.node.identity.cluster_id for node in made}) == 1
+    assert all(node.member.votes for node in made)
+
+
+async def test_what_is_written_at_quorum_is_on_all_soon(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=4)
+        await put(feed, numbered(0, 40), level="quorum")
+    leader = await members.level("orders")
+    assert [node.rows("orders") for node in members] == [numbered(0, 40)] * 3
+    for node in members:
+        node.node.check()
+    assert leader is members[0]
+
+
+async def test_feeds_come_and_go_on_all(members):
+    async with members.client() as client:
+        for name in ("one", "two"):
+            await (await client.create_feed(name, partitions=2)).put(b"k", b"v", level="quorum")
+        await members.level("two")
+        await client.drop_feed("one")
+        await until(lambda: all(node.seqs("one") is None for node in members))
+        again = await client.create_feed("one", partitions=3)
+        await again.put(b"k", b"w", level="quorum")
+    await members.level("one")
+    assert [node.rows("one") for node in members] == [{b"k": b"w"}] * 3
+
+
+async def test_a_member_that_was_away_catches_up_from_segments_and_live(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await put(feed, numbered(0, 20), level="quorum")
+        await members.level("orders")
+        await members[2].stop()
+        await put(feed, numbered(10, 20), level="quorum")
+        for partition in members[0].node.feeds.named("orders").partitions:
+            await members[0].node.flusher.flush_all(partition)
+        await put(feed, numbered(30, 10), level="quorum")
+        await members[2].start()
+        await members.level("orders")
+        assert members[2].rows("orders") == numbered(0, 40)
+        members[2].node.check()
+
+
+async def test_the_leader_is_killed_and_another_one_promoted(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=4)
+        await put(feed, numbered(0, 20), level="quorum")
+        await members.level("orders")
+        await members[0].kill()
+        outcome = await members[1].promote()
+        assert outcome["term"] > 1
+        assert str(members[0].address) in outcome["may_be_lost"]
+        await put(feed, numbered(20, 20), level="quorum")
+        await members.level("orders")
+        await members[0].start()
+        assert await members.level("orders") is members[1]
+    assert [node.rows("orders") for node in members] == [numbered(0, 40)] * 3
+
+
+async def test_what_only_the_old_leader_had_is_rolled_back_and_kept_aside(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 10), level="quorum")
+    await members.level("orders")
+    await lost_to_all_but(members, members[0], {b"lost": b"never replicated", b"0": b"newer, and lost"})
+    await members[1].promote()
+    async with members.client() as client:
+        await put(client.feed("orders"), numbered(10, 5), level="quorum")
+    await members[0].start()
+    assert await members.level("orders") is members[1]
+    assert members[0].rows("orders") == numbered(0, 15)
+    members[0].node.check()
+    kept = [name for _, _, files in os.walk(os.path.join(members[0].config.data, "lost")) for name in files]
+    assert kept
+
+
+async def test_a_promotion_without_a_majority_is_refused_and_says_who_is_missing(members):
+    async with members.client() as client:
+        await (await client.create_feed("orders", partitions=1)).put(b"k", b"v", level="quorum")
+    await members.level("orders")
+    await members[0].kill()
+    await members[2].kill()
+    term = members[1].member.file.now.term
+    with pytest.raises(NotLeader, match="--force") as refused:
+        await members[1].promote()
+    for node in (members[0], members[2]):
+        assert str(node.address) in str(refused.value)
+    assert members[1].member.file.now.term == term  # hopeless: nothing was promised
+
+
+async def test_one_is_promoted_by_force_and_the_others_come_back_to_it(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await put(feed, numbered(0, 10), level="quorum")
+        await members.level("orders")
+        await members[0].kill()
+        await members[2].kill()
+        outcome = await members[1].promote(force=True)
+        assert "quorum" in outcome["may_be_lost"]
+        await put(feed, numbered(10, 10), level="disk")
+        # The last leader, beside one other member, must not depose it by itself.
+        await members[0].start()
+        await members[2].start()
+        assert await members.level("orders") is members[1]
+    assert [node.rows("orders") for node in members] == [numbered(0, 20)] * 3
+
+
+async def test_all_members_are_restarted_and_the_last_leader_leads_again(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await put(feed, numbered(0, 10), level="quorum")
+        await members.level("orders")
+        terms = [log.term for log in members[0].logs("orders")]
+        for node in members:
+            await node.kill()
+        for node in reversed(members.nodes):
+            await node.start()
+        assert await members.level("orders") is members[0]
+        assert [log.term for log in members[0].logs("orders")] > terms
+        await put(feed, numbered(10, 10), level="quorum")
+        await members.level("orders")
+    assert [node.rows("orders") for node in members] == [numbered(0, 20)] * 3
+
+
+async def test_a_leadership_is_handed_over_under_writes_without_losing_any(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await feed.put(b"k", b"v", level="quorum")
+        await members.level("orders")
+        branches = [log.branch for log in members[0].logs("orders")]
+        written, done = {}, trio.Event()
+
+        async def write():
+            number = 0
+            while not done.is_set():
+                await feed.put(b"%d" % number, b"x")
+                written[b"%d" % number] = b"x"
+                number += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            await until(lambda: len(written) > 20)
+            answer = await members[0].hand_over(members[1])
+            assert answer == {"term": members[1].node.term, "leader": str(members[1].address)}
+            before = len(written)
+            await until(lambda: len(written) > before + 20)
+            done.set()
+        assert await members.level("orders") is members[1]
+        assert [log.branch for log in members[1].logs("orders")] == branches
+    assert members[2].rows("orders") == written | {b"k": b"v"}
+
+
+async def test_a_member_whose_disk_was_replaced_has_no_vote_before_it_has_caught_up(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await put(feed, numbered(0, 10), level="quorum")
+        await members.level("orders")
+        for node in members:
+            await node.kill()
+        members[2].replace_disk()
+        await members[2].start()
+        # Alone with one that has a vote it is no majority.
+        await members[1].start()
+        with pytest.raises(NotLeader, match="1 of the 2 voters"):
+            await members[1].promote()
+        with pytest.raises(NotLeader, match="no vote"):
+            await members[2].promote()
+        await members[0].start()
+        await members.level("orders")
+        await until(lambda: members[2].member.votes)
+        await members.level("orders")
+        assert members[2].rows("orders") == numbered(0, 10)
+        # From now on it counts.
+        await members[0].kill()
+        await members[1].promote()
+        await put(feed, numbered(10, 5), level="quorum")
+
+
+async def test_a_member_without_a_vote_that_leads_by_force_has_one_from_then_on(members):
+    async with members.client() as client:
+        await (await client.create_feed("orders", partitions=1)).put(b"k", b"v", level="quorum")
+    await members.level("orders")
+    for node in members:
+        await node.kill()
+    members[2].replace_disk()
+    await members[1].start()
+    await members[2].start()
+    await members[2].promote(force=True)
+    assert members[2].member.votes
+    assert members[2].rows("orders") == {b"k": b"v"}
+    await members[2].kill()
+    await members[2].start()
+    assert members[2].member.votes
+    await members[0].start()
+    assert await members.settled() is members[2]
+
+
+async def test_a_new_node_alone_founds_no_second_set_even_by_force(members):
+    for node in members:
+        await node.kill()
+    members[2].replace_disk()
+    await members[2].start()
+    with pytest.raises(NotLeader, match="new"):
+        await members[2].promote(force=True)
+
+
+async def test_all_disks_but_one_are_replaced_and_that_one_leads_by_force(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 5), level="quorum")
+        await members.level("orders")
+        for node in members:
+            await node.kill()
+        for node in (members[0], members[1]):
+            node.replace_disk()
+        for node in members:
+            await node.start()
+        await members[2].promote(force=True)
+        assert await members.level("orders") is members[2]
+        await until(lambda: all(node.member.votes for node in members))
+        await put(feed, numbered(5, 5), level="quorum")
+    await members.level("orders")
+    assert [node.rows("orders") for node in members] == [numbered(0, 10)] * 3
+
+
+async def test_a_refused_promotion_leaves_a_set_that_goes_on(members):
+    """One has promised a term that nobody leads by: the leader learns of it, and leads anew above it."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await feed.put(b"k", b"v", level="quorum")
+        await members.level("orders")
+        answer = await members[2].ask(
+            Opcode.PROMISE, term=50, address="nobody:1", placement_id="00" * 16, handover=False
+        )
+        assert answer["promised"]
+        await until(lambda: members[0].leads and members[0].node.term > 50)
+        assert await members.level("orders") is members[0]
+        await members[1].kill()
+        await feed.put(b"k", b"w", level="quorum")  # with the one that had promised more
+
+
+async def test_a_handover_that_ends_half_way_ends_in_one_leader(members):
+    """The leader has promised, and the other one never comes to lead."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await feed.put(b"k", b"v", level="quorum")
+        await members.level("orders")
+        for node in members:
+            await node.ask(Opcode.PROMISE, term=50, address="x:1", placement_id="00" * 16, handover=True)
+        await until(lambda: members[0].leads and members[0].node.term > 50)
+        assert await members.level("orders") is members[0]
+        await feed.put(b"k", b"w", level="quorum")
+
+
+async def test_a_handover_to_one_that_is_gone_is_refused_and_the_leader_goes_on(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await feed.put(b"k", b"v", level="quorum")
+        await members[2].kill()
+        with pytest.raises(TailraceError):
+            await members[0].hand_over(members[2])
+        assert members[0].leads
+        await feed.put(b"k", b"w", level="quorum")
+
+
+async def test_a_plain_replica_follows_and_leads_only_by_force(tmp_path, nursery):
+    first, second = free_addresses(2)
+    source = MadeNode(make_config(tmp_path / "source", first), nursery)
+    replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
+    await source.start()
+    await replica.start()
+    async with tailrace.connect(source.url, retry_for=20) as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await put(feed, numbered(0, 10))
+        await until(lambda: replica.seqs("orders") == source.seqs("orders"))
+    assert replica.rows("orders") == numbered(0, 10)
+    assert replica.follows(source)
+    with pytest.raises(NotLeader, match="--force"):
+        await replica.promote()
+    await source.kill()
+    await replica.promote(force=True)
+    async with tailrace.connect(replica.url, retry_for=20) as client:
+        await put(client.feed("orders"), numbered(10, 10))
+    await replica.kill()
+    await replica.start()
+    await until(lambda: replica.leads)
+    assert replica.rows("orders") == numbered(0, 20)
+
+
+async def test_a_replica_of_another_cluster_is_not_taken_over(tmp_path, nursery):
+    first, second = free_addresses(2)
+    source = MadeNode(make_config(tmp_path / "source", first), nursery)
+    other = MadeNode(make_config(tmp_path / "other", second), nursery)
+    await source.start()
+    await other.start()
+    async with tailrace.connect(other.url, retry_for=20) as client:
+        await (await client.create_feed("mine", partitions=1)).put(b"k", b"v")
+    await other.stop()
+    replica = MadeNode(make_config(tmp_path / "other", second, replica_of=first), nursery)
+    await replica.start()
+    await until(lambda: "cluster" in replica.member.progress)
+    assert replica.rows("mine") == {b"k": b"v"}
+
+
+async def test_a_set_of_two_needs_both(tmp_path, nursery):
+    made = make_set(tmp_path, nursery, count=2)
+    await made.start()
+    await made.settled()
+    await made[0].kill()
+    with pytest.raises(NotLeader, match="1 of the 2 voters"):
+        await made[1].promote()
+    await made[0].start()
+    assert await made.settled() is made[0]
+
+
+async def test_one_that_is_behind_is_promoted_and_fetches_from_another_member(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await put(feed, numbered(0, 10), level="quorum")
+        await members.level("orders")
+        await members[1].kill()
+        await put(feed, numbered(5, 20), level="quorum")
+        await client.create_feed("later", partitions=1)
+        await put(client.feed("later"), numbered(0, 3), level="quorum")
+        await members.level("later")
+        await members[0].kill()
+        await members[1].start()
+        outcome = await members[1].promote()
+        assert any("fetches" in step for step in outcome["steps"])
+        assert members[1].rows("orders") == numbered(0, 25)
+        assert members[1].rows("later") == numbered(0, 3)
+        await put(feed, numbered(25, 5), level="quorum")
+        await members[0].start()
+        assert await members.level("orders") is members[1]
+    assert [node.rows("orders") for node in members] == [numbered(0, 30)] * 3
+
+
+async def test_a_segment_that_reaches_beyond_the_fork_goes_whole_and_comes_again(members):
+    """A rollback can only stand where a segment ends; what it drops below the fork the new leader has."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 5), level="quorum")
+        await members.level("orders")
+        [partition] = members[0].node.feeds.named("orders").partitions
+        await members[0].node.flusher.flush_all(partition)
+        await put(feed, numbered(5, 5), level="quorum")
+        await members.level("orders")
+        for node in members.nodes[1:]:
+            await node.kill()
+        await put(feed, {b"lost": b"x", b"7": b"lost"})
+        partition.needs_quorum = False  # as where memory is short: it is flushed all the same
+        await members[0].node.flusher.flush_all(partition)
+        assert partition.flushed_seq == 12
+        await members[0].kill()
+        for node in members.nodes[1:]:
+            await node.start()
+        await members[1].promote()
+        await put(feed, numbered(10, 5), level="quorum")
+        await members[0].start()
+        assert await members.level("orders") is members[1]
+    assert members[0].rows("orders") == numbered(0, 15)
+    members[0].node.check()
+
+
+async def test_a_new_member_is_filled_from_folded_segments(members):
+    """What is superseded in a run is not sent: it becomes a segment of its own, whole."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        leader = await members.settled()
+        [partition] = leader.node.feeds.named("orders").partitions
+        for turn in range(8):
+            await put(feed, numbered(0, 3) | numbered(10 * turn, 3), level="quorum")
+            await feed.delete(b"1", level="quorum")
+            await leader.node.flusher.flush_all(partition)
+        await until(lambda: any(segment.identity.deduplicated for segment in partition.chain.segments))
+        await put(feed, numbered(100, 3), level="quorum")
+        expected = leader.rows("orders")
+        await members[2].kill()
+        members[2].replace_disk()
+        await members[2].start()
+        await members.level("orders")
+        await until(lambda: members[2].member.votes)
+    [filled] = members[2].node.feeds.named("orders").partitions
+    assert any(segment.identity.deduplicated for segment in filled.chain.segments)
+    assert members[2].rows("orders") == expected
+    members[2].node.check()
+
+
+async def test_a_leader_that_has_promised_writes_nothing_more(members):
+    """Whatever it was told: the branch is the other one's."""
+    async with members.client(retry_for=0.5) as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await feed.put(b"k", b"v", level="quorum")
+        await members.level("orders")
+        for node in members.nodes[1:]:
+            await node.kill()
+        answer = await members[0].ask(Opcode.PROMISE, term=50, address="x:1", placement_id="00" * 16, handover=True)
+        [feed_id] = [f.info.feed_id.hex() for f in members[0].node.feeds]
+        assert answer["partitions"][feed_id] == [[1, 1]]
+        with pytest.raises(TailraceError):
+            await feed.put(b"k", b"lost")
+    assert members[0].rows("orders") == {b"k": b"v"}
+    assert not members[0].leads
+
+
+async def test_two_who_are_promoted_at_once_end_in_one_leader(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await feed.put(b"k", b"v", level="quorum")
+        await members.level("orders")
+        await members[0].kill()
+        outcomes = []
+
+        async def promote(node):
+            try:
+                outcomes.append((await node.promote())["term"])
+            except TailraceError as error:
+                outcomes.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for node in members.nodes[1:]:
+                nursery.start_soon(promote, node)
+        terms = [outcome for outcome in outcomes if isinstance(outcome, int)]
+        assert len(terms) == len(set(terms))
+        if not terms:  # each has refused the other: an operator tries again
+            await members[1].promote()
+        await members.settled()
+        await feed.put(b"k", b"w", level="quorum")
+
+
+async def test_every_write_at_quorum_survives_whoever_is_killed_and_promoted(members):
+    """Round after round the leader is killed under writes, another one promoted, and the old one comes back."""
+    written = {}
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        done = trio.Event()
+
+        async def write():
+            number = 0
+            while not done.is_set():
+                key, value = b"%d" % (number % 50), b"%d" % number
+                await feed.put(key, value, level="quorum")
+                written[key] = value
+                number += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            for turn in range(4):
+                leader = await members.settled()
+                before = dict(written)
+                await until(lambda before=before: written != before)
+                await leader.kill()
+                other = members[(members.nodes.index(leader) + 1 + turn % 2) % 3]
+                await other.promote()
+                await leader.start()
+            done.set()
+        await members.level("orders")
+    assert [node.rows("orders") for node in members] == [written] * 3
+    for node in members:
+        node.node.check()

@@ -1,0 +1,127 @@
+"""What a member does next: every combination hits one row, and the rules hold whichever row it is."""
+
+import itertools
+import re
+
+import pytest
+
+from tailrace_server.replication import situation
+from tailrace_server.replication.situation import Move, Own, Seen, decide, decide_replica, majority_of
+
+NAMES = ("b:1", "c:1")
+
+
+def answers():
+    """What one other member may be, as far as decisions can tell; None: it does not answer."""
+    yield None
+    yield Seen(is_new=True)
+    for votes, led, term, leader_term in itertools.product((True, False), (True, False), (1, 2, 3), (0, 1, 2)):
+        if leader_term > term or (led and not leader_term):
+            continue
+        yield Seen(votes=votes, led=led, term=term, leader_term=leader_term)
+        yield Seen(votes=votes, led=led, term=term, leader_term=leader_term, promoting=True)
+        if led and leader_term == term:
+            yield Seen(votes=votes, leads=True, led=True, term=term, leader_term=term)
+
+
+def owns():
+    for number in (0, 1):
+        yield Own(number, True, False, 0, 0, False)
+    for votes, led, term, leader_term in itertools.product((True, False), (True, False), (1, 2, 3), (1, 2)):
+        if leader_term <= term:
+            yield Own(0, False, votes, term, leader_term, led)
+
+
+ALL = [(own, dict(zip(NAMES, seen, strict=True))) for own in owns() for seen in itertools.product(answers(), repeat=2)]
+
+
+def test_every_row_of_the_table_is_reached_and_named():
+    rows = dict(re.findall(r"^\| (\w+) \| .* \| ([A-Z_]+) \|$", situation.__doc__, re.MULTILINE))
+    found = {}
+    for own, seen in ALL:
+        for asked in ((), NAMES):
+            step = decide(own, seen, frozenset(asked))
+            found.setdefault(step.case, set()).add(step.move.name)
+            assert (step.address in NAMES) == (step.move is Move.FOLLOW)
+            assert bool(step.why) == (step.move is Move.WAIT)
+    assert found == {case: {move} for case, move in rows.items()}
+
+
+def test_nobody_leads_by_itself_without_a_majority_that_was_all_asked():
+    for own, seen in ALL:
+        for asked in map(frozenset, ((), NAMES[:1], NAMES)):
+            if decide(own, seen, asked).move is not Move.LEAD_AGAIN:
+                continue
+            there = [answer for answer in seen.values() if answer is not None]
+            assert own.led
+            assert asked == set(NAMES)
+            assert own.votes + sum(answer.votes for answer in there) >= 2
+            assert not any(answer.leads or answer.promoting for answer in there)
+            assert all(answer.leader_term <= own.leader_term for answer in there)
+            assert not any(answer.led and answer.leader_term == own.leader_term for answer in there)
+            if None in seen.values():
+                assert all(answer.term <= own.term for answer in there)
+
+
+def test_nobody_follows_below_what_it_has_promised():
+    for own, seen in ALL:
+        step = decide(own, seen, frozenset(NAMES))
+        if step.move is Move.FOLLOW:
+            assert seen[step.address].leads
+            assert own.term <= seen[step.address].term == max(a.term for a in seen.values() if a and a.leads)
+
+
+def test_only_the_first_of_a_set_of_which_all_are_new_founds_it():
+    founding = [(own, seen) for own, seen in ALL if decide(own, seen, frozenset(NAMES)).move is Move.FOUND]
+    assert [(own.number, list(seen.values())) for own, seen in founding] == [(0, [Seen(is_new=True)] * 2)]
+
+
+def test_a_founder_that_has_not_heard_so_counts():
+    founder = bytes(15) + b"b"
+    own = Own(0, False, True, 1, 1, True, frozenset([founder]))
+    seen = {"b:1": Seen(founder, is_new=True), "c:1": None}
+    assert decide(own, seen, frozenset(NAMES)).move is Move.LEAD_AGAIN
+    # The disk of that one was replaced since.
+    seen = {"b:1": Seen(bytes(16), is_new=True), "c:1": None}
+    assert decide(own, seen, frozenset(NAMES)).case == "no_majority"
+
+
+def test_a_leader_by_force_that_cannot_be_reached_is_not_deposed_by_the_last_one():
+    """The returning leader has one other member beside it, and has not asked the third, which leads by force."""
+    own = Own(0, False, True, 1, 1, True)
+    seen = {"b:1": Seen(votes=True, term=1, leader_term=1), "c:1": None}
+    assert decide(own, seen, frozenset(["b:1"])).case == "not_asked"
+    # Where the third one has told anybody of its term, it is known to be there.
+    seen["b:1"] = Seen(votes=True, term=2, leader_term=1)
+    assert decide(own, seen, frozenset(NAMES)).case == "promised_away"
+    seen["b:1"] = Seen(votes=True, term=2, leader_term=2)
+    assert decide(own, seen, frozenset(NAMES)).case == "later_leader"
+
+
+def test_a_handover_that_nobody_finished_ends_with_the_last_leader():
+    own = Own(0, False, True, 3, 2, True)  # it has promised 3, and nobody came to lead by it
+    others = [Seen(votes=True, term=term, leader_term=2) for term in (2, 3, 4)]
+    for seen in itertools.product(others, repeat=2):
+        assert decide(own, dict(zip(NAMES, seen, strict=True)), frozenset(NAMES)).move is Move.LEAD_AGAIN
+
+
+@pytest.mark.parametrize(("members", "majority"), [(2, 2), (3, 2), (4, 3), (5, 3)])
+def test_a_majority_is_more_than_half(members, majority):
+    assert majority_of(members) == majority
+
+
+@pytest.mark.parametrize(
+    ("own", "seen", "move", "case"),
+    [
+        (Own(0, True, False, 0, 0, False), None, Move.WAIT, "no_leader"),
+        (Own(0, True, False, 0, 0, False), Seen(leads=True, term=1), Move.FOLLOW, "leads"),
+        (Own(0, False, False, 4, 4, False), Seen(leads=True, term=1), Move.FOLLOW, "leads"),
+        (Own(0, False, False, 4, 4, False), Seen(term=7), Move.WAIT, "no_leader"),
+        (Own(0, False, True, 4, 4, True), None, Move.LEAD_AGAIN, "led"),
+        (Own(0, False, True, 4, 4, True), Seen(leads=True, term=4), Move.LEAD_AGAIN, "led"),
+        (Own(0, False, True, 4, 4, True), Seen(leads=True, term=5), Move.FOLLOW, "leads"),
+    ],
+)
+def test_a_plain_replica_follows_until_it_was_told_to_lead(own, seen, move, case):
+    step = decide_replica(own, {"b:1": seen})
+    assert (step.move, step.case) == (move, case)
