@@ -15,6 +15,7 @@ import xxhash
 from tailrace.block import Block
 from tailrace.errors import ProtocolError, TailraceError
 from tailrace.model import VersionRange
+from tailrace.requests.session import Sequence
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_messages import NAME_CHARS_MAX, STAGE_ID_BYTES, Publish, StageBlock, Staged, StageSeal
@@ -42,6 +43,7 @@ class StageRequest(NamedTuple):
     encode: Callable[[int], bytes]
     decode: Callable[[Frame], Any]
     done: Callable[[Any, TailraceError | None], None]
+    sequence: Sequence
 
 
 class StageProgress:
@@ -60,6 +62,7 @@ class StageProgress:
         self.rows = 0
         self.sealed: SealedStage | None = None
         self._on_change = on_change
+        self._sequence = Sequence()
         self._sent = self._acknowledged = self._unanswered = 0
         self._partitions: set[int] = set()
         self._sum = xxhash.xxh3_64()
@@ -88,7 +91,7 @@ class StageProgress:
             self._error = self._error or error
             self._on_change()
 
-        return StageRequest(encode, _decode_staged, done)
+        return StageRequest(encode, _decode_staged, done, self._sequence)
 
     def seal(self) -> StageRequest:
         """The request that ends the stage: ``sealed`` is set by its answer."""
@@ -100,7 +103,7 @@ class StageProgress:
             self._error = self._error or error
             self._on_change()
 
-        return StageRequest(message.encode, _decode_result, done)
+        return StageRequest(message.encode, _decode_result, done, self._sequence)
 
     @property
     def is_empty(self) -> bool:

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
 from tailrace.errors import BatchBehind, Forbidden, NoSpace, TailraceError, TooLarge, UnknownFeed, UnknownStage
-from tailrace.model import VersionRange
+from tailrace.model import Level, VersionRange
 from tailrace.wire.stage_messages import Publish
 from tailrace_server.partition import Partition
 from tailrace_server.publishing.last_batches import Verdict, decide, first_free
 from tailrace_server.publishing.record import BLOCKS_MAX, PUBLISH_BYTES_MAX
 from tailrace_server.publishing.stage_file import StagedBlock, partition_bytes
+from tailrace_server.replication.waiting import Answer, Cancel
 
 if TYPE_CHECKING:
     from tailrace.block import Block
@@ -55,6 +56,7 @@ class Publisher:
         errors where a part may have been.
         """
         async with self._turn(request):
+            self._node.require_writable()
             feed = self._node.feeds.of_id(request.feed_id)
             if not all(partition.takes_writes for partition in feed.partitions):
                 raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
@@ -151,6 +153,7 @@ class Publisher:
     def _check_writable(self, partition: Partition) -> None:
         """Nothing was waited for since: what stands in the way of writing is said."""
         node = self._node
+        node.require_writable()
         if node.committer.failure is not None:
             raise node.committer.failure.with_traceback(None)
         if partition.is_dropped:
@@ -161,20 +164,41 @@ class Publisher:
             raise NoSpace(node.space.low or node.memory.stuck)
 
     async def _settled(self, feed: Feed, request: Publish, concerned: Iterable[int]) -> None:
-        """Returns once the batch is on the disk, whoever has written it. NotDurable where it never will be."""
-        done = trio.Event()
-        errors: list[TailraceError] = []
+        """Returns once the batch is as safe as it gets here, whoever has written it: in a set a majority has it.
 
-        def settled(error: TailraceError | None) -> None:
-            if error is not None:
-                errors.append(error)
-            done.set()
+        NotDurable where it never will be, NotLeader where another node leads meanwhile.
+        """
+        node = self._node
+        needs = []
+        for number in concerned:
+            last = feed.partitions[number].sinks.find(request.sink)
+            if last is not None:
+                needs.append((feed.partitions[number], last.seq))
+        await _answered(node, lambda answer: node.committer.when_durable(answer))
+        if node.in_set:
+            await _answered(node, lambda answer: node.waiting.wait(Level.QUORUM, needs, answer))
+        node.require_leader()
 
-        self._node.committer.when_durable(settled)
-        self._node.turn_ended()
+
+async def _answered(node: Node, ask: Callable[[Answer], Cancel | None]) -> None:
+    """Waits for what ``ask`` is told; raises the error that it is told."""
+    done = trio.Event()
+    errors: list[TailraceError] = []
+
+    def answer(error: TailraceError | None) -> None:
+        if error is not None:
+            errors.append(error)
+        done.set()
+
+    cancel = ask(answer)
+    node.turn_ended()
+    try:
         await done.wait()
-        if errors:
-            raise errors[0]
+    finally:
+        if cancel is not None:
+            cancel()
+    if errors:
+        raise errors[0].with_traceback(None)
 
 
 def _check_size(number: int, share: Sequence[_Share]) -> None:

@@ -55,6 +55,12 @@ class Runs:
         index = bisect_right(self._lasts, seq)
         return self._runs[index] if index < len(self._runs) else None
 
+    def has_any_of(self, block: Block) -> bool:
+        """Some of ``block`` is of a run."""
+        first_seq, last_seq = block.seqs
+        run = self.above(first_seq - 1)
+        return run is not None and run.after_seq < last_seq
+
     def is_split(self, blocks: Sequence[Block]) -> bool:
         """One of these blocks ends inside a run."""
         return bool(self._runs) and any(self.around(block.seqs[1]) is not None for block in blocks)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 def _on_stage_block(connection: Connection, frame: Frame) -> None:
     node = connection.node
+    node.require_writable()
     message = StageBlock.decode(frame.body)
     block = Block.parse(message.block)
     partition = node.feeds.partition(message.feed_id, block.header.partition)
@@ -38,6 +39,7 @@ def _on_stage_block(connection: Connection, frame: Frame) -> None:
 
 
 def _on_stage_seal(connection: Connection, frame: Frame) -> None:
+    connection.node.require_writable()
     seal = StageSeal.decode(frame.body)
     _reopen_left(connection, seal.stage_id)
     stage = connection.node.stages.begin_seal(seal)

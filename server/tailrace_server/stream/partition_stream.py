@@ -80,6 +80,7 @@ class PartitionStream:
         self.snapshot_last = after_seq
         self.in_snapshot = False
         self.is_complete = True
+        self.is_published = False  # to a replica: it takes the snapshot over in one step
         self.wanted = wanted
         self.is_announced = False  # the consumer knows of the snapshot that it is in
         self.examined_bytes = 0  # that were looked through since somebody set this to 0
@@ -157,7 +158,7 @@ class PartitionStream:
         if self.end_seq is not None:
             visible_seq = min(visible_seq, self.end_seq)
         self.snapshot_after = self.snapshot_last = self.delivered_seq
-        self.in_snapshot, self.is_announced = True, False
+        self.in_snapshot, self.is_announced, self.is_published = True, False, False
         self.is_complete = self.delivered_seq >= partition.trim_seq
         if self.delivered_seq < partition.flushed_seq:
             self._take_segments(self.promised_seq)
@@ -206,6 +207,7 @@ class PartitionStream:
             self.snapshot_after,
             self.snapshot_last,
             self._taken_purge_seq,
+            self.is_published,
         )
 
     def _take_segments(self, least_seq: int) -> None:
