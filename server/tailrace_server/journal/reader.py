@@ -25,7 +25,7 @@ from tailrace_server.journal.format import (
     padded,
     unpack_record,
 )
-from tailrace_server.publishing.record import decode_published
+from tailrace_server.publishing.record import PublishedRecord, decode_published
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,11 +75,22 @@ class BadRecord(Exception):
 
 
 class RawRecord(NamedTuple):
-    """A record that has been checked, with its payload; ``block`` is a block's payload parsed, None of other kinds."""
+    """A record that has been checked, with its payload; ``block`` is a block's payload parsed, None of other kinds.
+
+    ``published`` likewise of what was published.
+    """
 
     header: RecordHeader
     payload: bytes
     block: Block | None
+    published: PublishedRecord | None = None
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks that it has, which stand or fall together."""
+        if self.published is not None:
+            return self.published.blocks
+        return () if self.block is None else (self.block,)
 
 
 def read_file_header(window: Window) -> FileHeader:
@@ -114,7 +125,7 @@ def read_record(window: Window, file: FileHeader, offset: int, end: int) -> RawR
         raise BadRecord(offset, "the bytes behind the record are not zero")
     try:
         if header.kind == RecordKind.PUBLISHED:
-            decode_published(payload, header.covered)
+            return RawRecord(header, payload, None, decode_published(payload, header.covered))
         return RawRecord(header, payload, Block.parse(payload) if header.kind == RecordKind.BLOCK else None)
     except BadBlock as error:
         raise BadRecord(offset, f"the block in the record: {error}") from None
