@@ -79,9 +79,10 @@ class Finder:
         return len(self._addresses) > 1
 
     def try_seconds(self, connect_timeout_s: float) -> float:
-        """How long one try may take, where ``connect_timeout_s`` is what all of it may."""
-        count = len(self._addresses)
-        return connect_timeout_s if count == 1 else min(connect_timeout_s / count, TRY_SECONDS_MAX)
+        """How long the present try may take, where ``connect_timeout_s`` is what all of them may."""
+        if self._addresses == (self.address,):
+            return connect_timeout_s  # there is no other place to look
+        return min(connect_timeout_s / len(self._addresses), TRY_SECONDS_MAX)
 
     def next_try(self) -> tuple[Address, float]:
         """Where to try next, and after how many seconds. Tell `failed` how it ended."""

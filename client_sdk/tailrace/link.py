@@ -72,13 +72,17 @@ class RequestLink:
         self._session = session
         self._finder = finder
         self._connect = connect
-        # Where the first address is dead, there has to be time for the others.
-        self._try_seconds = finder.try_seconds(connect_timeout_s)
+        self._connect_timeout_s = connect_timeout_s
         self._transport: Transport | None = None
         self._idle: trio.Event | None = None  # while ``tick`` waits for something to do
         self._reads = 0
         self._greeted = trio.Event()
         self.opened = trio.Event()
+
+    @property
+    def _try_seconds(self) -> float:
+        """Where one address is dead, there has to be time for the others."""
+        return self._finder.try_seconds(self._connect_timeout_s)
 
     def kick(self, now: float | None = None) -> None:
         """Sends what the session has to send. Never waits. ``now`` is the session's time, where the caller has it."""

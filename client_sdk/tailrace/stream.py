@@ -46,7 +46,7 @@ class Stream:
             hello, wanted, trio.current_time, host.random.random, finder.check, has_others=finder.has_others
         )
         self._host = host
-        self._try_seconds = finder.try_seconds(connect_timeout_s)
+        self._connect_timeout_s = connect_timeout_s
         self._retry_for_s = retry_for_s
         self._lifetime = Lifetime()
         self._transport: Transport | None = None
@@ -212,6 +212,11 @@ class Stream:
         self._session.connection_lost(str(error))
         if deadline is not None and trio.current_time() >= deadline:
             raise Unreachable(f"no stream within {self._retry_for_s:g} s: {error}") from None
+
+    @property
+    def _try_seconds(self) -> float:
+        """How long the node that is tried may take to answer, and to say hello."""
+        return self._finder.try_seconds(self._connect_timeout_s)
 
     async def _reconnect(self) -> None:
         address, pause_s = self._finder.next_try()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from tailrace.errors import TailraceError
 from tailrace.model import Level, VersionRange
@@ -26,7 +26,6 @@ from tailrace_server.replication.waiting import Answer, Cancel
 from tailrace_server.segment import SegmentDamaged
 
 if TYPE_CHECKING:
-    from tailrace_server.connection import Connection
     from tailrace_server.node import Node
 
 
@@ -142,4 +141,4 @@ class Answers:
             self._answer_bytes -= len(data)
             return
         self._answers.append(data)
-        self.node.to_flush[cast("Connection", self)] = None
+        self.node.to_flush[self] = None  # type: ignore[index]  # a Connection

@@ -198,7 +198,8 @@ class Catalog:
         gone = [feed_id for feed_id, row in rows.items() if row.creation is None and feed_id in self._by_id]
         final = [feed_id for feed_id in gone if rows[feed_id].seq <= stable_seq]
         partition = self.system.partitions[0]
-        whole = whole and partition.high_seq >= partition.leader_durable_seq
+        if partition.state != "leader":  # until the leader has said how far it is, it may have more rows
+            whole = whole and partition.was_told and partition.high_seq >= partition.leader_durable_seq
         absent = [] if keep_absent else [id for id in self._by_id if id not in rows and id != SYSTEM_FEED_ID]
         if whole and stable_seq >= partition.high_seq:
             final += absent
@@ -456,4 +457,5 @@ def begin_branch(partition: Partition, branch: bytes, journal: Journal, term: in
     payload = LogRecord(log, partition.rollbacks).encode()
     place = journal.append(RecordKind.FAILOVER_ENTRY, partition.feed_id, partition.id, payload)
     partition.homes.control(journal.file_of(place))
-    partition.log = log
+    # Whoever begins a branch leads: what a leader before has told is not what there is to follow any more.
+    partition.log, partition.leader_log = log, None

@@ -73,6 +73,7 @@ class Partition:
         self.high_seq = 0  # the last seq that was given, durable or not
         self.durable_seq = 0
         self.leader_durable_seq = 0  # on a follower: how far the leader has it on its disk
+        self.was_told = False  # since the start, or since the last rollback
         self.quorum_seq = 0  # how far a majority has it on its disks
         self.on_durable: Callable[[], None] | None = None  # called when ``durable_seq`` has moved
         self.purge_seq = 0
@@ -137,8 +138,9 @@ class Partition:
 
     def told(self, durable_seq: int, quorum_seq: int) -> None:
         """The leader says how far it has the partition on its disk, and how far a majority has. Neither falls."""
-        if durable_seq > self.leader_durable_seq:
-            self.leader_durable_seq = durable_seq
+        if durable_seq > self.leader_durable_seq or not self.was_told:
+            self.was_told = True
+            self.leader_durable_seq = max(durable_seq, self.leader_durable_seq)
             self._notify(Level.DISK)
         self.set_quorum_seq(quorum_seq)
 
@@ -477,6 +479,7 @@ class Partition:
         self.runs.drop_above(seq)
         self.runs.drop_through(tree.base_seq)
         self.sinks.forget_above(seq)
+        self.was_told = False
         self.producers.drop_above(seq)
         self.homes.cut(seq, tree.base_seq)
         self.forget_above(seq)

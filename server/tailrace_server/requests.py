@@ -305,14 +305,15 @@ def _on_accepted_seqs(connection: Connection, frame: Frame) -> None:
     """A follower asks how far this leader has come in these feeds, or in all: once a majority says that it leads."""
     node = connection.node
     node.require_leader()
-    asked = decode_json(frame.body, "ACCEPTED_SEQS").get("feed_ids")
+    value = decode_json(frame.body, "ACCEPTED_SEQS")
+    asked = value.get("feed_ids")
     if not isinstance(asked, list):
         raise ProtocolError("ACCEPTED_SEQS: field 'feed_ids' is missing, or no list")
     wanted = set(map(str, asked))
     feeds = [f for f in (node.feeds.system, *node.feeds) if not wanted or f.info.feed_id.hex() in wanted]
     seqs = {feed.info.feed_id.hex(): [p.high_seq for p in feed.partitions] for feed in feeds}
     answer = encode_json(Opcode.RESULT, {"seqs": seqs}, frame.id)
-    if node.member is not None and node.member.file.now.forced:
+    if value.get("joining") is True and node.member is not None and node.member.file.now.forced:
         # It may have no majority of voters until others have caught up with it: an operator has vouched for it.
         connection.answer(answer)
     else:

@@ -14,6 +14,7 @@ import trio
 from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
 from tests.memory_disk import LOSE, READING, Crashed, MemoryDisk, failure
 
+from tailrace.address import Address
 from tailrace.errors import TailraceError
 from tailrace_server.config import Config, Limits, Storage
 from tailrace_server.host.host import Host
@@ -121,9 +122,12 @@ class SimulatedWorkers(InlineWorkers):
 
 
 class Machine:
-    """See the module. ``on_start(node)`` is called with each node that has come up; ``name`` is its host."""
+    """See the module. ``on_start(node)`` is called with each node that has come up; ``name`` is its host.
 
-    def __init__(self, name, rnd, network, clock, report, on_start):
+    ``changes`` are those of the node's `Config`.
+    """
+
+    def __init__(self, name, rnd, network, clock, report, on_start, **changes):
         self.name = name
         self.disk = MemoryDisk()
         self.report = report
@@ -146,7 +150,9 @@ class Machine:
         self._may_start.set()
         self._up = trio.Event()
         self._gone = trio.Event()
-        self.config = Config(DATA, listen=(name, PORT), http=None, ws=None, storage=STORAGE, limits=LIMITS)
+        self.config = Config(
+            DATA, listen=Address(name, PORT), http=None, ws=None, storage=STORAGE, limits=LIMITS, **changes
+        )
         self.disk.make_directory(DATA)
 
     # What goes wrong
@@ -175,6 +181,12 @@ class Machine:
         self._failing = None
         self.slowness_s = 0.0
         self.disk.size_bytes = 1 << 40
+
+    def replace_disk(self):
+        """An empty disk is put in the place of that of a machine on which nothing runs."""
+        assert self.life is None, "a disk is replaced while nobody uses it"
+        self.disk = MemoryDisk()
+        self.disk.make_directory(DATA)
 
     @property
     def has_given_up(self):

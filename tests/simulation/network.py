@@ -5,7 +5,8 @@
 1. Each direction of a connection is a `Pipe` with a task of its own, which belongs to the network: what was sent before
    an orderly end still arrives, whoever has ended.
 2. Between two machines that are cut off from each other nothing moves, and connecting hangs. Connections outlive a cut,
-   unless somebody gives them up; healed, what was under way goes on.
+   unless somebody gives them up; healed, what was under way goes on. A way can be cut in one direction: what is sent the
+   other way still arrives, and nobody hears the answers (shapes.py has the shapes that cuts take).
 3. A process that dies leaves its kernel behind, which ends its connections. A machine that dies ends nothing: its peers
    hear nothing, until it is up again and does not know what they talk about.
 4. All that a peer can be made to hold is bounded, as by the buffers of a socket: who does not read stops who sends.
@@ -35,7 +36,7 @@ class Pipe:
 
     def __init__(self, network, link, tap):
         self._network = network
-        self._link = link  # the two machines
+        self._link = link  # the two machines, the sender first
         self._tap = tap
         self._sent = collections.deque()
         self.sent_bytes = 0
@@ -246,7 +247,7 @@ class Network:
         self.listeners = {}
         self.dead = {}  # machines without power, and the event of their coming up
         self.transports = {}
-        self._cut = {}  # pair of machines -> the event of its healing
+        self._cut = {}  # way, from one machine to another -> the event of its healing
         self.seconds_max = 0.002  # the longest delay, of one direction
         self.fragments = False
         self._connections = 0
@@ -262,15 +263,14 @@ class Network:
         await self.way((machine, other))
         while (up := self.dead.get(other)) is not None:  # nobody there to refuse
             await up.wait()
-        await self.way((machine, other))
+        await self.way((other, machine))
         listener = self.listeners.get((address.host, address.port))
         if listener is None:
             raise Unreachable(f"cannot connect to {address}: {os.strerror(errno.ECONNREFUSED)}")
         self._connections += 1
         number = self._connections
-        link = (machine, other)
-        upward = Pipe(self, link, lambda data: self._tap(number, machine, other, True, data))
-        downward = Pipe(self, link, lambda data: self._tap(number, machine, other, False, data))
+        upward = Pipe(self, (machine, other), lambda data: self._tap(number, machine, other, True, data))
+        downward = Pipe(self, (other, machine), lambda data: self._tap(number, machine, other, False, data))
         client = SimulatedTransport(self, machine, str(address), downward, upward)
         server = SimulatedTransport(self, other, f"{machine}:{number}", upward, downward)
         for transport in (client, server):
@@ -286,9 +286,9 @@ class Network:
     # What the way does
 
     async def way(self, link):
-        """Waits as long as a packet takes between two machines."""
+        """Waits as long as a packet takes from one machine to another."""
         await trio.sleep(self._rnd.uniform(0, self.seconds_max))
-        while (healed := self._cut.get(frozenset(link))) is not None:
+        while (healed := self._cut.get(link)) is not None:
             await healed.wait()
 
     def fragment(self, nbytes):
@@ -300,16 +300,25 @@ class Network:
     # What goes wrong
 
     def cut(self, one, other):
-        self._cut.setdefault(frozenset((one, other)), trio.Event())
+        """Nothing moves between two machines, either way, until ``heal``."""
+        self.cut_ways([(one, other), (other, one)])
 
     def heal(self, one, other):
-        healed = self._cut.pop(frozenset((one, other)), None)
-        if healed is not None:
-            healed.set()
+        self.heal_ways([(one, other), (other, one)])
+
+    def cut_ways(self, ways):
+        """Nothing moves on these ways, each from one machine to another."""
+        for way in ways:
+            self._cut.setdefault(way, trio.Event())
+
+    def heal_ways(self, ways):
+        for way in ways:
+            healed = self._cut.pop(way, None)
+            if healed is not None:
+                healed.set()
 
     def heal_all(self):
-        for pair in list(self._cut):
-            self.heal(*pair)
+        self.heal_ways(list(self._cut))
 
     def drop(self, transport):
         """A connection breaks; what was under way is lost."""

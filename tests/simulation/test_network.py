@@ -120,6 +120,25 @@ def test_nothing_moves_while_two_machines_are_cut_off(run):
     run(body)
 
 
+def test_a_way_that_is_cut_in_one_direction_carries_what_is_sent_in_the_other(run):
+    async def body(made):
+        client, server = await made.connect()
+        made.network.cut_ways([("server", "client")])
+        client.send(b"a question")
+        assert await server.receive() == b"a question"
+        server.send(b"its answer")
+        with trio.move_on_after(100):
+            await client.receive()
+            raise AssertionError("it has come through a cut")
+        with trio.move_on_after(100):
+            await made.network.of("client").connect(AT)
+            raise AssertionError("it has connected, and cannot have heard so")
+        made.network.heal_ways([("server", "client")])
+        assert await client.receive() == b"its answer"
+
+    run(body)
+
+
 def test_both_sides_hear_of_a_broken_connection(run):
     async def body(made):
         client, server = await made.connect()

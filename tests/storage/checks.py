@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 from tailrace.model import Level
+from tailrace_server.feed import info_from_json
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.segment import SegmentDamaged
 
 from .consumers import Consumer
 from .engine import DATA
+from .ledger import partitions_of
 
 # So many of a partition's consumers go on at each check: all of them would take half of the time.
 CONSUMERS = 3
@@ -29,7 +32,8 @@ def check_running(engine):
     engine.node.check()
     used = sum(partition.tree.memory_bytes for partition in engine.node.feeds.partitions())
     assert engine.node.memory.used == used, "the account of the memory is wrong"
-    for partition in engine.node.feeds.partitions():
+    _check_listed(engine.node.feeds)
+    for partition in partitions_of(engine.node):
         told = engine.ledger.of(partition)
         _check_bounds(partition, told)
         if (partition.feed_id, partition.id) in engine.ledger.damaged:
@@ -37,6 +41,18 @@ def check_running(engine):
         else:
             assert partition.damage is None, partition.damage
             _check_content(engine, partition, told)
+
+
+def _check_listed(feeds):
+    """What the list of feeds says is what there is."""
+    [partition] = feeds.system.partitions
+    assert partition.damage is None
+    rows = feeds._rows.read()
+    listed = {feed_id for feed_id, row in rows.items() if row.creation is not None}
+    assert listed == {feed.info.feed_id for feed in feeds}
+    for feed_id in listed:
+        creation = json.loads(rows[feed_id].creation)
+        assert info_from_json(creation["feed"]) == feeds.of_id(feed_id).info
 
 
 def _check_bounds(partition, told):
@@ -114,7 +130,7 @@ def check_files(engine):
     root = f"{DATA}/feeds"
     names = disk.names(root) if disk.exists(root) else []
     with_files = {bytes.fromhex(name) for name in names}
-    known = {feed.info.feed_id for feed in node.feeds} | set(node.feeds.drops)
+    known = node.feeds.known_ids()
     assert with_files <= known, "the directory of a feed that is none"
     for partition in node.feeds.partitions():
         if partition.damage is not None:

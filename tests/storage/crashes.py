@@ -17,6 +17,7 @@ from tests.memory_disk import LOSE, READING, apply_change
 
 from .checks import check, check_running
 from .engine import Engine
+from .ledger import partitions_of
 
 POWER_CUTS = 3  # of each crash: nothing that was not synced is there, and this many less one of chance
 
@@ -139,7 +140,7 @@ async def crash_in_start(engine, rnd):
 async def go_on(engine, rnd):
     """Some more writes, a flush, a fold; then a stop of any kind, and another start."""
     engine.disk.size_bytes = max(engine.disk.size_bytes, 1 << 30)
-    for partition in list(engine.node.feeds.partitions()):
+    for partition in partitions_of(engine.node):
         name, number = engine.feed_info(partition).name, partition.id
         for key in engine.keys_of(name, number, 3):
             engine.write(name, [key, b"-" + key][: rnd.randint(1, 2)], number=number, producer=rnd.choice((1, 2)))

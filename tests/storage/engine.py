@@ -90,6 +90,7 @@ class Engine:
     def create(self, spec):
         """Asks for a feed; ``sync`` answers."""
         value = {**spec._asdict(), "feed_id": self.rnd.randbytes(16).hex()}
+        self.ledger.asked.add(bytes.fromhex(value["feed_id"]))
         feed = self.node.create_feed(value)
         told = self.ledger.create(feed.info, feed.partitions[0].log.branch)
         self._when_durable(told.created)
@@ -98,8 +99,8 @@ class Engine:
     def drop(self, name):
         """Asks for the end of a feed; ``sync`` answers."""
         told = self.ledger.feeds[self.feed(name).info.feed_id]
-        self.node.drop_feed(told.info.feed_id)
         told.is_drop_asked = True
+        self.node.drop_feed(told.info.feed_id)
         self._when_durable(told.dropped)
 
     def write(self, name, keys, *, number=0, producer=1, value_bytes=40):
@@ -150,6 +151,11 @@ class Engine:
         """Moves what is durable to a segment."""
         return await self.node.flusher.flush(self.partition(name, number))
 
+    async def flush_feeds(self):
+        """Moves the list of feeds to a segment."""
+        for partition in self.node.feeds.system.partitions:
+            await self.node.flusher.flush(partition)
+
     async def trim(self):
         """Lets go of journal files, segments, and dropped feeds."""
         await self.node.flusher._trimmer.trim()
@@ -159,7 +165,8 @@ class Engine:
         self._tick()
         await self.node.flusher.pass_once()
         for partition in list(self.node.feeds.partitions()):
-            self.ledger.allow(partition, self.feed_info(partition), self.clock.monotonic())
+            if partition.takes_writes:
+                self.ledger.allow(partition, self.feed_info(partition), self.clock.monotonic())
             await self.node.compactor._tend(partition)
 
     @property

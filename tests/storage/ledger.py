@@ -21,6 +21,11 @@ from .consumers import Consumer
 CLOCK_ERROR_SECONDS = 100.0
 
 
+def partitions_of(node):
+    """Those of the feeds that clients have made."""
+    return [partition for feed in node.feeds for partition in feed.partitions]
+
+
 class Row(NamedTuple):
     """A mutation; ``written_at`` is monotonic, so it tells the true age."""
 
@@ -185,6 +190,7 @@ class Ledger:
         self.identity = None
         self.is_clean = self.is_stopping = False
         self._was_clean = False
+        self.asked = set()  # ids of feeds that somebody has asked for
         self.damaged = set()  # (feed id, partition) whose segments were damaged on purpose
         self.clock = None
 
@@ -193,6 +199,7 @@ class Ledger:
         other.clock = clock
         other.feeds = {id_: told.copy(clock) for id_, told in self.feeds.items()}
         other.damaged = set(self.damaged)
+        other.asked = set(self.asked)
         return other
 
     def create(self, info, branch):
@@ -220,7 +227,7 @@ class Ledger:
             self.identity = node.identity
         assert node.identity == self.identity, "the node has become another one"
         self._settle_feeds(node)
-        for partition in node.feeds.partitions():
+        for partition in partitions_of(node):
             self.of(partition).settle(partition, is_clean=is_clean)
 
     def _settle_feeds(self, node):
@@ -235,6 +242,9 @@ class Ledger:
                 assert node.feeds.of_id(feed_id).info == told.info
             else:
                 del self.feeds[feed_id]
+        for feed in node.feeds:
+            if feed.info.feed_id in self.asked - self.feeds.keys():  # before anybody was told of it
+                self.create(feed.info, feed.first_branch).is_created = True
         assert {feed.info.feed_id for feed in node.feeds} == set(self.feeds), "there is a feed that nobody asked for"
 
     def consumer(self, partition, level=Level.DISK):

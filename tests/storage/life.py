@@ -19,6 +19,7 @@ from tailrace_server.segment import Segment, SegmentDamaged
 from .checks import check, check_running
 from .crashes import tear
 from .engine import DAY, Engine, FeedSpec
+from .ledger import partitions_of
 
 SPECS = (
     FeedSpec("compact", partitions=2, tombstone_age_s=500.0),
@@ -97,7 +98,7 @@ class Life:
     @property
     def partition(self):
         """Any."""
-        return self.rnd.choice(list(self.engine.node.feeds.partitions()))
+        return self.rnd.choice(partitions_of(self.engine.node))
 
     def name_of(self, partition):
         return self.engine.feed_info(partition).name

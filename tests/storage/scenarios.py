@@ -254,6 +254,7 @@ async def trim_journal(engine):
     engine.write("c", [b"t%d" % index for index in range(40)])
     await engine.sync()
     oldest = engine.node.journal.oldest_number
+    await engine.flush_feeds()
     await engine.flush("c")
     await engine.trim()
     assert engine.node.journal.oldest_number >= oldest + 2

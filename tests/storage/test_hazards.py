@@ -332,6 +332,7 @@ async def test_hazard_23_a_full_disk_is_emptied_with_what_was_kept_for_that(engi
     await engine.node.space.look()
     for _ in range(8):
         await write(engine, *(b"k%d" % row for row in range(20)))
+    await engine.flush_feeds()
     await engine.trim()
     files = len(engine.node.journal.file_numbers)
     engine.disk.size_bytes -= engine.disk.free

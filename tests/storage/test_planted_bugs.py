@@ -21,7 +21,7 @@ from tailrace_server.upkeep.installer import Installer
 from .life import LOUD, QUIET, live
 from .scenarios import crash_scenario
 
-SEEDS = range(5)
+SEEDS = range(20)
 
 
 def rename_before_fsync(disk, path, data):
@@ -74,10 +74,10 @@ async def install_before_the_manifest(self, partition, chain, **changes):
     await original_install(self, partition, chain, **changes)
 
 
-async def remove_before_the_manifest(self, partition, folded, result):
+async def remove_before_the_manifest(self, partition, folded, result, rollbacks):
     for segment in folded:
         self._store._disk.remove(segment.path)
-    await original_fold(self, partition, folded, result)
+    await original_fold(self, partition, folded, result, rollbacks)
 
 
 def flush_what_is_not_durable(partition, seq):

@@ -90,7 +90,7 @@ async def consumer(consume, feed):
 
 
 def partition_of(node):
-    [partition] = node.feeds.partitions()
+    [partition] = node.feeds.named("orders").partitions
     return partition
 
 

@@ -152,7 +152,7 @@ async def test_a_backup_that_knows_less(running, feed, tmp_path):
 async def test_deletions_that_were_purged(feed, node):
     await fill(feed, b"a", b"b", b"c")
     positions = await positions_after(feed, 1)
-    [partition] = node.feeds.partitions()
+    [partition] = (p for feed in node.feeds for p in feed.partitions)
     partition.purge_seq = 2
     found = await one(feed, positions)
     assert found[:7] == (0, Outcome.STARTS_OVER, "purged", 1, 0, 0, 3)
@@ -165,7 +165,7 @@ async def test_a_history_that_was_trimmed(client, node):
     feed = await client.create_feed("history", partitions=1, retention="history")
     await fill(feed, b"a", b"b", b"c")
     positions = await positions_after(feed, 1)
-    [partition] = node.feeds.partitions()
+    [partition] = (p for feed in node.feeds for p in feed.partitions)
     partition.trim_seq = 2
     found = await one(feed, positions)
     assert found[:7] == (0, Outcome.ENDS, "trimmed", 1, None, None, None)
@@ -183,7 +183,7 @@ async def test_a_history_that_was_trimmed_above_where_it_would_go_back_to(runnin
     positions = await positions_after(feed)
     await unclean_restart(running, tmp_path / "copy")
     await fill(feed, b"e", b"f", b"g")
-    [partition] = running.node.feeds.partitions()
+    [partition] = (p for feed in running.node.feeds for p in feed.partitions)
     partition.trim_seq = 3
     found = await one(feed, positions)
     assert found[:4] == (0, Outcome.ENDS, "trimmed", 4)

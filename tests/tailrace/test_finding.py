@@ -215,6 +215,12 @@ def test_a_try_is_bounded_where_there_are_others():
     assert make(1)[0].try_seconds(10.0) == 10.0
     assert make(2)[0].try_seconds(10.0) == TRY_SECONDS_MAX
     assert make(5)[0].try_seconds(10.0) == 2.0
+    finder, _ = make(1)
+    finder.next_try()
+    greet(finder, leader="elsewhere:4700")
+    finder.next_try()
+    assert finder.try_seconds(10.0) == TRY_SECONDS_MAX
+    assert finder.try_seconds(1.0) == 1.0
 
 
 # The model

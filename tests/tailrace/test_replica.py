@@ -119,7 +119,7 @@ async def test_from_a_node_as_it_is(feed, running):
     positions = Positions(bytes(16), resolved.feed_id, {})
     address = Address(*running.config.listen)
     kinds, rows = set(), 0
-    async with replica_stream(address, feed.name, positions, REPLICA) as stream:
+    async with replica_stream(address, feed.name, positions, REPLICA._replace(term=0)) as stream:
         async for event in stream:
             kinds.add(type(event))
             if isinstance(event, Mutations):

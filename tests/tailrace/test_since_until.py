@@ -70,7 +70,7 @@ async def since(feed, us, until="now"):
 
 
 async def flush(node, fold=False):
-    for partition in node.feeds.partitions():
+    for partition in (p for feed in node.feeds for p in feed.partitions):
         await node.flusher.flush(partition)
         if fold:
             info = node.feeds.of_id(partition.feed_id).info
@@ -145,7 +145,7 @@ async def test_positions_from_the_middle_of_a_run(running, client, clock):
         await put_at(feed, clock, stamped)
         await flush(running.node)
     await flush(running.node, fold=True)
-    [partition] = running.node.feeds.partitions()
+    [partition] = (p for feed in running.node.feeds for p in feed.partitions)
     [segment] = partition.chain.segments
     assert segment.identity.deduplicated
     async with feed.consume(moment(30)) as stream:
@@ -165,7 +165,7 @@ async def test_what_is_gone(running, client, clock):
     await feed.put(b"a", b"1")
     await feed.delete(b"b")
     await flush(running.node)
-    [partition] = running.node.feeds.partitions()
+    [partition] = (p for feed in running.node.feeds for p in feed.partitions)
     partition.purge_seq = 2
     async with feed.consume(before + datetime.timedelta(hours=2)) as stream:
         assert stream.positions.seqs() == {0: 2}
@@ -186,7 +186,7 @@ async def test_a_segment_that_is_damaged_is_asked_for_again(running, feed, clock
     """The stream waits, shows why, and goes on once the file is whole."""
     await put_at(feed, clock, *KEYS)
     await flush(running.node)
-    [partition] = running.node.feeds.partitions()
+    [partition] = (p for feed in running.node.feeds for p in feed.partitions)
     [segment] = partition.chain.segments
     read_block, broken, found = type(segment).read_block, True, []
 

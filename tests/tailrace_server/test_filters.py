@@ -96,7 +96,8 @@ async def test_segments_and_the_tree(running, feed, segments, folded):
     for _ in range(segments):
         await write(feed, 100)
         await flush(node)
-    while folded and not all(p.chain.segments[0].identity.deduplicated for p in node.feeds.partitions()):
+    partitions = [partition for found in node.feeds for partition in found.partitions]
+    while folded and not all(p.chain.segments[0].identity.deduplicated for p in partitions):
         await trio.lowlevel.checkpoint()
     state = await write(feed, 200)
     reader = await consume(feed, key_prefix=b"order/")

@@ -88,7 +88,7 @@ async def collect(running, feed, nursery):
 
 
 def written(node):
-    return sum(partition.high_seq for partition in node.feeds.partitions())
+    return sum(partition.high_seq for feed in node.feeds for partition in feed.partitions)
 
 
 # Back-pressure
@@ -164,7 +164,7 @@ async def test_a_slow_consumer_goes_on_from_segments(running, feed, raw, monkeyp
     Gate(node)
     feed_id = (await feed.resolve()).feed_id
     await feed.put(b"first", b"v")
-    partition = next(p for p in node.feeds.partitions() if p.high_seq)
+    partition = next(p for p in node.feeds.of_id(feed_id).partitions if p.high_seq)
     for _ in range(20):
         await feed.put(b"first", os.urandom(2_000))
     async with raw() as connection:
@@ -301,7 +301,8 @@ async def test_a_disk_that_takes_its_time_holds_up_nobody_else(running, feed, co
         await until(lambda: reading)
         await feed.put(b"new", b"v")
         assert (await feed.get(b"new")).value == b"v"
-        (segment,) = next(p for p in node.feeds.partitions() if node.routes([b"3"], 4) == [p.id]).chain.segments
+        [only] = node.feeds
+        (segment,) = next(p for p in only.partitions if node.routes([b"3"], 4) == [p.id]).chain.segments
         node.pins.retire([segment])
         assert node.pins.take_free() == [], "what is being read stays open"
         assert not found
@@ -345,7 +346,7 @@ async def test_damage_that_a_stream_meets_is_told(running, feed, raw):
     feed_id = (await feed.resolve()).feed_id
     await fill(feed, 20)
     await flush(node)
-    partition, other = [p for p in node.feeds.partitions() if p.chain.segments][:2]
+    partition, other = [p for p in node.feeds.of_id(feed_id).partitions if p.chain.segments][:2]
     path = partition.chain.segments[0].path
     damage(path)
     async with raw() as connection:

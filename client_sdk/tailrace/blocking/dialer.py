@@ -19,18 +19,24 @@ _UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR)
 class Dialer:
     """Tries what the finder names, when it says.
 
-    ``timeout_s``: how long one try may take. Names are looked up by the system, which takes its own time.
+    ``timeout_s``: how long all may take, of which one try has its share. Names are looked up by the system, which takes
+    its own time.
     """
 
     def __init__(self, finder: Finder, timeout_s: float) -> None:
         self._finder = finder
-        self._timeout_s = timeout_s
+        self._connect_timeout_s = timeout_s
         self._next_try = 0.0
         self._address: Address | None = None  # what is tried, or in use
         # What the name of one address stands for and is still to be tried: "localhost" is ::1 and 127.0.0.1.
         self._candidates: collections.deque[tuple[socket.AddressFamily, tuple[object, ...]]] = collections.deque()
         self._sock: socket.socket | None = None
         self._give_up = 0.0
+
+    @property
+    def try_s(self) -> float:
+        """How long the present try may take."""
+        return self._finder.try_seconds(self._connect_timeout_s)
 
     def step(self, wait_s: float) -> socket.socket | None:
         """A connected socket, not blocking; None where there is none within ``wait_s``: step again.
@@ -46,12 +52,12 @@ class Dialer:
                 time.sleep(min(pause_s, wait_s))
                 return None
             self._sock = self._begin(self._address)
-            self._give_up = time.monotonic() + self._timeout_s
+            self._give_up = time.monotonic() + self.try_s
         poll = select.poll()
         poll.register(self._sock, select.POLLOUT)
         if not poll.poll(wait_s * 1000):
             if time.monotonic() >= self._give_up:
-                raise self._failed(f"no answer within {self._timeout_s:g} s")
+                raise self._failed(f"no answer within {self.try_s:g} s")
             return None
         code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:

@@ -32,8 +32,7 @@ class BlockingLink:
 
     def __init__(self, session: RequestSession, finder: Finder, connect_timeout_s: float) -> None:
         self._session = session
-        self._try_s = min(finder.try_seconds(connect_timeout_s), TRY_SECONDS_MAX)
-        self._dialer = Dialer(finder, self._try_s)
+        self._dialer = Dialer(finder, min(connect_timeout_s, TRY_SECONDS_MAX))
         self._sock: socket.socket | None = None
         self._poll = select.poll()
         self._out: collections.deque[memoryview] = collections.deque()
@@ -148,7 +147,7 @@ class BlockingLink:
             return
         silent_s = time.monotonic() - max(self._heard_at, waiting_since)
         peer = self._session.peer
-        limit_s = self._try_s  # for the greeting
+        limit_s = self._dialer.try_s  # for the greeting
         if self._session.is_open and peer is not None:
             limit_s = SILENT_INTERVALS * peer.noop_interval_s
         if silent_s > limit_s:

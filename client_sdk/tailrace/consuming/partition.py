@@ -21,7 +21,7 @@ from tailrace.consuming.refetch import Refetch
 from tailrace.consuming.resume import Record, bounds
 from tailrace.errors import ProtocolError
 from tailrace.events import Event
-from tailrace.failover import FailoverLog
+from tailrace.failover import SEQ_MAX, FailoverLog, common_seq
 from tailrace.model import EndReason
 from tailrace.position import Position
 from tailrace.ring import Ring, RingChange
@@ -98,6 +98,7 @@ class ConsumedPartition:
         self.refetch: Refetch | None = None
         self.awaited: Event | None = None  # the event that has to be handled before a rollback goes on
         self.end_seq = end_seq
+        self.end_log: FailoverLog | None = None  # the history that ``end_seq`` is of, once it is known
         self.state = State.WAITING
         self.stream_id = 0  # of the last request
         self.reason = "not asked for yet"
@@ -127,6 +128,21 @@ class ConsumedPartition:
         """The stream is to be asked for (again) at ``retry_at``."""
         self.state = State.WAITING
         self.reason, self.since, self.retry_at = reason, now, retry_at
+
+    def end_has_moved(self, answer: StreamOk) -> bool:
+        """Whether the end that is asked for has moved: where it was, there is another history now, or will be.
+
+        What there was up to it, and is still there, ends where the two have parted.
+        """
+        if self.end_seq is None:
+            return False
+        before, self.end_log = self.end_log, answer.log
+        if before is None:
+            return False
+        common = common_seq(before, self.end_seq, answer.log, SEQ_MAX)
+        end_seq = min(self.end_seq, answer.high_seq) if common is None else common
+        moved, self.end_seq = end_seq != self.end_seq, end_seq
+        return moved
 
     def opened(self, answer: StreamOk, now: float) -> None:
         """The node has agreed. The log is stored from the next position on, before anything of it is applied."""

@@ -321,7 +321,7 @@ class ConsumerSession:
         self._check(peer)
         if self.peer is not None and self.peer.cluster_id != peer.cluster_id:
             message = f"this node is of cluster {peer.cluster_id}, the stream is of {self.peer.cluster_id}"
-            if self._streams.has_others:  # one of them may be new, and of no cluster yet
+            if self._streams.has_others:  # one that is new is of no cluster yet
                 raise Unreachable(message)
             self._streams.fail(BadPosition(message))
         self.peer = peer
@@ -334,7 +334,7 @@ class ConsumerSession:
     def _on_result(self, frame: Frame) -> Queued | None:
         if frame.id != _MAP_ID:
             return self._streams.receive(frame)
-        feed_id, high_seqs = _read_map(decode_json(frame.body, "RESULT"))
+        feed_id, high_seqs, logs = _read_map(decode_json(frame.body, "RESULT"))
         if self.feed_id is not None and self.feed_id != feed_id:
             message = f"feed {self._wanted.feed!r} was dropped, and another one made under its name"
             self._streams.fail(UnknownFeed(message))
@@ -345,7 +345,7 @@ class ConsumerSession:
         self._linked = True
         if not self._streams.partitions:
             self._check_stored(feed_id)
-            self._streams.begin(high_seqs)
+            self._streams.begin(high_seqs, logs)
         return None
 
     def _check_stored(self, feed_id: bytes) -> None:
@@ -364,7 +364,14 @@ class ConsumerSession:
         of_connection = frame.id == 0 and self._greeted and isinstance(error, ProtocolError | TooLarge)
         if of_connection or isinstance(error, Retryable):
             raise error
+        if isinstance(error, UnknownFeed) and self.feed_id is not None and self._asks_followers:
+            raise Unreachable(f"{error}: it is new, or behind")
         self._streams.fail(error)
+
+    @property
+    def _asks_followers(self) -> bool:
+        """What one node lacks another one may have."""
+        return self._wanted.state == "follower" and self._wanted.replica is None and self._streams.has_others
 
     def _on_round_complete(self, frame: Frame) -> Queued:
         event = tuple.__new__(RoundComplete, (decode_number(frame.body, "ROUND_COMPLETE"),))
@@ -383,17 +390,18 @@ class ConsumerSession:
         self._sent_barriers.pop(decode_cookie(frame.body, "BARRIER_LOST"), None)
 
 
-def _read_map(value: dict[str, Any]) -> tuple[bytes, dict[int, int]]:
-    """The feed's id and the high seq of each partition."""
+def _read_map(value: dict[str, Any]) -> tuple[bytes, dict[int, int], dict[int, FailoverLog]]:
+    """The feed's id, the high seq of each partition, and the log of each of which the node tells it."""
     try:
         feed_id = bytes.fromhex(value["feed"]["feed_id"])
         high_seqs = {p["id"]: p["high_seq"] for p in value["partitions"]}
+        logs = {p["id"]: FailoverLog.from_json(p["log"]) for p in value["partitions"] if "log" in p}
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"the partition map cannot be read: {error!r}") from None
     numbers = [(id, PARTITION_MAX) for id in high_seqs] + [(seq, SEQ_MAX) for seq in high_seqs.values()]
     if len(feed_id) != FEED_ID_BYTES or any(type(n) is not int or not 0 <= n <= most for n, most in numbers):
         raise ProtocolError("the partition map cannot be read: an id or a seq is out of its range")
-    return feed_id, high_seqs
+    return feed_id, high_seqs, logs
 
 
 _HANDLERS: dict[Opcode, Callable[[ConsumerSession, Frame], Queued | None]] = {

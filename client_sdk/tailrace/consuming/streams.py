@@ -122,8 +122,11 @@ class PartitionStreams:
         self.failure: TailraceError | None = None
         self.rollbacks = Rollbacks(wanted, self)
 
-    def begin(self, high_seqs: Mapping[int, int]) -> None:
-        """The partitions are known. Raises UnknownFeed where one that is wanted is not there."""
+    def begin(self, high_seqs: Mapping[int, int], logs: Mapping[int, FailoverLog]) -> None:
+        """The partitions are known; ``logs`` as far as the node has told them with the seqs.
+
+        Raises UnknownFeed where one that is wanted is not there.
+        """
         wanted, now = self._wanted, self._clock()
         missing = (wanted.partitions or frozenset()) - high_seqs.keys()
         if missing:
@@ -138,7 +141,10 @@ class PartitionStreams:
                 end_seq = wanted.until.get(id, 0)
             start = self._start(id)
             ring = self._ring(id, start, RINGS_BYTES_MAX // len(ids))
-            self._partitions[id] = self._waiting[id] = ConsumedPartition(id, start, ring, end_seq, now)
+            partition = ConsumedPartition(id, start, ring, end_seq, now)
+            if wanted.until == "now":
+                partition.end_log = logs.get(id)
+            self._partitions[id] = self._waiting[id] = partition
 
     def _start(self, id: int) -> Position | None:
         since = self._wanted.since
@@ -359,6 +365,9 @@ class PartitionStreams:
         if self._wanted.since == "now" and partition.id not in self._handled:
             assert partition.position is not None
             self._handled[partition.id] = partition.position
+        if partition.end_has_moved(answer):
+            self.close(partition)
+            self.wait(partition, "what was to be its end is of another history", self._clock())
         return None
 
     def close(self, partition: ConsumedPartition) -> None:

@@ -75,10 +75,13 @@ class Committer:
         self._waiting.append((self._journal.written, partition, partition.high_seq))
 
     def when_durable(self, callback: Callable[[TailraceError | None], None]) -> None:
-        """Calls ``callback(None)`` once all that is written now is durable, or with the error that prevents it."""
+        """Calls ``callback(None)`` once all that is written now is durable, or with the error that prevents it.
+
+        The partitions know by then. (A thread that has just synced, or a rotation of the journal, tells them later.)
+        """
         if self.failure is not None:
             callback(self.failure)
-        elif self._journal.synced >= self._journal.written:
+        elif self._journal.synced >= self._journal.written and not self._waiting:
             callback(None)
         else:
             self._answers.append((self._journal.written, callback))

@@ -133,11 +133,11 @@ class ProducerTable:
         The age of the last eviction is None where that does not matter any more.
         """
         entries = [
-            ProducerEntry(producer_id, entry.last_number, tuple(entry.results), now - entry.used_at)
+            ProducerEntry(producer_id, entry.last_number, tuple(entry.results), max(now - entry.used_at, 0.0))
             for producer_id, entry in self._entries.items()
             if now - entry.used_at < ENTRY_AGE_S_MAX
         ]
-        evicted_age_s = math.inf if self._evicted_at is None else now - self._evicted_at
+        evicted_age_s = math.inf if self._evicted_at is None else max(now - self._evicted_at, 0.0)
         return entries, evicted_age_s if evicted_age_s < ENTRY_AGE_S_MAX else None
 
     def restore(self, entries: Iterable[ProducerEntry], evicted_age_s: float | None, now: float) -> None:

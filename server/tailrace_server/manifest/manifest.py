@@ -94,7 +94,8 @@ class Manifest(NamedTuple):
     def encode(self) -> bytes:
         """The content of the file. AssertionError where it would hold something that ``decode`` refuses."""
         self.check()
-        return seal(FORMAT, VERSION, write_members(_MANIFEST, self))
+        members = write_members(_MANIFEST, self)
+        return seal(FORMAT, VERSION, {name: value for name, value in members.items() if _ADDED.get(name) != value})
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Manifest:
@@ -152,7 +153,7 @@ _MANIFEST = {
     "sinks": Kind(last_batches.to_json, last_batches.from_json),
     "rollbacks": fields.COUNT,
 }
-# What manifests from before it was known say by leaving it out.
+# What a manifest says by leaving it out, as those from before it was known do.
 _ADDED = {"rollbacks": 0}
 
 assert tuple(_SEGMENT) == SegmentEntry._fields

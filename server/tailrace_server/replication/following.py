@@ -133,7 +133,8 @@ class Following:
         timeout_s = _CONFIRMED_TIMEOUTS * config.ask_timeout_s
         while True:
             try:
-                answer = await ask(self._node, self.address, Opcode.ACCEPTED_SEQS, {"feed_ids": []}, timeout_s)
+                value = {"feed_ids": [], "joining": True}
+                answer = await ask(self._node, self.address, Opcode.ACCEPTED_SEQS, value, timeout_s)
                 return seqs_from_json(answer.get("seqs"), "the answer to ACCEPTED_SEQS")
             except Retryable as error:
                 log.info("no vote yet: %s", error)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tailrace.address import Address
 from tailrace.errors import NotDurable, NotLeader, Overloaded
 from tailrace.model import EndReason, Level
 from tailrace.wire.replica_messages import ReplicaAck
@@ -41,7 +42,8 @@ class Leadership:
         self.leader = ""  # the address of the leader that is followed; "" where there is none, or this node leads
         self.refuses_writes = not self.is_alone
         self._is_paused = False
-        self.replicas = Replicas(frozenset(map(str, config.members)), self.majority)
+        others = {str(Address(*member)) for member in config.members} - {str(Address(*config.listen))}
+        self.replicas = Replicas(frozenset(others), self.majority)
         self.waiting = WaitingAnswers()
         self.confirmations = Confirmations(self.majority, self._ask_replicas)
         # Set by the member's task: a replica has promised this term, which is higher; how far the leader has come.

@@ -260,6 +260,11 @@ class Member:
         except (TailraceError, OSError) as error:
             self._warn(f"{name} is not followed any more: {error}")
             self.progress = f"does not follow {name}: {error}"
+        except Exception as error:  # a bug, as in ``Node.handle``: what is held is served on
+            if str(error) != self._last_warning:
+                self._last_warning = str(error)
+                log.exception("the following of %s ended by an internal error", name)
+            self.progress = f"does not follow {name}: an internal error, which the log has"
         finally:
             if self.following is following:
                 self.following = None

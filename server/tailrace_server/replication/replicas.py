@@ -80,7 +80,7 @@ class Replicas:
     """What a leader knows of those that follow it. Begins anew with every leadership."""
 
     def __init__(self, members: frozenset[str], majority: int) -> None:
-        """``members``: the addresses of the set, which alone may have a vote; empty for a node that is in none."""
+        """``members``: the addresses of the others of the set, who alone may have a vote; empty outside of a set."""
         self.peers: dict[bytes, Peer] = {}
         self._members = members
         self._majority = majority

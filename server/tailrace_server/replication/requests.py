@@ -120,6 +120,9 @@ def _answer_later(
             connection.answer_error(error, id)
         except OSError as error:
             connection.answer_error(Unreachable(f"the disk says: {error}", outcome="unknown"), id)
+        except Exception:  # a bug, as in ``Node.handle``: the node goes on
+            log.exception("%s ended by an internal error", frame.opcode.name)
+            connection.answer_error(TailraceError("an internal error: the node's log has it"), id)
         else:
             connection.answer(answer)
         finally:

@@ -43,6 +43,8 @@ log = logging.getLogger("tailrace.server")
 WINDOW_BYTES = 16 * 1024 * 1024
 # Of one publish, with room for what merging has put beside it in a block.
 GATHERED_BYTES_MAX = 64 * 1024 * 1024
+# Where memory is full a block waits for room, but not for ever: what may be flushed is told behind it, by its leader.
+ROOM_SECONDS_MAX = 1.0
 
 
 class Taker:
@@ -203,7 +205,8 @@ class Taker:
         node = self._node
         if node.memory.must_wait:
             node.turn_ended(self)
-            await node.memory.room()
+            with trio.move_on_after(ROOM_SECONDS_MAX):
+                await node.memory.room()
 
     @staticmethod
     def _gather(published: list[Block], block: Block) -> None:
@@ -281,6 +284,9 @@ class Taker:
         filling = self._fillings.pop(partition.id, None)
         told = self._producers.pop(partition.id, None)
         published = self._published.pop(partition.id, None)
+        if told is not None and not self._stopped:  # of a run before its end: they are in the same manifest then
+            node = self._node
+            partition.tell_producers(told.value, told.seq, node.journal, node.clock.monotonic())
         if published:
             await self._wait_for_memory()
             if self._stopped:
@@ -292,9 +298,6 @@ class Taker:
                 await filling.finish(self._logs[partition.id])
         if self._stopped:
             return
-        if told is not None:
-            node = self._node
-            partition.tell_producers(told.value, told.seq, node.journal, node.clock.monotonic())
         if filling is not None:
             self._follow_log(partition)
             self._acknowledge(partition)

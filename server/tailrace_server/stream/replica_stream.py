@@ -34,15 +34,19 @@ class ReplicaStream(PartitionStream):
         super().__init__(*arguments, **options)
         self.on_close: Callable[[], None] | None = None
         self._now = now
-        self._lacks_producers = False
+        # What it holds may have come to it without: it crashed between the blocks of a snapshot and the end.
+        self._lacks_producers = self.delivered_seq > 0
         self._knows_sinks = False  # it was told the last batches once
 
     def only_block(self) -> Block | None:
-        """None also for a block without a producer, which may be one that another leader has merged, or published."""
-        block = super().only_block()
-        if block is None or not block.header.producer_id or not self._knows_sinks:
+        """None also where producers or sinks are to be told, as for a block without a producer.
+
+        Another leader may have merged that, or it was published.
+        """
+        if self._lacks_producers or not self._knows_sinks:
             return None
-        return block
+        block = super().only_block()
+        return block if block is not None and block.header.producer_id else None
 
     def _take_segments(self, least_seq: int) -> None:
         if len(self.partition.sinks):

@@ -8,6 +8,7 @@ and in the journal, and is tried again after a while; the node's status says so.
 
 from __future__ import annotations
 
+import collections
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -78,6 +79,7 @@ class Flusher:
         # Partitions whose flush has failed: how often, until when they are left alone (monotonic), and why.
         self._failed: dict[Partition, tuple[int, float, str]] = {}
         self._looked_at = -TICK_SECONDS  # monotonic, when the disk's free space was last looked at
+        self._flushing: collections.defaultdict[Partition, trio.Lock] = collections.defaultdict(trio.Lock)
         self._flushes = self._bytes = 0
         self.commit: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint  # makes durable what is written
         self.on_flushed: Callable[[Partition], None] = lambda _: None
@@ -103,6 +105,7 @@ class Flusher:
         """The partition is no more."""
         self._dirty.pop(partition, None)
         self._failed.pop(partition, None)
+        self._flushing.pop(partition, None)
 
     async def run(self) -> None:
         """Merges, flushes and trims for ever, whatever is due."""
@@ -213,6 +216,11 @@ class Flusher:
         return await self._flush(partition, self._limit(partition))
 
     async def _flush(self, partition: Partition, seq: int) -> Segment | None:
+        # One at a time of a partition: the flusher's own may be under way when a replica needs all to be flushed.
+        async with self._flushing[partition]:
+            return await self._flush_alone(partition, seq)
+
+    async def _flush_alone(self, partition: Partition, seq: int) -> Segment | None:
         rollbacks = partition.rollbacks
         blocks = _blocks_through(partition, seq)
         if blocks and not partition.has_manifest:  # it makes the directory, and comes before the first segment

@@ -58,6 +58,6 @@ async def test_promotion_that_fails_says_why(servers):
         await servers.promote()
 
 
-def test_each_member_has_a_port_of_its_own_and_the_same_list(servers):
+async def test_each_member_has_a_port_of_its_own_and_the_same_list(servers):
     assert len({server.port for server in servers.all}) == COUNT
     assert {server.arguments[-1] for server in servers.all} == {servers.url.removeprefix("tailrace://")}

@@ -87,3 +87,11 @@ def test_at_a_terminal_a_value_can_do_nothing(start, made_feed, write, terminal)
     with start("get", made_feed, "k", stdout=its_end, stderr=subprocess.DEVNULL) as process:
         assert process.wait(60) == 0
     assert os.read(ours, 100) == b"\\x1b[2Jred\\xff\r\n"
+
+
+def test_where_a_follower_is_asked_for_one_that_leads_is_none(call, monkeypatch):
+    monkeypatch.setattr("tailrace.cli.options.CONNECT_SECONDS_MAX", 0.2)
+    done = call("get", "orders", "k", "--state", "follower")
+    assert (done.code, done.out) == (1, b"")
+    assert "leads, and a follower was asked for" in done.err
+    assert call("get", "orders", "k", "--state", "any").code == 2

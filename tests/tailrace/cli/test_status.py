@@ -70,3 +70,48 @@ def test_a_node_that_ails_and_strange_names_are_shown(call):
 
 def test_a_node_that_does_not_answer_is_told_and_waited_for():
     assert "no answer: nobody there" in rendered({"unreachable": "nobody there"})
+
+
+def test_replicas_are_shown(call, made_feed):
+    details = json.loads(call("status", "--json").out)
+    assert "Replicas" not in rendered(details)
+    details["replication"] = {
+        "role": "leader",
+        "term": 7,
+        "leader": "",
+        "members": ["a:1", "b:1", "c:1"],
+        "replica_of": None,
+        "promotion": "waits for b:1",
+        "replicas": [
+            {
+                "placement_id": "01" * 16,
+                "address": "b:1",
+                "votes": True,
+                "partitions": 3,
+                "lag": 1_234,
+                "since_ack_s": None,
+            }
+        ],
+    }
+    followers = [{"lag": 1_234}, {"lag": 0}]
+    state = {"role": "leader", "term": 7, "branches": [[], []], "durable": 9, "quorum": 8, "visible": 8}
+    details["feeds"][0]["states"] = [state | {"id": id, "followers": followers} for id in range(100)]
+    text = rendered(details)
+    assert "leads in a set of 3 in term 7" in text
+    assert "promotion: waits for b:1" in text
+    [replica] = [line.split() for line in text.splitlines() if line.strip().startswith("01010101")]
+    assert replica == ["01010101", "b:1", "yes", "3", "1,234", "never"]
+    assert "Partitions, the first 64 of 100" in text
+    assert "1,234, 0" in text
+
+
+def test_a_follower_says_whom_it_follows(call):
+    details = json.loads(call("status", "--json").out)
+    replication = details["replication"]
+    assert (replication["role"], replication["members"]) == ("leader", [])
+    details["replication"] = replication | {"role": "follower", "term": 2, "leader": "b:1", "replica_of": "b:1"}
+    assert "follows b:1, term 2" in rendered(details)
+    details["replication"]["leader"] = ""
+    assert "follows nobody: it knows no leader, term 2" in rendered(details)
+    del details["replication"]
+    assert "follows" not in rendered(details), "a node from before there were replicas"

@@ -258,3 +258,14 @@ async def test_what_a_rotation_has_made_durable_is_told(run):
     await settled(run)
     assert [entry[0] for entry in run.answers()] == ["a"]
     assert run.partitions[0].durable_seq == 1
+
+
+async def test_who_asks_before_the_partitions_were_told_is_answered_after_them(run):
+    """An fsync in a thread, or a rotation, has made it durable; what it means has not come to the loop yet."""
+    run.write()
+    run.journal.synced = run.journal.written
+    run.committer.when_durable(lambda error: run.log.append(("a", run.partitions[0].durable_seq, error)))
+    assert run.answers() == []
+    run.committer.turn_ended("asker")
+    await settled(run)
+    assert run.answers() == [("a", 1, None)]

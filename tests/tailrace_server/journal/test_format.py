@@ -187,4 +187,5 @@ def test_the_numbers_of_kinds_are_the_formats():
         ("ROLLED_BACK", 6),
         ("TERM_PROMISED", 7),
         ("PUBLISHED", 8),
+        ("PRODUCERS_TOLD", 9),
     ]

@@ -58,7 +58,7 @@ def test_of_any_good_manifest_nothing_is_found(manifest):
         (manifest_of(hash_first=2, hash_last=1), "its hashes begin at 0000000000000002 and end at 0000000000000001"),
         (of(ONE, purge_seq=11), "its purge seq, 11, is above its flushed seq, 10"),
         (of(ONE, trim_seq=11), "its trim seq, 11, is above its flushed seq, 10"),
-        (manifest_of(log=FailoverLog()), "its failover log is empty"),
+        (of(ONE, log=FailoverLog()), "its failover log is empty"),
         (
             manifest_of(sinks={str(n): LastBatch(1, "a", 0) for n in range(SINKS_MAX + 1)}),
             "it has 1001 sinks, and at most 1000",

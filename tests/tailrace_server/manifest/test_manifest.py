@@ -93,6 +93,7 @@ BAD = {
         {"": [1, "o", 0]},
         {str(number): [1, "o", 0] for number in range(1_001)},
     ],
+    "rollbacks": [-1, None, "1"],
 }
 
 
@@ -107,7 +108,14 @@ def test_a_bad_value_is_named(name, value):
     assert len(reason) < 400
 
 
-@pytest.mark.parametrize("name", Manifest._fields)
+def test_how_often_it_was_rolled_back_is_left_out_where_it_never_was():
+    assert "rollbacks" not in members_of(manifest_of())
+    manifest = manifest_of(rollbacks=3)
+    assert members_of(manifest)["rollbacks"] == 3
+    assert Manifest.decode(manifest.encode(), PATH) == manifest
+
+
+@pytest.mark.parametrize("name", [name for name in Manifest._fields if name != "rollbacks"])
 def test_a_missing_member_is_named(name):
     members = members_of(manifest_of())
     del members[name]

@@ -405,7 +405,7 @@ async def test_a_backup_of_a_running_node_under_writes(tmp_path):
     assert verify(disk, target).problems == []
     restore(disk, target, again, SystemRandomness())
     async with open_node(Config(again, listen=("127.0.0.1", 0), storage=storage)) as node:
-        [partition] = node.feeds.partitions()
+        [_, partition] = node.feeds.partitions()
         count = partition.high_seq // 50
         assert partition.high_seq == 50 * count
         assert before <= count <= len(sent)

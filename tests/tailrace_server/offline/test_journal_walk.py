@@ -3,6 +3,7 @@ import contextlib
 import pytest
 from tests.tailrace_server.made_directory import DATA, MadeDirectory
 
+from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.journal import JournalDamaged, RecordKind
 from tailrace_server.journal.recovery import STOPS, FileCase, survey
 from tailrace_server.offline.journal_walk import Bad, journal_files
@@ -26,7 +27,9 @@ def walked(disk, number=0):
 
 
 def seqs(items):
-    return [item.block.header.first_seq for item in items if not isinstance(item, Bad) and item.block is not None]
+    """Of the blocks of clients."""
+    records = [item for item in items if not isinstance(item, Bad) and item.header.feed_id != SYSTEM_FEED_ID]
+    return [record.block.header.first_seq for record in records if record.block is not None]
 
 
 def test_a_good_file_has_all_its_records(made):
@@ -45,7 +48,7 @@ def record_offsets(disk):
 @pytest.mark.parametrize(("place", "has_head"), [(3, False), (60, False), (96 + 50, False), (96 + 110, True)])
 def test_behind_a_bad_record_the_others_are_found(made, place, has_head):
     disk = made.disk.fork()
-    offset = record_offsets(disk)[4]  # seq 4: the first record is the creation of the feed
+    offset = record_offsets(disk)[6]  # seq 4: first are the branch and the row of the list of feeds, and the creation
     disk.flip(PATH, 8 * (offset + place))
     file, items = walked(disk)
     assert seqs(items) == [1, 2, 3, 5, 6, 7, 8, 9, 10]

@@ -24,6 +24,7 @@ from tests.tailrace_server.offline.damage import (
 from tailrace.block import Block
 from tailrace.errors import TailraceError
 from tailrace.failover import ResumeReason, resume_point
+from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.host.disk import read_file
 from tailrace_server.identity import BadDirectory
 from tailrace_server.journal import DirectoryInUse, RecordKind
@@ -380,7 +381,7 @@ def restarted():
     return made
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_a_branch_whose_record_is_lost_is_put_back(number):
     made = restarted()
     before = made.start_on(made.disk.fork())
@@ -390,6 +391,8 @@ def test_a_branch_whose_record_is_lost_is_put_back(number):
     node, missing = check_repaired(made, disk, outcome.lost.seqs)
     assert not missing
     for old, new in zip(before.feeds.partitions(), node.feeds.partitions(), strict=True):
+        if old.feed_id == SYSTEM_FEED_ID:  # nothing was written on its branch, so nothing tells of it
+            continue
         assert {entry.branch for entry in old.log} <= {entry.branch for entry in new.log}
 
 
@@ -430,11 +433,28 @@ def test_what_nothing_is_known_of_goes_to_lost(stopped):
             copy_file(disk, path, path.replace(f"{orders}/0/", f"{orders}/7/"), Unwatched())
     for path in journal_of(disk):
         lose(disk, path)
+    for path in files_of(disk):
+        if f"/{SYSTEM_FEED_ID.hex()}/" in path:  # the list of feeds would name it
+            lose(disk, path)
     outcome = repaired(stopped, disk)
     assert any("nothing tells what it was" in action for action in outcome.actions)
     assert any("the feed has no such partition" in action for action in outcome.actions)
     assert verify(disk, DATA).problems == []
     assert [feed.info.name for feed in stopped.start_on(disk).feeds] == ["orders"]
+
+
+def test_a_feed_of_which_only_the_list_of_feeds_knows_begins_empty_on_another_branch(stopped):
+    disk = stopped.disk.fork()
+    log = stopped.start_on(stopped.disk.fork()).feeds.named("log")
+    for path in files_of(disk):
+        if f"/{log.info.feed_id.hex()}/" in path or path in journal_of(disk):
+            lose(disk, path)
+    repaired(stopped, disk)
+    node = stopped.start_on(disk)
+    again = node.feeds.named("log")
+    assert (again.info, again.partitions[0].high_seq) == (log.info, 0)
+    assert not {entry.branch for entry in again.partitions[0].log} & {entry.branch for entry in log.partitions[0].log}
+    node.check()
 
 
 def test_a_file_of_ages_that_is_damaged_is_moved(stopped):

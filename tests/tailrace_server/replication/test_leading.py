@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import trio
 from tests.tailrace_server.raw_requests import KEY, PARTITION, block_of, write
 from tests.tailrace_server.replication.replicas import (
     STREAM,
@@ -16,7 +17,7 @@ from tailrace.block import Block
 from tailrace.errors import NotLeader, Overloaded, ProtocolError, UnknownFeed
 from tailrace.model import EndReason, Level
 from tailrace.wire.frames import encode_frame
-from tailrace.wire.messages import Get, Got, HelloOk, decode_error
+from tailrace.wire.messages import Get, Got, HelloOk, WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import LeaderSeqs, Producers
 from tailrace.wire.stream_messages import StreamEnd, decode_number
@@ -175,6 +176,43 @@ async def test_a_write_that_waits_hears_that_its_feed_is_dropped(running, greete
     running.node.drop_feed(feed_id)
     running.node.flush()
     assert type(await greeted.error(5)) is UnknownFeed
+
+
+async def test_what_waits_ends_with_its_connection(running, raw, greeted, feed_id):
+    """A majority is away, and a client comes again and again."""
+    async with raw() as connection:
+        await connection.hello()
+        await connection.send(encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY), QUORUM), 5))
+        await connection.send(encode_frame(Opcode.BARRIER, b"cookie"))
+        await nothing_yet(connection)
+        assert len(running.node.waiting) == 1
+    while len(running.node.connections) > 1:
+        await trio.lowlevel.checkpoint()
+    assert len(running.node.waiting) == 0
+    running.node.rest(2)
+    await nothing_yet(greeted)
+
+
+async def test_nothing_to_delete_is_told_once_a_majority_has_what_says_so(greeted, replicas, feed_id, partition):
+    await replicas[0].follow(feed_id)
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY, value=None)), id=4)
+    block = block_of(KEY, number=2, value=None)
+    await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block, QUORUM, WriteFlag.IF_PRESENT), 5))
+    await nothing_yet(greeted)
+    await replicas[0].acknowledge(partition, 1)
+    assert Written.decode((await answers(greeted, 5)).body).first_seq == 0
+
+
+async def test_the_leader_has_no_second_vote(running, raw, greeted, feed_id, partition):
+    """Something at its own address says that it is a replica with a vote."""
+    async with raw() as connection:
+        own = VOTERS[0]._replace(address=running.url.removeprefix("tailrace://"))
+        made = HandMade(await connection.hello(), running.node, own)
+        await made.follow(feed_id)
+        await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
+        await made.acknowledge(partition)
+        await made.handled()
+        assert partition.quorum_seq == 0
 
 
 async def test_a_feed_is_made_once_a_majority_has_it_in_the_list(greeted, replicas, running):

@@ -1,5 +1,6 @@
 """Sets of three nodes: founded, followed, promoted, handed over, deposed, and with disks replaced."""
 
+import dataclasses
 import os
 
 import pytest
@@ -7,8 +8,10 @@ import trio
 from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, make_set, until
 
 import tailrace
-from tailrace.errors import NotLeader, TailraceError
+from tailrace.errors import NotLeader, TailraceError, Unreachable
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.config import Storage
+from tailrace_server.replication.promotion import Promotion
 
 
 def numbered(first, count):
@@ -297,6 +300,40 @@ async def test_a_handover_that_ends_half_way_ends_in_one_leader(members):
         await feed.put(b"k", b"w", level="quorum")
 
 
+async def test_the_other_one_dies_in_the_middle_of_a_handover(members, monkeypatch):
+    """The leader has promised, and never writes on that branch again: it leads anew, by promotion."""
+    reached = trio.Event()
+
+    async def hang(promotion, kept_branch):
+        assert kept_branch
+        reached.set()
+        await trio.sleep_forever()
+
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 5), level="quorum")
+        await members.level("orders")
+        [log] = members[0].logs("orders")
+        with monkeypatch.context() as patched:
+            patched.setattr(Promotion, "_lead", hang)
+
+            async def hand_over():
+                with pytest.raises(Unreachable):
+                    await members[0].hand_over(members[1])
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(hand_over)
+                await reached.wait()
+                assert not members[0].leads
+                await members[1].kill()
+        await until(lambda: members[0].leads)
+        assert members[0].logs("orders")[0].branch != log.branch
+        await put(feed, numbered(5, 5), level="quorum")
+        await members[1].start()
+        assert await members.level("orders") is members[0]
+    assert [node.rows("orders") for node in members] == [numbered(0, 10)] * 3
+
+
 async def test_a_handover_to_one_that_is_gone_is_refused_and_the_leader_goes_on(members):
     async with members.client() as client:
         feed = await client.create_feed("orders", partitions=1)
@@ -330,6 +367,45 @@ async def test_a_plain_replica_follows_and_leads_only_by_force(tmp_path, nursery
     await replica.start()
     await until(lambda: replica.leads)
     assert replica.rows("orders") == numbered(0, 20)
+
+
+async def test_a_leader_that_was_replaced_by_force_follows_its_replica_on_its_old_directory(tmp_path, nursery):
+    first, second = free_addresses(2)
+    source = MadeNode(make_config(tmp_path / "source", first), nursery)
+    replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
+    await source.start()
+    await replica.start()
+    async with tailrace.connect(source.url, retry_for=20) as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 10))
+        await until(lambda: replica.seqs("orders") == source.seqs("orders"))
+        await replica.kill()
+        await put(feed, {b"lost": b"x"})
+    await source.kill()
+    await replica.start()
+    await replica.promote(force=True)
+    async with tailrace.connect(replica.url, retry_for=20) as client:
+        await put(client.feed("orders"), numbered(10, 5))
+    source = MadeNode(make_config(tmp_path / "source", first, replica_of=second), nursery)
+    await source.start()
+    await until(lambda: source.logs("orders") == replica.logs("orders") and source.seqs("orders") == [15])
+    assert source.rows("orders") == numbered(0, 15)
+
+
+async def test_a_follower_whose_memory_is_full_goes_on(new_set):
+    made = new_set()
+    small = Storage(memory_bytes_max=256 * 1024)
+    made[2].config = dataclasses.replace(made[2].config, storage=small)
+    await made.start()
+    await made.settled()
+    async with made.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        async with feed.writer() as writer:
+            for number in range(300):
+                await writer.put(b"%d" % number, bytes(10_000))
+        await made.level("orders")
+    assert made[2].node.memory.used < 256 * 1024
+    made[2].node.check()
 
 
 async def test_a_replica_of_another_cluster_is_not_taken_over(tmp_path, nursery):
@@ -446,6 +522,34 @@ async def test_a_leader_that_has_promised_writes_nothing_more(members):
             await feed.put(b"k", b"lost")
     assert members[0].rows("orders") == {b"k": b"v"}
     assert not members[0].leads
+
+
+async def never():
+    await trio.sleep_forever()
+
+
+async def test_who_has_promised_takes_and_acknowledges_nothing_of_the_leader_before(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await feed.put(b"k", b"v", level="quorum")
+        leader = await members.level("orders")
+        leader.member.look = never  # it does not learn of the promises
+        promise = {"term": 50, "address": "x:1", "placement_id": "00" * 16, "handover": False}
+        answer = await members[1].ask(Opcode.PROMISE, **promise)
+        [feed_id] = [f.info.feed_id.hex() for f in leader.node.feeds]
+        await put(feed, numbered(0, 10), level="quorum")  # with the third one
+        assert answer["partitions"][feed_id] == [[1, 1]]
+        assert members[1].seqs("orders") == [1]
+        refused = await members[1].ask(Opcode.PROMISE, **promise)
+        assert (refused["promised"], refused["term"], refused["partitions"]) == (False, 50, {})
+        await members[2].ask(Opcode.PROMISE, **promise)
+        with trio.move_on_after(0.3) as scope:
+            await feed.put(b"k", b"w", level="quorum")
+        assert scope.cancelled_caught
+        with trio.move_on_after(0.3) as scope:  # nor does anybody say any more that it leads
+            await feed.get(b"k", level="quorum")
+        assert scope.cancelled_caught
+        assert leader.leads
 
 
 async def test_two_who_are_promoted_at_once_end_in_one_leader(members):

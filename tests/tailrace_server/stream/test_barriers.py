@@ -1,6 +1,6 @@
 import tracemalloc
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace_server.stream.barriers import Barriers, Returned
@@ -131,3 +131,114 @@ def test_no_cookie_is_early(made):
     if waiting:
         _, needed = waiting[0]
         assert any(delivered[id] < seq for id, seq in needed.items()), "a cookie did not come back"
+
+
+# Cookies that wait for more than what streams deliver
+
+
+def test_a_cookie_that_is_held_holds_those_behind_it():
+    barriers = Barriers()
+    held = barriers.add(b"1", [(1, 10, 5)], held=True)
+    barriers.add(b"2", [(1, 10, 5)])
+    barriers.delivered(1, 10)
+    assert barriers.returned() == []
+    barriers.release(held)
+    assert barriers.returned() == [Returned(b"1"), Returned(b"2")]
+
+
+def test_a_cookie_that_was_lost_is_not_released_any_more():
+    barriers = Barriers()
+    first = barriers.add(b"1", [], held=True)
+    second = barriers.add(b"2", [(1, 10, 5)], held=True)
+    barriers.lost(1, 3)
+    barriers.release(second)
+    assert barriers.returned() == []
+    barriers.release(first)
+    assert barriers.returned() == [Returned(b"1"), Returned(b"2", 3)]
+
+
+def test_all_are_lost():
+    barriers = Barriers()
+    barriers.add(b"1", [(1, 10, 5)])
+    barriers.add(b"2", [], held=True)
+    barriers.lose_all(0)
+    assert barriers.returned() == [Returned(b"1", 0), Returned(b"2", 0)]
+    barriers.add(b"3", [(1, 10, 5)])
+    barriers.delivered(1, 10)
+    assert barriers.returned() == [Returned(b"3")]
+
+
+@settings(max_examples=500)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["write", "deliver", "barrier", "answer", "lose", "finish"]),
+            st.integers(0, 2),
+            st.integers(1, 3),
+        ),
+        max_size=60,
+    )
+)
+def test_no_cookie_is_early_where_somebody_else_knows_how_far(made):
+    """As `Inquiries`: one question at a time, and those that come meanwhile share the next."""
+    accepted, delivered, alive = [0] * 3, [0] * 3, [True] * 3
+    barriers, needed, returned = Barriers(), [], 0
+    asked, group = None, None  # (barrier, what the answer will say), the first that no question covers yet
+
+    def ask():
+        nonlocal asked, group
+        barrier, group = group, None
+        if barrier is not None and barrier.lost_partition is None:
+            barriers.expect(barrier, [id for id in range(3) if alive[id]])
+            barriers.release(barrier)
+            asked = barrier, list(accepted)
+
+    def answer():
+        nonlocal asked
+        barrier, seqs = asked
+        asked = None
+        barriers.settle(barrier, [(id, seqs[id], delivered[id]) for id in range(3) if alive[id]])
+        ask()
+
+    def check():
+        nonlocal returned
+        for cookie, lost in barriers.returned():
+            assert int.from_bytes(cookie, "big") == returned
+            behind = [id for id, seq in needed[returned].items() if delivered[id] < seq]
+            returned += 1
+            assert lost is not None or not behind, "a cookie came back early"
+            assert lost is None or not alive[lost]
+
+    for step, stream, count in made:
+        match step:
+            case "write":
+                accepted[stream] += count
+            case "deliver" if alive[stream]:
+                delivered[stream] = min(delivered[stream] + count, accepted[stream])
+                barriers.delivered(stream, delivered[stream])
+            case "barrier":
+                cookie = len(needed).to_bytes(2, "big")
+                needed.append({id: accepted[id] for id in range(3) if alive[id]})
+                if group is not None and group.lost_partition is None:
+                    barriers.add(cookie, ())
+                else:
+                    group = barriers.add(cookie, (), held=True)
+                    if asked is None:
+                        ask()
+            case "answer" if asked is not None:
+                answer()
+            case "lose" if alive[stream]:
+                alive[stream] = False
+                barriers.lost(stream, stream)
+            case "finish" if alive[stream]:
+                alive[stream] = False
+                delivered[stream] = 1 << 60
+                barriers.finished(stream)
+        check()
+    while asked is not None:
+        answer()
+    for id in range(3):
+        delivered[id] = max(delivered[id], accepted[id])
+        barriers.delivered(id, delivered[id])
+    check()
+    assert returned == len(needed), "a cookie did not come back"

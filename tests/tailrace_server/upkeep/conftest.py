@@ -12,6 +12,7 @@ from tests.memory_disk import MemoryDisk
 
 from tailrace.block import encode_block
 from tailrace_server.config import Config, Storage
+from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.host.host import Host
 from tailrace_server.lookup import Lookup
 from tailrace_server.start import recover
@@ -51,7 +52,7 @@ class Engine:
         """A feed of one partition, durable; the partition."""
         feed_id = name.encode().ljust(16, b".").hex()
         self.node.create_feed({"name": name, "feed_id": feed_id, "partitions": 1, **members})
-        self.node.journal.sync()
+        self.sync()
         return self.partition(name)
 
     def partition(self, name="orders"):
@@ -77,7 +78,7 @@ class Engine:
 
     def sync(self, *partitions):
         self.node.journal.sync()
-        for partition in partitions:
+        for partition in (*self.node.feeds.system.partitions, *partitions):
             partition.durable_through(partition.high_seq)
 
     def get(self, partition, *keys):
@@ -92,6 +93,10 @@ class Engine:
         assert partition.high_seq == len(written)
         assert self.get(partition, *state) == list(state.values())
         partition.check()
+
+    def feed_directories(self):
+        """Names of those of the feeds that clients have made."""
+        return [name for name in self.files("/data/feeds") if name != SYSTEM_FEED_ID.hex()]
 
     def files(self, directory):
         return self.disk.names(directory) if self.disk.exists(directory) else []

@@ -134,7 +134,7 @@ async def test_every_chain_is_looked_at_now_and_then_however_busy_one_is(engine,
             if idle in seen:
                 break
         nursery.cancel_scope.cancel()
-    assert seen == {busy, idle}
+    assert seen == {busy, idle, *engine.node.feeds.system.partitions}
 
 
 async def test_more_segments_than_a_manifest_can_name_are_refused(engine, monkeypatch):

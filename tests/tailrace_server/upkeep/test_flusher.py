@@ -4,6 +4,7 @@ import errno
 import itertools
 
 import pytest
+import trio
 
 from tailrace_server.upkeep import flusher as module
 
@@ -22,6 +23,19 @@ async def test_what_is_not_durable_is_not_flushed(engine):
     await engine.flusher.pass_once()
     assert partition.flushed_seq == 2
     assert partition.tree.block_count == 0
+    engine.check_rows(partition)
+
+
+async def test_two_flushes_of_one_partition_take_turns(engine):
+    partition = engine.create()
+    for number in range(4):
+        engine.put(partition, (b"k%d" % number, b"1"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(engine.flusher.flush, partition)
+        nursery.start_soon(engine.flusher.flush_all, partition)
+    assert len(engine.segments(partition)) == 1
+    assert partition.flushed_seq == 4
+    engine.node.check()
     engine.check_rows(partition)
 
 
@@ -250,6 +264,7 @@ async def test_a_feed_that_is_dropped_before_its_first_segment(engine):
 async def test_memory_wakes_it_and_the_largest_goes_first(make_engine):
     engine = make_engine(memory_bytes_max=20_000, flush_age_s=1e9)
     first, second = engine.create("first"), engine.create("second")
+    await engine.flusher.flush(*engine.node.feeds.system.partitions)
     engine.put(first, (b"a", bytes(2_000)))
     for _ in range(4):
         engine.put(second, (b"k", bytes(1_000)))

@@ -158,7 +158,7 @@ async def test_a_dropped_feed_stays_dropped(engine):
     assert len(engine.node.feeds) == 0
     assert list(engine.node.feeds.drops) == [partition.feed_id]
     await engine.flusher.pass_once()
-    assert engine.files("/data/feeds") == []
+    assert engine.feed_directories() == []
     assert not engine.node.feeds.drops
     engine.kill()
     assert len(engine.node.feeds) == 0
@@ -186,7 +186,7 @@ async def test_a_feed_that_was_dropped_before_it_had_its_file(engine):
     engine.kill()
     assert len(engine.node.feeds) == 0
     await engine.flusher.pass_once()
-    assert engine.files("/data/feeds") == []
+    assert engine.feed_directories() == []
 
 
 async def test_the_next_feed_of_a_name(engine):
@@ -201,7 +201,7 @@ async def test_the_next_feed_of_a_name(engine):
         engine.sync()
         new = engine.partition()
         engine.put(new, (b"new", order))
-        await engine.node.flusher._trimmer._write_feeds()
+        await engine.node.flusher._trimmer.write_feeds()
         await engine.flusher.flush(new)
         engine.kill()
         new = engine.partition()
@@ -210,7 +210,7 @@ async def test_the_next_feed_of_a_name(engine):
         if order != feed_id:
             engine.drop()
     await engine.flusher.pass_once()
-    assert engine.files("/data/feeds") == [feed_id.hex()]
+    assert engine.feed_directories() == [feed_id.hex()]
 
 
 async def test_a_feed_that_has_segments_and_no_file_is_read_from_the_journal(engine):

@@ -82,12 +82,13 @@ async def test_the_journal_waits_for_the_file_of_a_feed(engine):
     engine.fail("rename", "FEED", times=100)
     await flushed(engine, partition, 3)
     assert engine.flusher.failure
-    assert len(engine.journal_files) == 4
+    files = len(engine.journal_files)
+    assert files > 3, "each holds a block"
     engine.disk.before = None
     engine.kill()
     engine.check_rows(engine.partition())
     await engine.flusher.pass_once()
-    assert len(engine.journal_files) < 4
+    assert len(engine.journal_files) < files
 
 
 @pytest.mark.parametrize("number", range(3))

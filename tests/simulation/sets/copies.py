@@ -1,0 +1,119 @@
+"""Whether all copies of a partition are equal, once everything has healed.
+
+Two copies may differ in what they have folded and purged, so of each copy is asked: every row that it holds is the one
+that was written at that (branch, seq); the newest row of each key is that of the history; by key it finds just that; and
+where the feed keeps its history no row is missing. Copies with one log and one seq for which this holds are equal.
+"""
+
+from __future__ import annotations
+
+from tests.model.history import Row, Violation
+
+from .histories import place_of, short
+
+
+def rows_of(partition):
+    """{seq: Row} of all that a copy holds."""
+    found = {}
+    for block in blocks_of(partition):
+        columns = block.open_columns()
+        rows = zip(columns.seqs(), columns.keys(), columns.values(), columns.timestamps(), strict=True)
+        for seq, *row in rows:
+            if seq in found:
+                raise Violation(f"{short(partition)} holds seq {seq} twice")
+            found[seq] = Row(*row)
+    return found
+
+
+def blocks_of(partition):
+    """Those of the segments, and then those of the tree."""
+    for segment in partition.chain.segments:
+        number = 0
+        while number < segment.blocks:
+            blocks, number = segment.read_blocks(number, 1 << 20)
+            yield from blocks
+    yield from partition.tree.blocks_after(partition.flushed_seq)
+
+
+def newest(history):
+    """{key: (seq, Row)} of what a history comes to."""
+    found = {}
+    for seq, row in enumerate(history, 1):
+        if row is not None:
+            found[row.key] = (seq, row)
+    return found
+
+
+def difference(one, other):
+    """In what two nodes differ by what they say of themselves; "" where they do not. Cheap: asked again and again."""
+    feeds = [{feed.info.feed_id: feed.info for feed in node.feeds} for node in (one, other)]
+    if feeds[0] != feeds[1]:
+        return f"one has feeds {[i.name for i in feeds[0].values()]}, the other {[i.name for i in feeds[1].values()]}"
+    partitions = [{place_of(p): p for p in node.feeds.partitions()} for node in (one, other)]
+    for place, partition in partitions[0].items():
+        copy = partitions[1][place]
+        if partition.log != copy.log:
+            return f"{short(partition)} has log {shown(partition.log)}, and {shown(copy.log)}"
+        if partition.high_seq != copy.high_seq or copy.high_seq != copy.durable_seq:
+            return (
+                f"{short(partition)} has come to {partition.durable_seq}/{partition.high_seq}, and to "
+                f"{copy.durable_seq}/{copy.high_seq}"
+            )
+    return ""
+
+
+def shown(log):
+    return [(branch.hex()[:8], term, base) for branch, term, base in log]
+
+
+def check_copy(machine, node, histories):
+    """A node's copies of all partitions are of the history that their logs tell. Raises Violation."""
+    node.check()
+    for partition in node.feeds.partitions():
+        history = histories.history(place_of(partition), partition.log, partition.high_seq)
+        feed = node.feeds.of_id(partition.feed_id).info
+        what = f"{machine}: {short(partition)}"
+        held = rows_of(partition)
+        _check_rows(what, held, history)
+        if feed.retention == "history" and len(held) != partition.high_seq:
+            raise Violation(f"{what} keeps its history, and has {len(held)} of {partition.high_seq} rows")
+        _check_newest(what, held, history)
+        _check_timestamps(what, history)
+        _check_by_key(what, partition, history)
+
+
+def _check_rows(what, held, history):
+    for seq, row in held.items():
+        written = history[seq - 1]
+        if written is not None and row != written:
+            raise Violation(f"{what} holds {row} at seq {seq}, where {written} was written")
+        history[seq - 1] = row  # of a row that nobody was seen to write the copy is the witness
+
+
+def _check_newest(what, held, history):
+    of_copy = newest([held.get(seq) for seq in range(1, len(history) + 1)])
+    for key, (seq, row) in newest(history).items():
+        found = of_copy.get(key)
+        if found == (seq, row) or (found is None and row.value is None):
+            continue
+        raise Violation(f"{what}: the newest of {key!r} is {found}, not {(seq, row)}")
+
+
+def _check_timestamps(what, history):
+    before = 0
+    for seq, row in enumerate(history, 1):
+        if row is not None:
+            if row.timestamp < before:
+                raise Violation(f"{what}: the timestamp falls at seq {seq}")
+            before = row.timestamp
+
+
+def _check_by_key(what, partition, history):
+    partition.keys.catch_up(partition.tree, lambda: False)
+    for key, (seq, row) in newest(history).items():
+        found = partition.find(key)
+        if found is None:
+            if row.value is not None:
+                raise Violation(f"{what}: {key!r} of seq {seq} is not found by its key")
+        elif (found.seq, found.value) != (seq, row.value):
+            raise Violation(f"{what}: {key!r} is found at seq {found.seq}, not at {seq}")

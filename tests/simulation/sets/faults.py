@@ -1,0 +1,228 @@
+"""What goes wrong with a set, and when."""
+
+from __future__ import annotations
+
+import errno
+
+import trio
+from tests.simulation.machine import FAILING, End
+
+from . import shapes
+
+# How often each kind comes, against the others.
+KINDS = {
+    "kill": 4,
+    "power": 3,
+    "power_of_all": 1,
+    "crash_at_call": 5,
+    "power_at_sync": 4,
+    "stop": 1,
+    "cut": 8,
+    "drop": 3,
+    "slow_disk": 2,
+    "failing_disk": 1,
+    "slow_network": 1,
+    "fragments": 1,
+    "kill_client": 2,
+    "set_clock": 1,
+    "lose_disk": 1,
+    "promote": 3,
+    "force": 2,
+    "hand_over": 4,
+    "usurp": 4,
+    "other_keys": 2,
+}
+
+
+class Faults:
+    """One after the other, with pauses, and many of them at once."""
+
+    def __init__(self, world):
+        self.world = world
+        self.random = world.random_of("faults")
+        self.network = world.network
+        self._pause = self.random.choice((0.5, 1.0, 1.5, 3.0))
+        # Some runs have no fault of a kind at all, so that the others go further.
+        left_out = set(self.random.sample(sorted(KINDS), self.random.choice((0, 3, 8))))
+        if not world.may_force:
+            left_out.add("force")
+        self._kinds = {kind: weight for kind, weight in KINDS.items() if kind not in left_out}
+        self._disks_lost = 0
+
+    async def run(self, seconds):
+        """Lets things go wrong for so long, and mends everything then."""
+        async with trio.open_nursery() as nursery:
+            with trio.move_on_after(seconds):
+                nursery.start_soon(self.world.operator.run)
+                nursery.start_soon(self._restart)
+                while True:
+                    await trio.sleep(self._pause * self.random.choice((0.05, 0.5, 2.0)) * self.random.random())
+                    (kind,) = self.random.choices(list(self._kinds), self._kinds.values())
+                    nursery.start_soon(getattr(self, "_" + kind))
+            nursery.cancel_scope.cancel()
+        self._mend()
+
+    def _mend(self):
+        self.network.heal_all()
+        self.network.seconds_max = 0.002
+        for machine in self.world.machines:
+            machine.expect_nothing()
+            machine.mend()
+            if machine.has_given_up:
+                machine.kill(End.KILL)
+            machine.start()
+        self.world.report.note("mended")
+
+    async def _restart(self):
+        """Somebody restarts nodes that take nothing more."""
+        while True:
+            await trio.sleep(0.5 + self.random.random())
+            for machine in self.world.machines:
+                if machine.has_given_up:
+                    self.world.report.fault("restart of a node that has given up", machine.name)
+                    machine.kill(End.KILL)
+                    machine.start()
+
+    def _machine(self):
+        """Any; the leader more often than others."""
+        machines = self.world.machines
+        leaders = [machine for machine in machines if self.world.leads(machine)]
+        return self.random.choice([*machines, *leaders, *leaders])
+
+    # Nodes
+
+    async def _kill(self):
+        await self._end(self._machine(), End.KILL)
+
+    async def _power(self):
+        await self._end(self._machine(), End.POWER)
+
+    async def _power_of_all(self):
+        async with trio.open_nursery() as nursery:
+            for machine in self.world.machines:
+                nursery.start_soon(self._end, machine, End.POWER)
+
+    async def _end(self, machine, end):
+        self.world.report.fault(end.value, machine.name)
+        machine.kill(end)
+        await trio.sleep(self.random.choice((0, 0.5, 3.0)) * self.random.random())
+        machine.start()
+
+    async def _crash_at_call(self):
+        machine, end = self._machine(), self.random.choice((End.KILL, End.POWER))
+        self.world.report.fault(f"{end.value} at a call of the disk", machine.name)
+        machine.crash_at_call(self.random.randrange(self.random.choice((3, 20, 60))), end)
+
+    async def _power_at_sync(self):
+        machine = self._machine()
+        self.world.report.fault("power cut at an fsync", machine.name)
+        machine.crash_at_sync(self.random.randrange(6))
+
+    async def _stop(self):
+        machine = self._machine()
+        self.world.report.fault("clean stop", machine.name)
+        await machine.stop()
+        machine.start()
+
+    async def _lose_disk(self):
+        """A disk is replaced by an empty one; never in a run those of a majority."""
+        if self._disks_lost + 1 > (len(self.world.machines) - 1) // 2:
+            return
+        self._disks_lost += 1
+        machine = self._machine()
+        self.world.report.fault("disk lost", machine.name)
+        machine.kill(End.POWER)
+        await machine.life_over()
+        machine.replace_disk()
+        await trio.sleep(self.random.choice((0, 0.5)) * self.random.random())
+        machine.start()
+
+    async def _slow_disk(self):
+        machine = self._machine()
+        self.world.report.fault("slow disk", machine.name)
+        machine.slowness_s = self.random.choice((0.002, 0.02, 0.2))
+        await trio.sleep(2.0 * self.random.random())
+        machine.slowness_s = 0.0
+
+    async def _failing_disk(self):
+        machine = self._machine()
+        self.world.report.fault("disk errors", machine.name)
+        names = self.random.sample(FAILING, self.random.randint(1, 3))
+        machine.fail_calls(names, self.random.choice((0.05, 0.3, 1.0)), errno.EIO)
+        await trio.sleep(1.0 * self.random.random())
+        machine.mend()
+
+    async def _set_clock(self):
+        machine = self._machine()
+        self.world.report.fault("wall clock set", machine.name)
+        machine.node_clock.jump(self.random.choice((-3_600, -5, 5, 60)))
+
+    # The network
+
+    async def _cut(self):
+        name, ways = shapes.chosen(self.random, self.world.names, self.world.client_names)
+        self.world.report.fault(f"cut: {name}")
+        self.network.cut_ways(ways)
+        await trio.sleep(self.random.choice((0.2, 1.0, 3.0)) * self.random.random())
+        self.network.heal_ways(ways)
+
+    async def _drop(self):
+        transports = list(self.network.transports)
+        if transports:
+            self.world.report.fault("connection dropped")
+            self.network.drop(self.random.choice(transports))
+
+    async def _slow_network(self):
+        self.world.report.fault("slow network")
+        self.network.seconds_max = self.random.choice((0.02, 0.1))
+        await trio.sleep(1.0 * self.random.random())
+        self.network.seconds_max = 0.002
+
+    async def _fragments(self):
+        self.network.fragments = not self.network.fragments
+
+    # Who leads
+
+    async def _promote(self):
+        """Whoever leads at the time."""
+        self.world.report.fault("promotion out of the blue")
+        await self.world.operator.promote(self._machine().name)
+
+    async def _force(self):
+        self.world.report.fault("forced promotion")
+        await self.world.operator.promote(self._machine().name, force=True)
+
+    async def _hand_over(self):
+        operator = self.world.operator
+        leader = await operator.leader()
+        others = [name for name in self.world.names if name != leader]
+        if leader is not None:
+            self.world.report.fault("handover")
+            await operator.hand_over(leader, self.random.choice(others))
+
+    async def _usurp(self):
+        """Another one comes to lead while the leader hears nobody of it, and some clients still hear the leader."""
+        leaders = [machine.name for machine in self.world.machines if self.world.leads(machine)]
+        if not leaders:
+            return
+        self.world.report.fault("leader cut off, and another one promoted")
+        leader = leaders[0]
+        others = [name for name in self.world.names if name != leader]
+        clients = self.random.sample(self.world.client_names, self.random.randint(0, len(self.world.client_names)))
+        cut = self.random.choice((shapes.isolated, shapes.isolated, shapes.mute, shapes.deaf))
+        ways = cut(leader, self.world.names) + shapes.between(others, clients)
+        self.network.cut_ways(ways)
+        await trio.sleep(self.random.choice((0, 0.05, 0.3)) * self.random.random())
+        await self.world.operator.promote(self.random.choice(others))
+        await trio.sleep(self.random.choice((0.1, 0.5, 1.5)) * self.random.random())
+        self.network.heal_ways(ways)
+
+    # Those who use it
+
+    async def _kill_client(self):
+        self.world.report.fault("client killed")
+        self.random.choice(self.world.clients).kill(self.random.choice((0.1, 2.0)) * self.random.random())
+
+    async def _other_keys(self):
+        self.world.report.fault("fewer keys")
+        self.world.use_fewer_keys(self.random)

@@ -1,0 +1,197 @@
+"""All that was ever written in a set, by branch: what any node has given out, and who has led.
+
+A row is noted at the moment that a partition takes it, on any node. So one (branch, seq) that stands for two rows is
+found at once, whoever of the two has it. Which history counts in the end, the logs say: a `Lineage` is a log with what
+it no longer names, told by older logs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+from tests.model.history import Row, Violation
+
+from tailrace.model import Level
+
+
+class Writer(NamedTuple):
+    """Who has given a row its seq: a node, by its machine and the placement of its disk."""
+
+    machine: str
+    placement_id: bytes
+
+
+class Leadership(NamedTuple):
+    """A node leads from a moment on. ``logs``: of each (feed id, partition), as it was then."""
+
+    term: int
+    moment: int
+    writer: Writer
+    forced: bool
+    logs: dict
+
+
+class Lineage:
+    """A history: which branch holds each seq, from the first on. ``forks`` are (branch, term, base), oldest first."""
+
+    def __init__(self, forks):
+        self.forks = forks
+
+    def branch_at(self, seq):
+        """None where nobody knows."""
+        found = None
+        for branch, _, base in self.forks:
+            if base >= seq:
+                break
+            found = branch
+        return found
+
+    def holds(self, branch, seq):
+        """The row that ``branch`` gave ``seq`` is of this history, as far as that has come."""
+        return self.branch_at(seq) == branch
+
+    def cut_by(self, branch, seq, lineage):
+        """The fork of this history by which it does not hold (branch, seq), which ``lineage`` holds; None: it does."""
+        if self.holds(branch, seq):
+            return None
+        for own, other in itertools.zip_longest(self.forks, lineage.forks):
+            if own != other:
+                return own
+        return None
+
+
+class Histories:
+    """See the module. ``report`` hears of each block."""
+
+    def __init__(self, report):
+        self._report = report
+        self.rows = {}  # place -> (branch, seq) -> Row
+        self.writers = {}  # place -> (branch, seq) -> Writer; of rows that a leader was seen to give out
+        self.places = {}  # place -> (key, value) -> [(branch, seq)]
+        self.leaderships = []
+        self._parents = {}  # place -> branch -> (term, base, the branch before it or None)
+        self._moments = itertools.count(1)
+
+    def moment(self):
+        """Another one on the clock that all that is recorded is ordered by."""
+        return next(self._moments)
+
+    # Nodes
+
+    def attach(self, machine, node):
+        """Notes what a node holds, and from now on what it takes, of every feed that it has or gets."""
+        watched = set()
+
+        def watch():
+            for partition in node.feeds.partitions():
+                if partition not in watched:
+                    watched.add(partition)
+                    self._note_held(machine, node, partition)
+                    partition.watch(
+                        Level.MEMORY, lambda partition=partition: self._appended(machine, node, partition, watch)
+                    )
+
+        lead = node.lead
+
+        def leads(term):
+            lead(term)
+            watch()
+            self._led(machine, node, term)
+
+        node.lead = leads
+        watch()
+        return watch
+
+    def _note_held(self, machine, node, partition):
+        self.log_seen(place_of(partition), partition.log)
+        for block in partition.tree.blocks_after(partition.flushed_seq):
+            self._note(machine, node, partition, block)
+
+    def _appended(self, machine, node, partition, watch):
+        self.log_seen(place_of(partition), partition.log)
+        block = partition.newest_block
+        if block is not None and block.header.last_seq == partition.high_seq:
+            self._note(machine, node, partition, block)
+            self._report.appended(f"{machine} {short(partition)}", block.header.last_seq)
+        watch()  # there may be feeds that were not there before
+
+    def _note(self, machine, node, partition, block):
+        place = place_of(partition)
+        rows, writers = self.rows.setdefault(place, {}), self.writers.setdefault(place, {})
+        named = self.places.setdefault(place, {})
+        columns = block.open_columns()
+        for seq, *row in zip(columns.seqs(), columns.keys(), columns.values(), columns.timestamps(), strict=True):
+            name, row = (partition.log.branch_at(seq), seq), Row(*row)
+            known = rows.get(name)
+            if known is None:
+                rows[name] = row
+                named.setdefault((row.key, row.value), []).append(name)
+                if partition.state == "leader":
+                    writers[name] = Writer(machine, node.identity.placement_id)
+            elif known != row:
+                raise Violation(
+                    f"{machine}: {short(partition)} has {row} at seq {seq} of branch {name[0].hex()[:8]}, which is "
+                    f"{known} elsewhere"
+                )
+
+    def _led(self, machine, node, term):
+        logs = {place_of(partition): partition.log for partition in node.feeds.partitions()}
+        for place, log in logs.items():
+            self.log_seen(place, log)
+        forced = node.member is not None and node.member.file.now.forced
+        writer = Writer(machine, node.identity.placement_id)
+        for other in self.leaderships:
+            if other.term == term and other.writer != writer and not (forced or other.forced):
+                raise Violation(f"{machine} leads in term {term}, in which {other.writer.machine} has led")
+        self.leaderships.append(Leadership(term, self.moment(), writer, forced, logs))
+        self._report.operation("a node leads", f"{machine} in term {term}{', forced' if forced else ''}")
+
+    # Logs
+
+    def log_seen(self, place, log):
+        """Remembers which branch came before which."""
+        parents = self._parents.setdefault(place, {})
+        for number, (branch, term, base) in enumerate(log):
+            before = log[number + 1].branch if number + 1 < len(log) else None
+            known = parents.get(branch)
+            if known is not None and known[:2] != (term, base):
+                raise Violation(f"{short_place(place)}: branch {branch.hex()[:8]} began at {known[:2]}, and {term, base}")
+            if known is None or known[2] is None:
+                parents[branch] = (term, base, before)
+
+    def lineage(self, place, log):
+        """The whole history that ``log`` is of."""
+        forks = [(branch, term, base) for branch, term, base in reversed(log)]
+        parents = self._parents.get(place, {})
+        while forks and forks[0][0] in parents:
+            term, base, before = parents[forks[0][0]]
+            if before is None:
+                break
+            term, base, _ = parents[before]
+            forks.insert(0, (before, term, base))
+        return Lineage(forks)
+
+    def lineage_of(self, place, branch):
+        """The history that ends with ``branch``."""
+        term, base, _ = self._parents[place][branch]
+        return self.lineage(place, [(branch, term, base)])
+
+    def history(self, place, log, high_seq):
+        """The rows of it, that of seq 1 first; None for those that nobody was seen to write."""
+        lineage, rows = self.lineage(place, log), self.rows.get(place, {})
+        return [rows.get((lineage.branch_at(seq), seq)) for seq in range(1, high_seq + 1)]
+
+
+def place_of(partition):
+    """A partition's name in all nodes."""
+    return partition.feed_id, partition.id
+
+
+def short(partition):
+    return short_place(place_of(partition))
+
+
+def short_place(place):
+    feed_id, number = place
+    return f"{feed_id.hex()[-4:]}/{number}"

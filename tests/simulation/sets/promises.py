@@ -1,0 +1,140 @@
+"""What each level promised, and what may be lost of it.
+
+    quorum   never lost, whoever leads next, unless somebody has forced a promotion
+    disk     lost at most where another node came to lead, or the same one with another disk; never where the node that
+             acknowledged it leads again by itself
+    memory   may be lost with any death
+
+And whatever the level: a write stands once or nowhere, as it was written; one that was surely refused nowhere.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests.model.history import Violation
+
+from .histories import short_place
+
+
+class Answer(enum.Enum):
+    UNKNOWN = "unknown"
+    WRITTEN = "written"
+    REFUSED = "refused"
+
+
+class Acknowledged(NamedTuple):
+    """What a writer was told, and when. ``versions`` is a VersionRange."""
+
+    level: str
+    versions: tuple
+    moment: int
+
+
+@dataclass
+class Write:
+    """Of one partition: ``changes`` are (key, value); values are unique, deletions have None."""
+
+    place: tuple
+    level: str
+    changes: tuple
+    asked: int
+    answer: Answer = Answer.UNKNOWN
+    versions: tuple | None = None
+    moment: int = 0
+
+
+@dataclass
+class Promises:
+    """Records what writers were told, and holds it against the history that there is in the end."""
+
+    histories: object
+    writes: list = field(default_factory=list)
+    forced_at: int | None = None  # the moment of the first try to force a promotion
+    acknowledged: dict = field(default_factory=dict)  # place -> [(branch, seq)], of all levels, as they were told
+    lost: dict = field(default_factory=dict)  # level -> how many acknowledged writes were
+
+    def asked(self, place, level, changes):
+        write = Write(place, level, tuple(changes), self.histories.moment())
+        self.writes.append(write)
+        return write
+
+    def written(self, write, versions):
+        write.answer, write.versions, write.moment = Answer.WRITTEN, versions, self.histories.moment()
+        self.acknowledged.setdefault(write.place, []).append((versions.branch, versions.last_seq))
+
+    def refused(self, write):
+        write.answer = Answer.REFUSED
+
+    def force_tried(self):
+        """Somebody forces a promotion: what that loses nobody is to blame for."""
+        if self.forced_at is None:
+            self.forced_at = self.histories.moment()
+
+    def floors(self):
+        """How many acknowledgements there are by now, of each partition."""
+        return {place: len(told) for place, told in self.acknowledged.items()}
+
+    # In the end
+
+    def judge(self, logs, high_seqs):
+        """``logs`` and ``high_seqs`` are those of each place. Raises Violation."""
+        lineages = {place: self.histories.lineage(place, log) for place, log in logs.items()}
+        for write in self.writes:
+            lineage, high_seq = lineages[write.place], high_seqs[write.place]
+            self._check_once(write, lineage, high_seq)
+            if write.answer is Answer.WRITTEN:
+                self._check_kept(write, lineage, high_seq)
+
+    def _standing(self, place, change, lineage, high_seq):
+        """Where a change stands in the history that there is."""
+        named = self.histories.places.get(place, {}).get(change, [])
+        return [seq for branch, seq in named if seq <= high_seq and lineage.holds(branch, seq)]
+
+    def _check_once(self, write, lineage, high_seq):
+        for change in write.changes:
+            if change[1] is None:
+                continue
+            seqs = self._standing(write.place, change, lineage, high_seq)
+            if len(seqs) > 1:
+                raise Violation(f"{short_place(write.place)}: {change} was written once, and stands at {seqs}")
+            if seqs and write.answer is Answer.REFUSED:
+                raise Violation(f"{short_place(write.place)}: {change} was refused, and stands at {seqs}")
+
+    def _check_kept(self, write, lineage, high_seq):
+        _, branch, first_seq, last_seq = write.versions
+        rows = self.histories.rows.get(write.place, {})
+        for seq, change in zip(range(first_seq, last_seq + 1), write.changes, strict=True):
+            row = rows.get((branch, seq))
+            if row is None or row[:2] != change:
+                raise Violation(f"{change} was acknowledged as {short_place(write.place)}/{seq}, which is {row}")
+        if last_seq <= high_seq and lineage.holds(branch, last_seq):
+            return
+        self.lost[write.level] = self.lost.get(write.level, 0) + 1
+        why = self._why_not_lost(write, lineage, high_seq)
+        if why:
+            raise Violation(
+                f"{write.changes} was acknowledged at {write.level} as {short_place(write.place)}/{last_seq} of branch "
+                f"{branch.hex()[:8]}, and is lost, though {why}; the history is "
+                f"{[(b.hex()[:8], term, base) for b, term, base in lineage.forks]} up to {high_seq}"
+            )
+
+    def _why_not_lost(self, write, lineage, high_seq):
+        """Why this write must not be lost; "" where it may."""
+        if write.level == "memory":
+            return ""
+        if write.level == "quorum":
+            return "nobody has forced a promotion" if self.forced_at is None else ""
+        _, branch, _, seq = write.versions
+        if lineage.holds(branch, seq):
+            return f"its branch goes on, and ends at {high_seq}"
+        fork = lineage.cut_by(branch, seq, self.histories.lineage_of(write.place, branch))
+        writer = self.histories.writers.get(write.place, {}).get((branch, seq))
+        if fork is None or writer is None:
+            return ""
+        by = {it.writer for it in self.histories.leaderships if it.term == fork[1]}
+        if by == {writer}:
+            return f"{writer.machine}, which acknowledged it, has led on its own disk, in term {fork[1]}, without it"
+        return ""

@@ -1,0 +1,137 @@
+"""The list of feeds, and that the feeds follow it."""
+
+import pytest
+from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
+from tests.memory_disk import MemoryDisk
+from tests.tailrace_server.made_directory import DATA, MadeDirectory
+
+from tailrace.block import encode_block
+from tailrace.errors import Forbidden, NoSpace
+from tailrace.failover import FailoverEntry, FailoverLog
+from tailrace.model import FeedInfo
+from tailrace_server.config import Config
+from tailrace_server.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, creation_to_bytes
+from tailrace_server.host.host import Host
+from tailrace_server.journal import RecordKind
+from tailrace_server.start import recover
+
+U = FailoverLog([FailoverEntry(b"u" * 16, 1, 0)])
+
+
+def listed(node):
+    return {feed_id for feed_id, row in node.feeds._rows.read().items() if row.creation is not None}
+
+
+def test_a_feed_is_listed_as_long_as_it_is_there():
+    made = MadeDirectory()
+    orders, log = made.create("orders"), made.create("log")
+    assert listed(made.node) == {orders.info.feed_id, log.info.feed_id}
+    made.drop("log")
+    assert listed(made.node) == {orders.info.feed_id}
+    assert made.node.feeds.named(SYSTEM_FEED_NAME) is made.node.feeds.of_id(SYSTEM_FEED_ID) is made.node.feeds.system
+    assert [feed.info.name for feed in made.node.feeds] == ["orders"]
+    with pytest.raises(Forbidden):
+        made.node.drop_feed(SYSTEM_FEED_ID)
+
+
+def test_a_creation_that_fails_half_way_leaves_no_row(monkeypatch):
+    made = MadeDirectory()
+    append = made.node.journal.append
+
+    def full(kind, *arguments):
+        if kind is RecordKind.FEED_CREATED:
+            raise NoSpace("the disk is full")
+        return append(kind, *arguments)
+
+    monkeypatch.setattr(made.node.journal, "append", full)
+    with pytest.raises(NoSpace):
+        made.create("orders")
+    assert listed(made.node) == set()
+
+
+def test_a_directory_from_before_gets_rows_for_its_feeds(monkeypatch):
+    made = MadeDirectory()
+    with monkeypatch.context() as before:
+        before.setattr(made.node.feeds, "write_rows", lambda *arguments, **others: None)
+        orders = made.create("orders")
+    assert listed(made.node) == set()
+    made.kill()
+    node = made.start()
+    assert listed(node) == {orders.info.feed_id}
+    made.kill()
+    assert [feed.info for feed in made.start().feeds] == [orders.info]
+
+
+class Follower:
+    """A node that follows, and is told of feeds by rows."""
+
+    def __init__(self):
+        self.disk = MemoryDisk()
+        self.disk.make_directory(DATA)
+        self.host = Host(
+            clock=FakeClock(), randomness=SeededRandomness(), disk=self.disk, workers=InlineWorkers(self.disk)
+        )
+        self.start()
+        self.partition.adopt_log(U, self.node.journal)
+
+    def start(self):
+        self.node = recover(Config(DATA, replica_of=("leader", 1)), self.host)
+        [self.partition] = self.node.feeds.system.partitions
+
+    def row(self, name, *, drops=False):
+        feed_id = name.encode().ljust(16, b".")
+        info = FeedInfo(name, feed_id, 2, "hash", "compact", None, None, 259_200, "stream")
+        value = None if drops else creation_to_bytes(info, b"b" * 16)
+        block = encode_block([feed_id], [value], partition=0).stamped(self.partition.high_seq + 1, 1_000)
+        self.partition.take_replica(block, self.node.journal, 0.0)
+        self.node.journal.sync()
+        self.partition.durable_through(self.partition.high_seq)
+
+    def names(self):
+        return [feed.info.name for feed in self.node.feeds]
+
+
+def test_a_follower_makes_the_feeds_that_are_listed_on_the_branch_that_the_row_names():
+    follower = Follower()
+    follower.row("orders")
+    dropped, [feed] = follower.node.reconcile_feeds()
+    assert (dropped, follower.names()) == ([], ["orders"])
+    assert feed.partitions[0].log == FailoverLog([FailoverEntry(b"b" * 16, 1, 0)])
+    assert follower.node.reconcile_feeds() == ([], [])
+
+
+def test_what_a_crash_has_left_between_a_row_and_its_feed_is_made_good_by_the_start():
+    follower = Follower()
+    follower.row("orders")
+    follower.disk.kill()
+    follower.start()
+    assert follower.names() == ["orders"]
+
+
+def test_a_follower_drops_a_feed_only_when_that_cannot_be_lost_any_more():
+    follower = Follower()
+    follower.partition.needs_quorum = True
+    follower.row("orders")
+    follower.node.reconcile_feeds()
+    follower.row("orders", drops=True)
+    assert follower.node.reconcile_feeds() == ([], [])
+    follower.partition.told(2, 1)
+    assert follower.names() == ["orders"], "a majority does not have it"
+    follower.partition.told(2, 2)
+    assert follower.names() == []
+
+
+async def test_a_feed_whose_row_was_rolled_back_goes_when_all_of_the_list_is_there():
+    follower = Follower()
+    follower.row("kept")
+    follower.row("undone")
+    follower.node.reconcile_feeds()
+    follower.partition.told(2, 2)
+    await follower.node.roll_back(follower.partition, 1, U)
+    follower.node.reconcile_feeds()
+    assert follower.names() == ["kept", "undone"], "the leader may have more rows"
+    follower.partition.told(2, 1)
+    assert follower.names() == ["kept", "undone"], "the leader has more rows"
+    follower.row("new")
+    follower.node.reconcile_feeds()
+    assert follower.names() == ["kept", "new"]
