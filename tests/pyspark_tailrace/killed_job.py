@@ -87,7 +87,11 @@ def _send_and_kill(options, sink, batch, origin, stages):
 def main(spec):
     spark = local_session(
         master=f"local[{spec['cores']}]",
-        config={"spark.driver.extraJavaOptions": JAVA, "spark.driver.memory": "512m", "spark.sql.shuffle.partitions": 2},
+        config={
+            "spark.driver.extraJavaOptions": JAVA,
+            "spark.driver.memory": "512m",
+            "spark.sql.shuffle.partitions": 2,
+        },
     )
 
     class Source(TailraceSource):
