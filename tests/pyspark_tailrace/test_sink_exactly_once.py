@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
-from pyspark_tailrace import publishing, upsert_batch
+from pyspark_tailrace import upsert_batch
 from pyspark_tailrace.sink import StreamSink
 from pyspark_tailrace.source import TailraceSource
 from tailrace import blocking
@@ -172,7 +172,7 @@ def test_another_checkpoint_may_not_use_the_numbers_of_a_sink_again(job, times):
     assert set(times().values()) == {2}
 
 
-def test_a_stage_that_is_gone_ends_the_query_and_its_next_start_stages_anew(job, times, monkeypatch):
+def test_a_stage_that_is_gone_ends_the_query_and_its_next_start_stages_anew(job, times):
     job.add_rows()
     folder = job.folder
 
@@ -181,8 +181,8 @@ def test_a_stage_that_is_gone_ends_the_query_and_its_next_start_stages_anew(job,
             if not (folder / "lost").exists():
                 (folder / "lost").touch()
                 for message in messages:
-                    shares = [s._replace(stage=s.stage._replace(stage_id=bytes(16))) for s in message.stages]
-                    message.stages = tuple(shares)
+                    lost = [share.stage._replace(stage_id=bytes(16)) for share in message.stages]
+                    message.stages = tuple(s._replace(stage=o) for s, o in zip(message.stages, lost, strict=True))
             super().commit(messages, batchId)
 
     class LosingSource(TailraceSource):
@@ -207,8 +207,7 @@ def test_at_least_once_writes_without_stages(job, times, node_process):
     assert not os.path.exists(os.path.join(node_process.data, "staging"))
 
 
-def test_a_job_is_published_once_whatever_its_size(job, times, monkeypatch):
-    monkeypatch.setattr(publishing, "PUBLISH_BYTES", 1)  # a publish for each stage
+def test_a_job_is_published_once(job, times):
     rows = [(b"%d" % number, b"v" * 100) for number in range(2_000)]
     frame = job.spark.createDataFrame(rows, "key BINARY, value BINARY").repartition(4)
     frame.write.format("tailrace").options(**job.options).mode("append").save()

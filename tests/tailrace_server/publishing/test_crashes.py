@@ -87,12 +87,9 @@ class World:
 
     def written(self, partition):
         """The keys of a partition in order, as often as they are there."""
-        keys = []
-        for segment in partition.chain.segments:
-            keys += [key for one in segment.read_blocks(0, 1 << 40)[0] for key in one.open_columns().keys()]
-        return keys + [
-            key for one in partition.tree.blocks_after(partition.flushed_seq) for key in one.open_columns().keys()
-        ]
+        blocks = [one for segment in partition.chain.segments for one in segment.read_blocks(0, 1 << 40)[0]]
+        blocks += partition.tree.blocks_after(partition.flushed_seq)
+        return list(itertools.chain.from_iterable(one.open_columns().keys() for one in blocks))
 
 
 def batch_of(key):
@@ -246,8 +243,8 @@ async def test_a_sealed_stage_survives_every_crash(monkeypatch):
                 found.append((disk.fork(), list(sealed)))
 
         disk.before = before
-        for batch in range(2):
-            sealed.append(world.stage(batch, 0, 1))
+        sealed.append(world.stage(0, 0, 1))
+        sealed.append(world.stage(1, 0, 1))
         disk.before = None
         found.append((disk.fork(), list(sealed)))
         for left, ids in found:
