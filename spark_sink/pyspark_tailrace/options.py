@@ -195,7 +195,7 @@ def number(options: Mapping[str, str], name: str) -> int | None:
 
 def choice(options: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
     """One of ``choices``, the first by default."""
-    found = options.get(name, choices[0])
+    found = options.get(name, choices[0]).strip().lower()
     if found not in choices:
         raise ValueError(f"option {name!r} is {found!r}, none of {', '.join(map(repr, choices))}")
     return found

@@ -19,32 +19,34 @@ import pyarrow as pa
 
 def json_values(batch: pa.RecordBatch, columns: Sequence[str]) -> Any:
     """Binary array of one JSON object for each row, of these columns in this order."""
+    types = {name: batch.schema.field(name).type for name in columns}
     rows = batch.select(list(columns)).to_pylist()
-    return pa.array([_encode(row) for row in rows], pa.binary())
+    return pa.array([_encode({name: _value(row[name], types[name]) for name in columns}) for row in rows], pa.binary())
 
 
 def _encode(row: dict[str, Any]) -> bytes:
-    return json.dumps(_without_nulls(row), ensure_ascii=False, separators=(",", ":"), default=_plain).encode()
+    row = {name: value for name, value in row.items() if value is not None}
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":"), default=_plain).encode()
 
 
-def _without_nulls(value: Any) -> Any:
-    """``value`` without the members of objects that are null, and with what JSON has no number for as a string."""
-    if isinstance(value, dict):
-        return {name: _without_nulls(member) for name, member in value.items() if member is not None}
-    if isinstance(value, list):
-        if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):  # a map, as Arrow gives it
-            return {_name(name): _without_nulls(member) for name, member in value}
-        return [_without_nulls(item) for item in value]
+def _value(value: Any, kind: Any) -> Any:
+    """``value`` of Arrow type ``kind``, without the members of objects that are null."""
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return {_name(name): _value(member, kind.item_type) for name, member in value}
+    if pa.types.is_struct(kind):
+        members = {field.name: _value(value[field.name], field.type) for field in kind}
+        return {name: member for name, member in members.items() if member is not None}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [_value(item, kind.value_type) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
 
 
 def _name(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    found = _without_nulls(value)
-    return str(found).lower() if isinstance(found, bool) else str(_plain(found))
+    return str(value).lower() if isinstance(value, bool) else str(_plain(value))
 
 
 def _plain(value: Any) -> Any:
