@@ -19,6 +19,7 @@ from tailrace_server.host.host import Host
 from tailrace_server.partition import Partition
 from tailrace_server.publishing import stages
 from tailrace_server.start import recover
+from tailrace_server.upkeep import flusher
 
 DATA = "/data"
 PARTITIONS = 2
@@ -32,7 +33,7 @@ STORAGE = Storage(
 class World:
     """A node over a disk in memory, and what it has answered."""
 
-    def __init__(self, disk, seed=1):
+    def __init__(self, disk, seed=1, data=DATA):
         self.disk = disk
         self.clock = FakeClock()
         self.answered = []
@@ -45,8 +46,8 @@ class World:
             network=None,
             workers=InlineWorkers(disk),
         )
-        disk.make_directory(DATA)
-        self.node = recover(Config(DATA, storage=STORAGE), host)
+        disk.make_directory(data)
+        self.node = recover(Config(data, storage=STORAGE), host)
 
     @property
     def feed(self):
@@ -261,3 +262,21 @@ async def test_a_sealed_stage_survives_every_crash(monkeypatch):
     assert not await lost()
     seal_without_a_sync(monkeypatch)
     assert await lost(), "a stage whose content was never synced cannot have survived"
+
+
+async def test_a_flush_takes_a_publish_as_a_whole(monkeypatch):
+    """However little goes into a segment."""
+    monkeypatch.setattr(flusher, "SEGMENT_BYTES_MAX", 1)
+    world = World(MemoryDisk())
+    await world.create()
+    await world.run_batch(0, parts=2)
+    await world.run_batch(1, parts=1)
+    for partition in world.feed.partitions:
+        await world.node.flusher.flush(partition)
+        assert partition.flushed_seq == 4
+        assert [last.batch for last in partition.sinks.as_of(4).values()] == [0]
+        await world.node.flusher.flush(partition)
+        assert partition.flushed_seq == 8
+        # Nobody stands between the blocks of a publish, as in a segment of which rows are missing.
+        assert all(segment.identity.deduplicated for segment in partition.chain.segments)
+    world.node.check()
