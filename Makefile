@@ -6,7 +6,7 @@
 # make simulate
 #              a node, writers and followers under faults, in one process on virtual time, a run for each seed:
 #              SEED=n that one (TRACE=1 tells all that it does), SEEDS=n so many, SECONDS=n as many as that time allows;
-#              FIRST=n begins there; without any of them 20
+#              FIRST=n begins there; without any of them 20. SETS=1: sets of several nodes instead of one
 # make clean   removes everything that the others made
 #
 # The first five do all the set-up by themselves: a .venv with the versions of constraints.txt, made again where
@@ -36,7 +36,7 @@ bench: $(INSTALLED)
 	@set -e; for question in bench/[!_]*.py; do echo "== $$question"; $(BIN)/python "$$question"; done
 
 simulate: $(INSTALLED)
-	@SEED='$(SEED)' SEEDS='$(SEEDS)' SECONDS='$(SECONDS)' FIRST='$(FIRST)' TRACE='$(TRACE)' $(BIN)/python -m tests.simulation
+	@SEED='$(SEED)' SEEDS='$(SEEDS)' SECONDS='$(SECONDS)' FIRST='$(FIRST)' TRACE='$(TRACE)' SETS='$(SETS)' $(BIN)/python -m tests.simulation
 
 clean:
 	rm -rf $(VENV) build dist demo-data spark-warehouse metastore_db derby.log

@@ -39,7 +39,7 @@ class Bench:
 
 
 async def _ingest(bench: Bench, folder: Path) -> list[Line]:
-    return await ingest(folder, folder / "log", 300_000 // bench.part, bench.repeats)
+    return await ingest(folder, folder / "log", 1_000_000 // bench.part, bench.repeats)
 
 
 async def _latency(bench: Bench, folder: Path) -> list[Line]:

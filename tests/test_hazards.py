@@ -2,7 +2,7 @@
 
 Numbers are those of docs/reliability.md, whose table also has the tests of single parts. Nodes and clients are the real
 ones, over sockets and a disk; `lose` is a crash that takes the last writes. What a scenario needs several nodes for
-is left out here, and is tested with models of nodes in tailrace/consuming where the consumer has to do with it:
+is in `tests/test_hazards_of_sets.py`, or left out here and tested with models of nodes in tailrace/consuming:
 
  2a, 2c  the old leader comes back: a node knows one history at a time
  11      the half about partitions that have moved, followers, and deposed leaders: one node leads all that it has

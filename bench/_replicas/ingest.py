@@ -20,7 +20,7 @@ from _report import Line
 
 VALUE_BYTES = 100
 BATCH_ROWS = 1_000
-PARTITIONS = 4
+PARTITIONS = 1  # of more, the producer would have to route each row, and be the limit
 
 _Make = Callable[[Path, Path], contextlib.AbstractContextManager[Nodes]]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tailrace.block import Block
-from tailrace.errors import FeedExists, Overloaded, UnknownFeed
+from tailrace.errors import BadBlock, FeedExists, Overloaded, UnknownFeed
 from tailrace.model import FeedInfo
 from tailrace_server.chain import Chain, LostSegment
 from tailrace_server.feed import (
@@ -33,6 +33,7 @@ from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
 from tailrace_server.publishing.record import PublishedRecord, decode_published
 from tailrace_server.segment import Segment, SegmentDamaged
+from tailrace_server.upkeep.cutting import cut_segment, straddling
 
 # So many blocks of a partition are merged while the journal is read: they take several times their bytes until then.
 UNMERGED_BLOCKS_MAX = 4_096
@@ -60,6 +61,8 @@ class Catalog:
         self.system = system_feed(account)
         # Feeds that ``reconcile`` would drop, if what says so could not be lost any more.
         self.awaits_drops = False
+        self.additions = 0  # how many feeds have come since the start, those that were found there included
+        self._reconciled = (0, -1)  # the rollbacks of ``_feeds``, and how far it was read
         self._rollbacks: dict[tuple[bytes, int], list[Rollback]] = {}  # that the journal tells of, for the start
         self._account = account
         self._rows = FeedRows(self.system.partitions[0])
@@ -114,6 +117,7 @@ class Catalog:
     def _add(self, feed: Feed) -> None:
         self._by_name[feed.info.name] = feed
         self._by_id[feed.info.feed_id] = feed
+        self.additions += 1
 
     def _remove(self, feed: Feed) -> None:
         del self._by_id[feed.info.feed_id]
@@ -124,7 +128,10 @@ class Catalog:
         )
 
     def existing(self, info: FeedInfo, *, exist_ok: bool) -> Feed | None:
-        """The feed that a creation would find, None where there is none. Raises FeedExists."""
+        """The feed that a creation would find, None where there is none. Raises FeedExists.
+
+        Overloaded where it is being dropped: by the time that a creation could be answered it is gone.
+        """
         feed = self._by_name.get(info.name)
         if feed is None:
             other = self._by_id.get(info.feed_id)
@@ -133,6 +140,8 @@ class Catalog:
                     f"feed {other.info.name!r} has the id {info.feed_id.hex()}: ids are random, make another"
                 )
             return None
+        if self.is_dropping(feed):
+            raise Overloaded(f"feed {info.name!r} is being dropped, which may still be lost: ask again")
         if feed.info.feed_id == info.feed_id:
             return feed  # the same request, sent again
         if not exist_ok:
@@ -149,21 +158,31 @@ class Catalog:
     def create(self, info: FeedInfo, journal: Journal, branch: bytes, feeds_max: int) -> Feed:
         """Makes a feed by one record, so there is all of it or nothing. Raises Overloaded, NoSpace, JournalFailed.
 
-        Its row in ``_feeds`` is there already, by ``write_rows``.
+        Its row in ``_feeds`` is there already, by ``write_rows``, and is the last one there.
         """
         self.check_room(feeds_max)
-        return self._create(info.feed_id, creation_to_bytes(info, branch), journal)
+        listed_seq = self.system.partitions[0].high_seq
+        return self._create(info.feed_id, creation_to_bytes(info, branch), journal, listed_seq)
 
     def check_room(self, feeds_max: int) -> None:
         """Overloaded where another feed is one too many."""
         if len(self) >= feeds_max:
             raise Overloaded(f"this node holds {len(self)} feeds, and at most {feeds_max}")
 
-    def _create(self, feed_id: bytes, payload: bytes, journal: Journal) -> Feed:
+    def _create(self, feed_id: bytes, payload: bytes, journal: Journal, listed_seq: int) -> Feed:
         feed = feed_of_creation(payload, self._account)
         self.creations[feed_id] = journal.append(RecordKind.FEED_CREATED, feed_id, 0, payload)
         self._add(feed)
+        _listed(feed, listed_seq)
         return feed
+
+    def is_dropping(self, feed: Feed) -> bool:
+        """``_feeds`` says that it was dropped, and that may still be lost: until then the feed is there.
+
+        May read segments; SegmentDamaged.
+        """
+        row = self._rows.read().get(feed.info.feed_id)
+        return row is not None and row.creation is None
 
     def write_rows(self, rows: Mapping[bytes, bytes | None], journal: Journal, *, now_us: int, now: float) -> None:
         """Says in ``_feeds`` which feeds are made (``creation_to_bytes`` by id) or dropped (None). NoSpace, NotDurable.
@@ -190,8 +209,9 @@ class Catalog:
             if row.creation is None or feed_id in self.drops:
                 continue
             if feed_id not in self._by_id:
-                created.append(self._create(feed_id, row.creation, journal))
+                created.append(self._create(feed_id, row.creation, journal, row.seq))
             feed = self._by_id[feed_id]
+            _listed(feed, row.seq)
             self._by_name[feed.info.name] = feed
         if created and len(self) > feeds_max:
             log.warning("this node holds %s feeds, and should hold at most %s", len(self), feeds_max)
@@ -203,8 +223,16 @@ class Catalog:
         absent = [] if keep_absent else [id for id in self._by_id if id not in rows and id != SYSTEM_FEED_ID]
         if whole and stable_seq >= partition.high_seq:
             final += absent
+        self.awaits_drops = True  # also where one of these fails
+        dropped = [self.drop(feed_id, journal) for feed_id in final]
         self.awaits_drops = len(final) < len(gone) + len(absent)
-        return [self.drop(feed_id, journal) for feed_id in final], created
+        self._reconciled = partition.rollbacks, partition.high_seq
+        return dropped, created
+
+    def lists_through(self, seq: int) -> bool:
+        """The feeds here are those that ``_feeds`` tells of up to ``seq``, or further, as far as it was taken over."""
+        rollbacks, reconciled_seq = self._reconciled
+        return rollbacks == self.system.partitions[0].rollbacks and reconciled_seq >= seq
 
     def unlisted(self) -> dict[bytes, bytes]:
         """The creations of feeds that ``_feeds`` knows nothing of: they were made before there was one."""
@@ -241,10 +269,13 @@ class Catalog:
                     _restore_partition(partition, manifest, disk, store, now)
                     store.sweep(manifest)
 
-    def gather(self, records: Iterable[Record]) -> None:
-        """Takes over what the journal says of rollbacks: between ``restore`` and ``recover``. Raises BadDirectory.
+    def gather(
+        self, records: Iterable[Record], disk: Disk, store: ManifestStore, token: Callable[[int], bytes]
+    ) -> None:
+        """Takes over what the journal says of rollbacks: between ``restore`` and ``recover``.
 
-        One that no manifest tells of yet is finished: its segments leave the chain.
+        One that no manifest tells of yet is finished: its segments leave the chain, and one that it goes into is cut.
+        ``token`` gives so many random bytes. Raises BadDirectory, NoSpace, OSError.
         """
         for record in records:
             if record.kind is RecordKind.ROLLED_BACK:
@@ -256,7 +287,7 @@ class Catalog:
                 if feed is not None and found.rollbacks > feed.partitions[record.partition].rollbacks:
                     partition = feed.partitions[record.partition]
                     if found.seq < partition.flushed_seq:
-                        _finish_rollback(partition, found.seq)
+                        _finish_rollback(partition, found, disk, store, token(16))
 
     def recover(self, record: Record, journal: Journal, now: float) -> None:
         """Applies a record that the journal held, in the order of the file. Raises BadDirectory."""
@@ -311,6 +342,11 @@ class Catalog:
                     f"the journal has a record of kind {record.kind.name}, which this version does not know: start the "
                     "version that wrote it"
                 )
+
+
+def _listed(feed: Feed, seq: int) -> None:
+    for partition in feed.partitions:
+        partition.listed_seq = seq
 
 
 @contextlib.contextmanager
@@ -397,10 +433,24 @@ def _gap(partition: Partition, first_seq: int, last_seq: int) -> BadDirectory:
     )
 
 
-def _finish_rollback(partition: Partition, seq: int) -> None:
-    """Takes the segments above ``seq`` out of the chain, as a manifest that was never written would have said."""
-    chain = partition.chain.through(seq)
-    for segment in partition.chain.segments[len(chain.segments) :]:
+def _finish_rollback(
+    partition: Partition, record: RollbackRecord, disk: Disk, store: ManifestStore, segment_id: bytes
+) -> None:
+    """Takes what is above out of the chain, as a manifest that was never written would have said.
+
+    Where that goes into a segment which cannot be read, the partition is damaged, and stays as it was.
+    """
+    seq, chain = record.seq, partition.chain.through(record.seq)
+    whole = straddling(partition.chain, seq)
+    if whole is not None:
+        try:
+            part = cut_segment(disk, store, whole, seq, (record.log or partition.log).branch_at(seq), segment_id)
+        except (SegmentDamaged, BadBlock) as error:
+            log.error("partition %s of feed %s cannot be served: %s", partition.id, partition.feed_id.hex(), error)
+            partition.damage = SegmentDamaged(whole.path, 0, f"it cannot be cut at seq {seq}: {error}")
+            return
+        chain = Chain((*chain.segments, part))
+    for segment in partition.chain.segments[len(partition.chain.through(seq).segments) :]:
         segment.close()
     if not any(isinstance(segment, LostSegment) for segment in chain.segments):
         partition.damage = None
@@ -457,5 +507,7 @@ def begin_branch(partition: Partition, branch: bytes, journal: Journal, term: in
     payload = LogRecord(log, partition.rollbacks).encode()
     place = journal.append(RecordKind.FAILOVER_ENTRY, partition.feed_id, partition.id, payload)
     partition.homes.control(journal.file_of(place))
-    # Whoever begins a branch leads: what a leader before has told is not what there is to follow any more.
+    # Whoever begins a branch leads: what a leader before has told is not what there is to follow any more, and what it
+    # had above is of another history.
     partition.log, partition.leader_log = log, None
+    partition.forget_above(partition.high_seq)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tailrace.errors import ProtocolError, TailraceError
+from tailrace.errors import Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import EndReason, Level
 from tailrace.transport import Transport
 from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
@@ -23,6 +23,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.answers import Answers
 from tailrace_server.feed import Feed
 from tailrace_server.partition import Partition
+from tailrace_server.replication.absences import Absences
 from tailrace_server.replication.serving import ServedReplica
 from tailrace_server.requests import HANDLERS
 from tailrace_server.segment import SegmentDamaged
@@ -67,6 +68,7 @@ class Connection(Answers):
         self._progress = Progress(self.opened_at)
         self.end_times = EndTimes(self)
         self.inquiries = Inquiries(self)
+        self.absences = Absences(self)
         self.replica: ServedReplica | None = None  # once one has asked for a stream
         self.greeted = False
         self.draining = False
@@ -164,8 +166,21 @@ class Connection(Answers):
             handler(self, frame)
         except ProtocolError:
             raise
+        except UnknownFeed as error:
+            self._answer_unknown(error, frame.id)
         except TailraceError as error:
             self.answer_error(error, frame.id)
+
+    def _answer_unknown(self, unknown: UnknownFeed, id: int) -> None:
+        """There is no such feed here; that there is none at all may have to be asked first."""
+
+        def answer(failure: TailraceError | None) -> None:
+            self.answer_error(unknown if failure is None else failure, id)
+
+        try:
+            self.absences.ask(answer)
+        except Overloaded as error:
+            self.answer_error(error, id)
 
     # Sending
 

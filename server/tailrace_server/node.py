@@ -180,8 +180,15 @@ class Node(Leadership):
     # Feeds
 
     def create_feed(self, value: dict[str, Any]) -> Feed:
-        """Makes what a CREATE_FEED asks for, or finds it. Raises FeedExists, Overloaded, NoSpace, NotDurable."""
+        """Makes what a CREATE_FEED asks for, or finds it.
+
+        Raises FeedExists, Overloaded (also while one of this name is being dropped), NoSpace, NotDurable.
+        """
         info = info_of_request(value, self.config.limits.partitions_max)
+        if (
+            self.feeds.awaits_drops
+        ):  # of an earlier leader: a feed that goes in a moment is not the one that is asked for
+            raise Overloaded("feeds are being dropped: ask again")
         feed = self.feeds.existing(info, exist_ok=bool(value.get("exist_ok", True)))
         if feed is not None:
             return feed
@@ -197,13 +204,21 @@ class Node(Leadership):
             raise
 
     def drop_feed(self, feed_id: bytes) -> None:
-        """Drops a feed and ends its streams; nothing where it is gone already, as when the request comes again."""
+        """Drops a feed and ends its streams; nothing where it is gone already, as when the request comes again.
+
+        In a set it is there until a majority has it that it was dropped: a failover may lose that, and this node has
+        acknowledged what the feed holds.
+        """
         if feed_id == SYSTEM_FEED_ID:
             raise Forbidden(f"{SYSTEM_FEED_NAME} lists the feeds: it cannot be dropped")
         if feed_id not in self.feeds:
             return
-        self._list_feed(feed_id, None)
-        self.feed_is_gone(self.feeds.drop(feed_id, self.journal))
+        if not self.in_set:
+            self._list_feed(feed_id, None)
+            self.feed_is_gone(self.feeds.drop(feed_id, self.journal))
+        elif not self.feeds.is_dropping(self.feeds.of_id(feed_id)):
+            self._list_feed(feed_id, None)
+            self.feeds.awaits_drops = True
 
     def reconcile_feeds(self, *, whole: bool = True) -> tuple[list[Feed], list[Feed]]:
         """Makes the feeds equal to what ``_feeds`` says, as `Catalog.reconcile`, and ends the streams of dropped ones.
@@ -240,9 +255,13 @@ class Node(Leadership):
             connection.feed_dropped(feed)
 
     def _feeds_settled(self) -> None:
-        """What ``_feeds`` says can be lost a little less."""
-        if self.feeds.awaits_drops:
+        """What ``_feeds`` says can be lost a little less. Whoever has told that must not fail by what follows."""
+        if not self.feeds.awaits_drops:
+            return
+        try:
             self.reconcile_feeds(whole=self._are_feeds_whole)
+        except TailraceError as error:
+            log.error("what _feeds says is not done yet: %s", error)
 
     def found_damage(self, error: SegmentDamaged) -> None:
         """A segment could not be read: status says so until the node is restarted."""

@@ -66,6 +66,7 @@ class Partition:
         self.damage: SegmentDamaged | None = None  # of a segment that could not be opened: nothing more is taken
         self.newest_block: Block | None = None
         self.takes_writes = True  # by clients; those of ``_feeds`` are the node's
+        self.listed_seq = 0  # of the row of ``_feeds`` that made the feed; 0 where none is known
         self.rollbacks = 0  # how often it was: what was begun before belongs to another history
         self.leader_log: FailoverLog | None = None  # on a follower, as it was told last
         self.state = "leader"  # or "follower": the node says so

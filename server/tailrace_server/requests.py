@@ -14,7 +14,7 @@ import trio
 
 from tailrace import _version
 from tailrace.block import Block
-from tailrace.errors import Forbidden, NoSpace, Overloaded, ProtocolError, TailraceError
+from tailrace.errors import FeedExists, Forbidden, NoSpace, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import Level, Version
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import Frame
@@ -97,11 +97,16 @@ def _on_status(connection: Connection, frame: Frame) -> None:
 def _on_create_feed(connection: Connection, frame: Frame) -> None:
     node = connection.node
     node.require_writable()
-    feed = node.create_feed(decode_json(frame.body, "CREATE_FEED"))
+    before = node.system_seqs()
+    try:
+        feed = node.create_feed(decode_json(frame.body, "CREATE_FEED"))
+    except FeedExists as error:
+        _answer_of_feeds(connection, encode_error(error, frame.id), frame.id, is_written=False)
+        return
     for partition in feed.partitions:
         node.adopt(partition)
     data = encode_json(Opcode.RESULT, node.feed_to_json(feed), frame.id)
-    connection.answer_when(node.safest_level, node.system_seqs(), data, frame.id)
+    _answer_of_feeds(connection, data, frame.id, is_written=node.system_seqs() != before)
 
 
 def _on_drop_feed(connection: Connection, frame: Frame) -> None:
@@ -112,9 +117,18 @@ def _on_drop_feed(connection: Connection, frame: Frame) -> None:
         raise ProtocolError("DROP_FEED: field 'feed_id' is missing, or not hex") from None
     node = connection.node
     node.require_writable()
+    is_here = feed_id in node.feeds
     node.drop_feed(feed_id)
-    data = encode_json(Opcode.RESULT, {}, frame.id)
-    connection.answer_when(node.safest_level, node.system_seqs(), data, frame.id)
+    _answer_of_feeds(connection, encode_json(Opcode.RESULT, {}, frame.id), frame.id, is_written=is_here)
+
+
+def _answer_of_feeds(connection: Connection, data: bytes, id: int, *, is_written: bool) -> None:
+    """``is_written``: the list of feeds has a row that says so. Else a later leader may know better."""
+    node = connection.node
+    if node.in_set and not is_written:
+        connection.answer_confirmed(node.system_seqs(), data, id)
+    else:
+        connection.answer_when(node.safest_level, node.system_seqs(), data, id)
 
 
 def _on_list_feeds(connection: Connection, frame: Frame) -> None:
@@ -126,7 +140,13 @@ def _on_list_feeds(connection: Connection, frame: Frame) -> None:
 def _on_partitions(connection: Connection, frame: Frame) -> None:
     value = decode_json(frame.body, "PARTITIONS")
     node = connection.node
-    feed = node.feeds.named(str(value.get("name")))
+    try:
+        feed = node.feeds.named(str(value.get("name")))
+    except UnknownFeed as error:
+        if value.get("replica") is not True:
+            raise
+        connection.answer_error(error, frame.id)  # at once: a majority may need the replica to be heard
+        return
     connection.answer(encode_json(Opcode.RESULT, node.partitions_to_json(feed), frame.id))
 
 
@@ -191,8 +211,7 @@ def _take(
         if isinstance(error, SegmentDamaged):
             node.found_damage(error)
         # What a refusal tells of other writes must not be lost any more when it is told.
-        needs = ((partition, partition.high_seq),)
-        connection.answer_when(max(write.level, Level.DISK), needs, encode_error(error, id), id)
+        _answer_unwritten(connection, id, write, partition, encode_error(error, id))
         return
     if fresh:
         committer.note(partition)
@@ -202,10 +221,22 @@ def _take(
         connection.answer(written(versions, id))
     elif write.level == Level.DISK:
         connection.answer_written(versions, id)
+    elif not versions.last_seq:
+        _answer_unwritten(connection, id, write, partition, written(versions, id))
     else:
-        # Where nothing was written, it tells of all that is there.
-        needs = ((partition, versions.last_seq or partition.high_seq),)
-        connection.answer_when(Level.QUORUM, needs, written(versions, id), id)
+        connection.answer_when(Level.QUORUM, ((partition, versions.last_seq),), written(versions, id), id)
+
+
+def _answer_unwritten(connection: Connection, id: int, write: Write, partition: Partition, answer: bytes) -> None:
+    """Answers a condition that does not hold: that tells of all that is there, and at level quorum of who leads.
+
+    A leader that was deposed without knowing it may have all that it knows at quorum, and not know of what came after.
+    """
+    needs = ((partition, partition.high_seq),)
+    if write.level == Level.QUORUM:
+        connection.answer_confirmed(needs, answer, id)
+    else:
+        connection.answer_when(Level.DISK, needs, answer, id)
 
 
 def _on_get(connection: Connection, frame: Frame) -> None:

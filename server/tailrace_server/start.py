@@ -19,7 +19,7 @@ from tailrace_server.config import Config
 from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.host.disk import Lock
 from tailrace_server.host.host import Host
-from tailrace_server.identity import Identity, load_or_create
+from tailrace_server.identity import BadDirectory, Identity, load_or_create
 from tailrace_server.intake.taking import entries_through
 from tailrace_server.journal import Reserve, TakenMark, lock_directory, open_journal, take_clean, why_unclean
 from tailrace_server.manifest import ManifestStore
@@ -27,9 +27,16 @@ from tailrace_server.memory import MemoryAccount
 from tailrace_server.node import Node
 from tailrace_server.offline import marks
 from tailrace_server.replication.member import Member
+from tailrace_server.replication.membership import FILE_NAME as MEMBERSHIP_NAME
 from tailrace_server.upkeep.uptime_file import load_uptime
 
 log = logging.getLogger("tailrace.server")
+
+_RESTORED_IN_SET = (
+    "{} was restored or repaired, and may lack what it has acknowledged as one of several: give this node an empty "
+    "directory, and it is filled by its leader. If no leader is left: start this directory once without --members and "
+    "--replica-of, stop it, start it with them, and make it lead with `tailrace promote --force`"
+)
 
 
 @contextlib.asynccontextmanager
@@ -74,11 +81,16 @@ def recover(config: Config, host: Host) -> Node:
     """Opens a data directory, made where it is missing: identity, journal, feeds. The directory is locked already.
 
     After a stop that was not clean every partition of a node that is alone begins a new branch, durable before this
-    returns. One that is not alone starts as a follower, its logs as they are: who leads is not decided here. Raises
+    returns. One that is not alone starts as a follower, its logs as they are: who leads is not decided here. It does
+    not start on a directory that was restored or repaired: that may lack what it has acknowledged. Raises
     BadDirectory, JournalDamaged, NoSpace, JournalFailed, OSError; nothing that was durable is lost then.
     """
     marks.check_usable(host.disk, config.data)
-    if config.restored:
+    is_restored = marks.is_restored(host.disk, config.data)
+    if not config.is_alone and (is_restored or config.restored):
+        raise BadDirectory(_RESTORED_IN_SET.format(config.data))
+    if config.restored or (is_restored and host.disk.exists(os.path.join(config.data, MEMBERSHIP_NAME))):
+        # What it was in a set, with what it held then, it is no more: its promises and its vote are of the ids before.
         marks.mark_restored(host.disk, config.data, host.randomness)
     is_restored = marks.is_restored(host.disk, config.data)
     identity = load_or_create(host.disk, config.data, host.randomness)
@@ -121,7 +133,7 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
         now = host.clock.monotonic()
         catalog.restore(host.disk, store, now)
         if recovered.rolled_back:
-            catalog.gather(recovered.records)
+            catalog.gather(recovered.records, host.disk, store, host.randomness.token)
         for record in recovered.records:
             catalog.recover(record, journal, now)
         store.finish_drops(catalog.known_ids())

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace import _version
 from tailrace.model import Level
+from tailrace_server.replication.outlook import outlook_of
+from tailrace_server.replication.peers import seen_to_json
 
 if TYPE_CHECKING:
     from tailrace_server.feed import Feed
@@ -51,16 +53,28 @@ def status_of(node: Node) -> dict[str, Any]:
 
 
 def _replication_status(node: Node, now: float) -> dict[str, Any]:
-    """Who leads, and who follows this node."""
+    """Who leads, who follows this node, and what ``promote`` would do on it."""
+    outlook = outlook_of(node)
     return {
         "role": node.role.value,
         "term": node.term,
         "leader": node.leader,
         "members": [str(member) for member in node.config.members],
         "replica_of": None if node.config.replica_of is None else str(node.config.replica_of),
-        "promotion": node.promotion,
+        "others": _others_status(node),
+        "doing": node.doing,
+        "promotion": outlook.text if outlook is not None else "",
         "replicas": [peer.summary(now) for peer in node.replicas.peers.values()],
     }
+
+
+def _others_status(node: Node) -> list[dict[str, Any]]:
+    """What each of the other members, or the source of a replica, has answered last."""
+    others = [] if node.member is None else sorted(node.member.seen.items())
+    return [
+        {"address": address, "answers": seen is not None} | ({} if seen is None else seen_to_json(seen))
+        for address, seen in others
+    ]
 
 
 def _partition_status(node: Node, partition: Partition, now: float) -> dict[str, Any]:

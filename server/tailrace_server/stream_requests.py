@@ -38,23 +38,29 @@ def on_stream_request(connection: Connection, frame: Frame) -> None:
     """Opens a stream, or says why it cannot begin as it was asked to."""
     request = StreamRequest.decode(frame.body)
     _check_term(connection.node, request)
-    partition = _checked(connection, frame.id, request)
-    if partition is None:
+    if _is_unknown(connection, frame.id, request):
+        _end_once_sure(connection, frame.id, request)
         return
+    partition = _checked(connection, frame.id, request)
+    if partition is not None:
+        _open(connection, frame.id, request, partition)
+
+
+def _open(connection: Connection, id: int, request: StreamRequest, partition: Partition) -> None:
     if request.since_us is None:
-        _begin(connection, frame.id, request, partition)
+        _begin(connection, id, request, partition)
         return
     found = find(partition, request.since_us)
     if isinstance(found, Start):
-        _begin(connection, frame.id, request, partition, found)
+        _begin(connection, id, request, partition, found)
         return
     if connection.waiting_requests >= connection.node.config.limits.waiting_requests_max:
         raise Overloaded(f"{connection.waiting_requests} requests of this connection are waiting; wait for answers")
     connection.waiting_requests += 1
-    connection.sought[frame.id] = request
+    connection.sought[id] = request
     # The segment may leave its chain, and the feed be dropped, before it has been read.
     connection.node.pins.pin(found)
-    connection.nursery.start_soon(_find_and_begin, connection, frame.id, request, found)
+    connection.nursery.start_soon(_find_and_begin, connection, id, request, found)
 
 
 def on_explain_resume(connection: Connection, frame: Frame) -> None:
@@ -106,14 +112,55 @@ async def _find_and_begin(connection: Connection, id: int, request: StreamReques
 
 
 def _check_term(node: Node, request: StreamRequest) -> None:
-    """A replica that has promised a later term to somebody takes nothing of this leader. NotLeader."""
+    """A replica that has promised a later term to somebody takes nothing of this leader. NotLeader.
+
+    Nor does one that follows a leader of an earlier term: it has to know, and to keep, what it follows.
+    """
     replica = request.replica
-    if replica is not None and request.state == "leader" and replica.term > node.term:
+    if replica is None or request.state != "leader" or replica.term == node.term:
+        return
+    if replica.term > node.term:
         node.on_higher_term(replica.term)
-        raise NotLeader(
-            f"this node is of term {node.term}, the replica at {replica.address!r} has promised term {replica.term}",
-            leader=node.leader or None,
-        )
+    raise NotLeader(
+        f"this node is of term {node.term}, the replica at {replica.address!r} has promised term {replica.term}",
+        leader=node.leader or None,
+    )
+
+
+def _is_unknown(connection: Connection, id: int, request: StreamRequest) -> bool:
+    """The state is right, and there is no such feed here.
+
+    A replica is told so at once: it hears of feeds by ``_feeds``, and a majority may need it to be heard.
+    """
+    node, rounds = connection.node, connection.rounds
+    if request.replica is not None:
+        return False
+    if connection.draining or request.state != node.role.value or id in rounds.streams or id in connection.sought:
+        return False
+    return request.feed_id not in node.feeds
+
+
+def _end_once_sure(connection: Connection, id: int, request: StreamRequest) -> None:
+    """Says that the feed was dropped, or where that is not sure that this node is behind."""
+    connection.sought[id] = request
+    unknown = f"there is no feed of id {request.feed_id.hex()} here"
+
+    def answer(failure: TailraceError | None) -> None:
+        if not _is_sought(connection, id, request):
+            return
+        del connection.sought[id]
+        refusal = _refusal(connection, request)
+        if refusal is None or refusal.reason in (EndReason.BEHIND, EndReason.FEED_DROPPED):
+            reason = EndReason.FEED_DROPPED if failure is None else EndReason.BEHIND
+            message = unknown if failure is None else f"{unknown}, and that it was dropped is not sure: {failure}"
+            refusal = StreamEnd(request.partition, reason, message, connection.node.term)
+        connection.answer(refusal.encode(id))
+
+    try:
+        connection.absences.ask(answer)
+    except Overloaded:
+        del connection.sought[id]
+        raise
 
 
 def _is_sought(connection: Connection, id: int, request: StreamRequest) -> bool:
@@ -168,6 +215,8 @@ def _begin(
     connection.send_answers()
     rounds.open(stream, connection.has_news)
     connection.end_times.look()
+    if id not in rounds.streams:  # it has had its end already
+        return
     if isinstance(stream, ReplicaStream) and request.replica is not None and request.state == "leader":
         is_system = partition.feed_id == SYSTEM_FEED_ID
         connection.serve_replica(stream, request.replica, is_system=is_system)

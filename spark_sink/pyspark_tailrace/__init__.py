@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark_tailrace.partitioning import partition_of
+    from pyspark_tailrace.reading.decoding import decode
     from pyspark_tailrace.session import local_session, register
     from pyspark_tailrace.source import TailraceSource as DefaultSource
     from pyspark_tailrace.upsert import upsert_batch
 
-__all__ = ["DefaultSource", "local_session", "partition_of", "register", "upsert_batch"]
+__all__ = ["DefaultSource", "decode", "local_session", "partition_of", "register", "upsert_batch"]
 
 _HOMES = {
     "DefaultSource": ("pyspark_tailrace.source", "TailraceSource"),
+    "decode": ("pyspark_tailrace.reading.decoding", "decode"),
     "local_session": ("pyspark_tailrace.session", "local_session"),
     "partition_of": ("pyspark_tailrace.partitioning", "partition_of"),
     "register": ("pyspark_tailrace.session", "register"),

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
+    from pyspark.sql.datasource import (
+        DataSourceArrowWriter,
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+    )
     from pyspark.sql.types import StructType
 
 FORMAT = "tailrace"
@@ -21,10 +26,33 @@ class TailraceSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType | str:
-        """Asked for by readers alone, which Tailrace does not offer to Spark. ValueError says what reads a feed."""
-        raise ValueError(
-            "format('tailrace') writes feeds and does not read them: feed.consume() and feed.items() of the SDK do"
-        )
+        """The columns of a feed. Asked for by readers alone; ValueError for options that they cannot take."""
+        from pyspark_tailrace.reading.options import read_options
+        from pyspark_tailrace.reading.schema import SCHEMA
+
+        read_options(self.options)
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """The source of a streaming query. Raises ValueError for options or columns that it cannot take."""
+        from pyspark_tailrace.reading.options import read_options
+        from pyspark_tailrace.reading.schema import check_schema
+        from pyspark_tailrace.reading.stream_reader import StreamReader
+
+        # Here too: without a look at the schema, this is the first place whose errors Spark shows.
+        options = read_options(self.options)
+        check_schema(schema)
+        return StreamReader(options, schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The source of a batch job. Raises ValueError for options or columns that it cannot take."""
+        from pyspark_tailrace.reading.batch_reader import batch_reader
+        from pyspark_tailrace.reading.options import read_options
+        from pyspark_tailrace.reading.schema import check_schema
+
+        options = read_options(self.options)
+        check_schema(schema)
+        return batch_reader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """The sink of a streaming query. Raises ValueError for options or columns that it cannot take."""

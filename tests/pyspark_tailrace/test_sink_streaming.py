@@ -219,7 +219,7 @@ def test_bad_network(job, node_process, bad_network, contents):
 
 def test_program_of_the_guide(spark, tmp_path, node_process, contents):
     text = (Path(__file__).parents[2] / "docs" / "guides" / "spark.md").read_text()
-    [program] = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    program, _ = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     folder = tmp_path / "in"
     folder.mkdir()
     order = '{"id": "o-%d", "customer": "ada", "city": "%s", "at": "2026-01-01T00:00:%02d", "gone": %s}\n'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F
 
 from pyspark_tailrace.source import FORMAT, TailraceSource
@@ -111,12 +111,6 @@ def test_null_key_ends_the_query(stream, run):
 def test_wrong_partition_column_ends_the_query(stream, run):
     with pytest.raises(StreamingQueryException, match=r"the partition column says 9 for the key b'a'"):
         run(stream.withColumn("p", F.lit(9)), partition_column="p")
-
-
-def test_reading_is_refused(spark, options):
-    for reader in (spark.read, spark.readStream):
-        with pytest.raises(PySparkException, match="does not read"):
-            reader.format(FORMAT).options(**options).load()
 
 
 def test_name():

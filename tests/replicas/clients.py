@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 3
 KEYS = [b"key %d" % number for number in range(60)]
-# Written by few: nothing that has no majority hides what a look shows of them.
+# Of a feed beside the other one, and seldom written: nothing that has no majority yet holds up who looks at them.
 QUIET = [b"quiet %d" % number for number in range(10)]
 COUNTED = [b"counted %d" % number for number in range(4)]
 # Beyond what a set is ever without a leader in a run: who waits so long gets an answer, or the run has failed.
@@ -109,15 +109,16 @@ class Counter:
 
 
 class Looker:
-    """Reads single keys at level quorum: never older than what was acknowledged before."""
+    """Reads single keys of ``keys`` at level quorum: never older than what was acknowledged before."""
 
-    def __init__(self, history: History, rnd: random.Random) -> None:
+    def __init__(self, history: History, rnd: random.Random, keys: list[bytes]) -> None:
+        self._keys = keys
         self._history = history
         self._random = rnd
         self.looks = 0
 
     async def step(self, feed: tailrace.Feed) -> None:
-        key = self._random.choice(KEYS if self._random.random() < 0.6 else QUIET)
+        key = self._random.choice(self._keys)
         known = self._history.newest.get(key)
         with contextlib.suppress(*IN_DOUBT):
             item = await feed.get(key, level="quorum")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import shutil
 from collections import Counter as Tally
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -12,10 +14,11 @@ import trio
 
 import tailrace
 from tailrace import Mutations
-from tailrace.errors import UnknownFeed
+from tailrace.errors import UnknownFeed, Unreachable
 
 from .clients import (
     IMPATIENT_S,
+    KEYS,
     PARTITIONS,
     PATIENT_S,
     QUIET,
@@ -32,13 +35,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-FEED = "set"
+FEED, BESIDE = "set", "beside"
 # A guard, and no expectation: a run that is stuck fails in the end, and says where.
 STUCK_S = 420.0
 # So long a set may be without a leader, with all nodes there and connected, before somebody promotes one.
 LEADERLESS_S = 20.0
 EQUAL_S = 60.0
 FIRST_S = 3.0
+NEWCOMER_S = 2.0
 POLL_S = 0.1
 
 
@@ -62,7 +66,7 @@ class Run:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.history = History()
+        self.history, self.beside = History(), History()
         self.nodes = Nodes(scenario.directory, bug=scenario.bug)
         self.done: Tally[str] = Tally()
         self.told: list[str] = []  # what has happened, in order
@@ -77,8 +81,10 @@ class Run:
             Follower("an SQLiteIndex", self.history, path=index),
             Follower("a MemoryIndex at quorum", self.history, visibility="quorum"),
         ]
+        self.aside = Follower("a MemoryIndex of a follower", self.history)
         self.counters = [Counter(f"counter {n}", self.history, self._randomness(f"n{n}")) for n in range(2)]
-        self.looker = Looker(self.history, self._randomness("l"))
+        self.looker = Looker(self.history, self._randomness("l0"), KEYS)
+        self.loyal_looker = Looker(self.beside, self._randomness("l1"), QUIET)
 
     def _randomness(self, name: str) -> random.Random:
         return random.Random(f"{self.scenario.seed} {name}")
@@ -98,22 +104,31 @@ class Run:
         async with AsyncExitStack() as stack:
             clients = {
                 name: await stack.enter_async_context(
-                    tailrace.connect(self.nodes.url, name=name, connect_timeout=PATIENT_S, retry_for=retry_for)
+                    tailrace.connect(
+                        self.nodes.url, name=name, connect_timeout=PATIENT_S, retry_for=retry_for, state=state
+                    )
                 )
-                for name, retry_for in (("patient", PATIENT_S), ("impatient", IMPATIENT_S), ("reader", PATIENT_S))
+                for name, retry_for, state in (
+                    ("patient", PATIENT_S, "leader"),
+                    ("impatient", IMPATIENT_S, "leader"),
+                    ("reader", PATIENT_S, "leader"),
+                    ("aside", PATIENT_S, "follower"),
+                )
             }
             await self._all_vote()
             # Of a history every row stays, whatever is flushed and folded, so each of them can be compared.
             patient = await clients["patient"].create_feed(FEED, partitions=PARTITIONS, retention="history")
-            await clients["patient"].create_feed("beside", partitions=1)
+            beside = await clients["reader"].create_feed(BESIDE, partitions=1, retention="history")
             impatient, reader = clients["impatient"].feed(FEED), clients["reader"].feed(FEED)
             async with trio.open_nursery() as nursery:
                 self._start_clients(nursery, patient, impatient, reader)
+                nursery.start_soon(self._until_quiet, self._look, self.loyal_looker, beside)
+                nursery.start_soon(self._until_quiet, self._follow, self.aside, clients["aside"].feed(FEED))
                 await self.history.more_answers(20)
                 await self._act()
                 await self._heal()
                 self._quiet.set()
-            await self._judge(reader)
+            await self._judge(reader, clients["aside"].feed(FEED))
         for node in self.nodes.all:
             await node.stop()
         for node in self.nodes.all:
@@ -123,13 +138,26 @@ class Run:
             node.check_log()
 
     async def _all_vote(self) -> None:
-        """Until then a set has no member to spare."""
+        """Returns once all do: until then a set has no disk to spare."""
         for node in self.nodes.all:
             while True:
-                answer = await node.ask()
-                if answer is not None and answer.get("votes"):
+                if await self._votes(node):
                     break
                 await trio.sleep(POLL_S)
+
+    async def _votes(self, node: Node) -> bool:
+        return bool(node.is_running and not node.is_paused and ((await node.ask()) or {}).get("votes"))
+
+    async def _replace_disk(self) -> str | None:
+        """A member loses its disk, and starts with an empty one; of one at a time nothing at quorum is lost."""
+        if self.nodes.is_torn or not all([await self._votes(node) for node in self.nodes.all]):
+            return None
+        node = self._any(self.nodes.all)
+        assert node is not None
+        await node.kill()
+        shutil.rmtree(node.data)
+        await node.start()
+        return f"{node.name} has lost its disk, and starts with an empty one"
 
     # What happens to the set
 
@@ -146,6 +174,8 @@ class Run:
             (3, self._mend),
             (3, self._promote),
             (4, self._handover),
+            (2, self._write_anew),
+            (1, self._replace_disk),
         ]
         # Where nothing goes on, what helps is more likely: a set that is dead for long shows little.
         help_out = [act for act in acts if act[1] in (self._start_all, self._mend, self._promote)]
@@ -237,10 +267,11 @@ class Run:
         if leader is None:
             return None
         name = f"newcomer {len(self.told)}"
-        writer = Writer(name, self.history, self._randomness(name), "quorum")
-        async with tailrace.connect(leader.url, name="newcomer") as client:
-            for key in QUIET:
-                await writer.put(client.feed(FEED), key)
+        writer = Writer(name, self.beside, self._randomness(name), "quorum")
+        with trio.move_on_after(NEWCOMER_S), contextlib.suppress(Unreachable):
+            async with tailrace.connect(leader.url, name="newcomer") as client:
+                for key in QUIET:
+                    await writer.put(client.feed(BESIDE), key)
         return f"a newcomer has written to {leader.name}"
 
     async def _freeze(self) -> str | None:
@@ -322,7 +353,7 @@ class Run:
             nursery.start_soon(self._write, Writer(name, self.history, self._randomness(name), level).step, feed)
         for counter in self.counters:
             nursery.start_soon(self._write, counter.step, impatient)
-        nursery.start_soon(self._until_quiet, self._look, impatient)
+        nursery.start_soon(self._until_quiet, self._look, self.looker, impatient)
         for consumer in self.consumers:
             nursery.start_soon(self._until_quiet, self._consume, consumer, reader)
         for follower in self.followers:
@@ -334,9 +365,9 @@ class Run:
             await step(feed)
             await trio.sleep(0.002)  # nobody is to take the machine for himself
 
-    async def _look(self, feed: tailrace.Feed) -> None:
+    async def _look(self, looker: Looker, feed: tailrace.Feed) -> None:
         while True:
-            await self.looker.step(feed)
+            await looker.step(feed)
             await trio.sleep(0.01)
 
     async def _consume(self, consumer: Consumer, feed: tailrace.Feed) -> None:
@@ -361,7 +392,7 @@ class Run:
 
     # The end
 
-    async def _judge(self, feed: tailrace.Feed) -> None:
+    async def _judge(self, feed: tailrace.Feed, aside: tailrace.Feed) -> None:
         leader = await self.nodes.leader()
         if leader is None:
             raise Violation("all is healed and quiet, and nobody leads")
@@ -370,6 +401,7 @@ class Run:
             if node is not leader:
                 await self._require_equal(node, leader.name, expected)
         self.history.check(expected)
+        self.beside.check(await read_copy(leader, "leader", BESIDE, 1))
         for consumer in self.consumers:
             await consumer.session(feed)
             compare(consumer.name, Copy(consumer.rows, expected.logs), leader.name, expected)
@@ -377,6 +409,8 @@ class Run:
         for follower in self.followers:
             if await follower.catch_up(feed) != state:
                 raise Violation(f"{follower.name} is not equal to the feed")
+        if await self.aside.catch_up(aside) != state:
+            raise Violation(f"{self.aside.name} is not equal to the feed")
         self._tell(f"{sum(map(len, expected.rows.values()))} rows; {self.history.lost(expected)} lost at disk")
 
     async def _require_equal(self, node: Node, name: str, expected: Copy) -> None:
@@ -394,21 +428,22 @@ class Run:
 
     def figures(self) -> str:
         """What there was, for people."""
-        readers = (*self.consumers, *self.followers)
+        readers = (*self.consumers, *self.followers, self.aside)
         return (
             f"seed {self.scenario.seed}: {dict(self.done)}; {self.history.figures()}; "
             f"{sum(reader.barriers for reader in readers)} barriers, "
-            f"{sum(consumer.rollbacks for consumer in self.consumers)} rollbacks, {self.looker.looks} looks, "
+            f"{sum(consumer.rollbacks for consumer in self.consumers)} rollbacks, "
+            f"{self.looker.looks} and {self.loyal_looker.looks} looks, "
             f"{sum(counter.made for counter in self.counters)} counted\n" + "\n".join(self.told)
         )
 
 
-async def read_copy(node: Node, state: str) -> Copy:
-    """All that a node shows of the feed, durable."""
-    found = Copy({partition: [] for partition in range(PARTITIONS)}, {})
+async def read_copy(node: Node, state: str, feed: str = FEED, partitions: int = PARTITIONS) -> Copy:
+    """All that a node shows of a feed, durable."""
+    found = Copy({partition: [] for partition in range(partitions)}, {})
     async with (
         tailrace.connect(node.url, name="judge", state=state) as client,
-        client.feed(FEED).consume(until="now") as stream,
+        client.feed(feed).consume(until="now") as stream,
     ):
         async for event in stream:
             if isinstance(event, Mutations):

@@ -36,8 +36,8 @@ def test_a_set_keeps_its_promises_whatever_happens_to_its_nodes(seed, tmp_path):
 @pytest.mark.parametrize(
     ("bug", "first", "finding"),
     [
-        # Two of the three never get what was acknowledged, and one of them leads.
-        ("quorum_at_once", ("cut_leader", "kill_leader", "promote_other"), "is lost|is gone|a barrier came back|gets"),
+        # Two of the three never get what was acknowledged, and one of them leads: anybody may find that first.
+        ("quorum_at_once", ("cut_leader", "kill_leader", "promote_other"), None),
         # One that leads no more, and does not know it, is still asked by whoever was connected to it.
         ("leads_unasked", ("write_anew", "cut_leader", "promote_other", "write_anew"), "a get at level quorum says"),
     ],

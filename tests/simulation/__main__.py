@@ -1,7 +1,8 @@
 """Runs the simulator: `python -m tests.simulation`, for `make simulate`.
 
 SEED=n runs that one and prints its trace where TRACE=1; SEEDS=n runs so many, from FIRST on (0); SECONDS=n runs as many
-as that time allows. Whatever goes wrong ends it with the seed, and exit code 1.
+as that time allows. SETS=1: of sets of several nodes (sets/world.py). Whatever goes wrong ends it with the seed, and
+exit code 1.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 import traceback
 
 from .report import Report
+from .sets.world import simulate as simulate_set
 from .world import simulate
 
 # How often it says how far it is.
@@ -22,7 +24,7 @@ PROGRESS_SECONDS = 10.0
 def main():
     options = {
         name: int(os.environ.get(name) or default)
-        for name, default in (("SEED", -1), ("SEEDS", 0), ("SECONDS", 0), ("FIRST", 0), ("TRACE", 0))
+        for name, default in (("SEED", -1), ("SEEDS", 0), ("SECONDS", 0), ("FIRST", 0), ("TRACE", 0), ("SETS", 0))
     }
     logging.disable(logging.CRITICAL)  # a node says a lot about what is done to it here
     trace = print if options["TRACE"] else None
@@ -32,14 +34,15 @@ def main():
         seconds = options["SECONDS"]
         count = options["SEEDS"] or (sys.maxsize if seconds else 20)
         seeds = range(options["FIRST"], options["FIRST"] + count)
+    run, of_sets = (simulate_set, " SETS=1") if options["SETS"] else (simulate, "")
     total, begun, told = Report(), time.monotonic(), time.monotonic()
     done = 0
     for seed in seeds:
         try:
-            total.add(simulate(seed, trace=trace))
+            total.add(run(seed, trace=trace))
         except Exception as error:
             traceback.print_exception(error)
-            print(f"seed {seed} has failed: make simulate SEED={seed}", file=sys.stderr)
+            print(f"seed {seed} has failed: make simulate{of_sets} SEED={seed}", file=sys.stderr)
             return 1
         done += 1
         now = time.monotonic()

@@ -106,7 +106,8 @@ class SimulatedWorkers(InlineWorkers):
         with trio.CancelScope(shield=True) as shield:
             self._life.shields[shield] = None
             try:
-                await trio.sleep(self._rnd.choice((0, 0, 0.0005, 0.003, self._life.machine.slowness_s)))
+                machine = self._life.machine
+                await trio.sleep(self._rnd.choice((0, 0, 0.0005, 0.003, machine.slowness_s)) + machine.stall_s)
             finally:
                 del self._life.shields[shield]
         self._life.check()
@@ -132,6 +133,7 @@ class Machine:
         self.disk = MemoryDisk()
         self.report = report
         self.slowness_s = 0.0
+        self.stall_s = 0.0  # how much longer everything takes that the disk is waited for
         self.life = None
         self._clock = clock  # trio's
         self.node_clock = FakeClock(seconds=0.0, passing=trio.current_time)  # passes as trio's does
@@ -179,7 +181,7 @@ class Machine:
 
     def mend(self):
         self._failing = None
-        self.slowness_s = 0.0
+        self.slowness_s = self.stall_s = 0.0
         self.disk.size_bytes = 1 << 40
 
     def replace_disk(self):

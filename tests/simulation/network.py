@@ -4,9 +4,9 @@
 
 1. Each direction of a connection is a `Pipe` with a task of its own, which belongs to the network: what was sent before
    an orderly end still arrives, whoever has ended.
-2. Between two machines that are cut off from each other nothing moves, and connecting hangs. Connections outlive a cut,
-   unless somebody gives them up; healed, what was under way goes on. A way can be cut in one direction: what is sent the
-   other way still arrives, and nobody hears the answers (shapes.py has the shapes that cuts take).
+2. Between two machines that are cut off from each other nothing moves, and connecting hangs. Connections outlive a
+   cut, unless somebody gives them up; healed, what was under way goes on. A way can be cut in one direction: what is
+   sent the other way still arrives, and nobody hears the answers (sets/shapes.py has the shapes that cuts take).
 3. A process that dies leaves its kernel behind, which ends its connections. A machine that dies ends nothing: its peers
    hear nothing, until it is up again and does not know what they talk about.
 4. All that a peer can be made to hold is bounded, as by the buffers of a socket: who does not read stops who sends.
@@ -323,6 +323,12 @@ class Network:
     def drop(self, transport):
         """A connection breaks; what was under way is lost."""
         transport.reset()
+
+    def drop_all(self, machines):
+        """All connections of these break."""
+        for transport in list(self.transports):
+            if transport.machine in machines:
+                self.drop(transport)
 
     def of_machine(self, machine):
         return [transport for transport in self.transports if transport.machine == machine]

@@ -22,8 +22,8 @@ def run(monkeypatch):
                 raise Violation("something is lost")
             return Report()
 
-        monkeypatch.setattr(program, "simulate", simulate)
-        for name in ("SEED", "SEEDS", "SECONDS", "FIRST", "TRACE"):
+        monkeypatch.setattr(program, "simulate_set" if options.get("SETS") else "simulate", simulate)
+        for name in ("SEED", "SEEDS", "SECONDS", "FIRST", "TRACE", "SETS"):
             monkeypatch.setenv(name, str(options.get(name, "")))
         return seeds, program.main()
 
@@ -49,3 +49,8 @@ def test_as_many_as_the_time_allows(run):
 def test_what_goes_wrong_names_its_seed(run, capsys):
     assert run(SEEDS=10, fails_at=2) == ([0, 1, 2], 1)
     assert "make simulate SEED=2" in capsys.readouterr().err
+
+
+def test_sets_have_a_world_of_their_own(run, capsys):
+    assert run(SETS=1, SEEDS=2, fails_at=1) == ([0, 1], 1)
+    assert "make simulate SETS=1 SEED=1" in capsys.readouterr().err

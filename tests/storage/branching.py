@@ -22,7 +22,6 @@ from tailrace_server.host.host import Host
 from tailrace_server.intake.producers import ProducerTable
 from tailrace_server.manifest import producers_to_json
 from tailrace_server.start import recover
-from tailrace_server.upkeep.rollback import point_below
 
 DATA = "/data"
 FEED_ID = b"f" * 16
@@ -166,15 +165,24 @@ class Follower:
         partition, leader = self.partition, self.history
         common = common_seq(partition.log, partition.high_seq, leader.log, leader.seq) or 0
         while common < partition.high_seq:
-            seq = min(self.acknowledged_seq, point_below(partition, common).seq)
-            self.acknowledged_seq = seq  # whether the rollback is durable or not
+            stands = self._stands_below(common)
+            self.acknowledged_seq = min(self.acknowledged_seq, stands)  # whether the rollback is durable or not
             left = FailoverLog(entry for entry in partition.log if entry.base < common)
             point = await self.node.roll_back(partition, common, left)
-            assert point == partition.high_seq <= common
+            assert point == partition.high_seq == stands
             common = common_seq(partition.log, partition.high_seq, leader.log, leader.seq) or 0
         partition.adopt_log(leader.log, self.node.journal)
         if not self.is_told:  # what was merged came without its producers, and a crash may have come between
             self.tell()
+
+    def _stands_below(self, seq):
+        """Where a rollback to ``seq`` may end at the lowest: nothing that is held and right goes with what is wrong."""
+        partition = self.partition
+        for segment in partition.chain.segments:
+            after_seq, last_seq = segment.identity.after_seq, segment.identity.last_seq
+            if after_seq < seq < last_seq:
+                return after_seq if segment.identity.deduplicated else seq
+        return seq
 
     def take(self):
         """The next block as it was written, or several of them merged; at least half of what is there already."""

@@ -14,8 +14,10 @@ from tailrace_server.identity import BadDirectory
 from tailrace_server.intake import taking
 from tailrace_server.intake.producers import ProducerTable
 from tailrace_server.journal import decide_block
+from tailrace_server.offline.verify import verify
+from tailrace_server.upkeep import rollback
 
-from .branching import Follower, History
+from .branching import DATA, Follower, History
 
 STEPS = 60
 SEEDS = 60
@@ -83,6 +85,7 @@ async def live(seed, steps=STEPS):
                 break
             follower.check()
             follower.check_acknowledged()
+            assert verify(disk.fork(), DATA).problems == []
             disk.before = None
             disk.crash_at(rnd.randrange(60))
     disk.before = None
@@ -102,13 +105,15 @@ def _forget_rollbacks(**arguments):
     return decide_block(**{**arguments, "rollbacks": ()})
 
 
-def _keep_segments(partition, seq):
+def _keep_segments(partition, *_):
     """A start that leaves a rollback half-finished."""
 
 
 BUGS = {
     "a start forgets what was rolled back": (catalog, "decide_block", _forget_rollbacks),
     "a rollback that was cut short is not finished": (catalog, "_finish_rollback", _keep_segments),
+    "a segment goes whole that could have been cut": (rollback, "straddling", lambda chain, seq: None),
+    "a start does not cut what a rollback would have": (catalog, "straddling", lambda chain, seq: None),
     "an entry is taken over before its base is reached": (taking, "entries_through", lambda log, seq: log),
     "producers outlive their results": (ProducerTable, "drop_above", lambda table, seq: None),
 }

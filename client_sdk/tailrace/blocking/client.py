@@ -12,6 +12,8 @@ from tailrace.address import parse_url
 from tailrace.block import Block
 from tailrace.blocking.feed import Feed
 from tailrace.blocking.link import BlockingLink
+from tailrace.blocking.stream import Stream
+from tailrace.consuming.session import Wanted
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.finding import Finder, check_state
 from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
@@ -57,8 +59,8 @@ class Client:
         self._connect_timeout_s = connect_timeout
         self._retry_for_s = retry_for
         self._where = ", ".join(map(str, addresses))
-        hello = Hello(name=name or "", token=token)
-        self._session = RequestSession(hello, time.monotonic, state=state, check=finder.check)
+        self._hello = Hello(name=name or "", token=token)
+        self._session = RequestSession(self._hello, time.monotonic, state=state, check=finder.check)
         self._link = BlockingLink(self._session, finder, connect_timeout)
         self.lanes = Lanes()
         self._closed = False
@@ -136,7 +138,25 @@ class Client:
         """How the node is."""
         return node_status(self.call(Opcode.STATUS, {}, self.deadline(timeout)))
 
-    # For feeds and writers
+    @property
+    def cluster_id(self) -> bytes:
+        """The cluster that the node belongs to, which positions name. Unreachable before it has connected."""
+        if self._session.peer is None:
+            raise Unreachable("the client has not connected yet")
+        return bytes.fromhex(self._session.peer.cluster_id)
+
+    # For feeds, writers and readers
+
+    def stream(self, wanted: Wanted, window_bytes: int = 8 * 1024 * 1024) -> Stream:
+        """A consumer, on a connection of its own."""
+        finder = self._finder.another()
+        return Stream(
+            finder,
+            self._hello._replace(window_bytes=window_bytes),
+            wanted._replace(state=finder.state),
+            connect_timeout_s=self._connect_timeout_s,
+            retry_for_s=self._retry_for_s,
+        )
 
     @property
     def reads_followers(self) -> bool:

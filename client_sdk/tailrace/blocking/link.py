@@ -1,4 +1,4 @@
-"""The blocking shell of a request session: connects, reconnects, moves the bytes while somebody waits."""
+"""The blocking shell of a session: connects, reconnects, moves the bytes while somebody waits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 from tailrace.blocking.dialer import Dialer
 from tailrace.errors import Forbidden, ProtocolError, TailraceError, Unreachable
 from tailrace.finding import Finder
-from tailrace.requests.session import RequestSession
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.wire.messages import HelloOk
 
 # How often deadlines and held requests are looked at while somebody waits.
 TICK_SECONDS = 0.05
@@ -27,10 +32,25 @@ TRY_SECONDS_MAX = 10.0
 SILENT_INTERVALS = 3
 
 
+class Session(Protocol):
+    """What a link needs of the conversation that it carries; a RequestSession is one."""
+
+    @property
+    def peer(self) -> HelloOk | None: ...
+    @property
+    def is_open(self) -> bool: ...
+    def connection_made(self) -> None: ...
+    def connection_lost(self, error: TailraceError) -> None: ...
+    def receive_data(self, data: bytes) -> None: ...
+    def data_to_send(self) -> Sequence[bytes | memoryview]: ...
+    def noop(self) -> None: ...
+    def expire(self) -> None: ...
+
+
 class BlockingLink:
     """Keeps a session connected while ``run_until`` runs. Not safe for two threads at once."""
 
-    def __init__(self, session: RequestSession, finder: Finder, connect_timeout_s: float) -> None:
+    def __init__(self, session: Session, finder: Finder, connect_timeout_s: float) -> None:
         self._session = session
         self._dialer = Dialer(finder, min(connect_timeout_s, TRY_SECONDS_MAX))
         self._sock: socket.socket | None = None
@@ -56,6 +76,13 @@ class BlockingLink:
         """Sends what can be sent without waiting, and takes what has arrived."""
         if self._sock is not None:
             self._step(0.0)
+
+    def drop(self, error: TailraceError) -> None:
+        """The connection is of no further use: the session is told, and another one is made after a pause.
+
+        Raises ``error`` where no retry can mend it.
+        """
+        self._lost(error)
 
     def close(self) -> None:
         """Ends the connection."""

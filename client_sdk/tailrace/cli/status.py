@@ -108,8 +108,10 @@ def _summary(details: dict[str, Any]) -> Text:
     replication = details.get("replication", {})
     if replication.get("members") or replication.get("replica_of") or replication.get("replicas"):
         lines.append(Text(printable(_role(replication))))
+    if replication.get("doing"):
+        lines.append(Text(f"doing: {printable(replication['doing'])}"))
     if replication.get("promotion"):
-        lines.append(Text(f"promotion: {printable(replication['promotion'])}"))
+        lines.append(Text(f"promote: {printable(replication['promotion'])}"))
     if details["failure"] is not None:
         lines.insert(1, Text(printable(details["failure"]), style="red"))
     if details["unclean_start"] is not None:

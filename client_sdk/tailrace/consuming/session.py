@@ -329,7 +329,10 @@ class ConsumerSession:
         self._greeted = True
         # A part of the window, which the node may have made smaller.
         self._credit_bytes = max(min(self._hello.window_bytes, peer.window_bytes) // 4, 1)
-        self._out.append(encode_json(Opcode.PARTITIONS, {"name": self._wanted.feed}, _MAP_ID))
+        asked: dict[str, Any] = {"name": self._wanted.feed}
+        if self._wanted.replica is not None:
+            asked["replica"] = True
+        self._out.append(encode_json(Opcode.PARTITIONS, asked, _MAP_ID))
 
     def _on_result(self, frame: Frame) -> Queued | None:
         if frame.id != _MAP_ID:
@@ -364,14 +367,7 @@ class ConsumerSession:
         of_connection = frame.id == 0 and self._greeted and isinstance(error, ProtocolError | TooLarge)
         if of_connection or isinstance(error, Retryable):
             raise error
-        if isinstance(error, UnknownFeed) and self.feed_id is not None and self._asks_followers:
-            raise Unreachable(f"{error}: it is new, or behind")
         self._streams.fail(error)
-
-    @property
-    def _asks_followers(self) -> bool:
-        """What one node lacks another one may have."""
-        return self._wanted.state == "follower" and self._wanted.replica is None and self._streams.has_others
 
     def _on_round_complete(self, frame: Frame) -> Queued:
         event = tuple.__new__(RoundComplete, (decode_number(frame.body, "ROUND_COMPLETE"),))

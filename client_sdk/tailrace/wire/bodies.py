@@ -17,6 +17,8 @@ from tailrace.wire.opcodes import Opcode
 
 # The partition map of 4,096 partitions, each with a failover log of 25 entries, takes 5.2 MiB.
 JSON_BODY_BYTES_MAX = 16 * 1024 * 1024
+# A name of the domain name system has 253 characters, and a port is behind it.
+ADDRESS_LENGTH_MAX = 300
 
 
 def encode_json(opcode: Opcode, value: Any, id: int = 0) -> bytes:
@@ -43,7 +45,7 @@ def field(value: dict[str, Any], name: str, kind: type, what: str, default: Any 
     if found is ...:
         raise ProtocolError(f"{what}: field {name!r} is missing")
     if found is not default and (not isinstance(found, kind) or (kind is int and isinstance(found, bool))):
-        raise ProtocolError(f"{what}: field {name!r} is {found!r}, not {kind.__name__}")
+        raise ProtocolError(f"{what}: field {name!r} is {found!r:.60}, not {kind.__name__}")
     return found
 
 
@@ -55,7 +57,7 @@ def hex_field(value: dict[str, Any], name: str, size: int, what: str) -> bytes:
     except ValueError:
         found = b""
     if len(found) != size:
-        raise ProtocolError(f"{what}: field {name!r} is {text!r}, not {size} bytes in hex")
+        raise ProtocolError(f"{what}: field {name!r} is {text!r:.60}, not {size} bytes in hex")
     return found
 
 
@@ -63,8 +65,16 @@ def seq_field(value: dict[str, Any], name: str, what: str, default: Any = ...) -
     """A member that is a seq, or another number up to SEQ_MAX; or ``default``."""
     found = field(value, name, int, what, default)
     if found is not default and not 0 <= found <= SEQ_MAX:
-        raise ProtocolError(f"{what}: field {name!r} is {found}, not a seq")
+        raise ProtocolError(f"{what}: field {name!r} is {found!r:.60}, not a seq")
     return found
+
+
+def address_field(value: dict[str, Any], name: str, what: str) -> str:
+    """A member that is where a node listens, as it says; "" where it does not. It is not looked at further."""
+    text: str = field(value, name, str, what)
+    if len(text) > ADDRESS_LENGTH_MAX:
+        raise ProtocolError(f"{what}: field {name!r} is no address: it has {len(text)} characters")
+    return text
 
 
 def positive_field(value: dict[str, Any], name: str, what: str, default: int) -> int:
@@ -79,7 +89,7 @@ def seconds_field(value: dict[str, Any], name: str, what: str) -> float:
     """A member that is a positive number of seconds."""
     found = value.get(name)
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < math.inf:
-        raise ProtocolError(f"{what}: field {name!r} is {found!r}, not a positive number of seconds")
+        raise ProtocolError(f"{what}: field {name!r} is {found!r:.60}, not a positive number of seconds")
     return float(min(found, SEQ_MAX))
 
 

@@ -9,7 +9,7 @@ import struct
 from typing import Any, NamedTuple
 
 from tailrace.errors import ProtocolError
-from tailrace.wire.bodies import decode_json, encode_json, field, hex_field, seq_field, unpack
+from tailrace.wire.bodies import address_field, decode_json, encode_json, field, hex_field, seq_field, unpack
 from tailrace.wire.frames import frame_header
 from tailrace.wire.opcodes import Opcode
 
@@ -42,7 +42,7 @@ class Replica(NamedTuple):
         return cls(
             hex_field(value, "placement_id", 16, what),
             seq_field(value, "term", what),
-            field(value, "address", str, what),
+            address_field(value, "address", what),
             field(value, "votes", bool, what),
         )
 

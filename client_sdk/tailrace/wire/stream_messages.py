@@ -79,7 +79,7 @@ class StreamRequest(NamedTuple):
             raise ProtocolError(f"{what}: {error}") from None
         state = field(value, "state", str, what)
         if state not in ("leader", "follower"):
-            raise ProtocolError(f"{what}: field 'state' is {state!r}, neither 'leader' nor 'follower'")
+            raise ProtocolError(f"{what}: field 'state' is {state!r:.60}, neither 'leader' nor 'follower'")
         request = cls(
             hex_field(value, "feed_id", 16, what),
             seq_field(value, "partition", what),

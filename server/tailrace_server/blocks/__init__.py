@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from tailrace_server.blocks.arrays import ColumnArrays, arrays_of, encode_arrays, take
 from tailrace_server.blocks.builder import BlockBuilder
-from tailrace_server.blocks.cut import cut_above
+from tailrace_server.blocks.cut import cut_above, cut_through
 from tailrace_server.blocks.found import Found, row_of_key
 from tailrace_server.blocks.heads import Heads, heads_of
 from tailrace_server.blocks.merge import fits, merge_blocks, merge_steps
@@ -26,6 +26,7 @@ __all__ = [
     "Heads",
     "arrays_of",
     "cut_above",
+    "cut_through",
     "encode_arrays",
     "fits",
     "heads_of",

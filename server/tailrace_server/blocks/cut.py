@@ -13,10 +13,20 @@ def cut_above(block: Block, seq: int) -> Block:
 
     Nobody's number stands in the part. ValueError where no row is above, BadBlock where its columns break the format.
     """
-    header = block.header
-    if header.first_seq > seq:
+    if block.header.first_seq > seq:
         return block
-    arrays = arrays_of(block)
+    return _part(block, seq, is_above=True)
+
+
+def cut_through(block: Block, seq: int) -> Block:
+    """The rows of ``block``, which has its seqs, up to ``seq``; itself where all are. Else as ``cut_above``."""
+    if block.header.last_seq <= seq:
+        return block
+    return _part(block, seq, is_above=False)
+
+
+def _part(block: Block, seq: int, *, is_above: bool) -> Block:
+    header, arrays = block.header, arrays_of(block)
     row = int(arrays.seqs.searchsorted(np.uint64(seq), side="right"))
-    rest = take(arrays, slice(row, None))
-    return encode_arrays(rest, header.partition, compress=bool(header.flags & FLAG_COMPRESSED))
+    part = take(arrays, slice(row, None) if is_above else slice(row))
+    return encode_arrays(part, header.partition, compress=bool(header.flags & FLAG_COMPRESSED))

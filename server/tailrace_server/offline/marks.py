@@ -1,7 +1,8 @@
 """Files that tell the next start what has become of a directory. That they are there is what counts.
 
     RESTORED   its data are those of another node, or were repaired: every partition begins a new branch, whose term is
-               far above (restored_term). Removed when these branches are durable
+               far above (restored_term). Removed when these branches are durable. A member or a replica does not
+               start there: it may lack what it has acknowledged, and nobody may count on it
     RESTORING  a restore into it has begun and has not ended: it must not be served
     REPAIRING  likewise a repair; what the file says is the repair's own (repair.py)
     BACKUP     it is a backup: it is restored, never served, since it shares its segments with another directory

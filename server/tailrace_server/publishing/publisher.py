@@ -21,6 +21,7 @@ from tailrace.errors import BatchBehind, Forbidden, NoSpace, TailraceError, TooL
 from tailrace.model import Level, VersionRange
 from tailrace.wire.stage_messages import Publish
 from tailrace_server.partition import Partition
+from tailrace_server.publishing.joining import joined
 from tailrace_server.publishing.last_batches import Verdict, decide, first_free
 from tailrace_server.publishing.record import BLOCKS_MAX, PUBLISH_BYTES_MAX
 from tailrace_server.publishing.stage_file import StagedBlock, partition_bytes
@@ -148,7 +149,7 @@ class Publisher:
 
     def _read(self, share: Sequence[_Share]) -> list[Block]:
         """For a thread: a partition's blocks, in the order of the stages. UnknownStage where one is damaged."""
-        return [block for stage, entries in share for block in self._node.stages.read_blocks(stage, entries)]
+        return joined(block for stage, entries in share for block in self._node.stages.read_blocks(stage, entries))
 
     def _check_writable(self, partition: Partition) -> None:
         """Nothing was waited for since: what stands in the way of writing is said."""

@@ -10,7 +10,7 @@ outside of it (``cuts``); a flush ends where a run does.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tailrace.block import Block
@@ -60,10 +60,6 @@ class Runs:
         first_seq, last_seq = block.seqs
         run = self.above(first_seq - 1)
         return run is not None and run.after_seq < last_seq
-
-    def is_split(self, blocks: Sequence[Block]) -> bool:
-        """One of these blocks ends inside a run."""
-        return bool(self._runs) and any(self.around(block.seqs[1]) is not None for block in blocks)
 
     def cuts(self, find: Callable[[int], Block | None]) -> list[int]:
         """The bounds of the runs that still have several blocks; ``find`` gives the block that holds a seq."""

@@ -43,13 +43,13 @@ class Leadership:
         self.refuses_writes = not self.is_alone
         self._is_paused = False
         others = {str(Address(*member)) for member in config.members} - {str(Address(*config.listen))}
-        self.replicas = Replicas(frozenset(others), self.majority)
+        self.replicas = Replicas(frozenset(others), self.majority, catalog.system.partitions[0])
         self.waiting = WaitingAnswers()
         self.confirmations = Confirmations(self.majority, self._ask_replicas)
         # Set by the member's task: a replica has promised this term, which is higher; how far the leader has come.
         self.on_higher_term: Callable[[int], None] = _nothing
         self.accepted_seqs: Callable[[list[bytes]], Awaitable[Mapping[bytes, Sequence[int]]]] | None = None
-        self.promotion = ""  # what is under way, for status
+        self.doing = ""  # what is under way, for status
         for partition in catalog.partitions():
             self.adopt(partition)
 

@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
 from tailrace.address import Address, parse_address
-from tailrace.errors import NotLeader, TailraceError
+from tailrace.errors import NotLeader, StreamEnded, TailraceError
+from tailrace.model import EndReason
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.catalog import begin_branch
 from tailrace_server.host.randomness import fraction
 from tailrace_server.identity import join_cluster
 from tailrace_server.replication.following import Following, VoteGained
+from tailrace_server.replication.giving_up import give_up_newer
 from tailrace_server.replication.membership import MembershipFile
-from tailrace_server.replication.peers import ask, look_at, name_of, seqs_from_json
+from tailrace_server.replication.peers import ask, held_by, look_at, name_of, seqs_from_json
 from tailrace_server.replication.promotion import Outcome, Promotion
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.situation import Move, Own, Seen, Step, counts, decide, decide_replica
@@ -39,6 +42,8 @@ log = logging.getLogger("tailrace.server")
 _LOOKS_BEFORE_LEADING_AGAIN = 3
 # After a try to lead that failed the next one comes after so many looks, at most: two who try must not go on meeting.
 _LOOKS_AFTER_FAILURE = 10
+# While it follows nothing is decided by a look: only status tells what the others are.
+_LOOKS_WHILE_FOLLOWING = 10
 
 
 class Member:
@@ -56,12 +61,13 @@ class Member:
         self.following: Following | None = None
         self.under_way: Following | Taker | None = None  # what takes, or took last, from another node
         self.promoting = False
+        self.turns = 0  # requests that are to change who leads, and have not ended
         self.seen: dict[str, Seen | None] = {str(address): None for address in self.others}
         self.asked: set[str] = set()
         self._higher_looks = 0
         self._changed = trio.Event()
         self._nursery: trio.Nursery | None = None
-        self._last_case = self._last_warning = ""
+        self._last_case = self._last_warning = self._gave_up = ""
 
     # What it is
 
@@ -73,11 +79,11 @@ class Member:
     @property
     def progress(self) -> str:
         """For people: what it does, or waits for."""
-        return self.node.promotion
+        return self.node.doing
 
     @progress.setter
     def progress(self, text: str) -> None:
-        self.node.promotion = text
+        self.node.doing = text
 
     @property
     def source(self) -> str:
@@ -109,6 +115,7 @@ class Member:
             self.promoting,
             name_of(node) if node.role is Role.LEADER else node.leader,
             now.founders,
+            *held_by(node),
         )
 
     # Running
@@ -163,11 +170,12 @@ class Member:
     async def look(self) -> None:
         """Asks all others what they are: ``seen`` and ``asked``."""
         asked = self.asked
-        addresses = [*self.others, *self._hints()]
-        self.seen = {name: seen for name, seen in self.seen.items() if name in map(str, addresses)}
+        found: dict[str, Seen | None] = {}
         async with trio.open_nursery() as nursery:
-            for address in addresses:
-                nursery.start_soon(self._look_at, address, asked)
+            for address in [*self.others, *self._hints()]:
+                nursery.start_soon(self._look_at, address, found)
+        self.seen = found  # all at once: who has looked decides by its own look, whoever else looks meanwhile
+        asked.update(found)
 
     def _hints(self) -> list[Address]:
         """The leader that a plain replica's source has named."""
@@ -180,14 +188,21 @@ class Member:
             return []
         return [] if hint in self.others or str(hint) == name_of(self.node) else [hint]
 
-    async def _look_at(self, address: Address, asked: set[str]) -> None:
+    async def _look_at(self, address: Address, found: dict[str, Seen | None]) -> None:
         name = str(address)
         try:
-            self.seen[name] = await look_at(self.node, address, self.node.config.replication.ask_timeout_s)
+            found[name] = await look_at(self.node, address, self.node.config.replication.ask_timeout_s)
         except (TailraceError, OSError) as error:
             log.debug("%s does not answer: %s", name, error)
-            self.seen[name] = None
-        asked.add(name)
+            found[name] = None
+
+    async def _look_beside(self, scope: trio.CancelScope) -> None:
+        """For status, while a leader is followed: what the others are, which decides nothing meanwhile."""
+        seconds = _LOOKS_WHILE_FOLLOWING * self.node.config.replication.poll_s
+        with scope:
+            while True:
+                await trio.sleep(seconds)
+                await self.look()
 
     async def accepted_seqs(self, feed_ids: list[bytes]) -> dict[bytes, list[int]]:
         """How far the leader that this node follows has come in these feeds; it has made sure that it still leads.
@@ -252,12 +267,16 @@ class Member:
         replica = Replica(node.identity.placement_id, seen.term, name_of(node), self.votes and self.is_in_set)
         self.following = self.under_way = following = Following(node, self.file, parse_address(name), replica)
         node.follow(seen.term, name)
-        self.progress = f"follows {name}"
+        self.progress = f"follows {name}{self._gave_up}"
+        beside = trio.CancelScope()
+        self.start(partial(self._look_beside, beside))
+        failure: Exception | None = None
         try:
             await following.run()
         except VoteGained:
             pass
         except (TailraceError, OSError) as error:
+            failure = error
             self._warn(f"{name} is not followed any more: {error}")
             self.progress = f"does not follow {name}: {error}"
         except Exception as error:  # a bug, as in ``Node.handle``: what is held is served on
@@ -266,9 +285,28 @@ class Member:
                 log.exception("the following of %s ended by an internal error", name)
             self.progress = f"does not follow {name}: an internal error, which the log has"
         finally:
+            beside.cancel()
             if self.following is following:
                 self.following = None
                 node.rest(self.file.now.term)
+        if isinstance(failure, StreamEnded) and failure.reason is EndReason.BEHIND and not self.is_in_set:
+            await self._give_up(name)
+
+    async def _give_up(self, name: str) -> None:
+        """A plain replica has seen later terms than the leader that it was told to follow, or one that is behind."""
+        async with self.procedure:
+            if self.node.role is Role.LEADER or self.file.now.led:  # an operator has come in between
+                return
+            try:
+                count = await give_up_newer(self.node, parse_address(name))
+            except (TailraceError, OSError) as error:
+                self._warn(f"{name} is behind, and what it does not have is not given up: {error}")
+                return
+        if count:
+            self._gave_up = (
+                f"; gave up what it held of later terms than {name} has in {count} partitions, which is in lost/"
+            )
+            self._warn(f"follows {name}{self._gave_up}")
 
     def join(self, cluster_id: bytes) -> None:
         """A new directory becomes one of this cluster."""

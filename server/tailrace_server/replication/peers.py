@@ -50,6 +50,12 @@ def host_of(node: Node) -> Host:
     return Host(connect=node.host.network.connect, random=chance)
 
 
+def held_by(node: Node) -> tuple[int, int]:
+    """How many mutations the node has on its disk, and the term of the newest branch of them, for `Seen`."""
+    standings = [partition.standing() for partition in node.feeds.partitions()]
+    return sum(seq for _, seq in standings), max((term for term, _ in standings), default=0)
+
+
 def seen_to_json(seen: Seen) -> dict[str, Any]:
     """For the answer to MEMBER."""
     return {
@@ -64,6 +70,8 @@ def seen_to_json(seen: Seen) -> dict[str, Any]:
         "promoting": seen.promoting,
         "leader": seen.leader,
         "founders": [id.hex() for id in seen.founders],
+        "held": seen.held,
+        "held_term": seen.held_term,
     }
 
 
@@ -82,6 +90,8 @@ def seen_from_json(value: dict[str, Any]) -> Seen:
         field(value, "promoting", bool, what),
         field(value, "leader", str, what),
         _ids(field(value, "founders", list, what), what),
+        seq_field(value, "held", what, 0),
+        seq_field(value, "held_term", what, 0),
     )
 
 

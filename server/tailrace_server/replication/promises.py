@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import trio
 
 from tailrace.errors import TailraceError, Unreachable
-from tailrace.wire.bodies import field, seq_field
+from tailrace.wire.bodies import address_field, field, seq_field
 from tailrace_server.replication.choosing import Place, Standing, Standings, standings_to_json
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Promise(NamedTuple):
         what = "PROMISE"
         return cls(
             seq_field(value, "term", what),
-            field(value, "address", str, what),
+            address_field(value, "address", what),
             field(value, "handover", bool, what, False),
         )
 

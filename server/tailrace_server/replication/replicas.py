@@ -4,6 +4,8 @@
                                                        │
     durable_through of the leader's own disk ──────────┴──> partition.set_quorum_seq ──> waiting answers, streams
 
+What is at quorum must not go with its feed: nothing of a feed is before the row of ``_feeds`` that made it.
+
 A peer without a vote is forgotten with its last stream; of those with one there is one for each other member of the set
 at most, so nobody can make this grow. A disk that was replaced has another placement id: once it has its vote the old
 one has none.
@@ -11,7 +13,7 @@ one has none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tailrace.errors import ProtocolError
@@ -62,6 +64,17 @@ class Peer:
             "connected": partition in self.streams,
         }
 
+    def missing(self, partitions: Iterable[Partition], level: Level) -> int:
+        """How many mutations of those that are at ``level`` it has not acknowledged on the newest branches."""
+        missing = 0
+        for partition in partitions:
+            last = self.acknowledged.get(partition)
+            if last is None or last.ack.branch != partition.log.branch:
+                missing += partition.high_seq  # it is not known; most likely it has come to connect just now
+            else:
+                missing += max(0, partition.visible_seq(level) - last.ack.seq)
+        return missing
+
     def summary(self, now: float) -> dict[str, Any]:
         """One of the ``replicas`` of a node in status: over all partitions that it has open."""
         lag = sum(p.high_seq - (self.acknowledged[p].ack.seq if p in self.acknowledged else 0) for p in self.streams)
@@ -79,24 +92,30 @@ class Peer:
 class Replicas:
     """What a leader knows of those that follow it. Begins anew with every leadership."""
 
-    def __init__(self, members: frozenset[str], majority: int) -> None:
-        """``members``: the addresses of the others of the set, who alone may have a vote; empty outside of a set."""
+    def __init__(self, members: frozenset[str], majority: int, feeds: Partition) -> None:
+        """``members``: the addresses of the others of the set, who alone may have a vote; empty outside of a set.
+
+        ``feeds`` is the partition of ``_feeds``.
+        """
         self.peers: dict[bytes, Peer] = {}
         self._members = members
         self._majority = majority
         self._quorums: dict[Partition, Acknowledgements] = {}
         self._watching: dict[Partition, Callable[[], None]] = {}
+        self._feeds = feeds
+        self._unlisted: dict[Partition, None] = {}  # of feeds that a failover may still undo
+        feeds.watch(Level.QUORUM, self._feeds_settled)
 
     def opened(self, replica: Replica, partition: Partition) -> Peer:
         """A stream of ``partition`` has been opened for ``replica``."""
         peer = self.peers.get(replica.placement_id)
         if peer is None:
             peer = self.peers[replica.placement_id] = Peer(replica)
-        peer.address = replica.address
+        has_moved, peer.address = peer.address != replica.address, replica.address
         peer.streams[partition] = peer.streams.get(partition, 0) + 1
         if self._members and partition not in self._quorums:
             self._watch(partition)
-        self._set_vote(peer, replica.votes and replica.address in self._members)
+        self._set_vote(peer, replica.votes and replica.address in self._members, has_moved=has_moved)
         return peer
 
     def closed(self, peer: Peer, partition: Partition) -> None:
@@ -134,6 +153,7 @@ class Replicas:
         if notify is not None:
             partition.unwatch(Level.DISK, notify)
         self._quorums.pop(partition, None)
+        self._unlisted.pop(partition, None)
         for peer in self.peers.values():
             peer.acknowledged.pop(partition, None)
 
@@ -143,8 +163,8 @@ class Replicas:
             self.forget(partition)
         self.peers.clear()
 
-    def _set_vote(self, peer: Peer, votes: bool) -> None:
-        if votes == peer.votes:
+    def _set_vote(self, peer: Peer, votes: bool, *, has_moved: bool) -> None:
+        if votes == peer.votes and not (votes and has_moved):
             return
         peer.votes = votes
         if not votes:
@@ -156,7 +176,7 @@ class Replicas:
                 self._unvote(other)
                 if not other.streams:
                     del self.peers[other.placement_id]
-        for partition, last in peer.acknowledged.items():
+        for partition, last in list(peer.acknowledged.items()):  # a drop may come of it
             self._count(peer, partition, last.ack)
 
     def _unvote(self, peer: Peer) -> None:
@@ -179,7 +199,16 @@ class Replicas:
         if acknowledgements.acknowledged(peer.placement_id, ack.branch, ack.seq, partition.log):
             self._move(partition)
 
+    def _feeds_settled(self) -> None:
+        for partition in [p for p in self._unlisted if p.listed_seq <= self._feeds.quorum_seq]:
+            if partition in self._unlisted:  # else it was dropped by what another one's news have brought about
+                del self._unlisted[partition]
+                self._move(partition)
+
     def _move(self, partition: Partition) -> None:
+        if partition.listed_seq > self._feeds.quorum_seq:
+            self._unlisted[partition] = None
+            return
         seq = self._quorums[partition].quorum_seq(partition.durable_seq, partition.log)
         if seq > partition.quorum_seq:
             partition.set_quorum_seq(seq)

@@ -15,7 +15,7 @@ from tailrace.wire.bodies import decode_json, encode_json, field, seq_field
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.replication.handover import hand_over, high_seqs_of, take_over
-from tailrace_server.replication.peers import name_of, seen_to_json
+from tailrace_server.replication.peers import held_by, name_of, seen_to_json
 from tailrace_server.replication.promises import Promise, answer_promise
 from tailrace_server.replication.situation import Seen
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from tailrace_server.replication.member import Member
 
 log = logging.getLogger("tailrace.server")
+
+# Operators' requests that wait for each other, in tasks that outlive their connections.
+TURNS_MAX = 16
 
 
 def _member(node: Node) -> Member:
@@ -40,6 +43,8 @@ def on_member(connection: Connection, frame: Frame) -> None:
     identity, member = node.identity, node.member
     if member is None:
         seen = Seen(identity.placement_id, identity.cluster_id, votes=True, leads=True, term=node.term, led=True)
+        held, held_term = held_by(node)
+        seen = seen._replace(held=held, held_term=held_term)
         addresses = []
     else:
         seen, addresses = member.own(), [str(address) for address in node.config.members]
@@ -77,7 +82,7 @@ def on_promote(connection: Connection, frame: Frame) -> None:
     async def promote() -> dict[str, Any]:
         return (await member.promote(force=force))._asdict()
 
-    _answer_later(connection, frame, member, promote)
+    _answer_in_turn(connection, frame, member, promote)
 
 
 def on_handover(connection: Connection, frame: Frame) -> None:
@@ -92,7 +97,7 @@ def on_handover(connection: Connection, frame: Frame) -> None:
     async def give() -> dict[str, Any]:
         return {"term": await hand_over(member, to), "leader": str(to)}
 
-    _answer_later(connection, frame, member, give)
+    _answer_in_turn(connection, frame, member, give)
 
 
 def on_take_over(connection: Connection, frame: Frame) -> None:
@@ -103,7 +108,24 @@ def on_take_over(connection: Connection, frame: Frame) -> None:
     async def take() -> dict[str, Any]:
         return {"term": (await take_over(member, term)).term}
 
-    _answer_later(connection, frame, member, take)
+    _answer_in_turn(connection, frame, member, take)
+
+
+def _answer_in_turn(
+    connection: Connection, frame: Frame, member: Member, work: Callable[[], Awaitable[dict[str, Any]]]
+) -> None:
+    """As ``_answer_later``, of what changes who leads: one after the other, and only so many wait for their turns."""
+    if member.turns >= TURNS_MAX:
+        raise Overloaded(f"{member.turns} requests that change who leads are waiting for each other")
+
+    async def turn() -> dict[str, Any]:
+        try:
+            return await work()
+        finally:
+            member.turns -= 1
+
+    _answer_later(connection, frame, member, turn)
+    member.turns += 1
 
 
 def _answer_later(

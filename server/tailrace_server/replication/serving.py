@@ -38,6 +38,7 @@ class ServedReplica:
         self._served: dict[int, _Served] = {}
         self._news: dict[int, None] = {}  # streams whose seqs may have moved
         self._question: int | None = None
+        self._asked: int | None = None
 
     def open(self, stream: ReplicaStream, replica: Replica, *, is_system: bool) -> None:
         """``stream`` has begun; ``is_system``: of ``_feeds``, beside which the replica is asked whether it follows."""
@@ -84,7 +85,9 @@ class ServedReplica:
         self._connection.node.acknowledged(served.peer.placement_id, partition, ack)
 
     def confirmed(self, number: int) -> None:
-        """LEADER_CONFIRM: the replica has promised nobody else."""
+        """LEADER_CONFIRM: the replica has promised nobody else. Nothing where this was not what it was asked last."""
+        if number != self._asked:
+            return
         for peer in {served.peer for served in self._served.values()}:
             if peer.votes:
                 self._connection.node.confirmations.answered(peer.placement_id, number)
@@ -94,7 +97,7 @@ class ServedReplica:
         frames = []
         if self._question is not None:
             frames.append(encode_number(Opcode.LEADER_CHECK, self._question))
-            self._question = None
+            self._asked, self._question = self._question, None
         news, self._news = self._news, {}
         for id in news:
             served = self._served[id]

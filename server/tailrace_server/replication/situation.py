@@ -32,7 +32,11 @@ from typing import NamedTuple
 
 
 class Seen(NamedTuple):
-    """What another node has answered to MEMBER. ``leads``: its role; the rest as in `Membership`."""
+    """What another node has answered to MEMBER. ``leads``: its role; the rest as in `Membership`.
+
+    ``held``: how many mutations it has on its disk, over all partitions, and ``held_term``: the term of the newest
+    branch that any of them is on. They are for people; nothing is decided by them.
+    """
 
     placement_id: bytes = bytes(16)
     cluster_id: bytes = bytes(16)
@@ -45,6 +49,8 @@ class Seen(NamedTuple):
     promoting: bool = False
     leader: str = ""
     founders: tuple[bytes, ...] = ()
+    held: int = 0
+    held_term: int = 0
 
 
 class Own(NamedTuple):

@@ -151,6 +151,8 @@ class Taker:
                     await self._take(event)
                 case LeaderSeqs():
                     self.feed.partitions[event.partition].told(event.durable_seq, event.quorum_seq)
+                    if self._node.memory.is_full:
+                        self._node.flusher.wake()
                 case SnapshotStart():
                     await self._snapshot_started(event)
                 case SnapshotEnd():
@@ -178,6 +180,9 @@ class Taker:
     def _agreed(self, event: Agreed, partition: Partition) -> None:
         self._logs[event.partition] = event.log
         self._follow_log(partition)
+        if self._until is not None:
+            # Nobody leads who would say so: what is fetched is on the disk of the one who has it.
+            partition.told(self._until[partition.id], 0)
         if event.high_seq == partition.high_seq and self._on_snapshot is not None:
             self._on_snapshot()  # there is nothing to come
 
@@ -205,6 +210,7 @@ class Taker:
         node = self._node
         if node.memory.must_wait:
             node.turn_ended(self)
+            node.flusher.wake()
             with trio.move_on_after(ROOM_SECONDS_MAX):
                 await node.memory.room()
 

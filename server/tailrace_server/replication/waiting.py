@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterable
 
-from tailrace.errors import TailraceError
+from tailrace.errors import TailraceError, UnknownFeed
 from tailrace.model import Level
 from tailrace_server.partition import Partition
 
@@ -94,10 +94,17 @@ class WaitingAnswers:
         return sum(len(queue.waiting) for queue in self._queues.values())
 
     def wait(self, level: Level, needs: Iterable[tuple[Partition, int]], answer: Answer) -> Cancel | None:
-        """Calls ``answer(None)`` once each partition shows its seq at ``level``: at once, and gives None, or later."""
+        """Calls ``answer(None)`` once each partition shows its seq at ``level``: at once, and gives None, or later.
+
+        With UnknownFeed where one of them was dropped.
+        """
         missing = [(partition, seq) for partition, seq in needs if _reached(partition, level) < seq]
         if not missing:
             answer(None)
+            return None
+        dropped = next((partition for partition, _ in missing if partition.is_dropped), None)
+        if dropped is not None:  # while something else was waited for
+            answer(UnknownFeed(f"feed {dropped.feed_id.hex()} was dropped"))
             return None
         waiting = _Waiting(answer)
         for partition, seq in missing:

@@ -69,22 +69,34 @@ class Barriers:
             barrier.pending -= 1
 
     def expect(self, barrier: Barrier, stream_ids: Iterable[int]) -> None:
-        """How far these streams have to come for ``barrier`` is asked for: ``settle`` will say. One at a time."""
+        """``settle`` will say how far these streams have to come for ``barrier``; it is lost with what ends before.
+
+        Nothing for streams of which that was said already. Two barriers at a time at most, ``settle`` in their order.
+        """
         for id in stream_ids:
-            self._needs.setdefault(id, collections.deque()).append((SEQ_MAX, barrier))
-            barrier.pending += 1
+            needs = self._needs.get(id)
+            if needs is None:
+                needs = self._needs[id] = collections.deque()
+            if not needs or needs[-1] != (SEQ_MAX, barrier):
+                needs.append((SEQ_MAX, barrier))
+                barrier.pending += 1
 
     def settle(self, barrier: Barrier, streams: Iterable[tuple[int, int, int]]) -> None:
         """What ``expect`` left open: (stream id, accepted seq, delivered seq). One that is over is passed over."""
         for id, accepted, delivered in streams:
             needs = self._needs.get(id)
-            if needs is None or needs[-1] != (SEQ_MAX, barrier):
+            if needs is None:
                 continue
-            needs.pop()
-            if accepted > max(delivered, needs[-1][0] if needs else 0):
-                needs.append((accepted, barrier))
-            else:
-                barrier.pending -= 1
+            # The one that is expected next may be behind it.
+            later = needs.pop() if len(needs) > 1 and needs[-2] == (SEQ_MAX, barrier) else None
+            if needs[-1] == (SEQ_MAX, barrier):
+                needs.pop()
+                if accepted > max(delivered, needs[-1][0] if needs else 0):
+                    needs.append((accepted, barrier))
+                else:
+                    barrier.pending -= 1
+            if later is not None:
+                needs.append(later)
             if not needs:
                 del self._needs[id]
 

@@ -46,9 +46,11 @@ class Inquiries:
 
     def ask(self, cookie: bytes) -> None:
         """A cookie arrived, which goes back once all that the leader has accepted by now has been delivered."""
-        rounds = self._connection.rounds
-        if not rounds.streams or (self._waiting is not None and self._waiting.lost_partition is None):
-            rounds.barrier_behind(cookie)
+        rounds, waiting = self._connection.rounds, self._waiting
+        if waiting is not None and waiting.lost_partition is not None:
+            waiting = None
+        if not rounds.streams or waiting is not None:
+            rounds.barrier_behind(cookie, waiting)
             return
         self._waiting = rounds.barrier_elsewhere(cookie)
         if not self._under_way:
@@ -59,7 +61,7 @@ class Inquiries:
         if barrier is None or barrier.lost_partition is not None:
             return
         connection = self._connection
-        connection.rounds.expect(barrier)
+        connection.rounds.asked(barrier)
         feed_ids = sorted({stream.partition.feed_id for stream in connection.rounds.streams.values()})
         self._under_way = True
         connection.nursery.start_soon(self._inquire, barrier, feed_ids)

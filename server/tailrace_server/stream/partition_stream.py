@@ -13,7 +13,7 @@ said of it but, at its end, how far the stream has come. What was passed over co
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from tailrace.block import Block
 from tailrace.model import Level
@@ -215,7 +215,8 @@ class PartitionStream:
         for segment in self.partition.chain.after(self.delivered_seq):
             self._parts.append(DiskPart(segment, self.delivered_seq, self._pins, self.wanted))
             self.snapshot_last = segment.identity.last_seq
-            self.is_complete &= not segment.identity.deduplicated
+            # Where publishes lie in a segment nobody knows any more, and nobody stands inside of one.
+            self.is_complete &= not segment.identity.deduplicated and not len(self.partition.sinks)
             if self.snapshot_last >= least_seq:
                 return
 
@@ -329,7 +330,7 @@ class PartitionStream:
         self.delivered_seq = self.snapshot_last  # whose row may have been purged
         self.in_snapshot = False
 
-    def before_end(self) -> Iterable[bytes]:
+    def before_end(self) -> Sequence[bytes]:
         """Frames that go before the end of the snapshot that has been sent."""
         return ()
 

@@ -52,8 +52,6 @@ class ReplicaStream(PartitionStream):
         if len(self.partition.sinks):
             least_seq = max(least_seq, self.partition.flushed_seq)
         super()._take_segments(least_seq)
-        if len(self.partition.sinks):
-            self.is_complete = False
 
     def _take_blocks(self, visible_seq: int) -> None:
         """As far as nothing was published; or one publish, where that comes first."""

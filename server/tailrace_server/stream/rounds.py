@@ -194,18 +194,27 @@ class Rounds:
         self._return_barriers()
         return barrier
 
-    def barrier_behind(self, cookie: bytes) -> None:
-        """A cookie arrived at a follower that those before it cover."""
+    def barrier_behind(self, cookie: bytes, first: Barrier | None = None) -> None:
+        """A cookie arrived at a follower that those before it cover; with ``first`` of `barrier_elsewhere` among them.
+
+        What was opened since then it has to be covered on, too.
+        """
         self.barriers.add(cookie, ())
+        if first is not None:
+            self.barriers.expect(first, self.streams)
         self._return_barriers()
 
     def barrier_elsewhere(self, cookie: bytes) -> Barrier:
-        """A cookie arrived at a follower: how far its streams have to come is up to the leader, who is asked."""
-        return self.barriers.add(cookie, (), held=True)
+        """A cookie arrived at a follower: how far its streams have to come is up to the leader, who is to be asked.
 
-    def expect(self, barrier: Barrier) -> None:
-        """The leader is asked now, for ``barrier`` and those before it that wait for that."""
-        self.barriers.expect(barrier, list(self.streams))
+        It is lost with the first of them that ends before.
+        """
+        barrier = self.barriers.add(cookie, (), held=True)
+        self.barriers.expect(barrier, self.streams)
+        return barrier
+
+    def asked(self, barrier: Barrier) -> None:
+        """The leader is asked now, for ``barrier`` and those behind it that have come by now."""
         self.barriers.release(barrier)
 
     def settle(self, barrier: Barrier, accepted: Callable[[bytes, int], int]) -> None:
@@ -338,7 +347,7 @@ class Rounds:
             self._end(stream, EndReason.END_REACHED, "the time that was asked for is reached")
             return taken
         if stream.all_sent:
-            self._end_snapshot(stream)
+            taken += self._end_snapshot(stream)
         elif stream.examined_bytes:
             self._note_delivered(stream)
         self._load_next(stream)
@@ -443,12 +452,15 @@ class Rounds:
         self._note_delivered(stream)
         return size
 
-    def _end_snapshot(self, stream: PartitionStream) -> None:
+    def _end_snapshot(self, stream: PartitionStream) -> int:
+        """Says so; how much had to be told before."""
         stream.end_snapshot()
-        self._out += stream.before_end()
+        before = stream.before_end()
+        self._out += before
         opcode = Opcode.SNAPSHOT_END if stream.is_announced else Opcode.SEQ_ADVANCED
         self._out.append(encode_seq(opcode, stream.partition.id, stream.snapshot_last, stream.id))
         self._note_delivered(stream)
+        return sum(map(len, before))
 
     def _note_delivered(self, stream: PartitionStream) -> None:
         if self.barriers:

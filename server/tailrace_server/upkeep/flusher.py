@@ -135,7 +135,7 @@ class Flusher:
             log.info("storage: all is well again")
         self.failure = failure
         # As long as something is flushed there will be room again, and it is worth waiting for.
-        self._account.stuck = failure if self._flushes == flushes else ""
+        self._account.stuck = failure or self._why_not_yet() if self._flushes == flushes else ""
 
     async def _try_flush(self, partition: Partition) -> str:
         """Flushes; where that fails the partition is left alone for a while, the others are not concerned."""
@@ -189,6 +189,15 @@ class Flusher:
                         merged.append(block)
                     await trio.lowlevel.checkpoint()
             partition.put_tree(partition.tree.replaced(plan, merged, partition.merge_cuts))
+
+    def _why_not_yet(self) -> str:
+        """Why a follower has to go on, though it has no room: what comes next may say what it may flush."""
+        held = [partition for partition in self._dirty if partition.tree.block_count]
+        if not self._account.is_full or not held or any(p.state == "leader" for p in held):
+            return ""
+        if any(_blocks_through(partition, self._limit(partition)) for partition in held):
+            return ""
+        return "nobody has said yet what of this the leader has on its disk"
 
     def due(self) -> Sequence[Due[Partition]]:
         """What has to be flushed now."""
@@ -256,6 +265,12 @@ class Flusher:
         while partition.tree.block_count and not partition.is_dropped:
             await self._flush(partition, partition.durable_seq)
 
+    async def flush_through(self, partition: Partition, seq: int) -> None:
+        """Moves the write queue up to ``seq``, the end of a block, to segments; as ``flush_all``."""
+        await self.commit()
+        while partition.flushed_seq < seq <= partition.durable_seq and not partition.is_dropped:
+            await self._flush(partition, seq)
+
     async def write_feeds(self) -> None:
         """Gives what is durable of the creation of feeds a home beside the journal. NoSpace, OSError."""
         await self._trimmer.write_feeds()
@@ -295,8 +310,7 @@ def identity_of(partition: Partition, blocks: Sequence[Block], segment_id: bytes
         base_id=segments[-1].identity.segment_id if segments else NO_BASE,
         included_ids=(),
         is_major=not segments,
-        # Nobody stands between the blocks of a run, as in a segment of which rows are missing.
-        deduplicated=partition.runs.is_split(blocks),
+        deduplicated=False,
         after_seq=partition.flushed_seq,
         last_seq=last_seq,
         purge_seq=0,

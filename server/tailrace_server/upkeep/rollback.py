@@ -1,13 +1,18 @@
 """Rolling a partition back to where its history and another one have parted.
 
     segments (0, 80] (80, 150]   tree 151..170       R = 120
-    stays    (0, 80]                                 stands at 80
+    stays    (0, 80] (80, 120]                       stands at 120
+    or       (0, 80]                                 stands at 80, where (80, 150] is deduplicated
 
-1. What is above R goes to lost/, durably: blocks of the tree, and segments that end above it, whole. A segment may lack
-   what was superseded in it, so nobody can stand inside one.
+A node may have acknowledged what it has flushed, and must hold it on: of a segment that R lies in, what is below goes
+into a segment of its own. Of a deduplicated one rows are missing that were superseded further up in it: nobody can
+stand inside of it, nobody has acknowledged anything inside of it, and it goes whole. A block of the tree that R lies in
+was merged, here or by a leader, of such that were acknowledged: it is flushed first, and its segment cut.
+
+1. What is above R goes to lost/, durably: blocks of the tree, and segments that end above it.
 2. ROLLED_BACK is journaled, and the running node's partition changes, in one step. The record is durable before
    anything of another history is written, and before a manifest drops a segment.
-3. The manifest. A crash before it is durable is made good by the start, from the record.
+3. The manifest. A crash before it is durable is made good by the start, from the record: it cuts the segment anew.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.block import Block
-from tailrace.errors import UnknownFeed
+from tailrace.errors import BadBlock, UnknownFeed
 from tailrace.failover import FailoverLog
 from tailrace_server.chain import Chain
 from tailrace_server.host.disk import raise_if_no_space
@@ -28,7 +33,8 @@ from tailrace_server.journal import RecordKind
 from tailrace_server.journal.controls import RollbackRecord
 from tailrace_server.manifest.producers import producers_to_json
 from tailrace_server.offline.lost import Lost
-from tailrace_server.segment import Segment
+from tailrace_server.segment import Segment, SegmentDamaged
+from tailrace_server.upkeep.cutting import cut_segment, straddling
 
 if TYPE_CHECKING:
     from tailrace_server.node import Node
@@ -38,19 +44,23 @@ log = logging.getLogger("tailrace.server")
 
 
 class Point(NamedTuple):
-    """Where a partition stands after a rollback, and with which segments."""
+    """Where a partition stands after a rollback, and with which segments; ``cut`` is to be cut at ``seq``."""
 
     seq: int
     chain: Chain
+    cut: Segment | None = None
 
 
 def point_below(partition: Partition, seq: int) -> Point:
-    """The last point at or below ``seq`` where ``partition`` can stand: the end of a block or of a segment, or 0."""
+    """The last point at or below ``seq`` where ``partition`` can stand.
+
+    In a segment that has all its rows that is ``seq``; else the end of a block or of a segment, or 0.
+    """
     if seq >= partition.high_seq:
         return Point(partition.high_seq, partition.chain)
     if seq < partition.flushed_seq:
-        chain = partition.chain.through(seq)
-        return Point(chain.flushed_seq, chain)
+        chain, cut = partition.chain.through(seq), straddling(partition.chain, seq)
+        return Point(chain.flushed_seq if cut is None else seq, chain, cut)
     block = partition.tree.find(seq + 1)
     assert block is not None, "what is not flushed is in the tree"
     below = block.seqs[0] - 1
@@ -65,6 +75,9 @@ async def roll_back(node: Node, partition: Partition, seq: int, log_left: Failov
     caller is the only one who writes to it. Raises NoSpace, OSError: it is what it was, or rolled back and to be called
     again; NotDurable, UnknownFeed.
     """
+    block = partition.tree.find(seq + 1)
+    if block is not None and block.seqs[0] <= seq:
+        await node.flusher.flush_through(partition, block.seqs[1])
     async with node.installer.holding(partition):
         await node.all_durable()
         if partition.is_dropped:
@@ -73,11 +86,20 @@ async def roll_back(node: Node, partition: Partition, seq: int, log_left: Failov
             partition.on_history_changed()
         point = point_below(partition, seq)
         blocks = list(partition.tree.blocks_after(max(point.seq, partition.flushed_seq)))
-        dropped = partition.chain.segments[len(point.chain.segments) :]
-        if blocks or dropped:
-            name = f"{_time_name(node.clock.wall_us())}-{node.host.randomness.token(4).hex()}"
-            await node.host.workers.in_thread(lambda: _keep(node, name, partition, blocks, dropped))
-        _stand(node, partition, point, log_left)
+        kept = len(point.chain.segments)
+        dropped = partition.chain.segments[kept:]
+        if point.cut is not None:
+            point = await _cut(node, partition, point, point.cut, log_left)
+        try:
+            if blocks or dropped:
+                name = f"{_time_name(node.clock.wall_us())}-{node.host.randomness.token(4).hex()}"
+                await node.host.workers.in_thread(lambda: _keep(node, name, partition, point.seq, blocks, dropped))
+            _stand(node, partition, point, log_left)
+        except BaseException:
+            for segment in point.chain.segments[kept:]:  # that was made just now
+                segment.close()
+                node.installer.orphan(partition, segment.path)
+            raise
         await node.all_durable()
         if dropped:
             try:
@@ -88,6 +110,25 @@ async def roll_back(node: Node, partition: Partition, seq: int, log_left: Failov
                 raise
             node.pins.retire(dropped)
     return point.seq
+
+
+async def _cut(node: Node, partition: Partition, point: Point, whole: Segment, log_left: FailoverLog) -> Point:
+    """``point`` with what is below it of ``whole`` as a segment, which nobody names yet.
+
+    Where that cannot be read it goes whole, and its rows come again from the leader. NoSpace, OSError.
+    """
+    id = node.host.randomness.token(16)
+    branch = (entries_through(log_left, point.seq) or partition.log).branch_at(point.seq)
+    # The journal's blocks will be void: without its FEED the next start would look at no segment.
+    await node.flusher.write_feeds()
+    try:
+        segment = await node.host.workers.in_thread(
+            lambda: cut_segment(node.host.disk, node.store, whole, point.seq, branch, id)
+        )
+    except (SegmentDamaged, BadBlock) as error:
+        log.error("%s cannot be cut at seq %s, and goes whole: %s", whole.path, point.seq, error)
+        return Point(point.chain.flushed_seq, point.chain)
+    return Point(point.seq, Chain((*point.chain.segments, segment)))
 
 
 def _stand(node: Node, partition: Partition, point: Point, log_left: FailoverLog) -> None:
@@ -107,17 +148,21 @@ def _time_name(wall_us: int) -> str:
     return f"{datetime.datetime.fromtimestamp(wall_us / 1e6, datetime.UTC):%Y%m%d-%H%M%S}"
 
 
-def _keep(node: Node, name: str, partition: Partition, blocks: Sequence[Block], segments: Sequence[Segment]) -> None:
-    """Puts what goes into lost/, durably. NoSpace, OSError."""
+def _keep(
+    node: Node, name: str, partition: Partition, seq: int, blocks: Sequence[Block], segments: Sequence[Segment]
+) -> None:
+    """Puts what goes, above ``seq``, into lost/, durably. NoSpace, OSError."""
     disk, data = node.host.disk, node.config.data
     lost = Lost(disk, data, name, is_dry=False)
     why = "rolled back: the leader has another history"
     place = partition.feed_id, partition.id
+    rows = sum(block.rows for block in blocks)
     try:
         for segment in segments:
-            identity = segment.identity
-            first_seq, last_seq = identity.after_seq + 1, identity.last_seq
-            lost.rows(*place, first_seq, last_seq, source=segment.path, rows=identity.rows, why=why)
+            first_seq, last_seq = max(segment.identity.after_seq, seq) + 1, segment.identity.last_seq
+            gone = min(segment.identity.rows, last_seq - first_seq + 1)  # of one that is cut all rows are there
+            rows += gone
+            lost.rows(*place, first_seq, last_seq, source=segment.path, rows=gone, why=why)
             if disk.exists(segment.path):
                 lost.link(segment.path)
         for block in blocks:
@@ -128,7 +173,6 @@ def _keep(node: Node, name: str, partition: Partition, blocks: Sequence[Block], 
         raise
     finally:
         lost.close()
-    rows = sum(segment.identity.rows for segment in segments) + sum(block.rows for block in blocks)
     log.warning(
         "partition %s of feed %s is rolled back: %s rows went to %s",
         *(partition.id, partition.feed_id.hex(), rows, os.path.relpath(lost.directory, data)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import subprocess
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import tailrace
 
 COUNT = 3
+PORTS = (20_000, 32_000)
 
 
 class Servers:
@@ -78,18 +80,25 @@ class Servers:
         await server.kill()
 
     async def promote(self) -> Server:
-        """Makes another one than the killed one lead, as an operator does. DemoFailed with what the command says."""
-        chosen = next(server for server in self.all if server is not self.killed)
-        done = await trio.run_process(
-            [*COMMAND, *promotion(chosen)],
-            env=dict(os.environ),
-            capture_stdout=True,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-        if done.returncode:
-            raise DemoFailed(f"no other server could be promoted: {done.stdout.decode(errors='replace').strip()}")
-        return chosen
+        """Makes another one than the killed one lead, as an operator does. DemoFailed with what the command says.
+
+        One after the other is tried: one that had not caught up yet when the leader was killed is refused.
+        """
+        said = []
+        for server in self.all:
+            if server is self.killed:
+                continue
+            done = await trio.run_process(
+                [*COMMAND, *promotion(server)],
+                env=dict(os.environ),
+                capture_stdout=True,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+            if not done.returncode:
+                return server
+            said.append(done.stdout.decode(errors="replace").strip())
+        raise DemoFailed(f"no other server could be promoted: {'; '.join(said)}")
 
     async def revive(self) -> None:
         """Starts the killed one again."""
@@ -104,9 +113,15 @@ def promotion(server: Server) -> list[str]:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has now. Each member of a set has to know those of all before it starts."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind((HOST, 0))
-        return [sock.getsockname()[1] for sock in sockets]
+    """Ports that nobody has now: each member of a set has to know those of all before it starts.
+
+    None that outgoing connections are given: who tries again and again to connect to one of these, where nobody listens
+    any more, is connected to itself some day.
+    """
+    found: set[int] = set()
+    while len(found) < count:
+        port = random.randrange(*PORTS)
+        with contextlib.suppress(OSError), socket.socket() as sock:
+            sock.bind((HOST, port))
+            found.add(port)
+    return sorted(found)

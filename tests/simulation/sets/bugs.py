@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 from unittest import mock
 
+from tailrace.model import Level
+from tailrace_server import start
 from tailrace_server.catalog import begin_branch
 from tailrace_server.intake import taking as intake_taking
 from tailrace_server.partition import Partition
-from tailrace_server.replication import promises, requests
+from tailrace_server.replication import member, promises, requests, waiting
 from tailrace_server.replication.confirming import Confirmations
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.quorum import Acknowledgements
-from tailrace_server.replication.taking import Taker
+from tailrace_server.replication.situation import Move, Step
 
-_take = Taker._take
+_decide = member.decide
+_store = MembershipFile.store
+_visible_seq = Partition.visible_seq
 
 
 async def _promise_and_go_on(member, promise):
@@ -31,23 +35,6 @@ def _standing_by_seq(partition):
     return 1, partition.durable_seq
 
 
-def _count_all(acknowledgements, voter, branch, seq, log):
-    """What a voter holds of another branch counts too."""
-    acknowledgements._begin(log)
-    acknowledgements._seqs[voter] = max(seq, acknowledgements._seqs.get(voter, 0))
-    return True
-
-
-def _acknowledge_all(taker, partition):
-    """Told as it comes, on whatever branch it is."""
-    if taker._stream is None or taker._until is not None or not partition.log:
-        return
-    seq = partition.durable_seq
-    if taker.acknowledged.get(partition.id) != seq:
-        taker.acknowledged[partition.id] = seq
-        taker._stream.acknowledge(partition.id, partition.log.branch, seq)
-
-
 def _whole_log(log, seq):
     """A follower takes the leader's log as soon as it hears of it, whatever it holds of it."""
     return log
@@ -60,6 +47,12 @@ def _standing_by_log(partition):
 
 def _check_nothing(partition):
     """The invariant that this bug breaks would find it first."""
+
+
+def _leads_again(own, seen, asked):
+    """Who led last asks nobody."""
+    step = _decide(own, seen, asked)
+    return Step(Move.LEAD_AGAIN, "led") if own.led and step.move is not Move.FOLLOW else step
 
 
 async def _lead_at_once(member):
@@ -82,22 +75,17 @@ def _majority_without_the_leader(acknowledgements, durable_seq, log):
     return sorted([durable_seq, *acknowledgements._seqs.values()], reverse=True)[acknowledgements._needed]
 
 
+def _reached_by_followers(partition, level):
+    """An answer at quorum does not wait for the leader's own disk."""
+    return partition.quorum_seq if level == Level.QUORUM else partition.visible_seq(level)
+
+
 def _forget_a_promise(file, membership):
-    """A promise is not written."""
-    file.now = membership
-
-
-async def _stand_inside_of_a_run(taker, event):
-    """What has come of a run is installed as it comes, and shown."""
-    partition = taker.feed.partitions[event.partition]
-    filling = taker._fillings.get(partition.id)
-    await _take(taker, event)
-    if filling is None or event.block.header.last_seq >= filling.last_seq:
-        return
-    last_seq, purge_seq = filling.last_seq, filling._purge_seq
-    filling.last_seq = event.block.header.last_seq
-    await filling.finish(taker._logs[partition.id])
-    taker._fillings[partition.id] = taker._node.begin_filling(partition, filling.last_seq, last_seq, purge_seq)
+    """A promise is not written; what else changes is."""
+    if membership.term > file.now.term and membership.leader_term == file.now.leader_term:
+        file.now = membership
+    else:
+        _store(file, membership)
 
 
 def _confirm_at_once(confirmations, callback):
@@ -106,31 +94,29 @@ def _confirm_at_once(confirmations, callback):
 
 
 def _show_all(partition, level):
-    """What a follower has is shown at once at every level."""
-    return partition.durable_seq
+    """What is durable here is shown at quorum."""
+    return _visible_seq(partition, Level.DISK if level == Level.QUORUM else level)
 
 
 BUGS = {
     "no fencing": [(requests, "answer_promise", _promise_and_go_on)],
     "the term left out of the comparison": [(Partition, "standing", _standing_by_seq)],
-    "acknowledgements of other branches counted": [
-        (Acknowledgements, "acknowledged", _count_all),
-        (Taker, "_acknowledge", _acknowledge_all),
-    ],
     "an entry that counts from below its base": [
         (intake_taking, "entries_through", _whole_log),
+        (start, "entries_through", _whole_log),
         (Partition, "standing", _standing_by_log),
         (Partition, "check", _check_nothing),
     ],
-    "a leader that leads again by itself": [(Member, "_lead_again", _lead_at_once)],
+    "a leader that leads again by itself": [(Member, "_lead_again", _lead_at_once), (member, "decide", _leads_again)],
     "a majority without the leader, which leads again by itself": [
         (Acknowledgements, "quorum_seq", _majority_without_the_leader),
+        (waiting, "_reached", _reached_by_followers),
         (Member, "_lead_again", _lead_at_once),
+        (member, "decide", _leads_again),
     ],
-    "standing inside of a run": [(Taker, "_take", _stand_inside_of_a_run)],
     "a promise that is not durable": [(MembershipFile, "store", _forget_a_promise)],
     "a leader that asks nobody whether it leads": [(Confirmations, "confirm", _confirm_at_once)],
-    "a follower that shows what its leader may lose": [(Partition, "visible_seq", _show_all)],
+    "level quorum that shows what a majority has not": [(Partition, "visible_seq", _show_all)],
 }
 
 
@@ -141,6 +127,3 @@ def planted(bug):
         for owner, name, wrong in BUGS[bug]:
             stack.enter_context(mock.patch.object(owner, name, wrong))
         yield
-
-
-

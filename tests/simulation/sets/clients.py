@@ -14,6 +14,7 @@ from tests.simulation.process import PATIENT_S, Process
 
 import tailrace
 from tailrace import (
+    BadPosition,
     OutcomeUnknown,
     Put,
     Retryable,
@@ -125,12 +126,14 @@ def range_of(version):
 class RegisterProcess(SetProcess):
     """Reads and writes keys at level quorum, each operation recorded with when it was asked for and answered."""
 
-    def __init__(self, world, name):
+    def __init__(self, world, name, *, only=""):
+        """``only``: "looks", or "refusals": writes under conditions that never hold; such a one does not wait long."""
         super().__init__(world, name)
         self._known = {}
+        self._only = {"looks": self._get, "refusals": self._put_in_vain}.get(only)
 
     async def session(self):
-        retry_for = self.random.choice((0.5, 2.0, PATIENT_S))
+        retry_for = 0.3 if self._only else self.random.choice((0.5, 2.0, PATIENT_S))
         with contextlib.suppress(Retryable), self.world.damage():
             async with self.connect(retry_for=retry_for, connect_timeout=5.0) as client:
                 feed = client.feed(FEED)
@@ -139,7 +142,7 @@ class RegisterProcess(SetProcess):
                     action = self.random.choices(
                         [self._get, self._put, self._put_if, self._delete, self._delete_if_present], [6, 3, 5, 1, 1]
                     )[0]
-                    await action(feed, key)
+                    await (self._only or action)(feed, key)
                     await self.pause(self.random.random() * 0.2)
             return
         await trio.sleep(0.1)
@@ -174,13 +177,29 @@ class RegisterProcess(SetProcess):
                 lambda: feed.put(key, value, level="quorum", if_version=version),
             )
 
+    async def _put_in_vain(self, feed, key):
+        """Where the key has the version that another one has."""
+        of = self.world.partition_of
+        others = [it for it in self._known if it != key and of(it) == of(key) and self._known[it] is not None]
+        if not others or self.random.random() < 0.2:
+            await self._get(feed, key)
+            return
+        value, version = self._value(), self._known[self.random.choice(others)]
+        kept = dict(self._known)
+        await self._write(
+            key,
+            value,
+            Condition.IF_VERSION,
+            version,
+            lambda: feed.put(key, value, level="quorum", if_version=version),
+        )
+        self._known = kept
+
     async def _delete(self, feed, key):
         await self._write(key, None, Condition.NONE, None, lambda: feed.delete(key, level="quorum"))
 
     async def _delete_if_present(self, feed, key):
-        await self._write(
-            key, None, Condition.IF_PRESENT, None, lambda: feed.delete_if_present(key, level="quorum")
-        )
+        await self._write(key, None, Condition.IF_PRESENT, None, lambda: feed.delete_if_present(key, level="quorum"))
 
     async def _write(self, key, value, condition, expected, send):
         world = self.world
@@ -260,13 +279,15 @@ class FollowingProcess(SetProcess):
 
     async def session(self):
         try:
-            async with self.connect(retry_for=PATIENT_S, connect_timeout=5.0) as client:
-                async with client.feed(FEED).follow(self.index, visibility=self.level) as self.follower:
-                    self.started.set()
-                    while not self.world.is_over.is_set():
-                        await self.pause(self.random.random() * 2.0)
-                        await self.barrier()
-                    await self.world.may_end.wait()
+            async with contextlib.AsyncExitStack() as stack:
+                client = await stack.enter_async_context(self.connect(retry_for=PATIENT_S, connect_timeout=5.0))
+                following = client.feed(FEED).follow(self.index, visibility=self.level)
+                self.follower = await stack.enter_async_context(following)
+                self.started.set()
+                while not self.world.is_over.is_set():
+                    await self.pause(self.random.random() * 2.0)
+                    await self.barrier()
+                await self.world.may_end.wait()
         except Retryable:
             if self.follower is not None:
                 raise
@@ -288,9 +309,9 @@ class FollowerReader(SetProcess):
     """Reads from one node of the set that follows: a look-up, or some of its stream."""
 
     async def session(self):
-        url = self.world.url_of(self.random.choice(self.world.machines).name)
-        # One that has only begun to follow may not know of the feed yet.
-        with contextlib.suppress(Retryable, StreamEnded, tailrace.UnknownFeed), self.world.damage():
+        url = self.world.url_of(self.world.read_from or self.random.choice(self.world.names))
+        # One whose disk is new is of a cluster of its own until it follows.
+        with contextlib.suppress(Retryable, StreamEnded, BadPosition), self.world.damage():
             with trio.move_on_after(3.0):
                 await self._read(url)
         await self.pause(0.2)
@@ -299,6 +320,9 @@ class FollowerReader(SetProcess):
         async with self.connect(url, state="follower", retry_for=1.0, connect_timeout=2.0) as client:
             feed = client.feed(FEED)
             while not self.world.is_over.is_set():
+                if self.world.read_from is not None:
+                    await self._consume(feed)
+                    continue
                 await self.random.choice((self._get, self._consume))(feed)
                 await self.pause(self.random.random() * 0.5)
 
@@ -316,7 +340,8 @@ class FollowerReader(SetProcess):
         async with feed.consume(until="now", visibility=level) as stream:
             async for event in stream:
                 if isinstance(event, Rollback):
-                    self.world.rolled_back(self.name, event.partition, f"to {event.seq}", level)
+                    if event.seq:  # else a deletion that it has not seen was purged
+                        self.world.rolled_back(self.name, event.partition, f"to {event.seq}", level)
                     return
                 if isinstance(event, tailrace.Mutations):
                     for key, value in zip(event.keys(), event.values(), strict=True):
@@ -336,7 +361,10 @@ class FoundingProcess(SetProcess):
         self.dropped = []  # ids of feeds whose drop was answered
 
     async def session(self):
-        with contextlib.suppress(Retryable, OutcomeUnknown, tailrace.UnknownFeed, tailrace.FeedExists), self.world.damage():
+        with (
+            contextlib.suppress(Retryable, OutcomeUnknown, tailrace.UnknownFeed, tailrace.FeedExists),
+            self.world.damage(),
+        ):
             async with self.connect(retry_for=PATIENT_S, connect_timeout=5.0) as client:
                 while not self.world.is_over.is_set():
                     feed = await client.create_feed("passing", partitions=self.random.choice((1, 2)))

@@ -1,8 +1,8 @@
 """Whether all copies of a partition are equal, once everything has healed.
 
 Two copies may differ in what they have folded and purged, so of each copy is asked: every row that it holds is the one
-that was written at that (branch, seq); the newest row of each key is that of the history; by key it finds just that; and
-where the feed keeps its history no row is missing. Copies with one log and one seq for which this holds are equal.
+that was written at that (branch, seq); the newest row of each key is that of the history; by key it finds just that;
+and where the feed keeps its history no row is missing. Copies with one log and one seq for which this holds are equal.
 """
 
 from __future__ import annotations

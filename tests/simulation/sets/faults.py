@@ -34,6 +34,35 @@ KINDS = {
 }
 
 
+# What a run is about; of everything, or of some kinds, which then come often enough to meet.
+PROFILES = {
+    "all": KINDS,
+    "leaders": {
+        "usurp": 6,
+        "hand_over": 4,
+        "promote": 3,
+        "kill": 3,
+        "power": 3,
+        "cut": 4,
+        "kill_client": 1,
+        "force": 1,
+    },
+    "usurpers": {"usurp": 5, "promote": 1, "kill": 1, "power_at_sync": 1},
+    "crashes": {
+        "power_at_sync": 6,
+        "power": 4,
+        "power_of_all": 2,
+        "kill": 2,
+        "crash_at_call": 4,
+        "promote": 4,
+        "usurp": 3,
+        "cut": 3,
+        "slow_disk": 3,
+        "lose_disk": 1,
+    },
+}
+
+
 class Faults:
     """One after the other, with pauses, and many of them at once."""
 
@@ -41,12 +70,14 @@ class Faults:
         self.world = world
         self.random = world.random_of("faults")
         self.network = world.network
-        self._pause = self.random.choice((0.5, 1.0, 1.5, 3.0))
+        self._pause = self.random.choice((0.3, 0.5, 1.0, 2.0))
+        profile = self.random.choice(("all", "all", "all", "leaders", "usurpers", "crashes"))
+        kinds = PROFILES[world.profile or profile]
         # Some runs have no fault of a kind at all, so that the others go further.
-        left_out = set(self.random.sample(sorted(KINDS), self.random.choice((0, 3, 8))))
+        left_out = set(self.random.sample(sorted(KINDS), self.random.choice((0, 3, 6))))
         if not world.may_force:
             left_out.add("force")
-        self._kinds = {kind: weight for kind, weight in KINDS.items() if kind not in left_out}
+        self._kinds = {kind: weight for kind, weight in kinds.items() if kind not in left_out}
         self._disks_lost = 0
 
     async def run(self, seconds):
@@ -60,9 +91,10 @@ class Faults:
                     (kind,) = self.random.choices(list(self._kinds), self._kinds.values())
                     nursery.start_soon(getattr(self, "_" + kind))
             nursery.cancel_scope.cancel()
-        self._mend()
+        self.mend()
 
-    def _mend(self):
+    def mend(self):
+        """Everything is well from now on."""
         self.network.heal_all()
         self.network.seconds_max = 0.002
         for machine in self.world.machines:
@@ -208,14 +240,26 @@ class Faults:
         self.world.report.fault("leader cut off, and another one promoted")
         leader = leaders[0]
         others = [name for name in self.world.names if name != leader]
-        clients = self.random.sample(self.world.client_names, self.random.randint(0, len(self.world.client_names)))
+        count = len(self.world.client_names)
+        staying = self.random.sample(
+            self.world.client_names, self.random.choice((0, count, self.random.randint(0, count)))
+        )
+        moving = [name for name in self.world.client_names if name not in staying]
         cut = self.random.choice((shapes.isolated, shapes.isolated, shapes.mute, shapes.deaf))
-        ways = cut(leader, self.world.names) + shapes.between(others, clients)
+        ways = cut(leader, self.world.names) + shapes.between(others, staying) + shapes.between([leader], moving)
         self.network.cut_ways(ways)
-        await trio.sleep(self.random.choice((0, 0.05, 0.3)) * self.random.random())
-        await self.world.operator.promote(self.random.choice(others))
+        self.network.drop_all(moving)
+        await trio.sleep(self.random.choice((0, 0.3, 1.0)) * self.random.random())
+        usurper = self.random.choice(others)
+        await self.world.operator.promote(usurper)
         await trio.sleep(self.random.choice((0.1, 0.5, 1.5)) * self.random.random())
         self.network.heal_ways(ways)
+        if self.random.random() < 0.5:  # a third leadership, before the first leader has heard of the second
+            machine = self.world.machine(usurper)
+            if self.random.random() < 0.5:
+                machine.kill(self.random.choice((End.KILL, End.POWER)))
+            await self.world.operator.promote(self.random.choice([leader, *others]))
+            machine.start()
 
     # Those who use it
 

@@ -51,15 +51,6 @@ class Lineage:
         """The row that ``branch`` gave ``seq`` is of this history, as far as that has come."""
         return self.branch_at(seq) == branch
 
-    def cut_by(self, branch, seq, lineage):
-        """The fork of this history by which it does not hold (branch, seq), which ``lineage`` holds; None: it does."""
-        if self.holds(branch, seq):
-            return None
-        for own, other in itertools.zip_longest(self.forks, lineage.forks):
-            if own != other:
-                return own
-        return None
-
 
 class Histories:
     """See the module. ``report`` hears of each block."""
@@ -156,7 +147,9 @@ class Histories:
             before = log[number + 1].branch if number + 1 < len(log) else None
             known = parents.get(branch)
             if known is not None and known[:2] != (term, base):
-                raise Violation(f"{short_place(place)}: branch {branch.hex()[:8]} began at {known[:2]}, and {term, base}")
+                raise Violation(
+                    f"{short_place(place)}: branch {branch.hex()[:8]} began at {known[:2]}, and {term, base}"
+                )
             if known is None or known[2] is None:
                 parents[branch] = (term, base, before)
 
@@ -172,10 +165,9 @@ class Histories:
             forks.insert(0, (before, term, base))
         return Lineage(forks)
 
-    def lineage_of(self, place, branch):
-        """The history that ends with ``branch``."""
-        term, base, _ = self._parents[place][branch]
-        return self.lineage(place, [(branch, term, base)])
+    def term_of(self, place, branch):
+        """With which it began."""
+        return self._parents[place][branch][0]
 
     def history(self, place, log, high_seq):
         """The rows of it, that of seq 1 first; None for those that nobody was seen to write."""

@@ -62,7 +62,8 @@ class Operation(NamedTuple):
         expected = "" if self.expected is None else f" {shown(self.expected)}"
         value = "" if self.value is None else f" {self.value[:20].rstrip(bytes(1)).decode(errors='replace')}"
         moments = f"{self.asked:>5}-{self.answered:<5}"
-        return f"{moments} {self.kind.value}{value}{condition}{expected} -> {self.outcome.value} {shown(self.version)} {self.who}"
+        asked = f"{moments} {self.kind.value}{value}{condition}{expected}"
+        return f"{asked} -> {self.outcome.value} {shown(self.version)} {self.who}"
 
 
 class State(NamedTuple):
@@ -77,7 +78,9 @@ class Undecided(Exception):
 def owned_versions(history: list[Operation]) -> frozenset:
     """Those that writes were told to have: none of them is that of a write without an answer."""
     return frozenset(
-        it.version for it in history if it.kind is not Kind.GET and it.outcome is Outcome.DONE and it.version is not None
+        it.version
+        for it in history
+        if it.kind is not Kind.GET and it.outcome is Outcome.DONE and it.version is not None
     )
 
 

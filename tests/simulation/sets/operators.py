@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import trio
+from tests.simulation.machine import PORT
 
 from tailrace.address import Address
 from tailrace.asking import ask
 from tailrace.errors import TailraceError
 from tailrace.wire.opcodes import Opcode
-from tests.simulation.machine import PORT
 
 # Whoever gets no answer asks again, or another node; the request may go on.
 ANSWER_SECONDS_MAX = 5.0
@@ -26,9 +26,7 @@ class Operator:
         """A node's answer; None where there is none, or an error."""
         connect = self._world.network.of(self._name).connect
         try:
-            return await ask(
-                Address(machine, PORT), opcode, value, timeout_s=ANSWER_SECONDS_MAX, connect=connect
-            )
+            return await ask(Address(machine, PORT), opcode, value, timeout_s=ANSWER_SECONDS_MAX, connect=connect)
         except (TailraceError, OSError) as error:
             self._world.report.note(f"{opcode.name} of {machine}: {error}")
             return None

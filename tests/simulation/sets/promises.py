@@ -130,11 +130,23 @@ class Promises:
         _, branch, _, seq = write.versions
         if lineage.holds(branch, seq):
             return f"its branch goes on, and ends at {high_seq}"
-        fork = lineage.cut_by(branch, seq, self.histories.lineage_of(write.place, branch))
         writer = self.histories.writers.get(write.place, {}).get((branch, seq))
-        if fork is None or writer is None:
+        cut = self._first_without(write.place, branch, seq)
+        if cut is None:
             return ""
-        by = {it.writer for it in self.histories.leaderships if it.term == fork[1]}
-        if by == {writer}:
-            return f"{writer.machine}, which acknowledged it, has led on its own disk, in term {fork[1]}, without it"
+        before = max((it.term for it in self.histories.leaderships if it.term < cut.term), default=0)
+        # Terms that nobody led in were somebody's try: what that has begun may be what is gone on with.
+        if cut.writer == writer and before == cut.term - 1:
+            return (
+                f"{cut.writer.machine}, which acknowledged it, has led on its own disk, in term {cut.term}, without it"
+            )
         return ""
+
+    def _first_without(self, place, branch, seq):
+        """The first leadership after that of ``branch`` that does not have its row; None where all have it."""
+        since = self.histories.term_of(place, branch)
+        for leadership in sorted(self.histories.leaderships, key=lambda it: it.term):
+            log = leadership.logs.get(place) if leadership.term > since else None
+            if log is not None and not self.histories.lineage(place, log).holds(branch, seq):
+                return leadership
+        return None

@@ -1,4 +1,4 @@
-"""The shapes that cuts between machines take. Pure: each gives the ways that are cut, (from one machine, to another)."""
+"""The shapes that cuts between machines take. Pure: each gives the ways that are cut, (from a machine, to another)."""
 
 from __future__ import annotations
 

@@ -6,7 +6,18 @@ import random
 
 import pytest
 
-from .linearisability import Condition, Kind, Operation, Outcome, State, Undecided, explain, is_linearisable, owned_versions, step
+from .linearisability import (
+    Condition,
+    Kind,
+    Operation,
+    Outcome,
+    State,
+    Undecided,
+    explain,
+    is_linearisable,
+    owned_versions,
+    step,
+)
 
 
 def put(asked, answered, value, version=None, condition=Condition.NONE, expected=None):
@@ -119,7 +130,9 @@ def by_trying_all(history):
     for count in range(len(unanswered) + 1):
         for chosen in itertools.combinations(unanswered, count):
             for order in itertools.permutations([*answered, *chosen]):
-                if all(one.asked < other.answered for one, other in itertools.combinations(order, 2)) and fits(order, owned_versions(history)):
+                if all(one.asked < other.answered for one, other in itertools.combinations(order, 2)) and fits(
+                    order, owned_versions(history)
+                ):
                     return True
     return False
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
+import sys
+from unittest import mock
 
 import trio
 import trio.testing
@@ -38,7 +41,7 @@ from .promises import Promises
 from .report import SetReport
 
 PARTITIONS = 2
-KEYS = {"quorum": 4, "safe": 4, "disk": 8, "memory": 4}
+KEYS = {"quorum": 6, "safe": 4, "disk": 8, "memory": 4}
 # In the simulated time: how long things go wrong, and how long everything may then take to be well again.
 FAULTY_SECONDS = 5.0
 HEALING_SECONDS_MAX = 120.0
@@ -51,8 +54,14 @@ REPLICATION = Replication(poll_s=0.1, ask_timeout_s=0.3, step_timeout_s=1.5)
 class World:
     """See the module."""
 
-    def __init__(self, seed, clock, report, nursery):
+    def __init__(self, seed, clock, report, nursery, profile="", story=None):
+        """``profile``: one of those of faults.py, "": the seed chooses.
+
+        ``story``: one of stories.py, which is told to a set of three in place of faults by chance.
+        """
         self.seed = seed
+        self.profile = profile
+        self._story = story
         self.clock = clock
         self.report = report
         self.nursery = nursery
@@ -62,9 +71,10 @@ class World:
         self.is_over = trio.Event()  # nobody writes or asks any more
         self.may_end = trio.Event()  # and all has been looked at
         rnd = self.random_of("set")
-        self.may_force = rnd.random() < 0.25
+        self.may_force = rnd.random() < 0.25 and story is None
         self.retention = rnd.choice(("compact", "compact", "history"))
-        self.names = [f"node-{number}" for number in range(1, 1 + rnd.choice((3, 3, 3, 3, 2, 5)))]
+        count = rnd.choice((3, 3, 3, 3, 2, 5)) if story is None else 3
+        self.names = [f"node-{number}" for number in range(1, 1 + count)]
         self.url = "tailrace://" + ",".join(f"{name}:{PORT}" for name in self.names)
         members = tuple(Address(name, PORT) for name in self.names)
         self.machines = [
@@ -81,6 +91,7 @@ class World:
             for name in self.names
         ]
         self.feed_id = None
+        self.read_from = None  # the node whose state is read all the time, where a story wants that
         self.barriers = []  # (who, when it was asked for, floors, positions)
         self._make_keys()
         self.operations = {key: [] for key in self.all_keys["quorum"]}
@@ -92,6 +103,8 @@ class World:
             RegisterProcess(self, "register-1"),
             RegisterProcess(self, "register-2"),
             RegisterProcess(self, "register-3"),
+            RegisterProcess(self, "looker", only="looks"),
+            RegisterProcess(self, "refused", only="refusals"),
             WritingProcess(self, "writer-disk", "disk"),
             WritingProcess(self, "writer-memory", "memory", 0.1),
             WritingProcess(self, "writer-quorum", "quorum", keys="safe"),
@@ -107,6 +120,9 @@ class World:
     def url_of(self, name):
         return f"tailrace://{name}:{PORT}"
 
+    def machine(self, name):
+        return self.machines[self.names.index(name)]
+
     def partition_of(self, key):
         return partition_of_hash(key_hash(key), PARTITIONS)
 
@@ -120,7 +136,9 @@ class World:
     def use_fewer_keys(self, rnd):
         """Other partitions fall quiet, or none."""
         some = rnd.sample(range(PARTITIONS), rnd.randint(1, PARTITIONS))
-        fewer = {level: [key for key in keys if self.partition_of(key) in some] for level, keys in self.all_keys.items()}
+        fewer = {
+            level: [key for key in keys if self.partition_of(key) in some] for level, keys in self.all_keys.items()
+        }
         self.keys = {level: fewer[level] or self.all_keys[level] for level in fewer}
 
     def leads(self, machine):
@@ -141,7 +159,9 @@ class World:
     def check_was_written(self, who, partition, key, value):
         """Somebody was given a row: it is one that was written once."""
         if (key, value) not in self.histories.places.get(self.place(partition), {}):
-            raise Violation(f"{who} was given {key!r}: {value!r:.60} of partition {partition}, which nobody has written")
+            raise Violation(
+                f"{who} was given {key!r}: {value!r:.60} of partition {partition}, which nobody has written"
+            )
 
     def check_state(self, who, state, positions):
         """Somebody has read all that there was: it is the state that was at the place that he was told."""
@@ -161,7 +181,9 @@ class World:
     def rolled_back(self, who, partition, detail, level):
         self.report.rolled_back(who, partition, detail)
         if level == "quorum" and self.promises.forced_at is None:
-            raise Violation(f"{who} is rolled back in partition {partition} {detail}, and was shown what a majority had")
+            raise Violation(
+                f"{who} is rolled back in partition {partition} {detail}, and was shown what a majority had"
+            )
 
     # A run
 
@@ -172,7 +194,12 @@ class World:
         await self._make_feed()
         for client in self.clients:
             self.nursery.start_soon(client.run)
-        await Faults(self).run(FAULTY_SECONDS)
+        faults = Faults(self)
+        if self._story is None:
+            await faults.run(FAULTY_SECONDS)
+        else:
+            await self._story(self)
+            faults.mend()
         doing = "wait"
         with trio.move_on_after(HEALING_SECONDS_MAX) as healing:
             self.is_over.set()
@@ -188,7 +215,9 @@ class World:
                 await follower.started.wait()
                 await follower.barrier()
         if healing.cancelled_caught:
-            raise Violation(f"{HEALING_SECONDS_MAX:g} s after everything was healed {doing} is waited for: {self._why()}")
+            raise Violation(
+                f"{HEALING_SECONDS_MAX:g} s after everything was healed {doing} is waited for: {self._why()}"
+            )
         self._compare()
         self.may_end.set()
         await self._stop_all()
@@ -208,7 +237,7 @@ class World:
         """Until somebody leads; he leads again by himself, or is asked to."""
         while True:
             with trio.move_on_after(LEADERLESS_SECONDS_MAX):
-                while not [machine for machine in self.machines if self.leads(machine)]:
+                while not any(map(self.leads, self.machines)):  # noqa: ASYNC110 - it tells nobody
                     await trio.sleep(0.1)
                 return
             self.report.operation("nobody leads by himself")
@@ -234,7 +263,10 @@ class World:
                 return f"{machine.name} has given up"
         leaders = [machine for machine in self.machines if self.leads(machine)]
         if len(leaders) != 1:
-            said = [f"{m.name} {m.life.node.role.value} {m.life.node.term}: {m.life.node.member.progress}" for m in self.machines]
+            said = [
+                f"{m.name} {m.life.node.role.value} {m.life.node.term}: {m.life.node.member.progress}"
+                for m in self.machines
+            ]
             return f"{len(leaders)} lead: {said}"
         for machine in self.machines:
             why = copies.difference(leaders[0].life.node, machine.life.node)
@@ -333,19 +365,26 @@ class World:
             copies.check_copy(machine.name, machine.life.node, self.histories)
 
 
-def simulate(seed, *, trace=None):
-    """A run; its report. What goes wrong is raised, with the seed."""
+def _not_swallowed(log, message, *args, **keywords):
+    """A node logs a bug of its own, and goes on: here it ends the run."""
+    error = sys.exc_info()[1]
+    assert error is not None
+    raise error
+
+
+def simulate(seed, *, trace=None, profile="", story=None):
+    """A run; its report. What goes wrong is raised, with the seed. ``profile`` and ``story``: as of `World`."""
     clock = trio.testing.MockClock(autojump_threshold=0)
     report = SetReport(trace=trace)
 
     async def main():
         report.now = trio.current_time
         async with trio.open_nursery() as nursery:
-            await World(seed, clock, report, nursery).run()
+            await World(seed, clock, report, nursery, profile, story).run()
             nursery.cancel_scope.cancel()
 
     try:
-        with seeded(seed):
+        with seeded(seed), mock.patch.object(logging.Logger, "exception", _not_swallowed):
             trio.run(main, clock=clock)
     except BaseException as error:
         found = most_telling(error)
@@ -354,4 +393,3 @@ def simulate(seed, *, trace=None):
             raise
         raise found from None
     return report
-

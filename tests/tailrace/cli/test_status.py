@@ -81,7 +81,8 @@ def test_replicas_are_shown(call, made_feed):
         "leader": "",
         "members": ["a:1", "b:1", "c:1"],
         "replica_of": None,
-        "promotion": "waits for b:1",
+        "doing": "waits for b:1",
+        "promotion": "leads already: it would change nothing",
         "replicas": [
             {
                 "placement_id": "01" * 16,
@@ -98,7 +99,8 @@ def test_replicas_are_shown(call, made_feed):
     details["feeds"][0]["states"] = [state | {"id": id, "followers": followers} for id in range(100)]
     text = rendered(details)
     assert "leads in a set of 3 in term 7" in text
-    assert "promotion: waits for b:1" in text
+    assert "doing: waits for b:1" in text
+    assert "promote: leads already" in text
     [replica] = [line.split() for line in text.splitlines() if line.strip().startswith("01010101")]
     assert replica == ["01010101", "b:1", "yes", "3", "1,234", "never"]
     assert "Partitions, the first 64 of 100" in text

@@ -187,7 +187,7 @@ def test_until_now_ends_where_another_history_has_parted_from_the_one_of_then():
     assert made.sent() == ["STREAM_CLOSE", "STREAM_REQUEST"]
     assert (made.requests[0][1].seq, made.requests[0][1].end_seq) == (3, 5)
     made.agree(log=LOG_V, high_seq=8)
-    made.snapshot(3, 5)
+    made.snapshot(3, 5, branch=V)
     made.stream_end(EndReason.END_REACHED)
     made.events()
     assert made.session.finished
@@ -553,9 +553,10 @@ def test_a_node_of_another_cluster_among_several():
     assert made.session.failure is None
 
 
-@pytest.mark.parametrize(("state", "error"), [("follower", Unreachable), ("leader", UnknownFeed)])
-def test_a_feed_that_one_of_several_nodes_does_not_have(state, error):
-    """A node that follows may be behind, or new; what the one that leads does not have is not there."""
+@pytest.mark.parametrize("state", ["follower", "leader"])
+@pytest.mark.parametrize(("error", "is_final"), [(UnknownFeed, True), (NotLeader, False)])
+def test_a_feed_that_one_of_several_nodes_does_not_have(state, error, is_final):
+    """A node that may be behind says so; what it says that there is not is nowhere."""
     made = talk(state=state)
     made.session._streams.has_others = True
     made.session.connection_lost("cut")
@@ -563,10 +564,10 @@ def test_a_feed_that_one_of_several_nodes_does_not_have(state, error):
     made.sent()
     made.hear(HelloOk(1, "0" * 32, CLUSTER.hex(), "", 1000, 10.0, ()).encode())
     made.events()
-    made.hear(encode_error(UnknownFeed("no feed 'orders'"), 0xFFFFFFFF))
+    made.hear(encode_error(error("no feed 'orders'"), 0xFFFFFFFF))
     with pytest.raises(error, match="no feed 'orders'"):
         made.events()
-    assert (made.session.failure is None) is (state == "follower")
+    assert (made.session.failure is not None) is is_final
 
 
 @pytest.mark.parametrize(

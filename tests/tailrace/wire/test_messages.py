@@ -18,6 +18,7 @@ from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import GET_KEYS_MAX, Get, Got, Hello, HelloOk, Write, WriteFlag, Written
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.replica_messages import Replica
 from tailrace.wire.stream_messages import (
     COOKIE_BYTES_MAX,
     RollBack,
@@ -311,3 +312,12 @@ def test_every_message_is_tested_here():
     }
     assert classes == {Write, Written, Get, Got, SnapshotStartMessage, *map(type, JSON_MESSAGES)}
     assert decode_json(body_of(encode_json(Opcode.RESULT, {"a": 1})), "RESULT") == {"a": 1}
+
+
+@pytest.mark.parametrize("field", ["placement_id", "address", "term", "votes"])
+def test_what_a_wrong_member_holds_is_not_said_in_full(field):
+    """It may have 16 MiB, and goes into the log and the answer."""
+    good = Replica(b"p" * 16, 1, "a:1", True).to_json()
+    with pytest.raises(ProtocolError, match=f"field '{field}'") as raised:
+        Replica.from_json({**good, field: "x" * 100_000}, "STREAM_REQUEST")
+    assert len(str(raised.value)) < 200

@@ -10,6 +10,7 @@ from tailrace_server import identity
 from tailrace_server.host.disk import read_file
 from tailrace_server.identity import BadDirectory
 from tailrace_server.offline import marks
+from tailrace_server.replication.membership import Membership, MembershipFile
 
 
 @pytest.fixture
@@ -52,6 +53,35 @@ def test_a_restored_directory_begins_a_branch_with_a_term_far_above(made, by_mar
     assert not marks.is_restored(made.disk, DATA)
     made.stop()
     assert {p.log.term for p in made.start().feeds.partitions()} == {restored}
+
+
+@pytest.mark.parametrize("by_mark", [True, False])
+@pytest.mark.parametrize("other", ["members", "replica_of"])
+def test_a_restored_directory_is_none_of_a_member_or_a_replica(made, by_mark, other):
+    made.stop()
+    if by_mark:
+        marks.mark_restored(made.disk, DATA, made.host.randomness)
+    files = sorted(made.disk.names_now)
+    there, elsewhere = made.config.listen, ("there", 1)
+    changes = {"members": (there, elsewhere)} if other == "members" else {"replica_of": elsewhere}
+    with pytest.raises(BadDirectory, match=r"empty directory.* promote --force"):
+        made.start(restored=not by_mark, **changes)
+    assert sorted(made.disk.names_now) == files
+    made.start(restored=not by_mark)
+    made.stop()
+    made.start(**changes)
+
+
+def test_a_member_s_directory_that_was_repaired_has_no_vote(made):
+    """Repair leaves its ids as they are."""
+    old = made.node.identity
+    MembershipFile(made.disk, DATA, old.placement_id).store(Membership(3, 3, True, False, True, True))
+    made.stop()
+    marks.mark(made.disk, DATA, marks.RESTORED_NAME)
+    identity = made.start().identity
+    assert identity.placement_id != old.placement_id
+    found = MembershipFile(made.disk, DATA, identity.placement_id).now
+    assert (found.votes, found.led, found.term) == (False, False, 3)
 
 
 def test_who_restores_a_backup_again_passes_all_that_went_on_from_it_before(made):

@@ -7,7 +7,14 @@ from tests.tailrace_server.replication.made_set import make_set
 
 import tailrace
 from tailrace.model import Put
+from tailrace_server.publishing import joining
 from tailrace_server.publishing.last_batches import LastBatch
+
+
+@pytest.fixture(autouse=True)
+def _blocks_stay_apart(monkeypatch):
+    """Else these small ones would be joined, and nothing could be cut."""
+    monkeypatch.setattr(joining, "JOINED_BYTES_MAX", 1)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tailrace.model import Level
 from tailrace.wire.frames import frame_header
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica, ReplicaAck
-from tailrace.wire.stream_messages import StreamRequest, encode_number
+from tailrace.wire.stream_messages import StreamRequest, decode_number, encode_number
 from tailrace_server.feed import SYSTEM_FEED_ID
 
 VOTERS = [Replica(bytes([number]) * 16, 1, str(address), True) for number, address in enumerate(OTHERS, 1)]
@@ -43,6 +43,10 @@ class HandMade:
 
     async def confirm(self, number):
         await self.connection.send(encode_number(Opcode.LEADER_CONFIRM, number))
+
+    async def confirm_next(self):
+        """Answers the next question whether the node leads."""
+        await self.confirm(decode_number((await self.until(Opcode.LEADER_CHECK)).body, ""))
 
     async def until(self, opcode):
         """The next frame of this kind; those before it are passed over."""

@@ -9,7 +9,7 @@ from tests.conftest import RawClient
 from tests.tailrace_server.raw_requests import KEY, PARTITION, block_of, write
 from tests.tailrace_server.replication.replicas import STREAM, HandMade, replica_request
 
-from tailrace.errors import NotDurable, NotLeader
+from tailrace.errors import NotDurable, NotLeader, UnknownFeed
 from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
 from tailrace.wire.frames import encode_frame
@@ -17,6 +17,7 @@ from tailrace.wire.messages import Get, Got, HelloOk, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import LeaderSeqs
 from tailrace.wire.stream_messages import RollBack, StreamEnd, StreamOk, StreamRequest
+from tailrace_server.feed import SYSTEM_FEED_ID
 
 LEADER = "127.0.0.1:1"
 
@@ -121,6 +122,71 @@ async def test_a_stream_is_of_the_state_that_was_asked_for(greeted, feed_id):
 async def test_a_feed_that_a_follower_has_not_heard_of_yet(greeted, feed_id):
     frame = await greeted.ask(Opcode.STREAM_REQUEST, request(b"x" * 16).encode(9)[16:], id=9)
     assert StreamEnd.decode(frame.body).reason is EndReason.BEHIND
+
+
+@pytest.fixture
+def leader(running, feed_id):
+    """The leader that this follower has, with all that `_feeds` tells of taken over."""
+    running.node.reconcile_feeds()
+    made = Leader()
+    running.node.accepted_seqs = made.accepted_seqs
+    return made
+
+
+def system_seqs(running, more=0):
+    return [{SYSTEM_FEED_ID: [running.node.feeds.system.partitions[0].high_seq + more]}]
+
+
+async def test_a_feed_that_was_dropped_is_told_where_the_leader_has_no_more_feeds(greeted, running, feed_id, leader):
+    for id in (9, 10, 11):
+        await greeted.send(request(bytes([id]) * 16).encode(id))
+        await nothing_yet(greeted)
+    for id in (9, 10, 11):
+        if id < 11:
+            await leader.answer(system_seqs(running))
+        frame = await greeted.receive()
+        assert (frame.id, StreamEnd.decode(frame.body).reason) == (id, EndReason.FEED_DROPPED)
+    assert leader.asked == [[SYSTEM_FEED_ID]] * 2, "what comes while the leader is asked shares the next question"
+
+
+@pytest.mark.parametrize("more", [1, None])
+async def test_a_feed_that_may_be_new_is_one_that_a_follower_is_behind_with(greeted, running, feed_id, leader, more):
+    """The leader has more feeds, or cannot say."""
+    await greeted.send(request(b"x" * 16).encode(9))
+    await leader.answer([] if more is None else system_seqs(running, more))
+    assert StreamEnd.decode((await greeted.receive()).body).reason is EndReason.BEHIND
+    await greeted.send(encode_frame(Opcode.PARTITIONS, b'{"name": "new"}', 5))
+    await leader.answer([] if more is None else system_seqs(running, more))
+    assert type(await greeted.error(5)) is NotLeader
+
+
+async def test_rows_of_feeds_that_were_not_taken_over_yet_do_not_count(greeted, running, feed_id, leader):
+    node = running.node
+    node.feeds.write_rows({b"x" * 16: None}, node.journal, now_us=0, now=0.0)
+    await greeted.send(request(b"y" * 16).encode(9))
+    await leader.answer(system_seqs(running))
+    assert StreamEnd.decode((await greeted.receive()).body).reason is EndReason.BEHIND
+    node.reconcile_feeds()
+    await greeted.send(request(b"y" * 16).encode(9))
+    await leader.answer(system_seqs(running))
+    assert StreamEnd.decode((await greeted.receive()).body).reason is EndReason.FEED_DROPPED
+
+
+async def test_names_and_keys_of_a_feed_that_there_is_not(greeted, running, feed_id, leader):
+    await greeted.send(encode_frame(Opcode.PARTITIONS, b'{"name": "new"}', 5))
+    await leader.answer(system_seqs(running))
+    assert type(await greeted.error(5)) is UnknownFeed
+    await greeted.send(Get(b"x" * 16, Level.MEMORY, [KEY], 1).encode(6))
+    await leader.answer(system_seqs(running))
+    assert type(await greeted.error(6)) is UnknownFeed
+
+
+async def test_a_stream_that_is_closed_while_its_feed_is_asked_for(greeted, running, feed_id, leader):
+    await greeted.send(request(b"x" * 16).encode(9))
+    frame = await greeted.ask(Opcode.STREAM_CLOSE, b"", id=9)
+    assert StreamEnd.decode(frame.body).reason is EndReason.CLOSED
+    await leader.answer(system_seqs(running))
+    await nothing_yet(greeted)
 
 
 async def test_a_follower_that_holds_nothing_yet(greeted, feed_id, partition):

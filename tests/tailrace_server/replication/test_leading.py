@@ -14,7 +14,7 @@ from tests.tailrace_server.replication.replicas import (
 )
 
 from tailrace.block import Block
-from tailrace.errors import NotLeader, Overloaded, ProtocolError, UnknownFeed
+from tailrace.errors import NotLeader, Overloaded, ProtocolError, UnknownFeed, VersionConflict
 from tailrace.model import EndReason, Level
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import Get, Got, HelloOk, WriteFlag, Written, decode_error
@@ -29,10 +29,11 @@ WRITES = 200
 
 @pytest.fixture
 async def feed_id(running, raw):
-    """Of a feed of four partitions, made without a majority's word for it."""
-    value = {"name": "orders", "feed_id": "11" * 16, "partitions": 4}
-    feed = running.node.create_feed(value)
-    running.node.turn_ended()
+    """Of a feed of four partitions; a majority has it, by its word only."""
+    feed = running.node.create_feed({"name": "orders", "feed_id": "11" * 16, "partitions": 4})
+    await running.node.all_durable()
+    [system] = running.node.feeds.system.partitions
+    system.set_quorum_seq(system.high_seq)
     return feed.info.feed_id
 
 
@@ -76,10 +77,11 @@ async def test_hello_tells_the_role(raw, running):
 # Writes at quorum
 
 
-async def test_a_write_at_quorum_waits_for_one_of_two_replicas(greeted, replicas, feed_id, partition):
+async def test_a_write_at_quorum_waits_for_one_of_two_replicas(running, greeted, replicas, feed_id, partition):
     await replicas[0].follow(feed_id)
     await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY), QUORUM), 5))
     assert Block.parse((await replicas[0].until(Opcode.BLOCK)).body).columns().keys() == [KEY]
+    await running.node.all_durable()
     await nothing_yet(greeted)
     assert partition.durable_seq == 1
     await replicas[0].acknowledge(partition)
@@ -174,6 +176,9 @@ async def test_a_write_that_waits_hears_that_its_feed_is_dropped(running, greete
     await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY), QUORUM), 5))
     await nothing_yet(greeted)
     running.node.drop_feed(feed_id)
+    await running.node.all_durable()
+    [system] = running.node.feeds.system.partitions
+    system.set_quorum_seq(system.high_seq)
     running.node.flush()
     assert type(await greeted.error(5)) is UnknownFeed
 
@@ -194,13 +199,75 @@ async def test_what_waits_ends_with_its_connection(running, raw, greeted, feed_i
 
 
 async def test_nothing_to_delete_is_told_once_a_majority_has_what_says_so(greeted, replicas, feed_id, partition):
+    await replicas[0].follow_feeds()
     await replicas[0].follow(feed_id)
     await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY, value=None)), id=4)
     block = block_of(KEY, number=2, value=None)
     await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block, QUORUM, WriteFlag.IF_PRESENT), 5))
+    await replicas[0].confirm_next()
     await nothing_yet(greeted)
     await replicas[0].acknowledge(partition, 1)
     assert Written.decode((await answers(greeted, 5)).body).first_seq == 0
+
+
+@pytest.mark.parametrize("flag", [WriteFlag.IF_ABSENT, WriteFlag.IF_PRESENT])
+async def test_a_condition_that_does_not_hold_is_told_at_quorum_by_who_leads(
+    greeted, replicas, feed_id, partition, flag
+):
+    """All that it tells of is at quorum: what a later leader has taken this node may not know."""
+    await replicas[0].follow_feeds()
+    await replicas[0].follow(feed_id)
+    value = b"value" if flag is WriteFlag.IF_ABSENT else None
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY, value=value)), id=4)
+    await replicas[0].acknowledge(partition)
+    await replicas[0].handled()
+    await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY, number=2), QUORUM, flag), 5))
+    await nothing_yet(greeted)
+    await replicas[0].confirm_next()
+    frame = await answers(greeted, 5)
+    if flag is WriteFlag.IF_ABSENT:
+        assert type(decode_error(frame.body)) is VersionConflict
+    else:
+        assert Written.decode(frame.body).first_seq == 0
+
+
+@pytest.mark.parametrize("exist_ok", [True, False])
+async def test_that_a_feed_is_there_already_is_told_by_who_leads(greeted, replicas, running, feed_id, exist_ok):
+    await replicas[0].follow_feeds()
+    await replicas[0].acknowledge(running.node.feeds.system.partitions[0], id=SYSTEM_STREAM)
+    await replicas[0].handled()
+    body = json.dumps({"name": "orders", "feed_id": "22" * 16, "partitions": 4, "exist_ok": exist_ok}).encode()
+    await greeted.send(encode_frame(Opcode.CREATE_FEED, body, 5))
+    await nothing_yet(greeted)
+    await replicas[0].confirm_next()
+    assert (await answers(greeted, 5)).opcode is (Opcode.RESULT if exist_ok else Opcode.ERROR)
+
+
+async def test_that_a_feed_was_dropped_already_is_told_by_who_leads(greeted, replicas, running, feed_id):
+    await replicas[0].follow_feeds()
+    await replicas[0].acknowledge(running.node.feeds.system.partitions[0], id=SYSTEM_STREAM)
+    await replicas[0].handled()
+    await greeted.send(encode_frame(Opcode.DROP_FEED, json.dumps({"feed_id": "22" * 16}).encode(), 5))
+    await nothing_yet(greeted)
+    await replicas[0].confirm_next()
+    assert (await answers(greeted, 5)).opcode is Opcode.RESULT
+
+
+async def test_a_stream_that_ends_as_it_begins_leaves_nothing_behind(running, replicas, feed_id, partition):
+    """Else a replica could make its leader grow by asking for such streams."""
+    await replicas[0].connection.send(replica_request(feed_id, end_seq=0).encode(STREAM))
+    await replicas[0].until(Opcode.STREAM_END)
+    await replicas[0].handled()
+    assert running.node.replicas.peers == {}
+    assert not partition.is_watched
+
+
+async def test_a_directory_that_comes_from_another_address_leaves_its_vote_behind(running, replicas, feed_id):
+    for replica in replicas:
+        await replica.follow(feed_id)
+    replicas[0].replica = VOTERS[0]._replace(address=VOTERS[1].address)
+    await replicas[0].follow(feed_id, id=STREAM + 1)
+    assert [peer.placement_id for peer in running.node.replicas.voters()] == [VOTERS[0].placement_id]
 
 
 async def test_the_leader_has_no_second_vote(running, raw, greeted, feed_id, partition):
@@ -225,6 +292,64 @@ async def test_a_feed_is_made_once_a_majority_has_it_in_the_list(greeted, replic
     await replicas[0].acknowledge(system, id=SYSTEM_STREAM)
     assert (await answers(greeted, 5)).opcode is Opcode.RESULT
     assert [p.needs_quorum for p in running.node.feeds.named("more").partitions] == [True] * 2
+
+
+async def test_a_write_waits_for_the_row_that_made_its_feed_too(greeted, replicas, running):
+    """A failover that loses the row loses the feed, and all that is in it."""
+    body = json.dumps({"name": "more", "feed_id": "22" * 16, "partitions": 4}).encode()
+    await greeted.send(encode_frame(Opcode.CREATE_FEED, body, 4))
+    await nothing_yet(greeted)
+    partition = running.node.feeds.named("more").partitions[PARTITION]
+    await replicas[0].follow(partition.feed_id)
+    await replicas[0].follow_feeds()
+    await greeted.send(encode_frame(Opcode.WRITE, write(partition.feed_id, block_of(KEY), QUORUM), 5))
+    await nothing_yet(greeted)
+    await running.node.all_durable()
+    await replicas[0].acknowledge(partition)
+    await replicas[0].handled()
+    await nothing_yet(greeted)
+    assert (partition.quorum_seq, partition.visible_seq(QUORUM)) == (0, 0)
+    [system] = running.node.feeds.system.partitions
+    await replicas[0].acknowledge(system, id=SYSTEM_STREAM)
+    assert {(await greeted.receive()).id for _ in range(2)} == {4, 5}
+    assert partition.visible_seq(QUORUM) == 1
+
+
+async def drop(connection, feed_id, id):
+    await connection.send(encode_frame(Opcode.DROP_FEED, json.dumps({"feed_id": feed_id.hex()}).encode(), id))
+    await nothing_yet(connection)
+
+
+async def test_a_feed_is_there_until_a_majority_has_it_that_it_was_dropped(greeted, replicas, running, feed_id):
+    [system] = running.node.feeds.system.partitions
+    await replicas[0].follow_feeds()
+    await drop(greeted, feed_id, 4)
+    await drop(greeted, feed_id, 5)
+    assert system.high_seq == 2
+    assert feed_id in running.node.feeds
+    assert (await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=6)).opcode is Opcode.WRITTEN
+    again = json.dumps({"name": "orders", "feed_id": "22" * 16, "partitions": 2}).encode()
+    await greeted.send(encode_frame(Opcode.CREATE_FEED, again, 7))
+    assert type(await greeted.error(7)) is Overloaded
+    await replicas[0].acknowledge(system, id=SYSTEM_STREAM)
+    assert [(await answers(greeted, id)).opcode for id in (4, 5)] == [Opcode.RESULT] * 2
+    assert feed_id not in running.node.feeds
+    await greeted.send(encode_frame(Opcode.CREATE_FEED, again, 8))
+    await nothing_yet(greeted)
+    await replicas[0].acknowledge(system, id=SYSTEM_STREAM)
+    assert (await answers(greeted, 8)).opcode is Opcode.RESULT
+
+
+async def test_a_drop_that_a_failover_has_lost_has_taken_nothing(greeted, running, feed_id, partition):
+    node = running.node
+    [system] = node.feeds.system.partitions
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
+    await drop(greeted, feed_id, 6)
+    node.rest(2)
+    assert await node.roll_back(system, 1, system.log) == 1
+    node.reconcile_feeds()
+    assert node.feeds.of_id(feed_id).partitions[PARTITION] is partition
+    assert (partition.is_dropped, partition.high_seq) == (False, 1)
 
 
 # Stepping down
@@ -271,6 +396,7 @@ async def test_streams_of_replicas_end_with_the_term_they_were_opened_in(running
     await replicas[0].follow(feed_id)
     running.node.lead(2)
     await replicas[0].until(Opcode.STREAM_END)
+    replicas[0].replica = VOTERS[0]._replace(term=2)
     await replicas[0].follow(feed_id, id=STREAM + 1)
 
 
@@ -331,6 +457,15 @@ async def test_a_replica_of_a_later_term_is_refused_and_told_of(running, greeted
     assert heard == [7]
 
 
+async def test_a_replica_of_an_earlier_term_is_refused(running, greeted, feed_id):
+    """It would keep that it follows a leader whom it does not follow."""
+    heard = []
+    running.node.on_higher_term = heard.append
+    await greeted.send(replica_request(feed_id, VOTERS[0]._replace(term=0)).encode(STREAM))
+    assert type(await greeted.error(STREAM)) is NotLeader
+    assert heard == []
+
+
 # Whether it still leads
 
 
@@ -345,6 +480,16 @@ async def test_a_barrier_comes_back_once_a_majority_says_who_leads(greeted, repl
     await replicas[0].confirm(number)
     frame = await greeted.receive()
     assert (frame.opcode, bytes(frame.body)) == (Opcode.BARRIER_REACHED, b"cookie")
+
+
+async def test_who_was_not_asked_says_nothing(greeted, replicas, feed_id):
+    """It has not looked whether it promised anybody else since the question came."""
+    await replicas[0].follow(feed_id)
+    await greeted.send(encode_frame(Opcode.BARRIER, b"cookie"))
+    await nothing_yet(greeted)
+    await replicas[0].confirm(1)
+    await replicas[0].handled()
+    await nothing_yet(greeted)
 
 
 async def test_a_replica_that_comes_later_is_asked_too(greeted, replicas):
@@ -374,6 +519,34 @@ async def test_barriers_that_wait_are_lost_with_the_leadership(running, greeted)
     for cookie in (b"1", b"2"):
         frame = await greeted.receive()
         assert (frame.opcode, bytes(frame.body)) == (Opcode.BARRIER_LOST, cookie)
+
+
+async def test_that_there_is_no_such_feed_is_told_once_a_majority_says_who_leads(greeted, replicas):
+    """A later leader may have made it."""
+    await replicas[0].follow_feeds()
+    asked = [
+        encode_frame(Opcode.PARTITIONS, b'{"name": "new"}', 5),
+        replica_request(b"x" * 16)._replace(replica=None).encode(6),
+        Get(b"x" * 16, QUORUM, [KEY]).encode(7),
+    ]
+    for frame in asked:
+        await greeted.send(frame)
+        number = decode_number((await replicas[0].until(Opcode.LEADER_CHECK)).body, "")
+        await nothing_yet(greeted)
+        await replicas[0].confirm(number)
+        frame = await greeted.receive()
+        if frame.id == 6:
+            assert StreamEnd.decode(frame.body).reason is EndReason.FEED_DROPPED
+        else:
+            assert type(decode_error(frame.body)) is UnknownFeed
+
+
+async def test_a_replica_hears_at_once_that_there_is_no_such_feed(greeted):
+    """Without it there may be no majority that says who leads."""
+    frame = await greeted.ask(Opcode.STREAM_REQUEST, replica_request(b"x" * 16).encode(9)[16:], id=9)
+    assert StreamEnd.decode(frame.body).reason is EndReason.FEED_DROPPED
+    frame = await greeted.ask(Opcode.PARTITIONS, b'{"name": "new", "replica": true}')
+    assert type(decode_error(frame.body)) is UnknownFeed
 
 
 async def test_a_get_at_quorum_waits_for_a_majority_twice(greeted, replicas, feed_id, partition):

@@ -1,17 +1,21 @@
 """Sets of three nodes: founded, followed, promoted, handed over, deposed, and with disks replaced."""
 
 import dataclasses
+import json
 import os
+import pathlib
 
 import pytest
 import trio
 from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, make_set, until
 
 import tailrace
-from tailrace.errors import NotLeader, TailraceError, Unreachable
+from tailrace.errors import NotLeader, Overloaded, TailraceError, Unreachable
+from tailrace.model import Level
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Storage
 from tailrace_server.replication.promotion import Promotion
+from tailrace_server.replication.requests import TURNS_MAX
 
 
 def numbered(first, count):
@@ -21,6 +25,12 @@ def numbered(first, count):
 async def put(feed, rows, **options):
     for key, value in rows.items():
         await feed.put(key, value, **options)
+
+
+async def read_on(feed, positions):
+    async with feed.consume(since=positions) as stream:
+        async for _ in stream:
+            pass
 
 
 async def lost_to_all_but(made, leader, rows):
@@ -71,6 +81,23 @@ async def test_feeds_come_and_go_on_all(members):
         await again.put(b"k", b"w", level="quorum")
     await members.level("one")
     assert [node.rows("one") for node in members] == [{b"k": b"w"}] * 3
+
+
+async def test_followers_know_of_a_feed_as_soon_as_it_is_made_and_tell_that_it_was_dropped(members):
+    followers = f"{members[1].url},{members[2].address}"
+    async with members.client() as client, tailrace.connect(followers, state="follower", retry_for=20) as reader:
+        for number in range(5):
+            feed = await client.create_feed(f"feed{number}", partitions=2)
+            assert len(await reader.feed(f"feed{number}").partitions()) == 2
+        await put(feed, numbered(0, 5), level="quorum")
+        async with reader.feed("feed4").consume() as stream:
+            async for event in stream:
+                if isinstance(event, tailrace.SnapshotEnd):
+                    break
+            positions = stream.positions
+        await client.drop_feed("feed4")
+        with pytest.raises(tailrace.UnknownFeed):
+            await read_on(reader.feed("feed4"), positions)
 
 
 async def test_a_member_that_was_away_catches_up_from_segments_and_live(members):
@@ -271,6 +298,39 @@ async def test_all_disks_but_one_are_replaced_and_that_one_leads_by_force(member
     assert [node.rows("orders") for node in members] == [numbered(0, 10)] * 3
 
 
+async def test_nothing_is_at_quorum_by_what_a_lost_leader_has_said(members):
+    """It was told of more than had come to the one that leads by force now."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 5), level="quorum")
+        await members.level("orders")
+        await members[0].kill()
+        await members[2].kill()
+        [partition] = members[1].node.feeds.named("orders").partitions
+        partition.told(8, 8)
+        await members[1].promote(force=True)
+        await put(feed, numbered(10, 3), level="disk")
+        assert partition.high_seq == 8
+        assert partition.visible_seq(Level.QUORUM) <= 5
+
+
+async def test_who_waits_for_a_turn_to_lead_is_bounded(members):
+    """Each request is a task that outlives its connection."""
+    async with members[1].member.procedure, trio.open_nursery() as nursery:
+        refused = []
+
+        async def promote():
+            try:
+                await members[1].promote()
+            except Overloaded as error:
+                refused.append(error)
+
+        for _ in range(TURNS_MAX + 3):
+            nursery.start_soon(promote)
+        await until(lambda: len(refused) == 3)
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_refused_promotion_leaves_a_set_that_goes_on(members):
     """One has promised a term that nobody leads by: the leader learns of it, and leads anew above it."""
     async with members.client() as client:
@@ -390,6 +450,71 @@ async def test_a_leader_that_was_replaced_by_force_follows_its_replica_on_its_ol
     await source.start()
     await until(lambda: source.logs("orders") == replica.logs("orders") and source.seqs("orders") == [15])
     assert source.rows("orders") == numbered(0, 15)
+
+
+async def test_a_set_is_made_of_a_backup(tmp_path, new_set):
+    made = new_set()
+    await made.start()
+    await made.settled()
+    async with made.client() as client:
+        await put(await client.create_feed("orders", partitions=2), numbered(0, 10), level="quorum")
+    await made.level("orders")
+    for node in made:
+        await node.stop()
+    as_member = made[0].config
+    made[1].replace_disk()
+    made[2].replace_disk()
+    made[0].config = dataclasses.replace(as_member, members=(), restored=True)
+    await made[0].start()
+    await made[0].stop()
+    made[0].config = as_member
+    await made.start()
+    assert [node.member.votes for node in made] == [False] * 3
+    await until(lambda: all("waits" in node.member.progress for node in made))
+    await made[0].promote(force=True)
+    await until(lambda: all(node.member.votes for node in made))
+    async with made.client() as client:
+        await put(client.feed("orders"), numbered(10, 5), level="quorum")
+    await made.level("orders")
+    assert [node.rows("orders") for node in made] == [numbered(0, 15)] * 3
+
+
+def lost_keys(node):
+    paths = pathlib.Path(node.config.data, "lost").glob("*/index.jsonl")
+    lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    return {key for line in lines for key in line["keys"] if isinstance(key, str)}
+
+
+async def test_an_old_leader_that_went_on_alone_gives_up_what_it_wrote(tmp_path, nursery):
+    """Each start has begun a branch, so its terms are above the new leader's."""
+    first, second = free_addresses(2)
+    source = MadeNode(make_config(tmp_path / "source", first), nursery)
+    replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
+    await source.start()
+    await replica.start()
+    async with tailrace.connect(source.url, retry_for=20) as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await put(feed, numbered(0, 10))
+        await until(lambda: replica.seqs("orders") == source.seqs("orders"))
+    await source.kill()
+    await replica.promote(force=True)
+    async with tailrace.connect(replica.url, retry_for=20) as client:
+        await put(client.feed("orders"), numbered(10, 5))
+    for number in range(4):
+        await source.start()
+        async with tailrace.connect(source.url, retry_for=20) as client:
+            await put(client.feed("orders"), {b"alone %d" % number: b"x", b"3": b"y"})
+            await client.create_feed(f"alone-{number}", partitions=1)
+        await source.kill()
+    source = MadeNode(make_config(tmp_path / "source", first, replica_of=second), nursery)
+    await source.start()
+    assert min(log.term for log in source.logs("orders")) > max(log.term for log in replica.logs("orders"))
+    await until(lambda: source.logs("orders") == replica.logs("orders"))
+    await until(lambda: source.seqs("orders") == replica.seqs("orders") and len(source.node.feeds) == 1)
+    assert source.rows("orders") == numbered(0, 15)
+    await until(lambda: source.follows(replica) and "gave up" in source.member.progress)
+    assert {f"alone {number}" for number in range(4)} <= lost_keys(source)
+    source.node.check()
 
 
 async def test_a_follower_whose_memory_is_full_goes_on(new_set):
@@ -607,3 +732,21 @@ async def test_every_write_at_quorum_survives_whoever_is_killed_and_promoted(mem
     assert [node.rows("orders") for node in members] == [written] * 3
     for node in members:
         node.node.check()
+
+
+async def test_who_leads_by_force_forgets_what_a_majority_had_of_what_it_lacks(members):
+    """A follower may be told that seqs are at quorum which have not come to it: the new branch gives them out again."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await feed.put(b"k", b"v", level="quorum")
+        await members.level("orders")
+        [partition] = members[2].node.feeds.named("orders").partitions
+        await members[0].kill()
+        await members[1].kill()
+        partition.told(9, 9)
+        await members[2].promote(force=True)
+        with trio.move_on_after(0.3) as scope:
+            await feed.put(b"k", b"w", level="quorum")
+        assert scope.cancelled_caught, "nobody else has it"
+        assert partition.durable_seq == 2
+        assert partition.quorum_seq <= 1

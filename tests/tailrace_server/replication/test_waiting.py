@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.errors import NotLeader
+from tailrace.errors import NotLeader, UnknownFeed
 from tailrace.failover import FailoverEntry
 from tailrace.model import Level
 from tailrace_server.partition import Partition
@@ -65,6 +65,13 @@ def test_a_failure_of_one_partition_leaves_the_others():
     waiting.fail(ERROR, first)
     second.set_quorum_seq(5)
     assert told == [("both", ERROR), ("second", None)]
+
+
+def test_nobody_waits_for_a_feed_that_was_dropped():
+    waiting, partition, told = WaitingAnswers(), made_partition(), []
+    partition.drop()
+    waiting.wait(QUORUM, [(partition, 5)], told.append)
+    assert ([type(error) for error in told], len(waiting)) == ([UnknownFeed], 0)
 
 
 def test_what_is_cancelled_does_not_pile_up():

@@ -1,6 +1,6 @@
 import tracemalloc
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tailrace_server.stream.barriers import Barriers, Returned
@@ -168,11 +168,29 @@ def test_all_are_lost():
     assert barriers.returned() == [Returned(b"3")]
 
 
+def test_a_cookie_for_which_nobody_was_asked_yet_is_lost_with_a_stream():
+    """It was open when the cookie came: what it lacked then nobody has delivered."""
+    barriers = Barriers()
+    first = barriers.add(b"1", (), held=True)
+    barriers.expect(first, [1])
+    barriers.release(first)
+    second = barriers.add(b"2", (), held=True)
+    barriers.expect(second, [1, 2])
+    barriers.settle(first, [(1, 10, 10)])
+    assert barriers.returned() == [Returned(b"1")]
+    barriers.lost(2, 5)
+    assert barriers.returned() == [Returned(b"2", 5)]
+
+
 @settings(max_examples=500)
+@example(
+    [("write", 1, 1), ("barrier", 0, 1), ("lose", 0, 1), ("barrier", 0, 1), ("lose", 1, 1)] + [("answer", 0, 1)] * 2
+)
+@example([("barrier", 0, 1), ("barrier", 0, 1), ("lose", 0, 1), ("open", 0, 1), ("write", 0, 1), ("barrier", 0, 1)])
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["write", "deliver", "barrier", "answer", "lose", "finish"]),
+            st.sampled_from(["write", "deliver", "barrier", "answer", "lose", "finish", "open"]),
             st.integers(0, 2),
             st.integers(1, 3),
         ),
@@ -180,8 +198,12 @@ def test_all_are_lost():
     )
 )
 def test_no_cookie_is_early_where_somebody_else_knows_how_far(made):
-    """As `Inquiries`: one question at a time, and those that come meanwhile share the next."""
-    accepted, delivered, alive = [0] * 3, [0] * 3, [True] * 3
+    """As `Inquiries`: one question at a time, and those that come meanwhile share the next.
+
+    A stream that is opened again has another number.
+    """
+    accepted, delivered = [0] * 3, dict.fromkeys(range(3), 0)
+    alive = {0: 0, 1: 1, 2: 2}  # the stream of each partition
     barriers, needed, returned = Barriers(), [], 0
     asked, group = None, None  # (barrier, what the answer will say), the first that no question covers yet
 
@@ -189,7 +211,6 @@ def test_no_cookie_is_early_where_somebody_else_knows_how_far(made):
         nonlocal asked, group
         barrier, group = group, None
         if barrier is not None and barrier.lost_partition is None:
-            barriers.expect(barrier, [id for id in range(3) if alive[id]])
             barriers.release(barrier)
             asked = barrier, list(accepted)
 
@@ -197,7 +218,7 @@ def test_no_cookie_is_early_where_somebody_else_knows_how_far(made):
         nonlocal asked
         barrier, seqs = asked
         asked = None
-        barriers.settle(barrier, [(id, seqs[id], delivered[id]) for id in range(3) if alive[id]])
+        barriers.settle(barrier, [(id, seqs[partition], delivered[id]) for partition, id in alive.items()])
         ask()
 
     def check():
@@ -207,38 +228,43 @@ def test_no_cookie_is_early_where_somebody_else_knows_how_far(made):
             behind = [id for id, seq in needed[returned].items() if delivered[id] < seq]
             returned += 1
             assert lost is not None or not behind, "a cookie came back early"
-            assert lost is None or not alive[lost]
 
-    for step, stream, count in made:
+    for step, partition, count in made:
+        id = alive.get(partition)
         match step:
             case "write":
-                accepted[stream] += count
-            case "deliver" if alive[stream]:
-                delivered[stream] = min(delivered[stream] + count, accepted[stream])
-                barriers.delivered(stream, delivered[stream])
+                accepted[partition] += count
+            case "deliver" if id is not None:
+                delivered[id] = min(delivered[id] + count, accepted[partition])
+                barriers.delivered(id, delivered[id])
             case "barrier":
                 cookie = len(needed).to_bytes(2, "big")
-                needed.append({id: accepted[id] for id in range(3) if alive[id]})
+                needed.append({id: accepted[partition] for partition, id in alive.items()})
                 if group is not None and group.lost_partition is None:
                     barriers.add(cookie, ())
+                    barriers.expect(group, alive.values())
                 else:
                     group = barriers.add(cookie, (), held=True)
+                    barriers.expect(group, alive.values())
                     if asked is None:
                         ask()
             case "answer" if asked is not None:
                 answer()
-            case "lose" if alive[stream]:
-                alive[stream] = False
-                barriers.lost(stream, stream)
-            case "finish" if alive[stream]:
-                alive[stream] = False
-                delivered[stream] = 1 << 60
-                barriers.finished(stream)
+            case "lose" if id is not None:
+                del alive[partition]
+                barriers.lost(id, partition)
+            case "finish" if id is not None:
+                del alive[partition]
+                delivered[id] = 1 << 60
+                barriers.finished(id)
+            case "open" if id is None:
+                id = alive[partition] = partition + 3 * len(delivered)
+                delivered[id] = 0
         check()
     while asked is not None:
         answer()
-    for id in range(3):
-        delivered[id] = max(delivered[id], accepted[id])
+    for partition, id in alive.items():
+        delivered[id] = max(delivered[id], accepted[partition])
         barriers.delivered(id, delivered[id])
     check()
     assert returned == len(needed), "a cookie did not come back"

@@ -5,10 +5,13 @@ import json
 import pytest
 from tests.memory_disk import Crashed
 
+from tailrace.block import encode_block
 from tailrace.failover import FailoverEntry, FailoverLog
+from tailrace_server.catalog import begin_branch
 from tailrace_server.host.disk import read_file
 from tailrace_server.journal import RecordKind, open_journal
-from tailrace_server.upkeep.rollback import point_below
+from tailrace_server.offline.repair import repair
+from tailrace_server.offline.verify import verify
 
 V = FailoverEntry(b"v" * 16, 2, 2)
 
@@ -26,9 +29,8 @@ async def held(engine):
     return partition
 
 
-@pytest.mark.parametrize(("seq", "stands"), [(9, 7), (7, 7), (6, 5), (5, 5), (4, 4), (3, 2), (2, 2), (1, 0), (0, 0)])
-async def test_it_stands_at_the_end_of_a_block_or_of_a_segment(engine, held, seq, stands):
-    assert point_below(held, seq).seq == stands
+@pytest.mark.parametrize(("seq", "stands"), [(9, 7), (7, 7), (6, 6), (5, 5), (4, 4), (3, 3), (2, 2), (1, 1), (0, 0)])
+async def test_it_stands_at_the_end_of_a_block_or_within_a_segment(engine, held, seq, stands):
     assert await engine.node.roll_back(held, seq, held.log) == stands
     assert (held.high_seq, held.durable_seq, held.rollbacks) == (stands, stands, 1)
     held.check()
@@ -53,7 +55,7 @@ async def test_what_goes_is_kept(engine, held):
     assert bytes(engine.disk.content(paths[1].replace("/data", lost))) == kept
     lines = [json.loads(line) for line in read_file(engine.disk, f"{lost}/index.jsonl").splitlines()]
     assert [(line["lost"], line["first_seq"], line["last_seq"]) for line in lines] == [
-        ("rows", 3, 4),
+        ("rows", 4, 4),
         ("exported", 5, 5),
         ("exported", 6, 7),
     ]
@@ -88,11 +90,98 @@ async def test_a_crash_before_the_manifest_is_made_good(engine, held):
     engine.disk.before = before
     with pytest.raises(Crashed):
         await engine.node.roll_back(held, 3, held.log)
+    engine.disk.kill()
+    assert verify(engine.disk.fork(), "/data").problems == []
     for _ in range(2):
         engine.kill()
         again = engine.partition()
-        assert (again.high_seq, len(again.chain.segments), again.rollbacks) == (2, 1, 1)
-        assert engine.get(again, b"a", b"b", b"c") == [b"1", b"2", None]
+        assert (again.high_seq, len(again.chain.segments), again.rollbacks) == (3, 2, 1)
+        assert engine.get(again, b"a", b"b", b"c") == [b"3", b"2", None]
+
+
+@pytest.mark.parametrize("part", ["MANIFEST.new", ".seg.new"])
+async def test_a_repair_of_a_rollback_that_was_cut_short_takes_nothing_that_is_good(engine, held, part):
+    def before(name, path):
+        if name == "rename" and path.endswith(part):
+            raise Crashed
+
+    engine.disk.before = before
+    with pytest.raises(Crashed):
+        await engine.node.roll_back(held, 3, held.log)
+    engine.disk.kill()
+    repair(engine.disk, "/data", engine.host.randomness, engine.clock, "20260131-154500")
+    engine.kill()
+    again = engine.partition()
+    assert again.high_seq == (3 if part == "MANIFEST.new" else 7)
+    assert engine.get(again, b"a", b"b") == ([b"3", b"2"] if part == "MANIFEST.new" else [b"7", b"4"])
+
+
+async def test_a_segment_that_is_cut_is_one_like_any_other(engine, held):
+    await engine.node.roll_back(held, 3, held.log)
+    engine.numbers.clear()
+    engine.put(held, (b"b", b"4"), producer=8)
+    await engine.flusher.flush(held)
+    await engine.flusher.pass_once()
+    names = engine.segments(held)
+    assert len(names) == 3
+    for segment in held.chain.segments:
+        assert segment.verify() == []
+    engine.kill()
+    again = engine.partition()
+    assert [segment.identity.last_seq for segment in again.chain.segments] == [2, 3, 4]
+    assert engine.get(again, b"a", b"b", b"c") == [b"3", b"4", None]
+    assert engine.segments(again) == names
+
+
+async def test_a_deduplicated_segment_goes_whole(engine):
+    partition = engine.create()
+    for number in range(12):
+        engine.put(partition, (b"a", b"%d" % number), (b"b", b""))
+        await engine.flusher.flush(partition)
+    assert await engine.node.compactor.fold(partition, engine.node.feeds.of_id(partition.feed_id).info)
+    segment = next(segment for segment in partition.chain.segments if segment.identity.deduplicated)
+    after_seq = segment.identity.after_seq
+    assert await engine.node.roll_back(partition, after_seq + 3, partition.log) == after_seq
+    engine.kill()
+    assert engine.partition().high_seq == after_seq
+
+
+async def test_a_segment_that_cannot_be_read_goes_whole(engine, held):
+    content = engine.disk.content(held.chain.segments[1].path)
+    content[100] ^= 1
+    assert await engine.node.roll_back(held, 3, held.log) == 2
+    engine.kill()
+    assert engine.partition().high_seq == 2
+
+
+async def test_a_start_that_cannot_cut_a_segment_says_that_it_is_damaged(engine, held):
+    path = held.chain.segments[1].path
+
+    def before(name, path):
+        if name == "rename" and path.endswith("MANIFEST.new"):
+            raise Crashed
+
+    engine.disk.before = before
+    with pytest.raises(Crashed):
+        await engine.node.roll_back(held, 3, held.log)
+    engine.disk.content(path)[100] ^= 1
+    engine.kill()
+    assert path in str(engine.partition().damage)
+    assert path in engine.node.damages
+
+
+@pytest.mark.parametrize("part", ["/lost/", ".seg"])
+async def test_a_disk_that_refuses_leaves_what_was(engine, held, part):
+    names, standing = engine.segments(held), held.high_seq
+    engine.fail("sync", part)
+    with pytest.raises(OSError, match="Input/output"):
+        await engine.node.roll_back(held, 3, held.log)
+    assert (held.high_seq, held.rollbacks) == (standing, 0)
+    held.check()
+    engine.put(held, (b"c", b"8"))
+    await engine.flusher.flush(held)  # its manifest is the one that lets go of what was made
+    assert engine.segments(held)[:2] != []
+    assert {segment.path.split("/")[-1] for segment in held.chain.segments} == set(engine.segments(held)) >= set(names)
 
 
 async def test_results_of_producers_above_are_forgotten(engine, held):
@@ -112,3 +201,16 @@ async def test_streams_end_and_the_history_changes_before_anything_of_the_other_
     await engine.node.roll_back(held, 2, FailoverLog([V, *log]))
     assert seen[0] == (7, log)
     assert held.log == FailoverLog([V, *log])
+
+
+async def test_who_has_led_forgets_what_an_earlier_leader_told(engine):
+    """After a handover no log is told again where all have the same: the next block is on the branch that goes on."""
+    partition = engine.create()
+    engine.put(partition, (b"a", b"1"))
+    partition.adopt_log(partition.log, engine.node.journal)
+    begin_branch(partition, b"w" * 16, engine.node.journal)
+    led = partition.log
+    block = encode_block([b"b"], [b"2"], partition=0, compress=False).stamped(2, partition.last_timestamp)
+    partition.take_replica(block, engine.node.journal, engine.clock.monotonic())
+    assert partition.log == led
+    partition.check()

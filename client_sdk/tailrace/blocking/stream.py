@@ -1,0 +1,187 @@
+"""A consumer without async: the events of a feed, for Spark tasks and scripts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import cast
+
+from tailrace.blocking.link import BlockingLink
+from tailrace.consuming.partition import PartitionStatus
+from tailrace.consuming.session import ConsumerSession, Event, Wanted
+from tailrace.errors import Forbidden, StreamEnded, TailraceError, Unreachable
+from tailrace.finding import Finder
+from tailrace.model import EndReason
+from tailrace.position import Positions
+from tailrace.wire.messages import Hello, HelloOk
+
+# How often it is looked whether the streams are still agreed to, while nothing comes.
+LOOK_SECONDS = 0.5
+
+
+class Stream:
+    """The events of a feed, in the order of each partition; made by ``Client.stream``. It has a connection of its own.
+
+    A context manager and, inside of it, an iterator. It moves bytes only inside of its calls: a node takes a consumer
+    that calls nothing for 30 s for dead, and the next call connects again and goes on where it was.
+    """
+
+    def __init__(
+        self,
+        finder: Finder,
+        hello: Hello,
+        wanted: Wanted,
+        *,
+        connect_timeout_s: float,
+        retry_for_s: float,
+    ) -> None:
+        """``retry_for_s``: so long it may be without a stream of every partition before it gives up."""
+        self._session = ConsumerSession(hello, wanted, time.monotonic, check=finder.check, has_others=finder.has_others)
+        self._linked = _LinkedSession(self._session)
+        self._link = BlockingLink(self._linked, finder, connect_timeout_s)
+        self._retry_for_s = retry_for_s
+        self._agreed_at = time.monotonic()
+        self._ended: TailraceError | None = None
+
+    def __enter__(self) -> Stream:
+        """Connects, and asks for every partition. Raises UnknownFeed, BadPosition, DataGone, Unreachable, ..."""
+        self._agreed_at = time.monotonic()
+        try:
+            while not self._session.answered:
+                self._receive(None)
+                try:
+                    self._session.handle_all()
+                except TailraceError as error:
+                    self._lost(error)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection. Every later call raises StreamEnded."""
+        if self._ended is None:
+            self._ended = StreamEnded("the stream was closed", reason=EndReason.CLOSED)
+        self._link.close()
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Event:
+        """The next event; the one before it counts as handled. Raises what has ended the stream for good."""
+        while True:
+            event = self.next_event(LOOK_SECONDS)
+            if event is not None:
+                return event
+            if self._session.finished:
+                raise StopIteration
+
+    def next_event(self, timeout: float) -> Event | None:
+        """As ``next()``, but None where nothing comes within ``timeout`` seconds, and at the end: see ``finished``."""
+        now = time.monotonic()
+        deadline = now + timeout
+        if self._session.answered:
+            self._agreed_at = now  # however long nobody has asked for an event: what has broken meanwhile shows now
+        while True:
+            if self._ended is not None:
+                raise self._ended
+            try:
+                event = self._session.next_event()
+            except TailraceError as error:
+                self._lost(error)
+                continue
+            if event is not None or self._session.finished or time.monotonic() >= deadline:
+                return cast(Event | None, event)  # what else there is only a replica is given
+            self._receive(deadline)
+
+    @property
+    def finished(self) -> bool:
+        """Every partition has reached its end, and every event was handed out."""
+        return self._session.finished
+
+    @property
+    def positions(self) -> Positions:
+        """Where this consumer stands: covers the events before the one that is being handled."""
+        return self._session.positions
+
+    @property
+    def latest_positions(self) -> Positions:
+        """As ``positions``, and the event that is being handled as well."""
+        return self._session.latest_positions
+
+    def status(self) -> list[PartitionStatus]:
+        """The state of each partition: how its stream is and why, how far it is behind."""
+        return self._session.status()
+
+    def _receive(self, deadline: float | None) -> None:
+        """Moves bytes until some have arrived, or until ``deadline``. Unreachable without a stream for too long."""
+        look = time.monotonic() + LOOK_SECONDS
+        self._linked.has_received = False
+        self._link.run_until(self._linked.is_done, look if deadline is None else min(look, deadline))
+        now = time.monotonic()
+        if self._session.answered:
+            self._agreed_at = now
+        elif now - self._agreed_at > self._retry_for_s:
+            why = self._linked.last_error or self._session.why_not_answered
+            self._ended = Unreachable(f"no stream within {self._retry_for_s:g} s: {why}")
+            self._link.close()
+            raise self._ended
+
+    def _lost(self, error: TailraceError) -> None:
+        """The connection is dropped, unless what it met is final, and is raised."""
+        final = self._session.failure or (error if isinstance(error, Forbidden) else None)
+        if final is not None:
+            self._ended = final
+            self._link.close()
+            raise final
+        self._link.drop(error)
+
+
+class _LinkedSession:
+    """A ConsumerSession, as a link wants a session."""
+
+    def __init__(self, session: ConsumerSession) -> None:
+        self._session = session
+        self._earlier_peer: HelloOk | None = None
+        self.has_received = False
+        self.last_error: str | None = None
+
+    def is_done(self) -> bool:
+        return self.has_received or self._session.failure is not None
+
+    @property
+    def peer(self) -> HelloOk | None:
+        return self._session.peer
+
+    @property
+    def is_open(self) -> bool:
+        """The node of this connection has greeted."""
+        return self._session.peer is not self._earlier_peer
+
+    def connection_made(self) -> None:
+        self._earlier_peer = self._session.peer
+        self._session.connection_made()
+
+    def connection_lost(self, error: TailraceError) -> None:
+        self._earlier_peer = self._session.peer
+        self.last_error = str(error)
+        self._session.connection_lost(str(error))
+
+    def receive_data(self, data: bytes) -> None:
+        self.has_received = True
+        self._session.receive_data(data)
+
+    def data_to_send(self) -> Sequence[bytes | memoryview]:
+        return self._session.data_to_send()
+
+    def noop(self) -> None:
+        self._session.noop()
+
+    def expire(self) -> None:
+        """Nothing: a stream has no deadlines."""

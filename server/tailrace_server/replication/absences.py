@@ -1,0 +1,105 @@
+"""Whether a feed that this node does not have is one that there is not. Only who leads can say, and no older leader.
+
+    a leader     has asked a majority whether it still leads
+    a follower   has asked its leader how far ``_feeds`` has come, and has taken over all of that
+
+Until then the feed may be new: who asks for it is to ask again, here or elsewhere. One question a connection is under
+way; what is asked meanwhile shares the next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from tailrace.errors import NotLeader, Overloaded, TailraceError
+from tailrace_server.feed import SYSTEM_FEED_ID
+from tailrace_server.replication.role import Role
+from tailrace_server.stream.inquiries import leaders_seqs
+
+if TYPE_CHECKING:
+    from tailrace_server.connection import Connection
+    from tailrace_server.replication.waiting import Answer
+
+# A leader has to hear from a majority within so many of the time-outs for short questions.
+_CONFIRMED_TIMEOUTS = 2
+
+
+class Absences:
+    """Asks for one connection whether this node knows of all feeds."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._waiting: list[tuple[int, Answer]] = []
+        self._under_way = False
+
+    def ask(self, answer: Answer) -> None:
+        """Calls ``answer(None)`` once it is sure that what is missing now is nowhere, or with why that is not sure.
+
+        At once where nobody else has a say, else later, and not at all where the connection ends first. Raises
+        Overloaded where too much waits.
+        """
+        connection = self._connection
+        node = connection.node
+        if node.role is Role.LEADER and not node.in_set:
+            answer(None)
+            return
+        if connection.waiting_requests >= node.config.limits.waiting_requests_max:
+            raise Overloaded(f"{connection.waiting_requests} requests of this connection are waiting; wait for answers")
+        connection.waiting_requests += 1
+        self._waiting.append((node.feeds.additions, answer))
+        if not self._under_way:
+            self._under_way = True
+            connection.nursery.start_soon(self._run)
+
+    async def _run(self) -> None:
+        connection = self._connection
+        node = connection.node
+        while self._waiting:
+            asked, self._waiting = self._waiting, []
+            failure: TailraceError | None = None
+            try:
+                await (self._hear_of_majority() if node.role is Role.LEADER else self._hear_of_leader())
+            except TailraceError as error:
+                failure = error
+            except OSError as error:
+                failure = NotLeader(f"the leader cannot be asked: {error}", leader=node.leader or None)
+            for additions, answer in asked:
+                connection.waiting_requests -= 1
+                if failure is None and additions != node.feeds.additions:
+                    answer(Overloaded("there is another feed since a moment ago: ask again"))
+                else:
+                    answer(failure)
+            node.turn_ended()
+        self._under_way = False
+
+    async def _hear_of_majority(self) -> None:
+        node = self._connection.node
+        timeout_s = _CONFIRMED_TIMEOUTS * node.config.replication.ask_timeout_s
+        done = trio.Event()
+        failures: list[TailraceError] = []
+
+        def told(error: TailraceError | None) -> None:
+            if error is not None:
+                failures.append(error)
+            done.set()
+
+        cancel = node.confirm(told)
+        node.flush()
+        try:
+            with trio.move_on_after(timeout_s):
+                await done.wait()
+        finally:
+            if cancel is not None:
+                cancel()
+        if failures:
+            raise failures[0].with_traceback(None)
+        if not done.is_set():
+            raise NotLeader(f"no majority has said within {timeout_s:g} s that this node leads")
+
+    async def _hear_of_leader(self) -> None:
+        node = self._connection.node
+        accepted = await leaders_seqs(node, [SYSTEM_FEED_ID])
+        if node.role is not Role.FOLLOWER or not node.feeds.lists_through(accepted(SYSTEM_FEED_ID, 0)):
+            raise NotLeader("this node has not heard of all feeds yet: ask again", leader=node.leader or None)

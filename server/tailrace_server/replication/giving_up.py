@@ -1,0 +1,90 @@
+"""A plain replica that has seen later terms than its leader gives its own branches up.
+
+Such a one was a leader: it was replaced by force, and went on alone for a few starts, each of which has begun a branch.
+A node never goes back for one whose term is lower, which may just be behind. But whom a plain replica follows an
+operator has said, and it has no vote: nobody counts on what it holds. A member of a set never does this.
+
+    its log    a (1) ── b (2, base 80) ── c (3, base 95)      the leader's    a (1) ── x (2, base 60)
+    it goes back to 95, and keeps a and b; from there it is rolled back as any other replica, to 60
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import trio
+
+from tailrace.address import Address
+from tailrace.errors import NotLeader, UnknownFeed
+from tailrace.failover import FailoverLog
+from tailrace.wire.bodies import field, hex_field, seq_field
+from tailrace.wire.opcodes import Opcode
+from tailrace_server.feed import Feed
+from tailrace_server.partition import Partition
+from tailrace_server.replication.peers import ask, look_at
+
+if TYPE_CHECKING:
+    from tailrace_server.node import Node
+
+log = logging.getLogger("tailrace.server")
+
+
+def newer_branches(own: FailoverLog, term: int) -> tuple[int, FailoverLog] | None:
+    """Where the branches of ``own`` with a higher term begin, and the log without them; None where there are none.
+
+    Pure. ``term``: the leader's, 0 where it holds nothing yet: that says nothing about who is right.
+    """
+    if not term or own.term <= term:
+        return None
+    left = FailoverLog(entry for entry in own if entry.term <= term)
+    return (min(entry.base for entry in own if entry.term > term) if left else 0), left
+
+
+async def give_up_newer(node: Node, address: Address) -> int:
+    """Rolls back what is of a later term than the leader at ``address`` has; of how many partitions.
+
+    What goes is kept in lost/. Nobody else takes anything for ``node`` meanwhile. Raises NotLeader where that one does
+    not lead, or another cluster; what it answers, Unreachable, ProtocolError; NoSpace, NotDurable, OSError.
+    """
+    config = node.config.replication
+    seen = await look_at(node, address, config.ask_timeout_s)
+    if not seen.leads or seen.cluster_id != node.identity.cluster_id:
+        raise NotLeader(f"{address} does not lead this node's cluster: nothing is given up for it")
+    terms: dict[Partition, int] = {}
+    for feed in [node.feeds.system, *node.feeds]:
+        terms |= await _terms(node, address, feed)
+    count = 0
+    for partition, term in terms.items():
+        newer = newer_branches(partition.log, term)
+        if newer is not None and not partition.is_dropped:
+            base, left = newer
+            log.warning(
+                "partition %s of feed %s gives up what is above seq %s: it is of term %s, and the leader that it was "
+                "told to follow, %s, is in term %s",
+                *(partition.id, partition.feed_id.hex(), base, partition.log.term, address, term),
+            )
+            with trio.CancelScope(shield=True):
+                await node.roll_back(partition, base, left)
+            count += 1
+    return count
+
+
+async def _terms(node: Node, address: Address, feed: Feed) -> dict[Partition, int]:
+    """The leader's term of each partition of ``feed``; nothing where it has no such feed."""
+    what = "the answer to PARTITIONS"
+    try:
+        name = {"name": feed.info.name}
+        answer = await ask(node, address, Opcode.PARTITIONS, name, node.config.replication.step_timeout_s)
+    except UnknownFeed:
+        return {}
+    if hex_field(field(answer, "feed", dict, what), "feed_id", len(feed.info.feed_id), what) != feed.info.feed_id:
+        return {}
+    found = field(answer, "partitions", list, what)
+    if any(field(one, "state", str, what) != "leader" for one in found):
+        raise NotLeader(f"{address} does not lead any more: nothing is given up for it")
+    return {
+        partition: seq_field(one, "term", what)
+        for partition, one in zip(feed.partitions, found, strict=False)
+        if partition.damage is None
+    }

@@ -1,0 +1,163 @@
+"""What the driver asks a node about a feed, on a connection that it keeps."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import NamedTuple
+
+from pyspark_tailrace.reading.offsets import NOTHING, NodeFeed, NodePartition
+from pyspark_tailrace.reading.options import ReadOptions
+from tailrace import blocking
+from tailrace.consuming.session import Wanted
+from tailrace.errors import DataGone, UnknownFeed
+from tailrace.events import Mutations, SnapshotEnd, SnapshotStart
+from tailrace.explaining import request_of
+from tailrace.model import Level
+from tailrace.position import Position, Positions
+from tailrace.replies import failover_log
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import ResumeAnswer
+
+# Spark asks every 10 ms for news. A feed of thousands of partitions takes longer than that to describe: asking takes at
+# most this part of the time.
+ASKING_PART = 0.1
+
+
+class Peek(NamedTuple):
+    """What comes next in a partition: the last seq of the snapshot, and how many bytes a row has about."""
+
+    snapshot_last: int
+    row_bytes: float
+
+
+# What may be under way to a task; several run on one machine.
+WINDOW_BYTES = 8 * 1024 * 1024
+
+
+def open_stream(options: ReadOptions, wanted: Wanted) -> blocking.Stream:
+    """A consumer, on the only connection that a task has; not connected yet."""
+    return _client(options).stream(wanted, WINDOW_BYTES)
+
+
+def _client(options: ReadOptions) -> blocking.Client:
+    return blocking.connect(
+        options.url,
+        token=options.token,
+        name="spark source",
+        connect_timeout=options.retry_for_s,
+        retry_for=options.retry_for_s,
+    )
+
+
+class Node:
+    """A feed as a node has it. Connects with the first question. Errors as of ``tailrace.blocking``."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._client: blocking.Client | None = None
+        self._feed: NodeFeed | None = None
+        self._good_until = 0.0
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def feed(self, *, fresh: bool = True) -> NodeFeed:
+        """The feed as it is now; not ``fresh``: as it was a moment ago. Raises UnknownFeed, Unreachable."""
+        begin = time.monotonic()
+        if self._feed is not None and not fresh and begin < self._good_until:
+            return self._feed
+        client = self._connected()
+        value = client.call(Opcode.PARTITIONS, {"name": self._options.feed}, client.deadline(None))
+        feed_id = bytes.fromhex(value["feed"]["feed_id"])
+        partitions = {}
+        for partition in value["partitions"]:
+            log = failover_log(value, partition["id"])
+            high_seq, durable_seq = partition["high_seq"], partition["durable_seq"]
+            level = self._options.level
+            shown = high_seq if level is Level.MEMORY else durable_seq
+            if level is Level.QUORUM:
+                shown = self._answer(feed_id, partition["id"]).visible_seq
+            partitions[partition["id"]] = NodePartition(log, high_seq, shown)
+        is_history = value["feed"]["retention"] == "history"
+        self._feed = NodeFeed(client.cluster_id, feed_id, is_history, partitions)
+        end = time.monotonic()
+        self._good_until = end + (end - begin) / ASKING_PART
+        return self._feed
+
+    def kept_since(self, feed: NodeFeed) -> dict[int, int]:
+        """The seq up to which each partition of a history has been trimmed."""
+        if not feed.is_history:
+            return dict.fromkeys(feed.partitions, 0)
+        return {id: self._answer(feed.feed_id, id).trim_seq for id in feed.partitions}
+
+    def since(self, feed: NodeFeed, since_us: int) -> Positions:
+        """The positions before the first mutation of each partition that was stamped then or later. DataGone."""
+        found: dict[int, Position] = {}
+        for id in feed.partitions:
+            wanted = self._wanted(id)._replace(since="now", since_us=since_us, until="now")
+            with self._connected().stream(wanted, 1) as stream:
+                position = stream.positions[id]
+                event = next((event for event in stream if isinstance(event, Mutations)), None)
+                if event is not None and position.snapshot_last == position.seq:
+                    # The node begins with a block, and has stamped the first of its rows before.
+                    position = Position.at(position.log, event.first_seq - 1)
+                found[id] = position
+        return Positions(feed.cluster_id, feed.feed_id, found)
+
+    def since_if_kept(self, feed: NodeFeed, since_us: int) -> dict[int, Position]:
+        """As ``since``; nothing where something that was stamped since may be gone."""
+        try:
+            return dict(self.since(feed, since_us))
+        except DataGone:
+            return {}
+
+    def peek(self, feed: NodeFeed, partition: int, position: Position) -> Peek:
+        """What comes next in ``partition`` for who stands at ``position``, where something does."""
+        shown = feed.partitions[partition].visible_seq
+        since = Positions(feed.cluster_id, feed.feed_id, {partition: position} if position != NOTHING else {})
+        wanted = self._wanted(partition)._replace(since=since, stored=(since,), until={partition: shown})
+        last = 0
+        with self._connected().stream(wanted, 1) as stream:
+            for event in stream:
+                if isinstance(event, SnapshotStart | SnapshotEnd):
+                    last = event.last_seq
+                elif isinstance(event, Mutations):
+                    header = event.block.header
+                    return Peek(min(last, shown), header.raw_bytes / header.rows)
+        return Peek(shown, 0.0)
+
+    def _wanted(self, partition: int) -> Wanted:
+        options = self._options
+        return Wanted(
+            options.feed,
+            partitions=frozenset([partition]),
+            visibility=options.level,
+            on_rollback="restart",
+            ring_rows=0,
+        )
+
+    def _answer(self, feed_id: bytes, partition: int) -> ResumeAnswer:
+        client = self._connected()
+        request = request_of(feed_id, partition, NOTHING, self._options.level)
+        return ResumeAnswer.of_json(client.call(Opcode.EXPLAIN_RESUME, request.to_json(), client.deadline(None)))
+
+    def _connected(self) -> blocking.Client:
+        if self._client is None:
+            with contextlib.ExitStack() as on_error:
+                client = on_error.enter_context(_client(self._options))
+                client.level(self._options.level.name.lower())  # NotDurable where this node cannot give it
+                on_error.pop_all()
+            self._client = client
+        return self._client
+
+
+def check_feed(positions: Positions, feed: NodeFeed) -> None:
+    """BadPosition where ``positions`` are of another feed, UnknownFeed where of more partitions than there are."""
+    positions.require_feed(feed.cluster_id, feed.feed_id)
+    missing = positions.keys() - feed.partitions.keys()
+    if missing:
+        raise UnknownFeed(f"the feed has no partition {min(missing)}: it has {len(feed.partitions)}")

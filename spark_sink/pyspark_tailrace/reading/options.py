@@ -1,0 +1,113 @@
+"""What a job that reads can say with ``.option(...)``, checked. Plain fields: Spark pickles them into every task."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark_tailrace import options as parsers
+from tailrace.errors import BadPosition
+from tailrace.model import Level
+from tailrace.position import MAGIC, Positions
+from tailrace.times import looks_like_time, parse_time, to_us
+
+EARLIEST, LATEST = "earliest", "latest"
+STATE, MUTATIONS = "state", "mutations"
+FAIL, FOLLOW = "fail", "follow"
+
+# Those with capitals are called as Spark's other sources call theirs.
+NAMES = (
+    "url",
+    "feed",
+    "token",
+    "retry_for",
+    "visibility",
+    "startingOffsets",
+    "failOnDataLoss",
+    "on_rollback",
+    "maxRowsPerTrigger",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "read",
+    "pushdown",
+)
+
+_CHOICES = {
+    "visibility": ("disk", "quorum", "memory"),
+    "on_rollback": (FAIL, FOLLOW),
+    "read": (STATE, MUTATIONS),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Options of a reader. ``start`` is "earliest", "latest", positions as a string, or microseconds since 1970 UTC."""
+
+    url: str
+    feed: str
+    token: str | None = field(repr=False)
+    retry_for_s: float
+    level: Level
+    start: str | int
+    fail_on_data_loss: bool
+    on_rollback: str
+    max_rows: int | None
+    max_bytes: int | None
+    min_partitions: int | None
+    read: str
+    pushdown: bool
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """The options of a reader. ValueError that names the option and what it may be."""
+    canonical = {name.lower(): name for name in NAMES}
+    given = {canonical.get(name.lower(), name.lower()): value for name, value in options.items()}
+    if "value_schema" in given or "valueschema" in given:
+        raise ValueError(
+            "option 'value_schema' is not for a source: a source written in Python cannot call Spark's functions. Use "
+            "pyspark_tailrace.decode(df, schema), which runs from_json() on the column 'value' inside the JVM"
+        )
+    if "level" in given:
+        raise ValueError("option 'level' is for writing; 'visibility' says which mutations are read")
+    parsers.check_names(given, NAMES, parsers.NAMES)
+    return ReadOptions(
+        url=parsers.url(given),
+        feed=parsers.required(given, "feed", "the name of a feed"),
+        token=given.get("token"),
+        retry_for_s=parsers.seconds(given, "retry_for", parsers.RETRY_FOR_S),
+        level=Level.parse(_choice(given, "visibility")),
+        start=_start(given.get("startingOffsets", EARLIEST)),
+        fail_on_data_loss=parsers.boolean(given, "failOnDataLoss", "true"),
+        on_rollback=_choice(given, "on_rollback"),
+        max_rows=parsers.count(given, "maxRowsPerTrigger"),
+        max_bytes=parsers.count(given, "maxBytesPerTrigger"),
+        min_partitions=parsers.count(given, "minPartitions"),
+        read=_choice(given, "read"),
+        pushdown=parsers.boolean(given, "pushdown", "true"),
+    )
+
+
+def _choice(options: Mapping[str, str], name: str) -> str:
+    allowed = _CHOICES[name]
+    text = options.get(name, allowed[0]).strip().lower()
+    if text not in allowed:
+        raise ValueError(f"option {name!r} is {text!r}, none of {', '.join(map(repr, allowed))}")
+    return text
+
+
+def _start(text: str) -> str | int:
+    text = text.strip()
+    try:
+        if text.lower() in (EARLIEST, LATEST):
+            return text.lower()
+        if text.startswith(MAGIC):
+            return str(Positions.parse(text))
+        if looks_like_time(text):
+            return to_us(parse_time(text, datetime.datetime.now(datetime.UTC)), "the time")
+    except (BadPosition, ValueError) as error:
+        raise ValueError(f"option 'startingOffsets': {error}") from None
+    raise ValueError(
+        f"option 'startingOffsets' is {text[:40]!r}: 'earliest', 'latest', a time (2026-11-21T10:00:00Z, or -15m) or a "
+        "positions string"
+    )

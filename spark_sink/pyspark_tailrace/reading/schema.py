@@ -1,0 +1,69 @@
+"""The columns that Spark is given, and mutations as Arrow batches of those that a job wants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+COLUMNS = {
+    "partition": "int",
+    "seq": "bigint",
+    "key": "binary",
+    "value": "binary",
+    "deleted": "boolean",
+    "timestamp": "timestamp",
+}
+SCHEMA = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+
+# A batch of fewer rows than these and fewer bytes waits for more: each costs Spark some 100 us, whatever is in it.
+BATCH_ROWS = 4096
+BATCH_BYTES = 256 * 1024
+
+
+def check_schema(schema: StructType) -> None:
+    """Raises ValueError where a schema that the job has given asks for what a feed does not have."""
+    for column in schema.fields:
+        kind = column.dataType.simpleString()
+        if COLUMNS.get(column.name) != kind:
+            raise ValueError(
+                f"the schema asks for {column.name} {kind}; the columns of a feed are {SCHEMA}. Leave .schema() out, "
+                "or name some of these; a value of JSON becomes columns by pyspark_tailrace.decode(df, schema)"
+            )
+    if not schema.fields:
+        raise ValueError(f"the schema has no columns: leave it out, or name some of {SCHEMA}")
+
+
+class Shape:
+    """What batches of a schema look like. Made in each task: pyarrow's schemas are not pickled with it."""
+
+    def __init__(self, schema: StructType) -> None:
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+
+    def of(self, batch: Any) -> Any:
+        """The wanted columns of a batch of mutations (``Mutations.to_arrow``)."""
+        columns = [batch.column(name) for name in self._schema.names]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def joined(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The rows of ``batches``, small ones put together."""
+        waiting: list[Any] = []
+        rows = size = 0
+        for batch in batches:
+            waiting.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+                yield from _together(waiting)
+                waiting, rows, size = [], 0, 0
+        if waiting:
+            yield from _together(waiting)
+
+
+def _together(batches: list[Any]) -> list[Any]:
+    if len(batches) == 1:
+        return batches
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()  # type: ignore[no-any-return]

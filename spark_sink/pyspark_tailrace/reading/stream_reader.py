@@ -1,0 +1,201 @@
+"""``spark.readStream.format("tailrace")``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_tailrace.reading.admission import even_shares, next_turn, whole_snapshots
+from pyspark_tailrace.reading.node import Node, check_feed
+from pyspark_tailrace.reading.offsets import (
+    NOTHING,
+    GoesOn,
+    NodeFeed,
+    from_offset,
+    goes_on,
+    rolled_back,
+    to_offset,
+)
+from pyspark_tailrace.reading.options import EARLIEST, FAIL, LATEST, ReadOptions
+from pyspark_tailrace.reading.partition_reader import read_split
+from pyspark_tailrace.reading.schema import Shape
+from pyspark_tailrace.reading.splits import Part, Split, cut
+from tailrace.errors import NotLeader
+from tailrace.position import Position, Positions
+from tailrace.wire.filters import StreamFilter
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches in one process of the driver, which lives as long as the query, and reads in the tasks.
+
+    Everything raises as ``tailrace.blocking`` does, after ``retry_for`` seconds; and StreamEnded where the node's
+    history has left that of the query and ``on_rollback`` is "fail".
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._node = Node(options)
+        self._initial: dict[str, str] | None = None
+        self._target: Positions | None = None  # of Trigger.AvailableNow
+        self._planned: Positions | None = None
+        self._turn = 0  # of the partitions of a compact feed
+
+    # Offsets
+
+    def initialOffset(self) -> dict[str, str]:
+        """Where a query without a checkpoint begins; the same each time that Spark asks."""
+        if self._initial is None:
+            self._initial = to_offset(self._start(self._node.feed()))
+        return self._initial
+
+    def _start(self, feed: NodeFeed) -> Positions:
+        start = self._options.start
+        if isinstance(start, int):
+            return self._node.since(feed, start)
+        if start == LATEST:
+            return feed.shown
+        if start == EARLIEST:
+            trimmed = self._node.kept_since(feed)
+            kept = {id: Position.at(feed.partitions[id].log, seq) for id, seq in trimmed.items() if seq}
+            return Positions(feed.cluster_id, feed.feed_id, kept)
+        positions = Positions.parse(start)
+        check_feed(positions, feed)
+        return positions
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """By the options; Spark hands it to ``latestOffset``, unless the trigger wants all there is."""
+        if self._options.max_rows is not None:
+            return ReadMaxRows(self._options.max_rows)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is there now is what the query reads; of a compact feed, up to the end of the snapshot that has it."""
+        self._target = self._node.feed().shown
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, str]:
+        """Where the next micro-batch ends, after ``start``, within ``limit``; ``start`` where there is nothing new."""
+        feed = self._node.feed(fresh=False)
+        positions = from_offset(start)
+        check_feed(positions, feed)
+        begins = {id: self._goes_on(id, positions, feed) for id in feed.partitions}
+        available = {id: self._available(id, begin, feed) for id, begin in begins.items()}
+        taken = self._admitted(feed, begins, available, limit)
+        ends = dict(positions)
+        for id, rows in taken.items():
+            begin = begins[id]
+            if rows:
+                ends[id] = Position.at(feed.partitions[id].log, begin.position.seq + rows)
+            elif begin.lost:
+                ends[id] = begin.position
+        self._planned = Positions(feed.cluster_id, feed.feed_id, ends)
+        return to_offset(self._planned)
+
+    def _goes_on(self, id: int, positions: Positions, feed: NodeFeed) -> GoesOn:
+        position = positions.get(id, NOTHING)
+        begin = goes_on(position, feed.partitions[id])
+        if begin.lost and self._options.on_rollback == FAIL:
+            raise rolled_back(id, position, begin.position.seq)
+        return begin
+
+    def _available(self, id: int, begin: GoesOn, feed: NodeFeed) -> int:
+        shown, seq = feed.partitions[id].visible_seq, begin.position.seq
+        if begin.waits:
+            return 0
+        if self._target is not None:
+            target = self._target[id].seq if id in self._target else 0
+            # A compact feed can be cut at its present end; whether it can be at an earlier one, only the node knows.
+            shown = min(shown, target) if feed.is_history or seq >= target else shown
+        return max(shown - seq, 0)
+
+    def _admitted(
+        self, feed: NodeFeed, begins: Mapping[int, GoesOn], available: Mapping[int, int], limit: ReadLimit
+    ) -> dict[int, int]:
+        rows = self._rows_limit(feed, begins, available, limit)
+        if rows is None or sum(available.values()) <= rows:
+            return dict(available)
+        if feed.is_history:
+            return even_shares(available, rows)
+
+        def next_snapshot(id: int) -> int:
+            seq = begins[id].position.seq
+            return max(self._node.peek(feed, id, begins[id].position).snapshot_last - seq, 1)
+
+        taken = whole_snapshots(available, rows, next_snapshot, self._turn)
+        self._turn = next_turn(taken, self._turn)
+        return taken
+
+    def _rows_limit(
+        self, feed: NodeFeed, begins: Mapping[int, GoesOn], available: Mapping[int, int], limit: ReadLimit
+    ) -> int | None:
+        """How many rows the batch may have; None: all."""
+        if isinstance(limit, ReadAllAvailable):
+            return None
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_rows
+        max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes
+        limits = [] if max_rows is None else [max_rows]
+        largest = max(available, key=lambda id: available[id])
+        if max_bytes is not None and available[largest]:
+            row_bytes = self._node.peek(feed, largest, begins[largest].position).row_bytes
+            limits.append(max(int(max_bytes / max(row_bytes, 1.0)), 1))
+        return min(limits, default=None)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """How far the feed has come, and by how many mutations the last planned batch is behind that."""
+        feed = self._node.feed(fresh=False)
+        planned = self._planned if self._planned is not None else Positions(feed.cluster_id, feed.feed_id)
+        seqs = planned.seqs()
+        behind = sum(max(p.visible_seq - seqs.get(id, 0), 0) for id, p in feed.partitions.items())
+        return {"behind": behind, **to_offset(feed.shown)}
+
+    # Tasks
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a micro-batch, which may be one of an earlier run of the query."""
+        feed = self._node.feed()
+        first, last = from_offset(start), from_offset(end)
+        check_feed(first, feed)
+        check_feed(last, feed)
+        if self._planned is None:
+            self._planned = last
+        ranges = [part for id in last if (part := self._range(id, first, last, feed)) is not None]
+        parts = cut(ranges, self._options.min_partitions, exact=feed.is_history)
+        return [Split(feed.cluster_id, feed.feed_id, task, is_history=feed.is_history) for task in parts]
+
+    def _range(self, id: int, first: Positions, last: Positions, feed: NodeFeed) -> Part | None:
+        begin, end = self._goes_on(id, first, feed), self._goes_on(id, last, feed)
+        if begin.waits or end.waits:
+            raise NotLeader(
+                f"partition {id}: this node is at term {feed.partitions[id].log.term}, and the query has seen "
+                f"{last[id].log.term}: it was put back from an older copy, or follows another node, and has to catch up"
+            )
+        if end.position.seq <= begin.position.seq:
+            return None
+        return Part(id, begin.position, end.position.seq, end.position)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """A task's rows, as Arrow batches of the query's schema."""
+        assert isinstance(partition, Split)
+        shape = Shape(self._schema)
+        wanted = StreamFilter(keys_only="value" not in self._schema.names)
+        rows = read_split(self._options, partition, wanted)
+        return shape.joined(map(shape.of, rows))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: a node keeps no position for a consumer."""
+
+    def stop(self) -> None:
+        """Ends the connection. (Spark calls it in few cases.)"""
+        self._node.close()

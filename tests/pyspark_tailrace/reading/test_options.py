@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import datetime
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.cloudpickle import dumps
+
+from pyspark_tailrace import options as sink
+from pyspark_tailrace.options import RETRY_FOR_S
+from pyspark_tailrace.reading.options import NAMES, ReadOptions, read_options
+from tailrace import Positions
+from tailrace.model import Level
+
+LEAST = {"url": "tailrace://127.0.0.1:4700", "feed": "orders"}
+
+
+def test_defaults():
+    assert read_options(LEAST) == ReadOptions(
+        url="tailrace://127.0.0.1:4700",
+        feed="orders",
+        token=None,
+        retry_for_s=RETRY_FOR_S,
+        level=Level.DISK,
+        start="earliest",
+        fail_on_data_loss=True,
+        on_rollback="fail",
+        max_rows=None,
+        max_bytes=None,
+        min_partitions=None,
+        read="state",
+        pushdown=True,
+    )
+
+
+def test_everything_in_the_letters_that_spark_makes_of_it():
+    given = {
+        "token": "t",
+        "retry_for": "1.5",
+        "visibility": "memory",
+        "startingOffsets": " Latest ",
+        "read": "mutations",
+    }
+    given |= {"failOnDataLoss": "False", "on_rollback": "follow", "maxRowsPerTrigger": "10", "maxBytesPerTrigger": "20"}
+    given |= {"minPartitions": "4", "pushdown": "false"}
+    options = read_options({name.lower(): value for name, value in (LEAST | given).items()})
+    assert (options.token, options.retry_for_s, options.level, options.start) == ("t", 1.5, Level.MEMORY, "latest")
+    assert (options.fail_on_data_loss, options.on_rollback, options.read) == (False, "follow", "mutations")
+    assert (options.max_rows, options.max_bytes, options.min_partitions, options.pushdown) == (10, 20, 4, False)
+
+
+def test_beginnings():
+    positions = str(Positions(b"c" * 16, b"f" * 16))
+    assert read_options(LEAST | {"startingOffsets": positions}).start == positions
+    assert read_options(LEAST | {"startingOffsets": "1970-01-01T00:00:01Z"}).start == 1_000_000
+    ago = read_options(LEAST | {"startingOffsets": "-1h"}).start
+    assert abs(datetime.datetime.now().timestamp() - 3600 - ago / 1e6) < 60
+
+
+def test_options_travel_to_tasks():
+    options = read_options(LEAST | {"token": "secret"})
+    assert pickle.loads(dumps(options)) == options
+    assert "secret" not in repr(options)
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ({"url": ""}, "'url' is missing"),
+        ({"feed": ""}, "'feed' is missing"),
+        ({"startingOffsets": "newest"}, "'startingOffsets' is 'newest': 'earliest', 'latest', a time"),
+        ({"startingOffsets": "2026-01-01"}, "'startingOffsets': '2026-01-01' has no time zone"),
+        ({"startingOffsets": "trp1.x"}, "'startingOffsets': this positions string"),
+        ({"startingOffsets": '{"0": 5}'}, "'startingOffsets' is '{"),
+        ({"failOnDataLoss": "no"}, "'failOnDataLoss' is 'no', neither"),
+        ({"on_rollback": "ignore"}, "'on_rollback' is 'ignore', none of 'fail', 'follow'"),
+        ({"visibility": "best"}, "'visibility' is 'best', none of"),
+        ({"level": "quorum"}, "'level' is for writing; 'visibility'"),
+        ({"read": "all"}, "'read' is 'all', none of 'state', 'mutations'"),
+        ({"maxRowsPerTrigger": "0"}, "'maxRowsPerTrigger' is '0', and has to be a whole number from 1"),
+        ({"maxBytesPerTrigger": "1g"}, "'maxBytesPerTrigger' is '1g'"),
+        ({"minPartitions": "-1"}, "'minPartitions' is '-1'"),
+        ({"pushdown": "1"}, "'pushdown' is '1'"),
+        ({"value_schema": "a INT"}, r"pyspark_tailrace\.decode\(df, schema\)"),
+        ({"valueSchema": "a INT"}, r"pyspark_tailrace\.decode\(df, schema\)"),
+        ({"starting_offset": "latest"}, "'starting_offset' is not known: 'startingOffsets' is"),
+        ({"maxRowPerTrigger": "5"}, "'maxrowpertrigger' is not known: 'maxRowsPerTrigger' is"),
+        ({"onRollback": "follow"}, "'onrollback' is not known: 'on_rollback' is"),
+    ],
+)
+def test_what_cannot_be_had(option, text):
+    with pytest.raises(ValueError, match=text):
+        read_options(LEAST | option)
+
+
+@pytest.mark.parametrize("name", ["checkpointLocation", "path", "queryName", "mergeSchema", *sink.NAMES])
+def test_options_of_spark_and_of_the_sink_are_no_slips(name):
+    if name != "level":
+        read_options({name: "1"} | LEAST)
+
+
+def test_guide_lists_every_option():
+    text = (Path(__file__).parents[3] / "docs" / "guides" / "spark.md").read_text()
+    section = text.partition("\n## Options for reading\n")[2].partition("\n## ")[0]
+    first_cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert sorted(re.findall(r"`(\w+)`", " ".join(first_cells))) == sorted(NAMES)

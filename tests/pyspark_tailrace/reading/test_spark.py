@@ -1,0 +1,188 @@
+"""What Spark itself makes of the source: queries with checkpoints, batch jobs with filters, and how errors are told."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.sql import functions as F
+
+from pyspark_tailrace import decode
+from pyspark_tailrace.source import FORMAT
+from tailrace import blocking
+
+ROWS = 600
+
+
+@pytest.fixture
+def write(shared_node, feed_name):
+    """A function that writes rounds of changes to a feed of that name."""
+
+    def write(retention, rounds=1, rows=ROWS, first=0):
+        with blocking.connect(shared_node.url) as client:
+            feed = client.create_feed(feed_name, partitions=4, retention=retention)
+            for number in range(rounds):
+                with feed.writer() as writer:
+                    for key in range(first, first + rows):
+                        writer.put(b"%05d" % key, json.dumps({"n": key, "round": number}).encode())
+
+    return write
+
+
+@pytest.fixture
+def options(shared_node, feed_name):
+    return {"url": shared_node.url, "feed": feed_name, "retry_for": "10"}
+
+
+@pytest.fixture
+def run(spark, options, tmp_path):
+    """Runs a query over all there is; gives the rows of each micro-batch, and the query's progress."""
+
+    def run(**more):
+        batches = {}
+
+        def keep(frame, batch_id):
+            batches[batch_id] = sorted(map(tuple, frame.select("partition", "seq", "key", "value").collect()))
+
+        stream = spark.readStream.format(FORMAT).options(**options | more).load()
+        writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+        return batches, query.recentProgress
+
+    return run
+
+
+def test_stream_goes_on_from_its_checkpoint(run, write, tmp_path):
+    """And a micro-batch whose end is in the checkpoint, but not that it was done, is the same again."""
+    write("history")
+    batches, progress = run(maxRowsPerTrigger="250")
+    assert [len(rows) for rows in batches.values()] == [250, 250, 100]
+    assert json.loads(progress[0].sources[0].latestOffset)["behind"] == 350
+    for name in ("commits/2", "commits/.2.crc"):
+        (tmp_path / "checkpoint" / name).unlink()
+    write("history", rows=50, first=ROWS)
+    again, _ = run(minPartitions="7")
+    assert again[2] == batches[2]
+    assert len(again[3]) == 50
+    rows = [row for rows in (batches | again).values() for row in rows]
+    assert len({(partition, seq) for partition, seq, _, _ in rows}) == len(rows) == ROWS + 50
+
+
+def test_from_feed_to_feed(spark, options, write, tmp_path, contents, shared_node):
+    write("compact", rounds=2)
+    stream = (
+        spark.readStream.format(FORMAT).options(**options).schema("key BINARY, value BINARY, deleted BOOLEAN").load()
+    )
+    target = options["feed"] + "-copy"
+    writer = stream.writeStream.format(FORMAT).options(**options | {"feed": target, "create_feed": "true"})
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    wanted = contents(shared_node.url, options["feed"]).state()
+    assert contents(shared_node.url, target).state() == wanted
+    assert len(wanted) == ROWS
+
+
+def test_state_and_mutations(spark, options, write):
+    write("history", rounds=3)
+    frame = spark.read.format(FORMAT).options(**options).load()
+    assert frame.dtypes == [
+        ("partition", "int"),
+        ("seq", "bigint"),
+        ("key", "binary"),
+        ("value", "binary"),
+        ("deleted", "boolean"),
+        ("timestamp", "timestamp"),
+    ]
+    decoded = decode(frame, "n INT, round INT")
+    assert decoded.where("value.round = 2").count() == ROWS
+    assert decoded.agg(F.sum("value.n")).collect()[0][0] == sum(range(ROWS))
+    mutations = spark.read.format(FORMAT).options(**options, read="mutations", minPartitions="9").load()
+    assert mutations.rdd.getNumPartitions() >= 9
+    assert mutations.select("partition", "seq").distinct().count() == 3 * ROWS
+
+
+def test_decoding(spark):
+    frame = spark.createDataFrame([(b'{"a": 1}',), (None,), (b"no json",)], "value BINARY")
+    assert [row.value for row in decode(frame, "a INT").collect()] == [(1,), None, (None,)]
+    with pytest.raises((PySparkException, Py4JJavaError), match=r"(?i)malformed"):
+        decode(frame, "a INT", options={"mode": "FAILFAST"}).collect()
+
+
+def test_filters_are_pushed_down(spark, options, write):
+    """One task where the node has nothing that matters; and the same rows as without. Moments have no zone."""
+    write("history", rounds=2)
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        more = options | {"read": "mutations", "minPartitions": "4"}
+        frame = spark.read.format(FORMAT).options(**more).load()
+        plain = spark.read.format(FORMAT).options(**more, pushdown="false").load()
+        middle = frame.selectExpr("percentile_approx(timestamp, 0.5) AS t").collect()[0].t
+        future = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
+        for condition, is_empty in (
+            ((F.col("key") == F.lit(b"00007")) & F.col("partition").isin(0, 1, 2, 3), False),
+            ((F.col("key") >= F.lit(b"0001")) & (F.col("key") < F.lit(b"0002")), False),
+            (F.col("timestamp") >= F.lit(middle), False),
+            ((F.col("timestamp") < F.lit(middle)) & F.expr("value IS NOT NULL AND seq BETWEEN 10 AND 200"), False),
+            (F.col("timestamp") >= F.lit(future), True),
+            ("seq > 1000000", True),
+            ("partition = 9", True),
+        ):
+            found, wanted = frame.where(condition), plain.where(condition)
+            assert (found.rdd.getNumPartitions() == 1) == is_empty, condition
+            assert sorted(map(tuple, found.collect())) == sorted(map(tuple, wanted.collect())), condition
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"startingOffsets": "newest"}, "'startingOffsets' is 'newest'"),
+        ({"value_schema": "a INT"}, "pyspark_tailrace.decode"),
+        ({"url": "localhost"}, "option 'url'"),
+    ],
+)
+def test_options_are_checked_before_anything_runs(spark, options, more, text):
+    for reader in (spark.read, spark.readStream):
+        with pytest.raises(AnalysisException, match=text):
+            reader.format(FORMAT).options(**options | more).load()
+
+
+def test_wrong_schema(spark, options, tmp_path):
+    with pytest.raises(PySparkException, match=r"asks for city string.*decode"):
+        spark.read.format(FORMAT).options(**options).schema("city STRING").load().collect()
+    stream = spark.readStream.format(FORMAT).options(**options).schema("city STRING").load()
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(StreamingQueryException, match=r"asks for city string.*decode"):
+        query.awaitTermination()
+
+
+def test_unknown_feed(spark, options, run):
+    with pytest.raises(PySparkException, match="UnknownFeed: there is no feed"):
+        spark.read.format(FORMAT).options(**options).load().collect()
+    with pytest.raises(StreamingQueryException, match="UnknownFeed: there is no feed"):
+        run()
+
+
+def test_program_of_the_guide(spark, options, tmp_path, shared_node):
+    text = (Path(__file__).parents[3] / "docs" / "guides" / "spark.md").read_text()
+    _, program = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    with blocking.connect(shared_node.url) as client:
+        feed = client.create_feed(options["feed"])
+        for number, city in enumerate(("Oslo", "Rome", "Oslo")):
+            feed.put(b"o-%d" % number, json.dumps({"customer": "ada", "city": city}).encode())
+    program = program.replace("tailrace://127.0.0.1:4700", shared_node.url).replace('"orders"', repr(options["feed"]))
+    program = program.replace('"checkpoint-of-cities"', repr(str(tmp_path / "checkpoint")))
+    program = program.replace(".start()", ".trigger(availableNow=True).start()")
+    names = {}
+    exec(compile(program, "spark.md", "exec"), names)
+    assert {tuple(row) for row in names["spark"].table("cities").collect()} == {("Oslo", 2), ("Rome", 1)}

@@ -1,0 +1,207 @@
+"""What has to happen for one rule to matter, step by step: the shortest ways that are known, for a set of three.
+
+Each story is told to a world in place of its faults; clients go on meanwhile. With the rule every promise holds, and
+without it one is broken (test_planted_bugs.py).
+"""
+
+from __future__ import annotations
+
+import trio
+from tests.simulation.machine import End
+
+from . import shapes
+
+
+class Stage:
+    """Who is who, and what is done to them."""
+
+    def __init__(self, world):
+        self._world = world
+        self.network = world.network
+        self.leader = next(machine.name for machine in world.machines if world.leads(machine))
+        self.first, self.second = [name for name in world.names if name != self.leader]
+
+    @property
+    def three(self):
+        return self.leader, self.first, self.second
+
+    def machine(self, name):
+        return self._world.machine(name)
+
+    def cut(self, *pairs):
+        for one, other in pairs:
+            self.network.cut(one, other)
+
+    def heal(self, *pairs):
+        for one, other in pairs:
+            self.network.heal(one, other)
+
+    def send_clients(self, node, names=None):
+        """These clients reach that node only, and come to it at once."""
+        names = self._world.client_names if names is None else names
+        others = [name for name in self._world.names if name != node]
+        self.network.heal_ways(shapes.between([node], names))
+        self.network.cut_ways(shapes.between(others, names))
+        self.network.drop_all(names)
+
+    def is_ahead_of_itself(self, name):
+        """A node's log names a branch that begins above all that it holds."""
+        partitions = self._world.machine(name).life.node.feeds.of_id(self._world.feed_id).partitions
+        return any(partition.log[0].base > partition.high_seq for partition in partitions)
+
+    async def promote(self, name):
+        """Until it leads, or does not want to."""
+        return await self._world.operator.promote(name)
+
+    async def restart(self, name, end=End.KILL):
+        self.machine(name).kill(end)
+        await self.machine(name).life_over()
+        self.machine(name).start()
+        await self.machine(name).up()
+
+
+async def dead_tail(world):
+    """A leader that is cut off writes a lot that nobody else has; the next one a little, and dies."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.cut((old, new), (old, third))
+    await trio.sleep(1.5)
+    await stage.promote(new)
+    stage.send_clients(new)
+    await trio.sleep(0.8)
+    stage.machine(new).kill(End.KILL)
+    stage.heal((old, third))
+    await stage.promote(old)
+    stage.send_clients(old)
+    await trio.sleep(0.5)
+
+
+async def stale_leader(world):
+    """A leader that is cut off from its set is asked for what others write at the next one."""
+    await trio.sleep(0.5)
+    stage = Stage(world)
+    old, new, third = stage.three
+    # What is written there and has no answer yet would hold up who looks.
+    staying = ["looker", "refused"]
+    stage.send_clients(new, [name for name in world.client_names if name not in staying])
+    await trio.sleep(0.1)
+    stage.cut((old, new), (old, third))
+    stage.send_clients(old, staying)
+    await stage.promote(new)
+    await trio.sleep(2.0)
+
+
+async def early_entry(world):
+    """A follower that lags behind hears of a branch, and dies before it holds what the branch begins with."""
+    await trio.sleep(0.2)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.cut((old, third))
+    await trio.sleep(1.0)
+    stage.cut((old, new))
+    await stage.promote(new)
+    stage.network.seconds_max = 0.04
+    with trio.move_on_after(1.0):
+        while not stage.is_ahead_of_itself(third):  # noqa: ASYNC110 - it tells nobody
+            await trio.sleep(0.001)
+    await trio.sleep(0.02)
+    stage.machine(new).kill(End.POWER)
+    stage.network.seconds_max = 0.002
+    stage.cut((new, third))
+    await stage.restart(third)
+    stage.heal((old, third))
+    await stage.promote(third)
+    await trio.sleep(0.5)
+
+
+async def forgotten_promise(world):
+    """Whoever has promised the next leader starts again, and reaches the leader before."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.cut((old, new), (old, third))
+    await stage.promote(new)
+    stage.cut((new, third))
+    stage.machine(third).kill(End.POWER)
+    await stage.machine(third).life_over()
+    stage.heal((old, third))
+    stage.machine(third).start()
+    stage.send_clients(old, ["looker", "register-1", "writer-quorum"])
+    await trio.sleep(2.0)
+    stage.heal((new, third))
+    stage.cut((old, third))
+    await trio.sleep(1.0)
+
+
+async def slow_leader(world):
+    """What both followers hold is lost on the leader, whose disk is slow, with its power."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.machine(old).slowness_s = 0.02  # so that its fsyncs are made in a thread
+    await trio.sleep(1.5)
+    stage.machine(old).stall_s = 5.0
+    await trio.sleep(0.5)
+    stage.cut((old, new), (old, third))
+    stage.machine(old).loses_all = True
+    stage.machine(old).kill(End.POWER)
+    await stage.machine(old).life_over()
+    stage.machine(old).stall_s = stage.machine(old).slowness_s = 0.0
+    stage.machine(old).start()
+    await stage.machine(old).up()
+    await trio.sleep(0.5)
+    stage.heal((old, new), (old, third))
+    await trio.sleep(1.0)
+
+
+async def half_a_run(world):
+    """A follower that was away gets what was folded meanwhile, slowly, while somebody reads from it."""
+    await trio.sleep(0.1)
+    stage = Stage(world)
+    old, _, third = stage.three
+    stage.cut((old, third))
+    await trio.sleep(8.0)
+    stage.network.seconds_max = 0.02
+    world.read_from = third
+    stage.heal((old, third))
+    await trio.sleep(2.0)
+
+
+async def two_masters(world):
+    """Whoever has promised the next leader still hears the one before."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, _ = stage.three
+    stage.cut((old, new))
+    await stage.promote(new)
+    stage.send_clients(old, ["looker", "register-1", "writer-quorum"])
+    await trio.sleep(1.5)
+
+
+async def lone_restart(world):
+    """A leader starts again while another one leads."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.cut((old, new), (old, third))
+    await stage.promote(new)
+    await stage.restart(old)
+    stage.send_clients(new, ["register-1", "register-2", "writer-quorum"])
+    stage.send_clients(old, ["looker", "register-3", "writer-disk"])
+    await trio.sleep(1.0)
+
+
+STORIES = {
+    story.__name__: story
+    for story in (
+        dead_tail,
+        stale_leader,
+        early_entry,
+        forgotten_promise,
+        slow_leader,
+        half_a_run,
+        two_masters,
+        lone_restart,
+    )
+}

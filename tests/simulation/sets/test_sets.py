@@ -1,0 +1,53 @@
+"""Whatever goes wrong with a set, every promise holds. Longer: `make simulate SETS=1 SECONDS=...`."""
+
+import logging
+
+import pytest
+
+from .report import SetReport
+from .stories import STORIES
+from .suite import PARTS, QUICK, SEEDS
+from .world import simulate
+
+
+@pytest.fixture(autouse=True)
+def no_logs():
+    """Nodes say a lot about what is done to them here."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def run(seeds):
+    """What happened in all of them; what goes wrong names its seed."""
+    report = SetReport()
+    for seed in seeds:
+        report.add(simulate(seed))
+    print(report)
+    return report
+
+
+def test_some_seeds_keep_every_promise():
+    report = run(QUICK)
+    done = report.operations
+    assert done["register checked"] >= len(QUICK)
+    assert done["barrier"] > 2 * len(QUICK)
+    assert done["promotion"]
+    assert done["a node leads"] > len(QUICK)
+    assert done["state of a follower"]
+    assert not report.undecided
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_other_seeds_keep_every_promise(part):
+    run(SEEDS[len(QUICK) + part :: PARTS])
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_with_all_rules_a_story_breaks_no_promise(story):
+    simulate(0, story=STORIES[story])
+
+
+def test_a_seed_replays():
+    assert simulate(2).digest == simulate(2).digest

@@ -1,0 +1,131 @@
+"""The blocking consumer: the same events as under trio, over connections that break, and the ends."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import trio
+
+import tailrace
+from tailrace import Mutations, Positions, Put, SnapshotEnd, blocking
+from tailrace.consuming.session import Wanted
+
+
+def fill(feed, count, first=0):
+    with feed.writer() as writer:
+        for number in range(first, first + count):
+            writer.put(b"%06d" % number, b"%d" % number)
+
+
+def read(stream):
+    """Keys by partition, in the order in which they came, and the last positions."""
+    found = {}
+    positions = None
+    for event in stream:
+        if isinstance(event, Mutations):
+            found.setdefault(event.partition, []).extend(event.keys())
+        positions = stream.latest_positions
+    return found, positions
+
+
+def keys_of(found):
+    return sorted(key for keys in found.values() for key in keys)
+
+
+def test_all_that_is_there_each_once(client, feed):
+    fill(feed, 5000)
+    with client.stream(Wanted(feed.name, until="now")) as stream:
+        found, _ = read(stream)
+        assert stream.finished
+    assert keys_of(found) == [b"%06d" % number for number in range(5000)]
+    assert set(found) == {0, 1, 2, 3}
+
+
+def test_it_goes_on_from_stored_positions(client, feed):
+    fill(feed, 1000)
+    with client.stream(Wanted(feed.name, until="now")) as stream:
+        _, positions = read(stream)
+    fill(feed, 10, first=1000)
+    stored = Positions.parse(str(positions))
+    with client.stream(Wanted(feed.name, stored, "now", stored=(stored,))) as stream:
+        found, _ = read(stream)
+    assert keys_of(found) == [b"%06d" % number for number in range(1000, 1010)]
+
+
+def test_live_events_and_nothing_in_between(client, feed):
+    fill(feed, 1)
+    with client.stream(Wanted(feed.name)) as stream:
+        while not isinstance(stream.next_event(5), SnapshotEnd):
+            pass
+        while stream.next_event(0.05) is not None:
+            pass
+        assert not stream.finished
+        feed.put(b"later", b"1")
+        events = iter(lambda: stream.next_event(5), None)
+        assert next(event for event in events if isinstance(event, Mutations)).keys() == [b"later"]
+        assert all(partition.state in ("open", "in snapshot") for partition in stream.status())
+
+
+async def test_broken_connections(running):
+    """In the middle of a snapshot: what has come does not come again, and nothing is left out."""
+
+    def consume():
+        found, cuts = [], 0
+        with blocking.connect(running.url) as client, client.stream(Wanted("orders", until="now"), 1) as stream:
+            for event in stream:
+                if isinstance(event, Mutations):
+                    found += event.keys()
+                    if len(found) > 200 * cuts and cuts < 4:
+                        cuts += 1
+                        trio.from_thread.run_sync(running.cut_connections)
+        return found, cuts
+
+    async with tailrace.connect(running.url) as client:
+        feed = await client.create_feed("orders", partitions=1)
+        for first in range(0, 1000, 50):
+            await feed.write([Put(b"%06d" % number, b"v" * 1000) for number in range(first, first + 50)])
+    found, cuts = await trio.to_thread.run_sync(consume)
+    assert cuts == 4
+    assert found == [b"%06d" % number for number in range(1000)]
+
+
+def test_node_that_starts_again(node_process):
+    with blocking.connect(node_process.url) as client:
+        feed = client.create_feed("orders", partitions=1)
+        fill(feed, 10)
+        with client.stream(Wanted("orders")) as stream:
+            while not isinstance(stream.next_event(5), SnapshotEnd):
+                pass
+            node_process.kill()
+            node_process.start()
+            feed.put(b"later", b"1")
+            stream._agreed_at -= 3600  # nobody has asked for an event for an hour: that is no hour without a node
+            events = iter(lambda: stream.next_event(10), None)
+            assert next(event for event in events if isinstance(event, Mutations)).keys() == [b"later"]
+
+
+def test_unknown_feed(client):
+    with pytest.raises(tailrace.UnknownFeed, match="nowhere"), client.stream(Wanted("nowhere")):
+        pass
+
+
+def test_no_node():
+    client = blocking.connect("tailrace://127.0.0.1:1", token=None, name=None, connect_timeout=1, retry_for=0.3)
+    begin = time.monotonic()
+    with pytest.raises(tailrace.Unreachable, match=r"no stream within 0\.3 s: .*refused"), client.stream(Wanted("a")):
+        pass
+    assert time.monotonic() - begin < 5
+
+
+def test_token_is_refused(shared_node, feed):
+    client = blocking.connect(shared_node.url, token="secret", name=None, connect_timeout=1, retry_for=5)
+    with pytest.raises(tailrace.Forbidden), client.stream(Wanted(feed.name)):
+        pass
+
+
+def test_closed(client, feed):
+    with client.stream(Wanted(feed.name)) as stream:
+        pass
+    with pytest.raises(tailrace.StreamEnded, match="closed"):
+        next(stream)

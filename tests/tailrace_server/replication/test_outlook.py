@@ -1,0 +1,195 @@
+"""What status says of a promotion, by tables and by sets as they are."""
+
+import itertools
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, until
+
+import tailrace
+from tailrace.errors import NotLeader
+from tailrace_server.replication import outlook as module
+from tailrace_server.replication.outlook import Follower, outlook, outlook_of_leader
+from tailrace_server.replication.situation import Seen
+from tailrace_server.status import status_of
+
+ids = itertools.count(1)
+
+
+def seen(**changes):
+    return Seen(next(ids).to_bytes(16, "big"))._replace(
+        **{"votes": True, "term": 3, "held_term": 3, "held": 10} | changes
+    )
+
+
+OWN = seen()
+
+CASES = {
+    "all have as much": (
+        OWN,
+        {"b:1": seen(), "c:1": seen()},
+        "granted",
+        "3 of the 2 voters.*this node, b:1, c:1.*fetch nothing",
+    ),
+    "one is gone": (OWN, {"b:1": seen(), "c:1": None}, "granted", "c:1 alone .* disk and memory"),
+    "one leads": (OWN, {"b:1": seen(), "c:1": seen(leads=True)}, "granted", "c:1 leads, and would step down"),
+    "one has more": (OWN, {"b:1": seen(held=14), "c:1": seen(held=12)}, "granted", "about 4 mutations from b:1"),
+    "one has a newer history": (
+        OWN,
+        {"b:1": seen(held=9, held_term=4), "c:1": seen(held=99)},
+        "granted",
+        "about 0 mutations of a newer history from b:1",
+    ),
+    "a majority is gone": (
+        OWN,
+        {"b:1": None, "c:1": None},
+        "refused",
+        "1 of the 2 .*b:1, c:1.*quorum among them, that only b:1",
+    ),
+    "one without a vote": (OWN, {"b:1": seen(votes=False), "c:1": None}, "refused", "without b:1, c:1.*only c:1 had"),
+    "none of them votes": (OWN, {"b:1": seen(votes=False), "c:1": seen(votes=False)}, "refused", "all have answered"),
+    "this one has no vote": (seen(votes=False), {"b:1": seen(), "c:1": None}, "refused", "this node has no vote yet"),
+    "a founder that has not heard": (
+        OWN._replace(founders=(b"f" * 16,)),
+        {"b:1": seen(votes=False)._replace(placement_id=b"f" * 16), "c:1": None},
+        "granted",
+        "2 of the 2",
+    ),
+    "new, and nobody else": (seen(is_new=True, votes=False), {"b:1": None, "c:1": seen(is_new=True)}, "new", "new"),
+    "another one is promoted": (OWN, {"b:1": seen(promoting=True), "c:1": seen()}, "promoting", "b:1 is about to lead"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_members(name):
+    own, others, case, text = CASES[name]
+    found = outlook(own, others, is_in_set=True)
+    assert (found.case, found.succeeds) == (case, case == "granted")
+    assert re.search(text, found.text), found.text
+
+
+REPLICAS = {
+    "its leader answers": ({"a:1": seen(leads=True, held=17)}, "replica", "a:1, which leads now.*about 7 mutations"),
+    "its leader is gone": ({"a:1": None}, "replica", "what a:1 has acknowledged and this node does not have"),
+    "its source follows": ({"a:1": seen(), "b:1": seen(leads=True, held=12)}, "replica", "b:1, .*about 2 mutations"),
+}
+
+
+@pytest.mark.parametrize("name", REPLICAS)
+def test_plain_replicas(name):
+    others, case, text = REPLICAS[name]
+    found = outlook(OWN, others, is_in_set=False)
+    assert (found.case, found.succeeds) == (case, False)
+    assert re.search(text, found.text), found.text
+
+
+LEADERS = {
+    "all hold all": ([Follower("b:1", True, 0), Follower("c:1", True, 0)], 3, "b:1, c:1 hold all that is at quorum$"),
+    "one is behind": ([Follower("b:1", True, 0), Follower("c:1", True, 5)], 3, "b:1 holds all.*c:1 lacks about 5"),
+    "one has no vote": ([Follower("b:1", True, 0), Follower("c:1", False, 0)], 3, "b:1 holds all.*c:1 has no vote"),
+    "nobody is there": ([], 3, "nobody who could lead.*Only 1 of the 2"),
+    "nobody follows": ([], 0, "change nothing$"),
+    "a plain replica": ([Follower("b:1", False, 0)], 0, "b:1 holds all that is at disk$"),
+    "a plain replica is behind": ([Follower("b:1", False, 2)], 0, "nobody who could lead.*b:1 lacks about 2"),
+}
+
+
+@pytest.mark.parametrize("name", LEADERS)
+def test_leaders(name):
+    followers, members, text = LEADERS[name]
+    found = outlook_of_leader(OWN, followers, members)
+    assert (found.case, found.succeeds) == ("leads", False)
+    assert re.search(text, found.text), found.text
+
+
+answers = st.builds(
+    lambda votes, leads, promoting, held, is_new: seen(
+        votes=votes and not is_new, leads=leads and not is_new, promoting=promoting, held=held, is_new=is_new
+    ),
+    *[st.booleans()] * 3,
+    st.integers(0, 5),
+    st.booleans(),
+)
+
+
+@given(answers, st.dictionaries(st.sampled_from("bcde"), st.none() | answers, min_size=1), st.booleans())
+def test_it_succeeds_where_a_majority_votes_and_names_all_who_are_silent(own, others, is_in_set):
+    found = outlook(own, others, is_in_set=is_in_set)
+    cases = re.findall(r"^\| (\w+) \|", module.__doc__, re.MULTILINE)[1:]
+    assert found.case in cases
+    voters = own.votes + sum(other.votes for other in others.values() if other is not None)
+    if found.succeeds:
+        assert is_in_set
+        assert 2 * voters > len(others) + 1
+    elif is_in_set and found.case not in ("new", "promoting"):
+        assert 2 * voters <= len(others) + 1
+        assert "--force" in found.text.lower()
+    if found.case in ("granted", "refused"):
+        assert all(name in found.text for name, other in others.items() if other is None)
+
+
+def promotion(node):
+    return status_of(node.node)["replication"]["promotion"]
+
+
+async def test_a_set_before_and_after_its_leader_is_gone(members):
+    first, second, third = members
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        for number in range(10):
+            await feed.put(b"%d" % number, b"v", level="quorum")
+        await members.level("orders")
+    await until(lambda: "hold all that is at quorum" in promotion(first))
+    assert promotion(first).startswith("leads already")
+    assert str(second.address) in promotion(first)
+    await until(lambda: f"{first.address} leads, and would step down" in promotion(second))
+    assert promotion(second).startswith("would succeed: 3 of the 2 voters")
+    await first.kill()
+    await until(lambda: f"What {first.address} alone" in promotion(second))
+    assert promotion(second).startswith("would succeed: 2 of the 2 voters")
+    assert status_of(second.node)["replication"]["doing"].startswith("waits")
+    await third.kill()
+    await until(lambda: promotion(second).startswith("would be refused: 1 of the 2 voters"))
+    with pytest.raises(NotLeader):
+        await second.promote()
+    others = status_of(second.node)["replication"]["others"]
+    assert [(other["address"], other["answers"]) for other in others] == [
+        (address, False) for address in sorted([str(first.address), str(third.address)])
+    ]
+    await third.start()
+    await until(lambda: promotion(second).startswith("would succeed"))
+    await second.promote()
+    assert promotion(second).startswith("leads already")
+
+
+async def test_how_much_would_be_fetched_is_told(members):
+    first, second, third = members
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await members.level("orders")
+        await second.kill()
+        for number in range(7):
+            await feed.put(b"%d" % number, b"v", level="quorum")
+        await first.kill()
+    await second.start()
+    await until(lambda: f"fetch about 7 mutations from {third.address}" in promotion(second))
+    await second.promote()
+    assert second.seqs("orders") == [7]
+
+
+async def test_a_plain_replica_and_its_leader(tmp_path, nursery):
+    first, second = free_addresses(2)
+    source = MadeNode(make_config(tmp_path / "source", first), nursery)
+    replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
+    await source.start()
+    await replica.start()
+    async with tailrace.connect(source.url, retry_for=20) as client:
+        await (await client.create_feed("orders", partitions=1)).put(b"k", b"v")
+    assert promotion(source) == "", "a node that is alone is not promoted"
+    await until(lambda: f"{first}, which leads now, has and this node does not: about 0" in promotion(replica))
+    await source.kill()
+    await until(lambda: f"{first} has acknowledged" in promotion(replica))
+    await replica.promote(force=True)
+    assert promotion(replica).startswith("leads already")
