@@ -36,10 +36,14 @@ trio.run(main, *sys.argv[1:])
 
 
 class NodeProcess:
-    """A node over ``data``; it keeps its port from one start to the next, and ends with the tests' process."""
+    """A node over ``data``; it keeps its port from one start to the next, and ends with the tests' process.
 
-    def __init__(self, data, **limits):
+    ``planted``: a program that comes before the node's, and makes it wrong in some way.
+    """
+
+    def __init__(self, data, *, planted="", **limits):
         self.data = str(data)
+        self.planted = planted
         self.limits = limits
         self.port = 0
         self._process = None
@@ -47,7 +51,7 @@ class NodeProcess:
 
     def start(self):
         self._process = subprocess.Popen(
-            [sys.executable, "-c", NODE, self.data, str(self.port), json.dumps(self.limits)],
+            [sys.executable, "-c", self.planted + NODE, self.data, str(self.port), json.dumps(self.limits)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

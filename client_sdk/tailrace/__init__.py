@@ -20,6 +20,7 @@ from tailrace.consuming.partition import PartitionStatus
 from tailrace.errors import (
     BadBlock,
     BadPosition,
+    BatchBehind,
     DataGone,
     FeedExists,
     Forbidden,
@@ -34,6 +35,7 @@ from tailrace.errors import (
     TailraceError,
     TooLarge,
     UnknownFeed,
+    UnknownStage,
     Unreachable,
     VersionConflict,
     VersionLost,
@@ -56,12 +58,15 @@ from tailrace.model import (
     VersionRange,
 )
 from tailrace.position import Position, Positions
+from tailrace.stage import Stage
+from tailrace.staging import Published, SealedStage
 from tailrace.stream import Stream
 from tailrace.writer import Writer
 
 __all__ = [
     "BadBlock",
     "BadPosition",
+    "BatchBehind",
     "Checkpoint",
     "Client",
     "DataGone",
@@ -88,17 +93,21 @@ __all__ = [
     "Position",
     "Positions",
     "ProtocolError",
+    "Published",
     "Put",
     "Retryable",
     "Rollback",
     "RoundComplete",
+    "SealedStage",
     "SnapshotEnd",
     "SnapshotStart",
+    "Stage",
     "Stream",
     "StreamEnded",
     "TailraceError",
     "TooLarge",
     "UnknownFeed",
+    "UnknownStage",
     "Unreachable",
     "Version",
     "VersionConflict",

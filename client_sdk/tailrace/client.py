@@ -21,6 +21,7 @@ from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRa
 from tailrace.replies import feed_info, node_status, resolved
 from tailrace.requests.lane import Done, Lane, Lanes, random_producer_id
 from tailrace.requests.session import RequestSession
+from tailrace.staging import StageRequest
 from tailrace.stream import Stream
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
@@ -201,6 +202,10 @@ class Client:
     def queue_write(self, lane: Lane, block: Block, level: Level, done: Done) -> None:
         """Queues a block; ``kick`` sends it, and ``done`` is called with the answer."""
         self._session.write(lane, block, level, done, trio.current_time() + self._retry_for_s)
+
+    def ask(self, request: StageRequest) -> None:
+        """Queues a request of a stage; ``kick`` sends it."""
+        self._session.ask(*request, trio.current_time() + self._retry_for_s)
 
     async def call(self, opcode: Opcode, value: dict[str, Any]) -> dict[str, Any]:
         """A metadata request and its answer."""

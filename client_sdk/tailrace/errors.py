@@ -12,6 +12,8 @@
     ├── VersionLost             the version named belongs to a history that has been dropped
     ├── VersionConflict         the condition of a write does not hold
     ├── UnknownFeed, FeedExists
+    ├── UnknownStage            the node does not have what was staged for a batch, or not all of it
+    ├── BatchBehind             a batch has a number that its sink has used already, under another origin
     ├── BadPosition             a position is damaged or belongs to another feed
     ├── BadBlock                a block breaks its format
     ├── TooLarge                a key, a value, a block or a frame is over its bound
@@ -105,6 +107,24 @@ class UnknownFeed(TailraceError):
 
 class FeedExists(TailraceError):
     """A feed of this name exists, and it is not what was asked for."""
+
+
+class UnknownStage(TailraceError):
+    """The node does not have a stage, or not all of it: nothing of the batch was published, stage it anew.
+
+    A stage is lost where its node was restarted before it was sealed, where another node leads now, and with its age.
+    """
+
+
+class BatchBehind(TailraceError):
+    """A batch has a number that its sink has used already, under another origin: nothing of it was published.
+
+    ``first_batch`` is the first number that the sink has not used.
+    """
+
+    def __init__(self, message: str, *, first_batch: int = 0) -> None:
+        super().__init__(message)
+        self.first_batch = first_batch
 
 
 class BadPosition(TailraceError):

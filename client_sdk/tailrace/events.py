@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tailrace.model import Mutation
 from tailrace.wire.replica_messages import LeaderSeqs, Producers
+from tailrace.wire.stage_messages import SinksTold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -176,7 +177,8 @@ class SnapshotStart(NamedTuple):
     """A snapshot of a partition begins: what follows, up to SnapshotEnd, leads from one consistent state to another.
 
     ``first_seq`` and ``last_seq`` bound it, both included; ``position`` is where the consumer stands now. ``complete``:
-    no superseded mutation is left out of it. ``purge_seq``: up to here deletions may be missing in it.
+    no superseded mutation is left out of it. ``purge_seq``: up to here deletions may be missing in it. ``published`` is
+    for replicas: it is to be taken over in one step.
     """
 
     partition: int
@@ -185,6 +187,7 @@ class SnapshotStart(NamedTuple):
     position: Position
     complete: bool = False
     purge_seq: int = 0
+    published: bool = False
 
 
 class SnapshotEnd(NamedTuple):
@@ -237,4 +240,4 @@ class LeaderCheck(NamedTuple):
 
 
 # What only a replica is given.
-ReplicaEvent = Agreed | LeaderSeqs | Producers | LeaderCheck
+ReplicaEvent = Agreed | LeaderSeqs | Producers | SinksTold | LeaderCheck

@@ -33,11 +33,14 @@ from tailrace.position import Position, Positions
 from tailrace.replies import has_come_to, partition_info, resolved
 from tailrace.requests.lane import Done, Lane
 from tailrace.ring import RING_ROWS
+from tailrace.stage import Stage
+from tailrace.staging import Published, SealedStage, StageRequest, publish_request
 from tailrace.stream import Stream
 from tailrace.times import to_us
 from tailrace.wire.filters import StreamFilter
 from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stage_messages import published_from_json
 from tailrace.wire.stream_messages import ResumeAnswer
 from tailrace.writer import Writer
 
@@ -143,6 +146,42 @@ class Feed:
             linger_s=linger_s,
             in_flight_bytes=in_flight_bytes,
         )
+
+    def stage(
+        self,
+        *,
+        batch_bytes: int = 1024 * 1024,
+        batch_rows: int = 10_000,
+        in_flight_bytes: int = 16 * 1024 * 1024,
+    ) -> Stage:
+        """Rows that nobody sees until they are published, an async context manager; `Stage.seal` ends it.
+
+        A partition's rows are sent when they are ``batch_bytes`` of keys and values or ``batch_rows`` rows; ``put``
+        waits while more than ``in_flight_bytes`` have no answer.
+        """
+        check_batching(batch_bytes, batch_rows, in_flight_bytes)
+        return Stage(self, batch_bytes=batch_bytes, batch_rows=batch_rows, in_flight_bytes=in_flight_bytes)
+
+    async def publish(
+        self, sink: str, batch: int, stages: Iterable[SealedStage], *, origin: str | None = None
+    ) -> Published:
+        """Publishes the rows of sealed stages as batch ``batch`` of ``sink``, each partition's share in one step.
+
+        A partition that has this batch of the sink, or a later one, is passed over: the same call again does what is
+        left, and one with other stages, of a batch that was made again, does no harm. ``origin`` is who numbers the
+        batches, the sink by default. Answered once it is on the node's disk.
+
+        Raises UnknownStage where a stage is not sealed or not there (nothing is published then), BatchBehind where
+        another origin has used the batch's number, TooLarge where a partition's share is, UnknownFeed, and Retryable
+        after ``retry_for`` seconds: then a part may be published, and the rest by the same call.
+        """
+        feed = await self.resolve()
+        value = publish_request(feed.feed_id, sink, batch, stages, origin)
+        try:
+            return Published(*published_from_json(await self._client.call(Opcode.PUBLISH, value)))
+        except UnknownFeed:
+            self._forget()
+            raise
 
     # Reading
 
@@ -324,6 +363,11 @@ class Feed:
     def send_block(self, lane: Lane, block: Block, level: Level, done: Done) -> None:
         """Queues a block; ``kick`` sends it."""
         self._client.queue_write(lane, block, level, done)
+
+    def ask(self, request: StageRequest) -> None:
+        """Sends a request of a stage."""
+        self._client.ask(request)
+        self._client.kick()
 
     def kick(self) -> None:
         """Sends what is queued."""

@@ -31,6 +31,7 @@ from tailrace_server.journal.controls import LogRecord, ProducersRecord, Rollbac
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, producers_from_json
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
+from tailrace_server.publishing.record import PublishedRecord, decode_published
 from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.upkeep.cutting import cut_segment, straddling
 
@@ -329,6 +330,13 @@ class Catalog:
                     partition = self.partition(record.feed_id, record.partition)
                     rollbacks = self._rollbacks.get((record.feed_id, record.partition), ())
                     _recover_block(partition, record.block, record.lsn, file, now, rollbacks)
+            case RecordKind.PUBLISHED:
+                if record.feed_id in self._by_id:
+                    with _usable(record):
+                        published = decode_published(record.payload, record.covered)
+                    partition = self.partition(record.feed_id, record.partition)
+                    rollbacks = self._rollbacks.get((record.feed_id, record.partition), ())
+                    _recover_run(partition, published, record.lsn, file, rollbacks)
             case _:
                 raise BadDirectory(
                     f"the journal has a record of kind {record.kind.name}, which this version does not know: start the "
@@ -367,6 +375,7 @@ def _restore_partition(partition: Partition, manifest: Manifest, disk: Disk, sto
     producers = producers_from_json(manifest.producers, partition.id, now)
     partition.restore(manifest.flushed_seq, Chain(segments), manifest.log, producers, manifest.last_timestamp)
     partition.purge_seq, partition.trim_seq = manifest.purge_seq, manifest.trim_seq
+    partition.sinks.tell(manifest.sinks)
     partition.rollbacks = manifest.rollbacks
 
 
@@ -385,6 +394,43 @@ def _open_segment(disk: Disk, path: str, entry: SegmentEntry) -> Segment:
         )
         raise SegmentDamaged(path, 0, f"its {name} is {there!r}, the manifest says {said!r}")
     return segment
+
+
+def _recover_run(
+    partition: Partition, published: PublishedRecord, lsn: int, file: int, rollbacks: Sequence[Rollback]
+) -> None:
+    """As ``_recover_block``, of blocks that are there together or not at all, with the batches that they are of."""
+    if not published.blocks:
+        partition.recover_run((), published.sinks, file)
+        return
+    first, last = published.blocks[0].header, published.blocks[-1].header
+    held = partition.tree.find(first.first_seq)
+    case = decide_block(
+        lsn=lsn,
+        first_seq=first.first_seq,
+        last_seq=last.last_seq,
+        rollbacks=rollbacks,
+        flushed_seq=partition.flushed_seq,
+        held_seq=partition.high_seq,
+        known=held is not None and held.header.body_sum == first.body_sum,
+    )
+    if case is BlockCase.NEXT:
+        partition.recover_run(published.blocks, published.sinks, file)
+        _merge_some(partition)
+    elif case is BlockCase.GAP:
+        raise _gap(partition, first.first_seq, last.last_seq)
+
+
+def _merge_some(partition: Partition) -> None:
+    if partition.tree.unmerged_blocks >= UNMERGED_BLOCKS_MAX:
+        partition.put_tree(partition.tree.merge_aged(partition.high_seq, partition.merge_cuts))
+
+
+def _gap(partition: Partition, first_seq: int, last_seq: int) -> BadDirectory:
+    return BadDirectory(
+        f"the journal has seqs {first_seq} to {last_seq} of partition {partition.id} after seq {partition.high_seq}: "
+        "what lies between is missing; restore the directory from a backup"
+    )
 
 
 def _finish_rollback(
@@ -447,14 +493,9 @@ def _recover_block(
                 f"the journal has blocks of feed {partition.feed_id.hex()}, and no branch of it: repair it"
             )
         partition.recover_block(block, file, now)
-        if partition.tree.unmerged_blocks >= UNMERGED_BLOCKS_MAX:
-            cuts = [entry.base for entry in partition.log]
-            partition.put_tree(partition.tree.merge_aged(partition.high_seq, cuts))
+        _merge_some(partition)
     elif case is BlockCase.GAP:
-        raise BadDirectory(
-            f"the journal has seqs {header.first_seq} to {header.last_seq} of partition {partition.id} after seq "
-            f"{partition.high_seq}: what lies between is missing; restore the directory from a backup"
-        )
+        raise _gap(partition, header.first_seq, header.last_seq)
 
 
 def begin_branch(partition: Partition, branch: bytes, journal: Journal, term: int | None = None) -> None:

@@ -43,6 +43,9 @@ from tailrace_server.journal import (
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
+from tailrace_server.publishing.publisher import Publisher
+from tailrace_server.publishing.stage_requests import expire_stages
+from tailrace_server.publishing.stages import Stages
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.role import Role
 from tailrace_server.segment import SegmentDamaged
@@ -68,6 +71,8 @@ log = logging.getLogger("tailrace.server")
 _TICKS_PER_NOOP = 4
 # A node that stops gives its consumers this long to take the rest of a snapshot, and again what is on its way to them.
 _DRAIN_SECONDS = 1.0
+# How often it is looked for stages that have lost their writers, or their batches.
+_EXPIRE_SECONDS = 60.0
 _INTERNAL_ERROR = "connection of %s ended by an internal error"
 
 
@@ -126,6 +131,15 @@ class Node(Leadership):
         self.damages: dict[str, str] = {}  # segments that were found damaged, and what was said of them
         self.committer = Committer(journal, host.clock, host.workers)
         self.committer.on_committed = self._committed
+        self.stages = Stages(
+            host.disk,
+            config.data,
+            stages_max=storage.stages_max,
+            bytes_max=storage.stage_bytes_max,
+            monotonic=host.clock.monotonic,
+            wall_us=host.clock.wall_us,
+        )
+        self.publisher = Publisher(self)
         self.connections: dict[Connection, None] = {}
         self.to_flush: dict[Connection, None] = {}
         # Monotonic, as of this turn of the loop, at most a tick old: for what is measured in seconds.
@@ -307,6 +321,7 @@ class Node(Leadership):
             nursery.start_soon(self.flusher.run)
             nursery.start_soon(self.compactor.run)
             nursery.start_soon(self._tick)
+            nursery.start_soon(self._expire)
             nursery.start_soon(listener.serve, self.handle)
 
     async def handle(self, transport: Transport) -> None:
@@ -339,6 +354,11 @@ class Node(Leadership):
             for connection in list(self.connections):
                 connection.tick(self.now)
 
+    async def _expire(self) -> None:
+        while True:
+            await trio.sleep(_EXPIRE_SECONDS)
+            await expire_stages(self)
+
     async def drain(self) -> None:
         """Ends every stream with DRAINING, as far as there is time at the end of its snapshot, and lets that leave."""
         for end in (Connection.drain, Connection.end_streams):
@@ -353,6 +373,7 @@ class Node(Leadership):
         tick_uptime(self.compactor.uptime, self.clock)
         with contextlib.suppress(OSError):  # what is lost is that this run is vouched for
             store_uptime(self.compactor.uptime, self.host.disk, self.config.data)
+        self.stages.close()
         self.journal.close()
         for partition in self.feeds.partitions():
             for segment in partition.chain.segments:

@@ -10,7 +10,7 @@ leader says by ``told`` decides with what is durable here what is shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tailrace.block import Block
@@ -27,6 +27,9 @@ from tailrace_server.intake.door import check_at_door
 from tailrace_server.intake.producers import ProducerTable, Verdict
 from tailrace_server.journal import Journal
 from tailrace_server.memory import MemoryAccount
+from tailrace_server.publishing.last_batches import LastBatch, LastBatches
+from tailrace_server.publishing.record import encode_published
+from tailrace_server.publishing.runs import Run, Runs
 from tailrace_server.segment import Read, SegmentDamaged, SegmentFile
 from tailrace_server.tree.key_index import KeyIndex, OpenBlocks
 from tailrace_server.tree.tree import Tree
@@ -78,7 +81,10 @@ class Partition:
         self.trim_seq = 0
         self.last_timestamp = 0
         self.producers = ProducerTable()
+        self.sinks = LastBatches()
+        self.runs = Runs()  # of the tree: what was published in one step
         self.run_producers: tuple[int, ProducerTable] | None = None  # as of the end of a run that is coming
+        self.run_sinks: tuple[int, dict[str, LastBatch]] | None = None
         self.keys = KeyIndex()
         self._watchers: dict[Level, dict[Callable[[], None], None]] = {level: {} for level in Level}
         self._readers: dict[Callable[[], None], None] = {}
@@ -108,7 +114,9 @@ class Partition:
             block = self.tree.find(seq)
             assert block is not None, "what is shown is in the tree or in segments"
             first_seq, last_seq = block.seqs
-            return seq if last_seq == seq else first_seq - 1
+            seq = seq if last_seq == seq else first_seq - 1
+            run = self.runs.around(seq)
+            return seq if run is None else run.after_seq
         return self.chain.end_at(seq)
 
     @property
@@ -274,6 +282,84 @@ class Partition:
             notify()
         return versions
 
+    def publish(
+        self, blocks: Sequence[Block], sink: str, batch: int, origin: str, journal: Journal, *, now_us: int
+    ) -> VersionRange:
+        """Writes good blocks of a producer as one run, together with the batch that they are of, by one record.
+
+        That the batch is not here yet is known (`last_batches.decide`). NoSpace, NotDurable: nothing is kept.
+        """
+        timestamp = max(now_us, self.last_timestamp)
+        stamped = []
+        seq = self.high_seq
+        for block in blocks:
+            stamped.append(block.numbered(0, 0).stamped(seq + 1, timestamp))
+            seq = stamped[-1].header.last_seq
+        return self.append_run(stamped, {sink: LastBatch(batch, origin, seq)}, journal)
+
+    def append_run(self, blocks: Sequence[Block], sinks: Mapping[str, LastBatch], journal: Journal) -> VersionRange:
+        """Journals stamped blocks that belong together and the last batches that go with them, and hangs them."""
+        covered, bodies = encode_published(sinks, blocks)
+        branch = self.log.branch_at(blocks[-1].header.last_seq)
+        place = journal.append_published(self.feed_id, self.id, branch, covered, bodies)
+        return self._hang_run(blocks, sinks, branch, journal.file_of(place))
+
+    def recover_run(self, blocks: Sequence[Block], sinks: Mapping[str, LastBatch], file: int) -> None:
+        """What ``append_run`` had written to the journal's file of this number; also without blocks."""
+        if blocks:
+            self._hang_run(blocks, sinks, self.log.branch_at(blocks[-1].header.last_seq), file)
+        else:  # what was said of rows that were lost is void
+            self._note_sinks({sink: last for sink, last in sinks.items() if last.seq <= self.high_seq}, file)
+
+    def tell_sinks(self, value: dict[str, Any], seq: int, journal: Journal) -> None:
+        """The leader's last batches (`last_batches.to_json`) as of ``seq``: the high seq, or the end of a coming run.
+
+        Raises BadBlock, NoSpace, NotDurable; nothing is kept then.
+        """
+        taking.tell_sinks(self, value, seq, journal)
+
+    def note_sinks(self, sinks: Mapping[str, LastBatch], journal: Journal) -> None:
+        """Journals last batches that have come without their blocks, which are there."""
+        covered, _ = encode_published(sinks, ())
+        place = journal.append_published(self.feed_id, self.id, bytes(16), covered, ())
+        self._note_sinks(sinks, journal.file_of(place))
+
+    def _note_sinks(self, sinks: Mapping[str, LastBatch], file: int) -> None:
+        self.sinks.tell(sinks)
+        if sinks:
+            self.homes.block(file, self.high_seq)  # a manifest says it once it covers these seqs
+
+    def take_run(self, blocks: Sequence[Block], journal: Journal, now: float) -> None:
+        """Takes a run of the leader's, all of its blocks, as ``take_replica`` takes one; `tell_sinks` came before.
+
+        One record has it all, so that a follower has the whole of a publish or nothing of it.
+        """
+        taking.take_run(self, blocks, journal, now)
+
+    def _hang_run(
+        self, blocks: Sequence[Block], sinks: Mapping[str, LastBatch], branch: bytes, file: int
+    ) -> VersionRange:
+        """All of it at once: nobody sees a part."""
+        after_seq, last = self.high_seq, blocks[-1].header
+        before, tree = self.tree.memory_bytes, self.tree
+        for block in blocks:
+            tree = tree.append(block)
+        self.tree = tree
+        self.account.change(tree.memory_bytes - before)
+        self.newest_block, self.high_seq = blocks[-1], last.last_seq
+        self.last_timestamp = last.timestamp
+        self.runs.add(Run(after_seq, last.last_seq, len(blocks)))
+        self.homes.block(file, last.last_seq)
+        self.sinks.tell(sinks)
+        self._notify(Level.MEMORY)
+        return VersionRange(self.id, branch, after_seq + 1, last.last_seq)
+
+    @property
+    def merge_cuts(self) -> list[int]:
+        """The borders that no merged block may cross: where branches begin, and the ends of runs of several blocks."""
+        cuts = [entry.base for entry in self.log]
+        return cuts + self.runs.cuts(self.tree.find) if self.runs else cuts
+
     def _holds(self, block: Block, flags: int, if_version: Version | None, read: Read) -> bool:
         """Whether a condition holds; False only for "delete if present" of what is not there."""
         key = block.open_columns().keys()[0]
@@ -343,6 +429,8 @@ class Partition:
         if flushed_seq > self.flushed_seq:
             self.put_tree(self.tree.drop_through(flushed_seq))
             self.keys.drop_through(flushed_seq)
+            self.runs.drop_through(flushed_seq)
+            self.sinks.flushed(flushed_seq)
             if self.newest_block is not None and self.newest_block.header.last_seq <= flushed_seq:
                 self.newest_block = None
             for moved in list(self._readers):
@@ -358,7 +446,9 @@ class Partition:
             self.change_log(log)
         if self.run_producers is not None and self.run_producers[0] == chain.flushed_seq:
             self.producers = self.run_producers[1]
-        self.run_producers = None
+        if self.run_sinks is not None and self.run_sinks[0] == chain.flushed_seq:
+            self.sinks.tell(self.run_sinks[1])
+        self.run_producers = self.run_sinks = None
         self.high_seq = self.durable_seq = chain.flushed_seq
         self.last_timestamp = max(self.last_timestamp, chain.newest_timestamp)
         self.tree = Tree(chain.flushed_seq)
@@ -386,7 +476,10 @@ class Partition:
         self.high_seq, self.durable_seq = seq, min(self.durable_seq, seq)
         self.purge_seq, self.trim_seq = min(self.purge_seq, seq), min(self.trim_seq, seq)
         self.last_timestamp = self.held_timestamp
-        self.leader_log = self.run_producers = None
+        self.leader_log = self.run_producers = self.run_sinks = None
+        self.runs.drop_above(seq)
+        self.runs.drop_through(tree.base_seq)
+        self.sinks.forget_above(seq)
         self.was_told = False
         self.producers.drop_above(seq)
         self.homes.cut(seq, tree.base_seq)
@@ -410,6 +503,7 @@ class Partition:
         self.is_dropped = True
         self.account.change(-self.tree.memory_bytes)
         self.tree = Tree(self.high_seq)
+        self.runs = Runs()
 
     def new_branch(self, branch: bytes, term: int | None = None) -> FailoverLog:
         """The failover log as it will be when a branch begins here; ``log`` is set once it is durable.
@@ -427,3 +521,4 @@ class Partition:
         assert self.durable_seq <= self.high_seq, "more is durable than was given"
         assert len(self.log) <= 1 or self.log[0].base <= self.high_seq, "the newest branch begins above the last seq"
         assert self.keys.indexed_seq <= self.high_seq, "the by-key index is ahead of the tree"
+        self.runs.check(self.flushed_seq, self.high_seq, self.tree.find)

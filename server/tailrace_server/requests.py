@@ -23,6 +23,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.frames import written
 from tailrace_server.lookup import Lookup
 from tailrace_server.partition import CONDITIONS, Partition
+from tailrace_server.publishing import stage_requests
 from tailrace_server.replication import requests as of_members
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.serving import on_leader_confirm, on_replica_ack
@@ -365,6 +366,7 @@ HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
     Opcode.STREAM_CLOSE: on_stream_close,
     Opcode.CREDIT: on_credit,
     Opcode.BARRIER: on_barrier,
+    **stage_requests.HANDLERS,
     Opcode.REPLICA_ACK: on_replica_ack,
     Opcode.LEADER_CONFIRM: on_leader_confirm,
     Opcode.ACCEPTED_SEQS: _on_accepted_seqs,

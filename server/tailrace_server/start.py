@@ -139,6 +139,7 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
         store.finish_drops(catalog.known_ids())
         uptime = load_uptime(host.disk, config.data, host.clock)
         node = Node(config, host, identity, journal, catalog, memory, uptime)
+        node.stages.load()
         for partition in catalog.partitions():
             if partition.damage is not None:
                 node.found_damage(partition.damage)

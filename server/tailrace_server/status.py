@@ -42,6 +42,7 @@ def status_of(node: Node) -> dict[str, Any]:
             "retired_bytes": node.pins.retired_bytes,
             "free_bytes": node.space.free_bytes,
             "reserved_bytes": node.space.reserved_bytes,
+            **{f"stages_{name}": number for name, number in node.stages.statistics()._asdict().items()},
             **node.flusher.statistics()._asdict(),
             **node.compactor.statistics()._asdict(),
         },

@@ -209,6 +209,9 @@ def _begin(
     if request.until_us is not None and request.until_us <= max(wall_us, partition.last_timestamp):
         stream.time_passed()
     # The answer has to leave before anything of the stream.
+    if isinstance(stream, ReplicaStream):
+        for frame in stream.at_start():
+            connection.answer(frame)
     connection.send_answers()
     rounds.open(stream, connection.has_news)
     connection.end_times.look()

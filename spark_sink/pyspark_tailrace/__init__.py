@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from pyspark_tailrace.reading.decoding import decode
     from pyspark_tailrace.session import local_session, register
     from pyspark_tailrace.source import TailraceSource as DefaultSource
+    from pyspark_tailrace.upsert import upsert_batch
 
-__all__ = ["DefaultSource", "decode", "local_session", "partition_of", "register"]
+__all__ = ["DefaultSource", "decode", "local_session", "partition_of", "register", "upsert_batch"]
 
 _HOMES = {
     "DefaultSource": ("pyspark_tailrace.source", "TailraceSource"),
@@ -26,6 +27,7 @@ _HOMES = {
     "local_session": ("pyspark_tailrace.session", "local_session"),
     "partition_of": ("pyspark_tailrace.partitioning", "partition_of"),
     "register": ("pyspark_tailrace.session", "register"),
+    "upsert_batch": ("pyspark_tailrace.upsert", "upsert_batch"),
 }
 
 

@@ -11,7 +11,6 @@ import collections
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from pyspark_tailrace.options import SinkOptions
 from tailrace import blocking
@@ -25,10 +24,20 @@ PARTITIONS = 16
 CONNECTIONS_MAX = 16
 
 
-class _Held(NamedTuple):
-    client: blocking.Client
-    feed: blocking.Feed
-    writer: blocking.Writer
+class _Held:
+    """``writer`` is made when it is first asked for."""
+
+    def __init__(self, client: blocking.Client, feed: blocking.Feed, level: str) -> None:
+        self.client = client
+        self._level = level
+        self.feed = feed
+        self._writer: blocking.Writer | None = None
+
+    @property
+    def writer(self) -> blocking.Writer:
+        if self._writer is None:
+            self._writer = self.feed.writer(level=self._level, in_flight_bytes=IN_FLIGHT_BYTES)
+        return self._writer
 
 
 # By process, since a process that was forked must not speak on its parent's connection; least recently used first.
@@ -41,10 +50,23 @@ def held_writer(options: SinkOptions) -> Iterator[tuple[blocking.Feed, blocking.
 
     Raises UnknownFeed, ValueError where the feed has other partitions than the options say, Unreachable, Forbidden.
     """
+    with _held_for(options) as held:
+        yield held.feed, held.writer
+
+
+@contextlib.contextmanager
+def held_feed(options: SinkOptions) -> Iterator[blocking.Feed]:
+    """A feed, as ``held_writer``, for stages and publishes."""
+    with _held_for(options) as held:
+        yield held.feed
+
+
+@contextlib.contextmanager
+def _held_for(options: SinkOptions) -> Iterator[_Held]:
     key = (os.getpid(), options)
     held = _held.pop(key, None) or _open(options)
     try:
-        yield held.feed, held.writer
+        yield held
     except BaseException:
         held.client.close()
         raise
@@ -73,7 +95,7 @@ def _open(options: SinkOptions) -> _Held:
             )
         )
         feed = _found_or_created(client, options)
-        held = _Held(client, feed, feed.writer(level=options.level, in_flight_bytes=IN_FLIGHT_BYTES))
+        held = _Held(client, feed, options.level)
         on_error.pop_all()
     return held
 

@@ -12,7 +12,11 @@ from tailrace.address import parse_url
 # Longer than a node takes to start again, with what makes it stop; a Spark query ends with its first failed task.
 RETRY_FOR_S = 120.0
 
+EXACTLY_ONCE = "exactly_once"
 AT_LEAST_ONCE = "at_least_once"
+# How values are made of the columns.
+BINARY = "binary"
+JSON = "json"
 
 # A micro-batch that Spark has committed is never sent again, so what a crash of a node can lose is none of these.
 LEVELS = ("disk", "quorum")
@@ -29,16 +33,27 @@ NAMES = (
     "create_feed",
     "partitions",
     "delivery",
+    "sink_id",
+    "first_batch",
+    "batch_id",
+    "origin",
+    "value_format",
     "retry_for",
     "level",
 )
+SINK_ID_CHARS_MAX = 200
 # How much an unknown name has to be like one of ours to be taken for a slip of the pen; Spark has options of its own.
 _ALIKE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Options of the sink. ``order_by`` are names of columns, each with True for descending."""
+    """Options of the sink. ``order_by`` are names of columns, each with True for descending.
+
+    ``sink_id`` is who publishes: None for the query's own id, or one of the job's own. ``first_batch`` is added to the
+    numbers of a query's batches; ``batch_id`` is the number of what a batch job writes, None where it has none, and
+    ``origin`` who gives such numbers, None for the sink itself.
+    """
 
     url: str
     feed: str
@@ -51,13 +66,24 @@ class SinkOptions:
     create_feed: bool
     partitions: int | None
     retry_for_s: float
-    level: str
+    level: str = "disk"
+    delivery: str = EXACTLY_ONCE
+    sink_id: str | None = None
+    first_batch: int = 0
+    batch_id: int | None = None
+    origin: str | None = None
+    value_format: str = BINARY
+
+    @property
+    def is_json(self) -> bool:
+        """The value is made of all columns that have no other use."""
+        return self.value_format == JSON
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """The options of a sink. ValueError that names the option and what it may be."""
     check_names(options, NAMES)
-    _check_delivery(options)
+    _check_numbering(options)
     return SinkOptions(
         url=url(options),
         feed=required(options, "feed", "the name of a feed"),
@@ -70,7 +96,13 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         create_feed=boolean(options, "create_feed"),
         partitions=count(options, "partitions"),
         retry_for_s=seconds(options, "retry_for", RETRY_FOR_S),
-        level=_level(options),
+        level=choice(options, "level", LEVELS),
+        delivery=choice(options, "delivery", (EXACTLY_ONCE, AT_LEAST_ONCE)),
+        sink_id=_name(options, "sink_id"),
+        first_batch=number(options, "first_batch") or 0,
+        batch_id=number(options, "batch_id"),
+        origin=_name(options, "origin"),
+        value_format=choice(options, "value_format", (BINARY, JSON)),
     )
 
 
@@ -89,17 +121,23 @@ def check_names(options: Mapping[str, str], names: Sequence[str], others: Sequen
             raise ValueError(f"option {name!r} is not known: {plain[close[0]]!r} is. The options: {', '.join(names)}")
 
 
-def _check_delivery(options: Mapping[str, str]) -> None:
-    delivery = options.get("delivery", AT_LEAST_ONCE)
-    if delivery != AT_LEAST_ONCE:
-        raise ValueError(f"option 'delivery' is {delivery!r}; this version of the sink has {AT_LEAST_ONCE!r} only")
+def _check_numbering(options: Mapping[str, str]) -> None:
+    """What numbers batches has to name who numbers them: else each query, or job, would begin anew."""
+    for name in ("first_batch", "batch_id", "origin"):
+        if name in options and "sink_id" not in options:
+            raise ValueError(f"option {name!r} numbers the batches of a sink: it goes with option 'sink_id'")
+    if "value" in options and options.get("value_format") == JSON:
+        raise ValueError("option 'value' names a column, and with value_format 'json' the value is made of all of them")
 
 
-def _level(options: Mapping[str, str]) -> str:
-    level = options.get("level", LEVELS[0]).strip().lower()
-    if level not in LEVELS:
-        raise ValueError(f"option 'level' is {level!r}, none of {', '.join(map(repr, LEVELS))}")
-    return level
+def _name(options: Mapping[str, str], name: str) -> str | None:
+    """The id of a sink, or of who numbers its batches; None where it is not there."""
+    found = options.get(name)
+    if found is not None and (not 1 <= len(found) <= SINK_ID_CHARS_MAX or not found.isprintable()):
+        raise ValueError(
+            f"option {name!r} is {found[:60]!r}, and has to be 1 to {SINK_ID_CHARS_MAX} printable characters"
+        )
+    return found
 
 
 # The parsers below are those of reading as well. Each raises a ValueError that names the option and what it may be.
@@ -143,6 +181,24 @@ def count(options: Mapping[str, str], name: str) -> int | None:
     if number < 1:
         raise ValueError(f"option {name!r} is {text!r}, and has to be a whole number from 1")
     return number
+
+
+def number(options: Mapping[str, str], name: str) -> int | None:
+    """A whole number from 0; None where it is not there."""
+    text = options.get(name)
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or len(text) > 18:
+        raise ValueError(f"option {name!r} is {text!r}, and has to be a whole number from 0")
+    return int(text)
+
+
+def choice(options: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
+    """One of ``choices``, the first by default."""
+    found = options.get(name, choices[0]).strip().lower()
+    if found not in choices:
+        raise ValueError(f"option {name!r} is {found!r}, none of {', '.join(map(repr, choices))}")
+    return found
 
 
 def seconds(options: Mapping[str, str], name: str, default: float) -> float:

@@ -1,12 +1,16 @@
-"""The sink: each task writes its rows as blocks, acknowledged at level disk or quorum before the micro-batch commits.
+"""The sink: each task makes blocks of its rows; where they are published exactly once, the driver says when.
 
-Delivery is at least once: a task that Spark runs again writes again. What a task itself sends again, after a broken
-connection or while the node restarts, is written once.
+    exactly_once     task: a stage, sealed ──message──> driver: one publish, of the stages of the tasks that count
+    at_least_once    task: writes, and returns when the node has its rows on disk
+
+A task that Spark runs again makes another stage, and nobody publishes the first one. A micro-batch that is run again is
+published again, in whatever pieces, and each partition passes over what it has. Source: docs/guides/spark.md.
 """
 
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,10 +34,16 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pyspark_tailrace.connections import held_writer
-from pyspark_tailrace.options import SinkOptions
+from pyspark_tailrace.connections import held_feed, held_writer
+from pyspark_tailrace.options import EXACTLY_ONCE, SinkOptions
 from pyspark_tailrace.ordering import in_order
+from pyspark_tailrace.publishing import JOB_PREFIX, TaskStages, publish_batch, publish_job, stage_blocks
 from pyspark_tailrace.routing import Router
+from pyspark_tailrace.values import json_values
+from tailrace.block import Block
+
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
 
 
 @dataclass
@@ -45,6 +55,16 @@ class Written(WriterCommitMessage):
     blocks: int
 
 
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task tells the driver of what it has staged, and of which micro-batch ("" and -1 of a batch job)."""
+
+    partition: int
+    query_id: str
+    batch: int
+    stages: TaskStages
+
+
 class StreamSink(DataSourceStreamArrowWriter):
     """``df.writeStream.format("tailrace")``."""
 
@@ -52,14 +72,37 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Writes a task's rows; returns once the node has them on disk."""
-        return write_batches(self._options, iterator)
+        """Stages a task's rows, or writes them; returns once the node has them on disk."""
+        if self._options.delivery != EXACTLY_ONCE:
+            return write_batches(self._options, iterator)
+        query_id, batch = _micro_batch()
+        return Staged(_task(), query_id, batch, stage_batches(self._options, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing: what the tasks have written is there."""
+        """Publishes what these tasks have staged, once, however often it is called for this batch.
+
+        Raises UnknownStage where a stage is gone, BatchBehind where another checkpoint has used the batch's number.
+        """
+        staged = [message for message in messages if isinstance(message, Staged)]
+        if not staged:
+            return
+        queries = {message.query_id for message in staged}
+        if len(queries) != 1 or any(message.batch != batchId for message in staged):
+            raise RuntimeError(f"tasks of the queries {sorted(queries)} have come to the commit of batch {batchId}")
+        [query_id] = queries
+        publish_batch(
+            self._options,
+            self._options.sink_id or query_id,
+            batchId + self._options.first_batch,
+            query_id,
+            [message.stages for message in staged],
+        )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing: what was written stays, and the batch is written again when the query is restarted."""
+        """Nothing: a commit whose answer was lost is followed by this call, so what it says may be published.
+
+        What is not goes by itself.
+        """
 
 
 class BatchSink(DataSourceArrowWriter):
@@ -67,22 +110,51 @@ class BatchSink(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+        # Made in the driver: tasks and the commit have the same one.
+        self._job_id = JOB_PREFIX + uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Writes a task's rows; returns once the node has them on disk."""
-        return write_batches(self._options, iterator)
+        """Stages a task's rows, or writes them; returns once the node has them on disk."""
+        if self._options.delivery != EXACTLY_ONCE:
+            return write_batches(self._options, iterator)
+        return Staged(_task(), "", -1, stage_batches(self._options, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing: what the tasks have written is there."""
+        """Publishes what the tasks have staged, once."""
+        stages = [message.stages for message in messages if isinstance(message, Staged)]
+        options = self._options
+        if options.batch_id is not None and options.sink_id is not None:
+            publish_batch(options, options.sink_id, options.batch_id, options.origin or options.sink_id, stages)
+        else:
+            publish_job(options, self._job_id, stages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing: what was written stays."""
+        """Nothing: what was staged goes by itself."""
+
+
+def _task() -> int:
+    context = TaskContext.get()
+    return -1 if context is None else context.partitionId()
+
+
+def _micro_batch() -> tuple[str, int]:
+    """Query and batch that this task works for. RuntimeError where Spark does not tell."""
+    context = TaskContext.get()
+    query_id, batch = (None if context is None else context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
+    if not query_id or not batch:
+        raise RuntimeError(
+            "Spark does not tell this task which query and micro-batch it is of, without which nothing can be "
+            "published once: use .option('delivery', 'at_least_once')"
+        )
+    return query_id, int(batch)
 
 
 def check_schema(schema: StructType, options: SinkOptions) -> None:
     """Raises ValueError where the columns are not those that the sink takes; says which and what to do."""
     types = {field.name: field.dataType for field in schema.fields}
-    wanted: dict[str, tuple[type[DataType], ...]] = {options.key: _STRINGS, options.value: _STRINGS}
+    wanted: dict[str, tuple[type[DataType], ...]] = {options.key: _STRINGS}
+    if not options.is_json:
+        wanted[options.value] = _STRINGS
     if options.deleted in types:
         wanted[options.deleted] = (BooleanType,)
     if options.partition_column is not None:
@@ -92,10 +164,10 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
     for name, _ in options.order_by:
         _check_column(name, types, _SORTABLE, "a number, a string, a time, binary or boolean: option 'order_by'")
     extra = types.keys() - wanted.keys() - {name for name, _ in options.order_by}
-    if extra:
+    if extra and not options.is_json:
         raise ValueError(
             f"the sink has no use for the columns {', '.join(sorted(extra))}: put them into {options.value!r}, for "
-            "example by to_json(struct(...)), or drop them"
+            "example by to_json(struct(...)) or .option('value_format', 'json'), or drop them"
         )
 
 
@@ -116,46 +188,81 @@ def _check_column(name: str, types: Mapping[str, DataType], permitted: tuple[typ
 
 
 def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Written:
-    """The body of a task. A task without rows asks nothing of the node.
+    """The body of a task that delivers at least once. A task without rows asks nothing of the node.
 
     Raises ValueError or TooLarge for rows that no feed takes, UnknownFeed, Unreachable after ``retry_for`` seconds, and
     what else the node refuses for good; a part of the rows may be written then.
     """
-    context = TaskContext.get()
-    written = Written(-1 if context is None else context.partitionId(), 0, 0)
-    batches = (batch for batch in _ordered(options, batches) if batch.num_rows)
-    first = next(batches, None)
+    written = Written(_task(), 0, 0)
+    first, rest = _first(options, batches)
     if first is None:
         return written
     with held_writer(options) as (feed, writer):
-        router = Router(feed.resolve().partitions)
-        for batch in itertools.chain((first,), batches):
-            for block in router.add(*_columns(batch, options)):
-                writer.send(block)
-                written.blocks += 1
-            written.rows += batch.num_rows
-        for block in router.rest():
+        for block in _blocks(options, feed.resolve().partitions, itertools.chain((first,), rest)):
             writer.send(block)
             written.blocks += 1
+            written.rows += block.rows
         writer.flush()
     return written
+
+
+def stage_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> TaskStages:
+    """As ``write_batches``, to stages, which nobody sees before they are published. UnknownStage where one was lost."""
+    first, rest = _first(options, batches)
+    if first is None:
+        return ()
+    with held_feed(options) as feed:
+        return stage_blocks(feed, _blocks(options, feed.resolve().partitions, itertools.chain((first,), rest)))
+
+
+def _first(
+    options: SinkOptions, batches: Iterator[pa.RecordBatch]
+) -> tuple[pa.RecordBatch | None, Iterator[pa.RecordBatch]]:
+    """The first batch that has rows, None where there is none, and the rest."""
+    rest = (batch for batch in _ordered(options, batches) if batch.num_rows)
+    return next(rest, None), rest
+
+
+def _blocks(options: SinkOptions, partitions: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Block]:
+    router = Router(partitions)
+    for batch in batches:
+        yield from router.add(*_columns(batch, options))
+    yield from router.rest()
 
 
 def _ordered(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     if not options.order_by:
         return batches
     columns = {options.key, options.value, options.deleted, options.partition_column or options.key}
-    return in_order(batches, options.order_by, columns)
+    return in_order(batches, options.order_by, _Everything() if options.is_json else columns)
+
+
+class _Everything:
+    """Every column."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
 
 
 def _columns(batch: pa.RecordBatch, options: SinkOptions) -> tuple[Any, Any, Any | None]:
     """Keys and values as binary arrays, nulls in place of the values of deletions; the partition column, if any."""
-    keys, values = _binary(batch.column(options.key)), _binary(batch.column(options.value))
+    keys = _binary(batch.column(options.key))
+    values = json_values(batch, _value_columns(batch, options)) if options.is_json else _value_of(batch, options)
     if options.deleted in batch.schema.names:
         deleted = pc.fill_null(batch.column(options.deleted), False)
         values = pc.if_else(deleted, pa.scalar(None, pa.binary()), values)
     numbers = None if options.partition_column is None else batch.column(options.partition_column)
     return keys, values, numbers
+
+
+def _value_of(batch: pa.RecordBatch, options: SinkOptions) -> Any:
+    return _binary(batch.column(options.value))
+
+
+def _value_columns(batch: pa.RecordBatch, options: SinkOptions) -> list[str]:
+    """What has no other use than to be in the value. What only orders is in it too: it is the row's own."""
+    others = {options.key, options.deleted, options.partition_column}
+    return [name for name in batch.schema.names if name not in others]
 
 
 def _binary(column: Any) -> Any:

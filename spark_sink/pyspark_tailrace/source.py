@@ -62,7 +62,8 @@ class TailraceSource(DataSource):
         if overwrite:
             raise ValueError(
                 "outputMode 'complete' would have to replace the whole feed with each batch, which no consumer could "
-                "follow: use outputMode 'append'"
+                "follow: use outputMode 'append', or 'update' with .foreachBatch(pyspark_tailrace.upsert_batch(...)), "
+                "which writes the rows that have changed"
             )
         options = sink_options(self.options)
         check_schema(schema, options)

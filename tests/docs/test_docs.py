@@ -229,7 +229,7 @@ def test_packed_examples_are_read_as_their_sections_say():
     found, missing = messages.Got.decode(example("GOT").body, get.keys)
     assert (found.value, found.version.seq, found.timestamp, missing) == (b"red", 41, 1_700_000_000_000_000, None)
     start = stream_messages.SnapshotStartMessage.decode(example("SNAPSHOT_START").body)
-    assert start == (3, True, U, 40, 42, 0)
+    assert start == (3, True, U, 40, 42, 0, False)
     assert stream_messages.decode_seq(example("SNAPSHOT_END").body, "SNAPSHOT_END") == (3, 42)
     assert stream_messages.decode_seq(example("SEQ_ADVANCED").body, "SEQ_ADVANCED") == (3, 50)
     assert stream_messages.decode_number(example("ROUND_COMPLETE").body, "ROUND_COMPLETE") == 1

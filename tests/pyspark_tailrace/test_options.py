@@ -45,6 +45,10 @@ def test_everything():
     assert (options.partition_column, options.create_feed, options.partitions) == ("p", True, 4)
     assert (options.retry_for_s, options.level) == (1.5, "quorum")
     assert (options.token, options.key, options.value, options.deleted) == ("t", "k", "v", "d")
+    assert options.delivery == "at_least_once"
+    numbered = sink_options(LEAST | {"sink_id": "s", "first_batch": "7", "batch_id": "9", "origin": "o"})
+    assert (numbered.sink_id, numbered.first_batch, numbered.batch_id, numbered.origin) == ("s", 7, 9, "o")
+    assert sink_options(LEAST | {"value_format": "json"}).is_json
 
 
 @pytest.mark.parametrize("module", [pickle, None])
@@ -76,7 +80,14 @@ def test_token_is_not_shown():
         ({"level": "memory"}, r"'level' is 'memory', none of 'disk', 'quorum'"),
         ({"order_by": "a up"}, r"'order_by': 'a up' is no column"),
         ({"order_by": "a desc nulls"}, r"'order_by': 'a desc nulls' is no column"),
-        ({"delivery": "exactly_once"}, r"'delivery' is 'exactly_once'; .*'at_least_once' only"),
+        ({"delivery": "at_most_once"}, r"'delivery' is 'at_most_once', none of 'exactly_once', 'at_least_once'"),
+        ({"value_format": "avro"}, r"'value_format' is 'avro', none of 'binary', 'json'"),
+        ({"value_format": "json", "value": "v"}, "option 'value' names a column"),
+        ({"sink_id": "a\nb"}, "option 'sink_id' is .* has to be 1 to 200 printable characters"),
+        ({"sink_id": "s", "first_batch": "-1"}, "'first_batch' is '-1', and has to be a whole number from 0"),
+        ({"first_batch": "1"}, "'first_batch' numbers the batches of a sink: it goes with option 'sink_id'"),
+        ({"batch_id": "1"}, "it goes with option 'sink_id'"),
+        ({"origin": "o"}, "it goes with option 'sink_id'"),
     ],
 )
 def test_what_cannot_be_had(option, text):
@@ -108,8 +119,14 @@ def test_slips_of_the_pen_are_not_ignored(slip, meant):
 )
 def test_options_of_spark_and_ours_are_no_slips(name):
     value = {"url": LEAST["url"], "partitions": "3", "create_feed": "true", "retry_for": "1"}
-    value |= {"delivery": "at_least_once", "level": "disk"}
-    sink_options(LEAST | {name: value.get(name, "anything")})
+    value |= {
+        "delivery": "at_least_once",
+        "level": "disk",
+        "value_format": "binary",
+        "first_batch": "1",
+        "batch_id": "1",
+    }
+    sink_options(LEAST | {"sink_id": "s"} | {name: value.get(name, "anything")})
 
 
 def test_guide_lists_every_option():

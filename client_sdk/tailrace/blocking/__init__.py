@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from tailrace.blocking.client import Client, connect
 from tailrace.blocking.feed import Feed
+from tailrace.blocking.stage import Stage
 from tailrace.blocking.stream import Stream
 from tailrace.blocking.writer import Writer
 
-__all__ = ["Client", "Feed", "Stream", "Writer", "connect"]
+__all__ = ["Client", "Feed", "Stage", "Stream", "Writer", "connect"]

@@ -20,6 +20,7 @@ from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRa
 from tailrace.replies import feed_info, node_status, resolved
 from tailrace.requests.lane import Done, Lane, Lanes
 from tailrace.requests.session import RequestSession
+from tailrace.staging import StageRequest
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
 
@@ -224,6 +225,12 @@ class Client:
         """Queues a block, and sends of what is queued as much as goes without waiting."""
         self._check_open()
         self._session.write(lane, block, level, done, deadline)
+        self._link.push()
+
+    def queue(self, request: StageRequest, deadline: float) -> None:
+        """Queues a request of a stage, and sends of what is queued as much as goes without waiting."""
+        self._check_open()
+        self._session.ask(*request, deadline)
         self._link.push()
 
     def _wait(self, reply: Reply[_T]) -> _T:

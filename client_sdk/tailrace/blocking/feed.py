@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.backoff import backoff_seconds
 from tailrace.batch import check_key
+from tailrace.blocking.stage import Stage
 from tailrace.blocking.writer import Writer
 from tailrace.changes import (
     batch_blocks,
@@ -25,8 +26,10 @@ from tailrace.errors import UnknownFeed, Unreachable
 from tailrace.hashing import key_hash
 from tailrace.model import Delete, Item, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.replies import has_come_to, partition_info, resolved
+from tailrace.staging import Published, SealedStage, publish_request
 from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stage_messages import published_from_json
 
 if TYPE_CHECKING:
     from tailrace.blocking.client import Client
@@ -127,6 +130,42 @@ class Feed:
             in_flight_bytes=in_flight_bytes,
             timeout=timeout,
         )
+
+    def stage(
+        self,
+        *,
+        batch_bytes: int = 1024 * 1024,
+        batch_rows: int = 10_000,
+        in_flight_bytes: int = 16 * 1024 * 1024,
+        timeout: float | None = None,
+    ) -> Stage:
+        """Rows that nobody sees until they are published; as ``tailrace.Feed.stage``."""
+        check_batching(batch_bytes, batch_rows, in_flight_bytes)
+        return Stage(
+            self._client,
+            self,
+            self.resolve(timeout),
+            batch_bytes=batch_bytes,
+            batch_rows=batch_rows,
+            in_flight_bytes=in_flight_bytes,
+            timeout=timeout,
+        )
+
+    def publish(
+        self,
+        sink: str,
+        batch: int,
+        stages: Iterable[SealedStage],
+        *,
+        origin: str | None = None,
+        timeout: float | None = None,
+    ) -> Published:
+        """Publishes the rows of sealed stages as a batch, once; as ``tailrace.Feed.publish``."""
+        deadline = self._client.deadline(timeout)
+        feed = self._resolve(deadline)
+        value = publish_request(feed.feed_id, sink, batch, stages, origin)
+        with self._forgetting():
+            return Published(*published_from_json(self._client.call(Opcode.PUBLISH, value, deadline)))
 
     def get(
         self, key: bytes, *, level: str = "disk", at_least: Version | None = None, timeout: float | None = None

@@ -59,6 +59,8 @@ TRANSITIONS: dict[tuple[State, Opcode], State] = {
     (State.OPEN, Opcode.LEADER_SEQS): State.OPEN,
     (State.IN_SNAPSHOT, Opcode.LEADER_SEQS): State.IN_SNAPSHOT,
     (State.IN_SNAPSHOT, Opcode.PRODUCERS): State.IN_SNAPSHOT,
+    (State.OPEN, Opcode.SINKS): State.OPEN,
+    (State.IN_SNAPSHOT, Opcode.SINKS): State.IN_SNAPSHOT,
     (State.REFETCHING, Opcode.GOT): State.ROLLING_BACK,
     (State.REFETCHING, Opcode.ERROR): State.WAITING,
     (State.MEASURING, Opcode.STREAM_OK): State.ROLLING_BACK,

@@ -3,7 +3,8 @@
 As those of a consumer (``streams``), but for what a store with a history of its own needs:
 
 - No ring, and nothing is read again: a Rollback has no keys, and the replica says by `settle` where it has gone to.
-- Agreed comes at every STREAM_OK, before anything else of the stream; LEADER_SEQS and PRODUCERS are events themselves.
+- Agreed comes at every STREAM_OK, before anything else of the stream; LEADER_SEQS, PRODUCERS and SINKS are events
+  themselves.
 - A snapshot that is announced again, as its rest is read from a segment now, begins where the replica stands: it has
   all up to there. Inside a run it stands nowhere, and half of one is of no use to it: that fails the whole.
 - Nothing is asked for a second time by itself: any end but ``end_reached`` fails the whole, with its reason. Where a
@@ -25,6 +26,7 @@ from tailrace.model import EndReason
 from tailrace.position import Position
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import LeaderSeqs, Producers, ReplicaAck
+from tailrace.wire.stage_messages import SinksTold
 from tailrace.wire.stream_messages import StreamOk
 
 _STREAMING = (State.OPEN, State.IN_SNAPSHOT)
@@ -108,8 +110,13 @@ class ReplicaStreams(PartitionStreams):
         _check_partition(message, partition)
         return message, partition.id, None, 0
 
+    def _on_sinks(self, partition: ConsumedPartition, body: memoryview) -> Queued:
+        message = SinksTold.decode(body)
+        _check_partition(message, partition)
+        return message, partition.id, None, 0
 
-def _check_partition(message: LeaderSeqs | Producers, partition: ConsumedPartition) -> None:
+
+def _check_partition(message: LeaderSeqs | Producers | SinksTold, partition: ConsumedPartition) -> None:
     if message.partition != partition.id:
         raise ProtocolError(
             f"{type(message).__name__} of partition {message.partition} on the stream of {partition.id}"
@@ -123,4 +130,5 @@ _HANDLERS: dict[Opcode, Handler] = {
     Opcode.SNAPSHOT_END: ReplicaStreams._on_end,  # type: ignore[dict-item]
     Opcode.LEADER_SEQS: ReplicaStreams._on_leader_seqs,  # type: ignore[dict-item]
     Opcode.PRODUCERS: ReplicaStreams._on_producers,  # type: ignore[dict-item]
+    Opcode.SINKS: ReplicaStreams._on_sinks,  # type: ignore[dict-item]
 }

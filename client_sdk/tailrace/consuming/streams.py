@@ -400,8 +400,8 @@ class PartitionStreams:
             self.try_again(partition, "the partition's history has changed")
             return None
         position = partition.snapshot_started(message)
-        _, complete, _, after_seq, last_seq, purge_seq = message
-        event = _new(SnapshotStart, (partition.id, after_seq + 1, last_seq, position, complete, purge_seq))
+        _, complete, _, after_seq, last_seq, purge_seq, published = message
+        event = _new(SnapshotStart, (partition.id, after_seq + 1, last_seq, position, complete, purge_seq, published))
         return event, partition.id, position, 0
 
     def _on_snapshot_end(self, partition: ConsumedPartition, body: memoryview) -> Queued:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import random
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from tailrace.backoff import backoff_seconds
@@ -26,6 +27,7 @@ from tailrace.wire.messages import PROTOCOL_VERSION, Get, Got, Hello, HelloOk, W
 from tailrace.wire.opcodes import Opcode
 
 ID_MAX = 0xFFFFFFFF
+_ORDER = attrgetter("order")
 _COPIED_BYTES_MAX = 4_096  # a body up to here is joined to its frame's header: one buffer is sent faster than two
 
 
@@ -37,10 +39,26 @@ class Link(enum.Enum):
     OPEN = "open"
 
 
-class Request:
-    """Anything but a write: a frame to send, and what makes a result of the answer."""
+class Sequence:
+    """Requests that the node takes in their order only: one that is refused for now holds up those behind it."""
 
-    __slots__ = ("deadline", "decode", "done", "encode", "hold_until", "is_read", "sent", "tries")
+    __slots__ = ("hold_until", "tries")
+
+    def __init__(self) -> None:
+        self.hold_until = 0.0
+        self.tries = 0
+
+    def refused(self, now: float, jitter: Callable[[], float]) -> None:
+        """One of them has to be sent again; the refusals of those that were sent behind it are the same one."""
+        if now >= self.hold_until:
+            self.tries += 1
+            self.hold_until = now + backoff_seconds(self.tries, jitter)
+
+
+class Request:
+    """Anything but a write: a frame to send, and what makes a result of the answer. ``order``: when it was asked."""
+
+    __slots__ = ("deadline", "decode", "done", "encode", "hold_until", "is_read", "order", "sent", "sequence", "tries")
 
     def __init__(
         self,
@@ -56,6 +74,8 @@ class Request:
         self.done = done
         self.deadline = deadline
         self.hold_until = 0.0
+        self.sequence: Sequence | None = None
+        self.order = 0
         self.is_read = is_read  # any copy may answer it
         self.sent = False
         self.tries = 0
@@ -88,6 +108,7 @@ class RequestSession:
         self._next_id = 1
         self._requests: dict[Request, None] = {}  # without an answer, in order
         self._unsent: dict[Request, None] = {}
+        self._asked = 0
         self._lanes: dict[Lane, None] = {}  # with requests
         self._ready_lanes: dict[Lane, None] = {}  # those that may have something to send
         self._by_id: dict[int, Request | WriteRequest] = {}
@@ -172,10 +193,25 @@ class RequestSession:
         )
         self._ask(request)
 
+    def ask(
+        self,
+        encode: Callable[[int], bytes],
+        decode: Callable[[Frame], Any],
+        done: Callable[[Any, TailraceError | None], None],
+        sequence: Sequence | None,
+        deadline: float,
+    ) -> None:
+        """Any other request, in its order: ``encode`` makes its frame with an id, each time that it is sent."""
+        request = Request(encode, decode, done, deadline)
+        request.sequence = sequence
+        self._ask(request)
+
     def _ask(self, request: Request) -> None:
         if self._closed is not None:
             request.done(None, self._closed)
             return
+        self._asked += 1
+        request.order = self._asked
         self._requests[request] = None
         self._unsent[request] = None
 
@@ -261,7 +297,7 @@ class RequestSession:
 
     def _collect(self, now: float) -> None:
         if self._unsent:
-            for request in [r for r in self._unsent if now >= r.hold_until]:
+            for request in self._ready(now):
                 del self._unsent[request]
                 request.sent = True
                 self._out.append(request.encode(self._id_for(request)))
@@ -270,6 +306,12 @@ class RequestSession:
                 self._send_write(write)
             if not lane.is_held:
                 del self._ready_lanes[lane]
+
+    def _ready(self, now: float) -> list[Request]:
+        ready = [r for r in self._unsent if now >= (r.hold_until if r.sequence is None else r.sequence.hold_until)]
+        if len(ready) > 1:  # what was refused is behind what was asked later
+            ready.sort(key=_ORDER)
+        return ready
 
     def _send_write(self, write: WriteRequest) -> None:
         flags = write.flags | (WriteFlag.RESEND if write.resend else 0)
@@ -311,6 +353,8 @@ class RequestSession:
                 self._look_again(request.lane)
         elif request in self._requests:
             result = request.decode(frame)
+            if request.sequence is not None:
+                request.sequence.tries = 0
             del self._requests[request]
             request.done(result, None)
 
@@ -342,6 +386,8 @@ class RequestSession:
         elif request in self._requests:
             if isinstance(error, Retryable) and now < request.deadline:
                 request.sent, request.hold_until = False, hold_until
+                if request.sequence is not None:
+                    request.sequence.refused(now, self._jitter)
                 self._unsent[request] = None
             else:
                 del self._requests[request]

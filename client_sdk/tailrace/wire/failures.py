@@ -32,6 +32,8 @@ _CODES: dict[str, type[TailraceError]] = {
     "version_conflict": errors.VersionConflict,
     "unknown_feed": errors.UnknownFeed,
     "feed_exists": errors.FeedExists,
+    "unknown_stage": errors.UnknownStage,
+    "batch_behind": errors.BatchBehind,
     "bad_position": errors.BadPosition,
     "bad_block": errors.BadBlock,
     "too_large": errors.TooLarge,
@@ -74,6 +76,8 @@ def error_to_wire(error: TailraceError) -> dict[str, Any]:
             body["leader"] = error.leader
         case errors.DataGone():
             body["first_seq"] = error.first_seq
+        case errors.BatchBehind():
+            body["first_batch"] = error.first_batch
         case errors.StreamEnded():
             body["reason"] = error.reason.value
         case OutOfOrder():
@@ -95,6 +99,8 @@ def error_from_wire(body: dict[str, Any]) -> TailraceError:
         return errors.NotLeader(message, leader=body.get("leader"))
     if kind is errors.DataGone:
         return errors.DataGone(message, first_seq=int(body.get("first_seq", 0)))
+    if kind is errors.BatchBehind:
+        return errors.BatchBehind(message, first_batch=int(body.get("first_batch", 0)))
     if kind is errors.StreamEnded:
         return errors.StreamEnded(message, reason=EndReason(body.get("reason", "error")))
     if kind is errors.WritesLost:

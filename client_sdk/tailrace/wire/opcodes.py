@@ -26,6 +26,12 @@ class Opcode(enum.IntEnum):
     WRITTEN = 0x21
     GET = 0x22
     GOT = 0x23
+    # Publishing exactly once; PUBLISH and its answer are JSON
+    STAGE_BLOCK = 0x24
+    STAGED = 0x25
+    STAGE_SEAL = 0x26
+    PUBLISH = 0x27
+    SINKS = 0x28  # between nodes: on the streams of a replica
     # Streams
     STREAM_REQUEST = 0x30
     STREAM_OK = 0x31

@@ -240,7 +240,10 @@ _U64 = struct.Struct("<Q")
 
 
 class SnapshotStartMessage(NamedTuple):
-    """All that happened after ``after_seq`` up to ``last_seq`` follows. ``complete``: no superseded row is left out."""
+    """All that happened after ``after_seq`` up to ``last_seq`` follows. ``complete``: no superseded row is left out.
+
+    ``published``, to a replica only: what follows is to be taken over in one step, together with the next SINKS.
+    """
 
     partition: int
     complete: bool
@@ -248,14 +251,17 @@ class SnapshotStartMessage(NamedTuple):
     after_seq: int
     last_seq: int
     purge_seq: int
+    published: bool = False
 
     def encode(self, id: int) -> bytes:
-        return frame_header(Opcode.SNAPSHOT_START, _SNAPSHOT_START.size, id) + _SNAPSHOT_START.pack(*self)
+        partition, complete, *rest, published = self
+        body = _SNAPSHOT_START.pack(partition, complete | published << 1, *rest)
+        return frame_header(Opcode.SNAPSHOT_START, _SNAPSHOT_START.size, id) + body
 
     @classmethod
     def decode(cls, body: memoryview) -> SnapshotStartMessage:
         partition, flags, *rest = unpack(_SNAPSHOT_START, body, "SNAPSHOT_START")
-        return tuple.__new__(cls, (partition, flags & 1 == 1, *rest))
+        return tuple.__new__(cls, (partition, flags & 1 == 1, *rest, flags & 2 == 2))
 
 
 def encode_seq(opcode: Opcode, partition: int, seq: int, id: int) -> bytes:

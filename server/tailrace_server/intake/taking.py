@@ -9,6 +9,7 @@ up to its base: none is ever durable that names a branch of which nothing could 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import BadBlock, TailraceError, UnknownFeed
@@ -16,6 +17,7 @@ from tailrace.failover import SEQ_MAX, FailoverLog, common_seq
 from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
 from tailrace_server.journal.format import RecordKind
 from tailrace_server.manifest.producers import producers_from_json, producers_to_json
+from tailrace_server.publishing import last_batches
 
 if TYPE_CHECKING:
     from tailrace.block import Block
@@ -44,27 +46,49 @@ def check_replica(partition: Partition, block: Block, after_seq: int) -> None:
 
 def take(partition: Partition, block: Block, journal: Journal, now: float) -> None:
     """`Partition.take_replica`."""
+    _check_takes(partition)
+    _check_next(partition, block, partition.high_seq, partition.held_timestamp)
+    branch = partition.log.branch_at(block.header.last_seq)
+    place = journal.append_block(partition.feed_id, partition.id, branch, block)
+    partition.homes.block(journal.file_of(place), block.header.last_seq)
+    partition.hang(block, branch, now)
+    _reach(partition, journal, now)
+
+
+def take_run(partition: Partition, blocks: Sequence[Block], journal: Journal, now: float) -> None:
+    """`Partition.take_run`."""
+    _check_takes(partition)
+    if not blocks:
+        raise BadBlock(f"a run of partition {partition.id} without a block")
+    seq, timestamp = partition.high_seq, partition.held_timestamp
+    for block in blocks:
+        _check_next(partition, block, seq, timestamp)
+        seq, timestamp = block.header.last_seq, block.header.timestamp
+    told, partition.run_sinks = partition.run_sinks, None
+    partition.append_run(blocks, told[1] if told is not None and told[0] == seq else {}, journal)
+    if partition.run_producers is not None and partition.run_producers[0] == seq:
+        partition.producers = partition.run_producers[1]
+    partition.run_producers = None
+    _reach(partition, journal, now)
+
+
+def _check_takes(partition: Partition) -> None:
     if partition.damage is not None:
         raise partition.damage.with_traceback(None)
     if partition.is_dropped:
         raise UnknownFeed(f"feed {partition.feed_id.hex()} was dropped")
-    header = block.header
-    if header.first_seq != partition.high_seq + 1 or header.last_seq - header.first_seq + 1 != header.rows:
-        raise BadBlock(
-            f"{header.rows} rows of seqs {header.first_seq} to {header.last_seq} do not follow seq {partition.high_seq}"
-        )
-    if header.timestamp < partition.held_timestamp:
-        raise BadBlock(
-            f"timestamp {header.timestamp} comes before {partition.held_timestamp}, of seq {partition.high_seq}"
-        )
     if not partition.log:
         raise BadBlock(f"partition {partition.id} knows no branch yet: its leader's log comes first")
-    check_replica(partition, block, partition.high_seq)
-    branch = partition.log.branch_at(header.last_seq)
-    place = journal.append_block(partition.feed_id, partition.id, branch, block)
-    partition.homes.block(journal.file_of(place), header.last_seq)
-    partition.hang(block, branch, now)
-    _reach(partition, journal, now)
+
+
+def _check_next(partition: Partition, block: Block, seq: int, timestamp: int) -> None:
+    """BadBlock where ``block`` does not follow ``seq``, whose row has this timestamp."""
+    header = block.header
+    if header.first_seq != seq + 1 or header.last_seq - header.first_seq + 1 != header.rows:
+        raise BadBlock(f"{header.rows} rows of seqs {header.first_seq} to {header.last_seq} do not follow seq {seq}")
+    if header.timestamp < timestamp:
+        raise BadBlock(f"timestamp {header.timestamp} comes before {timestamp}, of seq {seq}")
+    check_replica(partition, block, seq)
 
 
 def adopt(partition: Partition, log: FailoverLog, journal: Journal, now: float) -> bool:
@@ -129,3 +153,19 @@ def tell_producers(partition: Partition, value: dict[str, Any], seq: int, journa
     place = journal.append(RecordKind.PRODUCERS_TOLD, partition.feed_id, partition.id, payload)
     partition.homes.control(journal.file_of(place))
     partition.producers = table
+
+
+def tell_sinks(partition: Partition, value: dict[str, Any], seq: int, journal: Journal) -> None:
+    """`Partition.tell_sinks`."""
+    if seq < partition.high_seq:
+        raise BadBlock(f"last batches as of seq {seq}, and partition {partition.id} stands at {partition.high_seq}")
+    try:
+        table = last_batches.from_json(value)
+    except ValueError as error:
+        raise BadBlock(f"last batches of partition {partition.id}: {error}") from None
+    if any(last.seq > seq for last in table.values()):
+        raise BadBlock(f"a last batch of partition {partition.id} is above seq {seq}, as of which it was told")
+    if seq > partition.high_seq:  # of the run that is on its way, which will have them
+        partition.run_sinks = seq, table
+    elif any(partition.sinks.find(sink) != last for sink, last in table.items()):
+        partition.note_sinks(table, journal)

@@ -25,6 +25,7 @@ from tailrace_server.journal.format import (
     padded,
     unpack_record,
 )
+from tailrace_server.publishing.record import PublishedRecord, decode_published
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,11 +75,22 @@ class BadRecord(Exception):
 
 
 class RawRecord(NamedTuple):
-    """A record that has been checked, with its payload; ``block`` is a block's payload parsed, None of other kinds."""
+    """A record that has been checked, with its payload; ``block`` is a block's payload parsed, None of other kinds.
+
+    ``published`` likewise of what was published.
+    """
 
     header: RecordHeader
     payload: bytes
     block: Block | None
+    published: PublishedRecord | None = None
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks that it has, which stand or fall together."""
+        if self.published is not None:
+            return self.published.blocks
+        return () if self.block is None else (self.block,)
 
 
 def read_file_header(window: Window) -> FileHeader:
@@ -111,10 +123,10 @@ def read_record(window: Window, file: FileHeader, offset: int, end: int) -> RawR
     payload = window.take(payload_offset, header.length)
     if any(window.take(payload_offset + header.length, padded(header.length) - header.length)):
         raise BadRecord(offset, "the bytes behind the record are not zero")
-    if header.kind != RecordKind.BLOCK:
-        return RawRecord(header, payload, None)
     try:
-        return RawRecord(header, payload, Block.parse(payload))
+        if header.kind == RecordKind.PUBLISHED:
+            return RawRecord(header, payload, None, decode_published(payload, header.covered))
+        return RawRecord(header, payload, Block.parse(payload) if header.kind == RecordKind.BLOCK else None)
     except BadBlock as error:
         raise BadRecord(offset, f"the block in the record: {error}") from None
 
@@ -134,6 +146,7 @@ class Record(NamedTuple):
     ``payload`` are the bytes of a control record (b"" of a block), ``block`` the block of a block record (None of
     others), with ``branch`` (16 bytes) of its last seq and ``snapshot``, its bounds (0, 0 where there is none).
     ``lsn`` is where the record ends, as ``Journal.append`` gave it or, where recovery wrote it anew, would have.
+    ``covered`` is how much of the payload the record's own checksum covers.
     """
 
     kind: RecordKind
@@ -144,6 +157,7 @@ class Record(NamedTuple):
     payload: bytes
     block: Block | None
     lsn: int
+    covered: int = 0
 
 
 class Extent(NamedTuple):
@@ -188,4 +202,5 @@ def _record(raw: RawRecord) -> Record:
         b"" if raw.block is not None else raw.payload,
         raw.block,
         lsn(header.file_number, header.end),
+        header.covered,
     )

@@ -170,11 +170,21 @@ class Journal:
 
     def append(self, kind: RecordKind, feed_id: bytes, partition: int, payload: bytes) -> int:
         """Write a control record. Returns and raises as ``append_block``; ValueError for a payload over 64 MiB."""
-        assert kind != RecordKind.BLOCK
+        assert kind not in (RecordKind.BLOCK, RecordKind.PUBLISHED)
         nbytes = len(payload)
         if nbytes > PAYLOAD_BYTES_MAX:
             raise ValueError(f"a {kind.name} record of {nbytes} bytes; the journal takes at most {PAYLOAD_BYTES_MAX}")
         return self._append(kind, feed_id, partition, NO_BRANCH, (0, 0), payload, (payload,), nbytes)
+
+    def append_published(
+        self, feed_id: bytes, partition: int, branch: bytes, covered: bytes, bodies: Sequence[Buffer]
+    ) -> int:
+        """Write what ``publishing.record.encode_published`` made. Returns and raises as ``append_block``."""
+        nbytes = len(covered) + sum(map(len, bodies))
+        assert nbytes <= PAYLOAD_BYTES_MAX, "a publish is bounded before it is written"
+        return self._append(
+            RecordKind.PUBLISHED, feed_id, partition, branch, (0, 0), covered, (covered, *bodies), nbytes
+        )
 
     def _append(
         self,

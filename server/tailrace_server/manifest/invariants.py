@@ -21,6 +21,7 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tailrace_server.publishing.last_batches import SINKS_MAX
 from tailrace_server.segment.identity import NO_BASE
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 SEGMENTS_MAX = 10_000
 # More than anybody has replicas.
 PLACEMENTS_MAX = 64
-# Programs that publish exactly once into one partition.
-SINKS_MAX = 1_000
 
 
 def problems(manifest: Manifest) -> list[str]:
@@ -46,6 +45,9 @@ def _numbers(manifest: Manifest) -> Iterator[str]:
     for name, seq in (("purge", manifest.purge_seq), ("trim", manifest.trim_seq)):
         if seq > manifest.flushed_seq:
             yield f"its {name} seq, {seq}, is above its flushed seq, {manifest.flushed_seq}"
+    for sink, last in manifest.sinks.items():
+        if last.seq > manifest.flushed_seq:
+            yield f"its sink {sink!r} has published up to seq {last.seq}, above its flushed seq, {manifest.flushed_seq}"
     if not manifest.log and manifest.flushed_seq:
         yield "its failover log is empty"
     for name, count, bound in (

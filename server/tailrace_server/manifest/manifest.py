@@ -12,8 +12,10 @@ from tailrace.failover import FailoverLog
 from tailrace_server.manifest import fields
 from tailrace_server.manifest.errors import ManifestDamaged
 from tailrace_server.manifest.fields import Kind, read_list, read_members, read_sealed, write_members
-from tailrace_server.manifest.invariants import PLACEMENTS_MAX, SEGMENTS_MAX, SINKS_MAX, problems
+from tailrace_server.manifest.invariants import PLACEMENTS_MAX, SEGMENTS_MAX, problems
 from tailrace_server.manifest.producers import read_producers
+from tailrace_server.publishing import last_batches
+from tailrace_server.publishing.last_batches import LastBatch
 from tailrace_server.sealed import seal
 from tailrace_server.segment.identity import INCLUDED_IDS_MAX, SegmentIdentity
 
@@ -55,8 +57,8 @@ class Manifest(NamedTuple):
     ends at ``flushed_seq``. Rows at or below ``purge_seq`` may be missing though nothing newer of their key is there,
     rows at or below ``trim_seq`` were dropped by age. ``log`` has the partition's term as well. ``last_timestamp`` is
     the last stamp that was given, in microseconds since 1970. ``producers`` is what ``producers_to_json`` made,
-    ``sinks`` the last batch of each sink. ``rollbacks`` is how often the partition had been rolled back: records of the
-    journal that tell of a later time are not in it.
+    ``sinks`` the last batch of each sink as of ``flushed_seq``. ``rollbacks`` is how often the partition had been
+    rolled back: records of the journal that tell of a later time are not in it.
     """
 
     feed_id: bytes
@@ -72,7 +74,7 @@ class Manifest(NamedTuple):
     placement_id: bytes
     last_timestamp: int
     producers: dict[str, Any]
-    sinks: dict[str, int]
+    sinks: dict[str, LastBatch]
     rollbacks: int = 0
 
     def identity_of(self, entry: SegmentEntry) -> SegmentIdentity:
@@ -118,12 +120,6 @@ def _read_segments(value: Any) -> tuple[SegmentEntry, ...]:
     )
 
 
-def _read_sinks(value: Any) -> dict[str, int]:
-    if not isinstance(value, dict) or len(value) > SINKS_MAX:
-        raise ValueError(f"an object of at most {SINKS_MAX} members is needed, not {value!r:.60}")
-    return {sink: fields.COUNT.read(batch) for sink, batch in value.items()}
-
-
 _SEGMENT = {
     "id": fields.ID,
     "base_id": fields.ID,
@@ -154,7 +150,7 @@ _MANIFEST = {
     "placement_id": fields.ID,
     "last_timestamp": fields.TIMESTAMP,
     "producers": Kind(lambda value: value, read_producers),
-    "sinks": Kind(lambda value: value, _read_sinks),
+    "sinks": Kind(last_batches.to_json, last_batches.from_json),
     "rollbacks": fields.COUNT,
 }
 # What a manifest says by leaving it out, as those from before it was known do.

@@ -84,10 +84,10 @@ class JournalSurvey:
     def _note(self, sieve: Sieve, record: RawRecord, path: str, wanted: Callable[[Place], bool]) -> None:
         header = record.header
         place = header.feed_id, header.partition
-        if record.block is not None:
+        if record.blocks:
             if wanted(place):
-                block = record.block.header
-                self._blocks.setdefault(place, []).append((block.first_seq, block.last_seq, path, header.offset))
+                ends = record.blocks[0].header.first_seq, record.blocks[-1].header.last_seq
+                self._blocks.setdefault(place, []).append((*ends, path, header.offset))
             return
         try:
             sieve.sift(record)
@@ -109,8 +109,8 @@ class JournalSurvey:
             if file.path in paths:
                 offsets = {offset for _, _, path, offset in there if path == file.path}
                 for item in file.items():
-                    if isinstance(item, RawRecord) and item.header.offset in offsets and item.block is not None:
-                        blocks[item.block.header.first_seq] = item.block
+                    if isinstance(item, RawRecord) and item.header.offset in offsets:
+                        blocks.update({block.header.first_seq: block for block in item.blocks})
         for first in sorted(blocks):
             yield blocks[first]
 
@@ -146,9 +146,10 @@ class NewerJournal(TailraceError):
 
 def _is_of_old_name(sieve: Sieve, record: RawRecord) -> bool:
     place = record.header.feed_id, record.header.partition
-    if record.block is None or not sieve.is_renamed(place):
+    if not record.blocks or not sieve.is_renamed(place):
         return False
-    return record.block.header.last_seq > sieve.held_seq(place) and record.header.branch != sieve.log_of(place).branch
+    last_seq = record.blocks[-1].header.last_seq
+    return last_seq > sieve.held_seq(place) and record.header.branch != sieve.log_of(place).branch
 
 
 def is_short_of(sieve: Sieve, clean: CleanMark) -> bool:
@@ -194,9 +195,9 @@ class Resift:
         return max(self._sieve.held_seq(place), self._seen.get(place, 0))
 
     def _sift(self, file: JournalFile, record: RawRecord) -> None:
-        header, block = record.header, record.block
+        header, blocks = record.header, record.blocks
         place = header.feed_id, header.partition
-        fate = Fate.CONTROL if block is None else Fate.DROPPED
+        fate = Fate.DROPPED if blocks else Fate.CONTROL
         if header.feed_id not in self._survey.dropped:
             if self._survey.damaged and self._sieve.branch_is_missing(record):
                 log = self._sieve.add_branch(place, header.branch)
@@ -209,18 +210,29 @@ class Resift:
                 return
             if self._sieve.is_superseded(record):
                 return
-        if block is None:
+        if not blocks and record.published is None:
             self._append(RecordKind(header.kind), place, record.payload)
-        elif fate is Fate.NEXT:
-            self._kept_rows += block.rows
-            if self._journal is not None:
-                branch = self._sieve.log_of(place).branch if self._sieve.is_renamed(place) else header.branch
-                self._journal.append_block(*place, branch, block, (header.snapshot_first, header.snapshot_last))
+        elif fate in (Fate.NEXT, Fate.CONTROL):
+            self._kept_rows += sum(block.rows for block in blocks)
+            self._keep(record, place)
         elif fate in (Fate.GAP, Fate.UNKNOWN):
-            self._tell_gap(place, block.header.first_seq, file, header.offset)
+            self._tell_gap(place, blocks[0].header.first_seq, file, header.offset)
             why = "a gap is before it" if fate is Fate.GAP else "nothing is known of its feed"
-            self._lost.export(*place, block, why)
-            self._seen[place] = max(self._told(place), block.header.last_seq)
+            for block in blocks:
+                self._lost.export(*place, block, why)
+            self._seen[place] = max(self._told(place), blocks[-1].header.last_seq)
+
+    def _keep(self, record: RawRecord, place: Place) -> None:
+        """Writes blocks to the new journal, with what else their record says."""
+        if self._journal is None:
+            return
+        header = record.header
+        branch = self._sieve.log_of(place).branch if self._sieve.is_renamed(place) else header.branch
+        if record.block is not None:
+            self._journal.append_block(*place, branch, record.block, (header.snapshot_first, header.snapshot_last))
+        else:
+            covered, bodies = record.payload[: header.covered], record.payload[header.covered :]
+            self._journal.append_published(*place, branch, covered, (bodies,))
 
     def _append(self, kind: RecordKind, place: Place, payload: bytes) -> None:
         if self._journal is not None:

@@ -4,7 +4,7 @@ CONTROL    it says something of a feed or a partition                           
 VOIDED     a block of a history that was rolled back later                             skipped
 FLUSHED    a block that a segment has                                                  skipped
 HELD       a block that was applied already                                            skipped
-NEXT       a block that begins right above what is held                                applied
+NEXT       a block that begins right above what is held, or blocks that were published applied
 GAP        a block behind something that is missing                                    the start stops; exported
 DROPPED    of a feed that the journal says to be dropped                               skipped
 UNKNOWN    of a feed, or a partition, that neither a FEED nor the journal knows        skipped; exported
@@ -148,23 +148,25 @@ class Sieve:
     def sift(self, record: RawRecord) -> Fate:
         """The fate of the next record. BadControl."""
         header = record.header
-        if record.block is None:
-            self._control(header, record.payload)
+        blocks = record.blocks
+        if not blocks:
+            if record.published is None:
+                self._control(header, record.payload)
             return Fate.CONTROL
         place = header.feed_id, header.partition
         if header.feed_id in self.dropped:
             return Fate.DROPPED
         if not self._knows(place):
             return Fate.UNKNOWN
-        return self._block(self._partition(place), record.block, lsn(header.file_number, header.end))
+        return self._block(self._partition(place), blocks, lsn(header.file_number, header.end))
 
     def branch_is_missing(self, record: RawRecord) -> bool:
         """The block extends the partition on a branch of which no record has told. To be asked before ``sift``."""
         place = record.header.feed_id, record.header.partition
-        if record.block is None or not self._knows(place):
+        if not record.blocks or not self._knows(place):
             return False
         held = self._partition(place)
-        if held.renamed or record.block.header.first_seq != held.seq + 1:
+        if held.renamed or record.blocks[0].header.first_seq != held.seq + 1:
             return False
         if not held.log:  # of other feeds the first branch stands in the FEED, and is not looked up here
             return place[0] == SYSTEM_FEED_ID
@@ -231,12 +233,12 @@ class Sieve:
             self._branches[feed_id] = creation.branch
 
     @staticmethod
-    def _block(held: _Held, block: Block, place: int) -> Fate:
-        header = block.header
+    def _block(held: _Held, blocks: Sequence[Block], place: int) -> Fate:
+        header, last_seq = blocks[0].header, blocks[-1].header.last_seq
         case = decide_block(
             lsn=place,
             first_seq=header.first_seq,
-            last_seq=header.last_seq,
+            last_seq=last_seq,
             rollbacks=held.undone,
             flushed_seq=held.start,
             held_seq=held.seq,
@@ -244,7 +246,7 @@ class Sieve:
         )
         if case is BlockCase.NEXT:
             held.sums[header.first_seq] = header.body_sum
-            held.seq = header.last_seq
+            held.seq = last_seq
         return _CASES[case]
 
 

@@ -156,17 +156,18 @@ class Verification:
         place = header.feed_id, header.partition
         try:
             fate = sieve.sift(record)
-            if record.block is not None and fate is not Fate.DROPPED:
-                record.block.open_columns()
+            if fate is not Fate.DROPPED:
+                for block in record.blocks:
+                    block.open_columns()
         except (BadControl, BadBlock) as error:
             result.problem(error, _STOPS, header.offset)
             return
         if fate is Fate.UNKNOWN:
             what = f"blocks of partition {header.partition} of feed {header.feed_id.hex()}, which is not known"
             unknown.setdefault(header.feed_id, (result, header.offset, what))
-        elif fate is Fate.GAP and place not in gaps and record.block is not None:
-            gaps[place] = record.block.header.first_seq
-            missing = f"({sieve.held_seq(place)}, {record.block.header.first_seq - 1}]"
+        elif fate is Fate.GAP and place not in gaps:
+            gaps[place] = first_seq = record.blocks[0].header.first_seq
+            missing = f"({sieve.held_seq(place)}, {first_seq - 1}]"
             result.problem(f"seqs {missing} of {_name(place)} are missing before this block", _STOPS, header.offset)
 
     # Feeds

@@ -2,6 +2,7 @@
 
     STREAM_OK       ──> the leader's log, its entries taken over as what is held reaches their bases
     complete snapshot   blocks ──> journal, tree                      ──fsync──> acknowledged
+    a publish           blocks, last batches ──> one record of the journal   ──fsync──> acknowledged
     a run               blocks ──> a segment of its own, installed at its end    ──> acknowledged
     ROLLBACK        ──> what is above goes; the point where the partition stands then is asked from
 
@@ -19,12 +20,14 @@ from typing import TYPE_CHECKING
 import trio
 
 from tailrace.address import Address
+from tailrace.block import Block
 from tailrace.errors import ProtocolError, TailraceError
 from tailrace.events import Agreed, LeaderCheck, Mutations, Rollback, SnapshotEnd, SnapshotStart
 from tailrace.failover import FailoverLog
 from tailrace.position import Position, Positions
 from tailrace.replica import ReplicaStream, replica_stream
 from tailrace.wire.replica_messages import LeaderSeqs, Producers, Replica
+from tailrace.wire.stage_messages import SinksTold
 from tailrace_server.blocks import cut_above
 from tailrace_server.feed import Feed
 from tailrace_server.partition import Partition
@@ -38,6 +41,8 @@ log = logging.getLogger("tailrace.server")
 
 # Under way to a replica at most: what a fast network holds in the time that an fsync takes.
 WINDOW_BYTES = 16 * 1024 * 1024
+# Of one publish, with room for what merging has put beside it in a block.
+GATHERED_BYTES_MAX = 64 * 1024 * 1024
 # Where memory is full a block waits for room, but not for ever: what may be flushed is told behind it, by its leader.
 ROOM_SECONDS_MAX = 1.0
 
@@ -78,6 +83,7 @@ class Taker:
         self._durable_logs: dict[int, FailoverLog] = {}  # of our own partitions, as far as they are on the disk
         self._fillings: dict[int, Filling] = {}
         self._producers: dict[int, Producers] = {}
+        self._published: dict[int, list[Block]] = {}  # what has come of publishes, by partition
 
     @property
     def _partitions(self) -> list[Partition]:
@@ -155,6 +161,8 @@ class Taker:
                     self._agreed(event, self.feed.partitions[event.partition])
                 case Producers():
                     self._producers[event.partition] = event
+                case SinksTold():
+                    self.feed.partitions[event.partition].tell_sinks(event.value, event.seq, self._node.journal)
                 case LeaderCheck():
                     # A promise of a higher term would have stopped this.
                     stream.confirm(event.number)
@@ -188,14 +196,33 @@ class Taker:
         if filling is not None:
             filling.add(block)
             return
+        published = self._published.get(partition.id)
+        if published is not None:
+            self._gather(published, block)
+            return
+        await self._wait_for_memory()
+        if self._stopped:
+            return
+        partition.take_replica(block, node.journal, node.clock.monotonic())
+        self._taken(partition)
+
+    async def _wait_for_memory(self) -> None:
+        node = self._node
         if node.memory.must_wait:
             node.turn_ended(self)
             node.flusher.wake()
             with trio.move_on_after(ROOM_SECONDS_MAX):
                 await node.memory.room()
-            if self._stopped:
-                return
-        partition.take_replica(block, node.journal, node.clock.monotonic())
+
+    @staticmethod
+    def _gather(published: list[Block], block: Block) -> None:
+        if sum(other.nbytes for other in published) + block.nbytes > GATHERED_BYTES_MAX:
+            raise ProtocolError(f"more than {GATHERED_BYTES_MAX} bytes were published at once")
+        published.append(block)
+
+    def _taken(self, partition: Partition) -> None:
+        """Something was journaled: it is committed soon, and flushed some day."""
+        node = self._node
         self._follow_log(partition)
         node.committer.note(partition)
         if self._until is None:
@@ -235,9 +262,13 @@ class Taker:
 
     async def _snapshot_started(self, event: SnapshotStart) -> None:
         partition = self.feed.partitions[event.partition]
-        if event.complete:
+        # Announced again, it is another kind of snapshot, and begins where this one stands.
+        self._published.pop(partition.id, None)
+        if event.complete or event.published:
             if partition.id in self._fillings:
-                raise ProtocolError(f"a complete snapshot of partition {partition.id} inside of a run")
+                raise ProtocolError(f"another snapshot of partition {partition.id} inside of a run")
+            if event.published:
+                self._published[partition.id] = []
             return
         filling = self._fillings.get(partition.id)
         if filling is not None:  # the same run is announced again, since it ends later now
@@ -258,9 +289,16 @@ class Taker:
     async def _snapshot_ended(self, partition: Partition) -> None:
         filling = self._fillings.pop(partition.id, None)
         told = self._producers.pop(partition.id, None)
+        published = self._published.pop(partition.id, None)
         if told is not None and not self._stopped:  # of a run before its end: they are in the same manifest then
             node = self._node
             partition.tell_producers(told.value, told.seq, node.journal, node.clock.monotonic())
+        if published:
+            await self._wait_for_memory()
+            if self._stopped:
+                return
+            partition.take_run(published, self._node.journal, self._node.clock.monotonic())
+            self._taken(partition)
         with trio.CancelScope(shield=True):
             if filling is not None:
                 await filling.finish(self._logs[partition.id])
@@ -275,6 +313,7 @@ class Taker:
     async def _roll_back(self, stream: ReplicaStream, event: Rollback) -> None:
         node, partition = self._node, self.feed.partitions[event.partition]
         filling = self._fillings.pop(partition.id, None)
+        self._published.pop(partition.id, None)
         if filling is not None:
             filling.abandon()
         self._durable_logs.pop(partition.id, None)

@@ -80,6 +80,7 @@ class PartitionStream:
         self.snapshot_last = after_seq
         self.in_snapshot = False
         self.is_complete = True
+        self.is_published = False  # to a replica: it takes the snapshot over in one step
         self.wanted = wanted
         self.is_announced = False  # the consumer knows of the snapshot that it is in
         self.examined_bytes = 0  # that were looked through since somebody set this to 0
@@ -157,7 +158,7 @@ class PartitionStream:
         if self.end_seq is not None:
             visible_seq = min(visible_seq, self.end_seq)
         self.snapshot_after = self.snapshot_last = self.delivered_seq
-        self.in_snapshot, self.is_announced = True, False
+        self.in_snapshot, self.is_announced, self.is_published = True, False, False
         self.is_complete = self.delivered_seq >= partition.trim_seq
         if self.delivered_seq < partition.flushed_seq:
             self._take_segments(self.promised_seq)
@@ -165,14 +166,24 @@ class PartitionStream:
                 self.snapshot_last = partition.flushed_seq
             elif self.snapshot_last >= self.promised_seq:
                 return
+        self._take_blocks(visible_seq)
+
+    def _take_blocks(self, visible_seq: int) -> None:
+        """Adds what the tree has up to ``visible_seq``, or up to the first end behind so much."""
+        partition, runs = self.partition, self.partition.runs
         size = 0
+        is_end = True
         for block in partition.tree.blocks_after(self.snapshot_last):
             bounded = size > SNAPSHOT_BYTES_MAX or len(self._blocks) >= SNAPSHOT_BLOCKS_MAX
-            if self.snapshot_last >= visible_seq or (bounded and self.snapshot_last >= self.promised_seq):
+            reached = self.snapshot_last >= visible_seq or (bounded and self.snapshot_last >= self.promised_seq)
+            if reached and is_end:
                 break
             self._blocks.append(block)
             self.snapshot_last = block.header.last_seq
             size += block.nbytes
+            if runs:
+                is_end = runs.around(self.snapshot_last) is None
+                self.is_complete &= is_end  # nobody stands between the blocks of a publish
 
     @property
     def must_be_announced(self) -> bool:
@@ -196,6 +207,7 @@ class PartitionStream:
             self.snapshot_after,
             self.snapshot_last,
             self._taken_purge_seq,
+            self.is_published,
         )
 
     def _take_segments(self, least_seq: int) -> None:
@@ -203,7 +215,8 @@ class PartitionStream:
         for segment in self.partition.chain.after(self.delivered_seq):
             self._parts.append(DiskPart(segment, self.delivered_seq, self._pins, self.wanted))
             self.snapshot_last = segment.identity.last_seq
-            self.is_complete &= not segment.identity.deduplicated
+            # Where publishes lie in a segment nobody knows any more, and nobody stands inside of one.
+            self.is_complete &= not segment.identity.deduplicated and not len(self.partition.sinks)
             if self.snapshot_last >= least_seq:
                 return
 

@@ -1,8 +1,13 @@
-"""A stream that a replica takes: the same blocks, and what they do not tell of the partition's producers.
+"""A stream that a replica takes: the same blocks, and what they do not tell of the partition's producers and sinks.
 
 A block carries the producer and the number that it was written with; merged ones, and those of segments, carry none. A
 replica that takes such a snapshot would not recognise what is sent again after a change of leaders, so it is told the
 table of producers just before the snapshot's end.
+
+Of which batch blocks were published a block does not tell either, and a replica that had the blocks without the batch
+would publish them again, or not at all, once it leads. So what was published is a snapshot of its own, with the last
+batches of the partition's sinks before its end, and the replica takes it over in one step. Segments are sent as one run
+up to the last of them: below it nobody knows what the last batches were.
 """
 
 from __future__ import annotations
@@ -14,8 +19,10 @@ from tailrace.block import Block
 from tailrace.wire.bodies import JSON_BODY_BYTES_MAX
 from tailrace.wire.frames import FRAME_HEADER_BYTES
 from tailrace.wire.replica_messages import Producers
+from tailrace.wire.stage_messages import SinksTold
 from tailrace_server.manifest import producers_to_json
 from tailrace_server.partition import Partition
+from tailrace_server.publishing.last_batches import to_json
 from tailrace_server.stream.partition_stream import PartitionStream
 
 
@@ -29,25 +36,87 @@ class ReplicaStream(PartitionStream):
         self._now = now
         # What it holds may have come to it without: it crashed between the blocks of a snapshot and the end.
         self._lacks_producers = self.delivered_seq > 0
+        self._knows_sinks = False  # it was told the last batches once
 
     def only_block(self) -> Block | None:
-        """None also where producers are to be told, as for a block without one: another leader may have merged it."""
-        if self._lacks_producers:
+        """None also where producers or sinks are to be told, as for a block without a producer.
+
+        Another leader may have merged that, or it was published.
+        """
+        if self._lacks_producers or not self._knows_sinks:
             return None
         block = super().only_block()
         return block if block is not None and block.header.producer_id else None
 
+    def _take_segments(self, least_seq: int) -> None:
+        if len(self.partition.sinks):
+            least_seq = max(least_seq, self.partition.flushed_seq)
+        super()._take_segments(least_seq)
+
+    def _take_blocks(self, visible_seq: int) -> None:
+        """As far as nothing was published; or one publish, where that comes first."""
+        runs = self.partition.runs
+        following = next(self.partition.tree.blocks_after(self.snapshot_last), None) if runs else None
+        if following is None or self._parts:
+            super()._take_blocks(visible_seq)
+            return
+        if not runs.has_any_of(following):
+            super()._take_blocks(min(visible_seq, self._before_published()))
+            return
+        self.is_published, self.is_complete = True, False
+        for block in self.partition.tree.blocks_after(self.snapshot_last):
+            self._blocks.append(block)
+            self.snapshot_last = block.seqs[1]
+            if runs.around(self.snapshot_last) is None:
+                return
+
+    def _before_published(self) -> int:
+        """Where the block ends that comes before the next publish."""
+        run = self.partition.runs.above(self.snapshot_last)
+        first = None if run is None else self.partition.tree.find(run.after_seq + 1)
+        return self.partition.high_seq if first is None else first.seqs[0] - 1
+
+    def let_go(self) -> None:
+        """What a segment has now is sent as a run, also where it was published."""
+        self.is_published = self.is_complete = False
+        super().let_go()
+
     def _passed(self, block: Block) -> Block:
-        if not block.header.producer_id:
+        if not block.header.producer_id and not self._is_one_publish:
             self._lacks_producers = True
         return super()._passed(block)
 
+    @property
+    def _is_one_publish(self) -> bool:
+        """The snapshot is what was published at once, by no producer."""
+        run = self.partition.runs.above(self.snapshot_after) if self.is_published else None
+        return run is not None and (run.after_seq, run.last_seq) == (self.snapshot_after, self.snapshot_last)
+
     def before_end(self) -> list[bytes]:
-        """PRODUCERS, where the snapshot that ends now had blocks without one."""
-        if not self._lacks_producers:
+        """What the replica has to know together with the snapshot that ends now: SINKS, and PRODUCERS.
+
+        SINKS where something of it may have been published, and at the end of the first one; PRODUCERS where it had
+        blocks without one.
+        """
+        frames = []
+        if not self.is_complete or not self._knows_sinks:
+            frames += self._encode_sinks(self.snapshot_last)
+        self._knows_sinks = True
+        if self._lacks_producers:
+            self._lacks_producers = False
+            frames += encode_producers(self.partition, self.snapshot_last, self._now(), self.id)
+        return frames
+
+    def at_start(self) -> list[bytes]:
+        """SINKS, where nothing comes that the replica could be told them with."""
+        if self.delivered_seq < self.partition.high_seq:
             return []
-        self._lacks_producers = False
-        return encode_producers(self.partition, self.snapshot_last, self._now(), self.id)
+        self._knows_sinks = True
+        return self._encode_sinks(self.delivered_seq)
+
+    def _encode_sinks(self, seq: int) -> list[bytes]:
+        table = self.partition.sinks.as_of(seq)
+        return [SinksTold(self.partition.id, seq, to_json(table)).encode(self.id)] if table else []
 
     def close(self) -> None:
         """Also tells whoever serves the replica."""

@@ -331,7 +331,8 @@ class Rounds:
             return 0
         self._last_turn = stream.key
         taken = 0
-        while taken < SLICE_BYTES and (block := stream.next_block()) is not None:
+        # A replica gathers what was published: of one partition at a time, lest it hold all of a publish at once.
+        while (taken < SLICE_BYTES or stream.is_published) and (block := stream.next_block()) is not None:
             if not stream.is_announced:
                 self._announce(stream)
             taken += self._send_block(stream, block)

@@ -177,8 +177,7 @@ class Flusher:
     async def merge(self, partition: Partition) -> None:
         """Makes few blocks of many small ones, as far as they are stable; in short steps, between which others run."""
         while True:
-            cuts = [entry.base for entry in partition.log]
-            plan = partition.tree.merge_plan(partition.stable_seq, cuts)
+            plan = partition.tree.merge_plan(partition.stable_seq, partition.merge_cuts)
             if plan is None:
                 return
             if plan.is_compressed:
@@ -189,7 +188,7 @@ class Flusher:
                     if block is not None:
                         merged.append(block)
                     await trio.lowlevel.checkpoint()
-            partition.put_tree(partition.tree.replaced(plan, merged, cuts))
+            partition.put_tree(partition.tree.replaced(plan, merged, partition.merge_cuts))
 
     def _why_not_yet(self) -> str:
         """Why a follower has to go on, though it has no room: what comes next may say what it may flush."""
@@ -286,15 +285,17 @@ class Flusher:
 
 
 def _blocks_through(partition: Partition, seq: int) -> list[Block]:
-    """The oldest blocks of the write queue up to ``seq``, as many as one segment takes."""
+    """The oldest blocks of the write queue up to ``seq``, as many as one segment takes; a run goes as a whole."""
     blocks: list[Block] = []
-    size = 0
+    size = whole = 0
     for block in partition.tree.blocks_after(partition.flushed_seq):
         size += block.nbytes
-        if block.header.last_seq > seq or (blocks and size > SEGMENT_BYTES_MAX):
+        if block.header.last_seq > seq or (whole and size > SEGMENT_BYTES_MAX):
             break
         blocks.append(block)
-    return blocks
+        if partition.runs.around(block.header.last_seq) is None:
+            whole = len(blocks)
+    return blocks[:whole]
 
 
 def identity_of(partition: Partition, blocks: Sequence[Block], segment_id: bytes) -> SegmentIdentity:

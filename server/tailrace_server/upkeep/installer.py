@@ -111,6 +111,8 @@ class Installer:
         if log is not None:
             last_timestamp = max(manifest.last_timestamp, chain.newest_timestamp)
             manifest = manifest._replace(log=log, last_timestamp=last_timestamp)
+            if partition.run_sinks is not None and partition.run_sinks[0] == chain.flushed_seq:
+                manifest = manifest._replace(sinks={**manifest.sinks, **partition.run_sinks[1]})
         table = partition.producers
         if log is not None and partition.run_producers is not None and partition.run_producers[0] == chain.flushed_seq:
             table = partition.run_producers[1]
@@ -173,7 +175,7 @@ def manifest_of(partition: Partition, chain: Chain, placement_id: bytes) -> Mani
         placement_id=placement_id,
         last_timestamp=partition.last_timestamp,
         producers=NO_PRODUCERS,
-        sinks={},
+        sinks=partition.sinks.as_of(flushed_seq),
         rollbacks=partition.rollbacks,
     )
 

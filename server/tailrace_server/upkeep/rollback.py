@@ -63,7 +63,9 @@ def point_below(partition: Partition, seq: int) -> Point:
         return Point(chain.flushed_seq if cut is None else seq, chain, cut)
     block = partition.tree.find(seq + 1)
     assert block is not None, "what is not flushed is in the tree"
-    return Point(block.seqs[0] - 1, partition.chain)
+    below = block.seqs[0] - 1
+    run = partition.runs.around(below)
+    return Point(below if run is None else run.after_seq, partition.chain)
 
 
 async def roll_back(node: Node, partition: Partition, seq: int, log_left: FailoverLog) -> int:

@@ -56,9 +56,9 @@ def test_records_come_back_as_they_were_written(disk, journal):
     journal.close()
     _, recovered = open_journal(disk, "/journal")
     assert list(recovered.records) == [
-        (RecordKind.FEED_CREATED, FEED, 0, bytes(16), (0, 0), b'{"name": "orders"}', None, created),
-        (RecordKind.BLOCK, FEED, 3, BRANCH, (0, 0), b"", block(1), one),
-        (RecordKind.BLOCK, FEED, 3, BRANCH, (1, 9), b"", block(3, rows=1), two),
+        (RecordKind.FEED_CREATED, FEED, 0, bytes(16), (0, 0), b'{"name": "orders"}', None, created, 18),
+        (RecordKind.BLOCK, FEED, 3, BRANCH, (0, 0), b"", block(1), one, 96),
+        (RecordKind.BLOCK, FEED, 3, BRANCH, (1, 9), b"", block(3, rows=1), two, 96),
     ]
 
 

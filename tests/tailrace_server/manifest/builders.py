@@ -8,6 +8,7 @@ from tailrace.failover import FailoverLog
 from tailrace.model import FeedInfo
 from tailrace_server.manifest import FeedFile, Manifest, SegmentEntry
 from tailrace_server.manifest.producers import NO_PRODUCERS
+from tailrace_server.publishing.last_batches import LastBatch
 from tailrace_server.segment import NO_BASE
 
 FEED = bytes(range(0xF0, 0x100))
@@ -15,6 +16,8 @@ BRANCH = bytes(range(0xB0, 0xC0))
 PLACEMENT = b"P" * 16
 TIME = 1_700_000_000_000_000
 LOG = FailoverLog([(BRANCH, 1, 0)])
+NAMES = st.text(min_size=1, max_size=5).filter(str.isprintable)
+NUMBERS = st.integers(0, 2**63 - 1)
 
 
 def id_of(number):
@@ -105,5 +108,7 @@ def manifests(draw):
         purge_seq=draw(st.integers(0, flushed_seq)),
         trim_seq=draw(st.integers(begin, flushed_seq)),
         last_timestamp=TIME + flushed_seq + draw(st.integers(0, 10)),
-        sinks=draw(st.dictionaries(st.text(max_size=5), st.integers(0, 2**63 - 1), max_size=3)),
+        sinks=draw(
+            st.dictionaries(NAMES, st.builds(LastBatch, NUMBERS, NAMES, st.integers(0, flushed_seq)), max_size=3)
+        ),
     )

@@ -13,6 +13,7 @@ from tailrace_server.manifest import Manifest, SegmentEntry, producers_to_json, 
 from tailrace_server.manifest.feed_file import NAME_LENGTH_MAX, FeedFile
 from tailrace_server.manifest.invariants import PLACEMENTS_MAX, SEGMENTS_MAX, SINKS_MAX
 from tailrace_server.manifest.producers import NO_PRODUCERS
+from tailrace_server.publishing.last_batches import LastBatch
 from tailrace_server.segment.identity import INCLUDED_IDS_MAX
 
 PAGE = (Path(__file__).parents[3] / "docs" / "formats" / "manifest.md").read_text()
@@ -58,7 +59,7 @@ def test_the_worked_example_is_what_is_written():
         hash_first=0xC000000000000000,
         hash_last=0xFFFFFFFFFFFFFFFF,
         producers=producers_to_json(table, 120, 12.5),
-        sinks={"orders-job": 7},
+        sinks={"orders-job": LastBatch(7, "orders-job", 118)},
     )
     *lines, checksum = re.findall(r"```\n(.*?)\n```", PAGE, re.DOTALL)[0].splitlines()
     text = re.sub(r"^ +", "", "\n".join(lines), flags=re.MULTILINE).replace("\n", "")

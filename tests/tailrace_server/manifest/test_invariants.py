@@ -17,6 +17,7 @@ from tests.tailrace_server.manifest.builders import (
 
 from tailrace.failover import FailoverLog
 from tailrace_server.manifest.invariants import PLACEMENTS_MAX, SEGMENTS_MAX, SINKS_MAX
+from tailrace_server.publishing.last_batches import LastBatch
 from tailrace_server.segment import NO_BASE
 
 ONE, TWO, THREE = chain(10, 20, 30)
@@ -58,7 +59,14 @@ def test_of_any_good_manifest_nothing_is_found(manifest):
         (of(ONE, purge_seq=11), "its purge seq, 11, is above its flushed seq, 10"),
         (of(ONE, trim_seq=11), "its trim seq, 11, is above its flushed seq, 10"),
         (of(ONE, log=FailoverLog()), "its failover log is empty"),
-        (manifest_of(sinks={str(n): 1 for n in range(SINKS_MAX + 1)}), "it has 1001 sinks, and at most 1000"),
+        (
+            manifest_of(sinks={str(n): LastBatch(1, "a", 0) for n in range(SINKS_MAX + 1)}),
+            "it has 1001 sinks, and at most 1000",
+        ),
+        (
+            manifest_of(sinks={"s": LastBatch(1, "a", 1)}),
+            "its sink 's' has published up to seq 1, above its flushed seq, 0",
+        ),
         (of(entry(1, 0, 10), entry(2, 10, 10, id_of(1))), r"segment .*, \(10, 10\], is empty"),
         (of(ONE, entry(3, 11, 20, id_of(1))), "does not begin where the one before it ends, at 10"),
         (

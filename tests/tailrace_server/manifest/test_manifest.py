@@ -82,7 +82,17 @@ BAD = {
     "placement_id": ["P"],
     "last_timestamp": [-1],
     "producers": [None, [], {}, {"entries": []}],
-    "sinks": [[], {"a": -1}, {"a": "1"}, {str(number): 1 for number in range(1_001)}],
+    "sinks": [
+        [],
+        {"a": 1},
+        {"a": [-1, "o", 0]},
+        {"a": ["1", "o", 0]},
+        {"a": [1, "o"]},
+        {"a": [1, 2, 0]},
+        {"a": [1, "o", 2**63]},
+        {"": [1, "o", 0]},
+        {str(number): [1, "o", 0] for number in range(1_001)},
+    ],
     "rollbacks": [-1, None, "1"],
 }
 

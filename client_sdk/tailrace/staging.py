@@ -1,0 +1,157 @@
+"""Rows on their way to a stage, and what is known of it: the part that both clients share. Pure.
+
+A stage is a set of blocks that nobody sees until it is published. Its blocks are numbered from 0; the node takes them
+in this order, so one that is sent again after a broken connection is recognised by its number.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import xxhash
+
+from tailrace.block import Block
+from tailrace.errors import ProtocolError, TailraceError
+from tailrace.model import VersionRange
+from tailrace.requests.session import Sequence
+from tailrace.wire.frames import Frame
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stage_messages import NAME_CHARS_MAX, STAGE_ID_BYTES, Publish, StageBlock, Staged, StageSeal
+
+
+class SealedStage(NamedTuple):
+    """A stage that can be published: its id, and the partitions, blocks and rows that it has."""
+
+    stage_id: bytes
+    partitions: tuple[int, ...]
+    blocks: int
+    rows: int
+
+
+class Published(NamedTuple):
+    """What a publish has written, by partition, and which partitions had the batch before."""
+
+    written: dict[int, VersionRange]
+    skipped: tuple[int, ...]
+
+
+class StageRequest(NamedTuple):
+    """A request of a stage, for a session: `RequestSession.ask`."""
+
+    encode: Callable[[int], bytes]
+    decode: Callable[[Frame], Any]
+    done: Callable[[Any, TailraceError | None], None]
+    sequence: Sequence
+
+
+class StageProgress:
+    """What was sent to a stage, and what of it was acknowledged; ``on_change`` is called with each answer."""
+
+    def __init__(
+        self,
+        feed_id: bytes,
+        *,
+        stage_id: bytes | None = None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.feed_id = feed_id
+        self.stage_id = secrets.token_bytes(STAGE_ID_BYTES) if stage_id is None else stage_id
+        self.in_flight_bytes = 0
+        self.rows = 0
+        self.sealed: SealedStage | None = None
+        self._on_change = on_change
+        self._sequence = Sequence()
+        self._sent = self._acknowledged = self._unanswered = 0
+        self._partitions: set[int] = set()
+        self._sum = xxhash.xxh3_64()
+        self._error: TailraceError | None = None
+
+    def block(self, block: Block) -> StageRequest:
+        """The request for the next block."""
+        assert self.sealed is None, "a sealed stage takes no more"
+        number, nbytes = self._sent, block.nbytes
+        self._sent += 1
+        self._unanswered += 1
+        self.in_flight_bytes += nbytes
+        self.rows += block.rows
+        self._partitions.add(block.header.partition)
+        self._sum.update(block.head)
+
+        def encode(id: int) -> bytes:
+            acknowledged = min(self._acknowledged, number)
+            return b"".join(StageBlock.encode(self.feed_id, self.stage_id, number, acknowledged, block, id))
+
+        def done(staged: Staged | None, error: TailraceError | None) -> None:
+            self._unanswered -= 1
+            self.in_flight_bytes -= nbytes
+            if staged is not None:
+                self._acknowledged = max(self._acknowledged, staged.blocks)
+            self._error = self._error or error
+            self._on_change()
+
+        return StageRequest(encode, _decode_staged, done, self._sequence)
+
+    def seal(self) -> StageRequest:
+        """The request that ends the stage: ``sealed`` is set by its answer."""
+        message = StageSeal(self.feed_id, self.stage_id, self._sent, self.rows, self._sum.intdigest())
+
+        def done(result: object, error: TailraceError | None) -> None:
+            if error is None:
+                self.sealed = SealedStage(self.stage_id, tuple(sorted(self._partitions)), self._sent, self.rows)
+            self._error = self._error or error
+            self._on_change()
+
+        return StageRequest(message.encode, _decode_result, done, self._sequence)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was staged, so there is nothing to seal."""
+        return not self._sent
+
+    @property
+    def is_settled(self) -> bool:
+        """Every block is answered, or something has failed."""
+        return not self._unanswered or self._error is not None
+
+    @property
+    def is_over(self) -> bool:
+        """It is sealed, or something has failed."""
+        return self.sealed is not None or self._error is not None
+
+    def has_room(self, bytes_max: int) -> bool:
+        """Another block may be sent, or something has failed."""
+        return self.in_flight_bytes <= bytes_max or self._error is not None
+
+    def check(self) -> None:
+        """Raises the first error."""
+        if self._error is not None:
+            raise self._error
+
+
+def publish_request(
+    feed_id: bytes, sink: str, batch: int, stages: Iterable[SealedStage], origin: str | None
+) -> dict[str, Any]:
+    """The body of a PUBLISH. TypeError, ValueError."""
+    for what, name in (("sink", sink), ("origin", sink if origin is None else origin)):
+        if not 1 <= len(name) <= NAME_CHARS_MAX or not name.isprintable():
+            raise ValueError(f"{what} is {name[:60]!r}: 1 to {NAME_CHARS_MAX} printable characters are needed")
+    if batch < 0:
+        raise ValueError(f"batch is {batch}: batches are numbered from 0")
+    stages = [stage for stage in stages if stage.blocks]
+    partitions = sorted({partition for stage in stages for partition in stage.partitions})
+    ids = tuple(stage.stage_id for stage in stages)
+    return Publish(feed_id, sink, sink if origin is None else origin, batch, ids, tuple(partitions)).to_json()
+
+
+def _decode_staged(frame: Frame) -> Staged:
+    if frame.opcode is not Opcode.STAGED:
+        raise ProtocolError(f"the answer to a STAGE_BLOCK is {frame.opcode.name}")
+    return Staged.decode(frame.body)
+
+
+def _decode_result(frame: Frame) -> object:
+    if frame.opcode is not Opcode.RESULT:
+        raise ProtocolError(f"the answer to a STAGE_SEAL is {frame.opcode.name}")
+    return True

@@ -1,0 +1,166 @@
+"""What is said of stages and of what is published from them. Pure. Layouts: docs/messages.md.
+
+STAGE_BLOCK ──> STAGED       a block for a stage, and how many the stage has
+STAGE_SEAL  ──> RESULT       nothing more comes: the stage is made durable
+PUBLISH     ──> RESULT       the rows of some stages, in one step a partition
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from tailrace.block import Block
+from tailrace.errors import ProtocolError
+from tailrace.model import VersionRange
+from tailrace.wire.bodies import decode_json, encode_json, field, hex_field, seq_field, unpack
+from tailrace.wire.frames import frame_header
+from tailrace.wire.opcodes import Opcode
+
+STAGE_ID_BYTES = 16
+# Of one PUBLISH: a stage for each task of a large job, and a bound for the JSON.
+STAGES_MAX = 4_096
+PARTITIONS_MAX = 65_536
+NAME_CHARS_MAX = 200
+
+_BLOCK = struct.Struct("<16s16sII")
+_STAGED = struct.Struct("<I4x")
+_SEAL = struct.Struct("<16s16sI4xQQ")
+
+
+class StageBlock(NamedTuple):
+    """A block for a stage: its number there, from 0, and how many the node had acknowledged when it was sent."""
+
+    feed_id: bytes
+    stage_id: bytes
+    number: int
+    acknowledged: int
+    block: memoryview
+
+    @staticmethod
+    def encode(
+        feed_id: bytes, stage_id: bytes, number: int, acknowledged: int, block: Block, id: int
+    ) -> tuple[bytes, bytes | memoryview]:
+        """The frame in two buffers, the block's body is the second one."""
+        start = _BLOCK.pack(feed_id, stage_id, number, acknowledged) + block.head
+        return frame_header(Opcode.STAGE_BLOCK, len(start) + len(block.body), id) + start, block.body
+
+    @classmethod
+    def decode(cls, body: memoryview) -> StageBlock:
+        feed_id, stage_id, number, acknowledged = unpack(_BLOCK, body, "STAGE_BLOCK")
+        if acknowledged > number:
+            raise ProtocolError(f"STAGE_BLOCK: block {number}, of which {acknowledged} are acknowledged")
+        return cls(feed_id, stage_id, number, acknowledged, body[_BLOCK.size :])
+
+
+class Staged(NamedTuple):
+    """The answer: the stage has its first ``blocks`` blocks."""
+
+    blocks: int
+
+    def encode(self, id: int) -> bytes:
+        return frame_header(Opcode.STAGED, _STAGED.size, id) + _STAGED.pack(*self)
+
+    @classmethod
+    def decode(cls, body: bytes | memoryview) -> Staged:
+        return cls(*unpack(_STAGED, body, "STAGED"))
+
+
+class StageSeal(NamedTuple):
+    """A stage is complete: so many blocks and rows; ``checksum`` is XXH3-64 of the blocks' headers, back to back."""
+
+    feed_id: bytes
+    stage_id: bytes
+    blocks: int
+    rows: int
+    checksum: int
+
+    def encode(self, id: int) -> bytes:
+        return frame_header(Opcode.STAGE_SEAL, _SEAL.size, id) + _SEAL.pack(*self)
+
+    @classmethod
+    def decode(cls, body: bytes | memoryview) -> StageSeal:
+        return cls(*unpack(_SEAL, body, "STAGE_SEAL"))
+
+
+class Publish(NamedTuple):
+    """Batch ``batch`` of a sink, numbered by ``origin``: the rows of these sealed stages, in these ``partitions``."""
+
+    feed_id: bytes
+    sink: str
+    origin: str
+    batch: int
+    stages: tuple[bytes, ...]
+    partitions: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of a PUBLISH."""
+        stages = [stage.hex() for stage in self.stages]
+        return {**self._asdict(), "feed_id": self.feed_id.hex(), "stages": stages, "partitions": list(self.partitions)}
+
+    @classmethod
+    def decode(cls, body: bytes | memoryview) -> Publish:
+        what = "PUBLISH"
+        value = decode_json(body, what)
+        sink, origin = (_name(value, name) for name in ("sink", "origin"))
+        stages, partitions = (field(value, name, list, what) for name in ("stages", "partitions"))
+        if len(stages) > STAGES_MAX or len(partitions) > PARTITIONS_MAX:
+            raise ProtocolError(
+                f"{what}: {len(stages)} stages, {len(partitions)} partitions; at most {STAGES_MAX} stages"
+            )
+        if not all(type(number) is int and 0 <= number < PARTITIONS_MAX for number in partitions):
+            raise ProtocolError(f"{what}: field 'partitions' is not a list of partitions")
+        return cls(
+            hex_field(value, "feed_id", 16, what),
+            sink,
+            origin,
+            seq_field(value, "batch", what),
+            tuple(hex_field({"stages": stage}, "stages", STAGE_ID_BYTES, what) for stage in stages),
+            tuple(partitions),
+        )
+
+
+def _name(value: dict[str, Any], name: str) -> str:
+    found: str = field(value, name, str, "PUBLISH")
+    if not 1 <= len(found) <= NAME_CHARS_MAX or not found.isprintable():
+        raise ProtocolError(
+            f"PUBLISH: field {name!r} is {found[:60]!r}, not 1 to {NAME_CHARS_MAX} printable characters"
+        )
+    return found
+
+
+def published_to_json(written: Iterable[VersionRange], skipped: Iterable[int]) -> dict[str, Any]:
+    """The RESULT of a PUBLISH."""
+    return {"written": [[r.partition, r.branch.hex(), r.first_seq, r.last_seq] for r in written], "skipped": [*skipped]}
+
+
+def published_from_json(value: dict[str, Any]) -> tuple[dict[int, VersionRange], tuple[int, ...]]:
+    """What was written, by partition, and which partitions had the batch before. ProtocolError."""
+    try:
+        ranges = [VersionRange(int(p), bytes.fromhex(b), int(f), int(s)) for p, b, f, s in value["written"]]
+        return {versions.partition: versions for versions in ranges}, tuple(map(int, value["skipped"]))
+    except (LookupError, TypeError, ValueError) as error:
+        raise ProtocolError(f"what was published cannot be read: {error!r}") from None
+
+
+class SinksTold(NamedTuple):
+    """The last batches of a partition's sinks as of ``seq``, where the next snapshot ends: told to a replica.
+
+    ``value`` is what the server's ``last_batches.to_json`` made.
+    """
+
+    partition: int
+    seq: int
+    value: dict[str, Any]
+
+    def encode(self, id: int) -> bytes:
+        return encode_json(Opcode.SINKS, self._asdict(), id)
+
+    @classmethod
+    def decode(cls, body: memoryview) -> SinksTold:
+        what = "SINKS"
+        value = decode_json(body, what)
+        return cls(
+            seq_field(value, "partition", what), seq_field(value, "seq", what), field(value, "value", dict, what)
+        )

@@ -1,0 +1,43 @@
+"""Small blocks of a publish made few: a job of many tasks stages one for each task and partition. Pure.
+
+A publish of one block has nothing to be cut, so that its readers may stand at its end like at any other block's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tailrace.block import FLAG_COMPRESSED, ROWS_MAX, Block
+from tailrace_server.blocks import merge_blocks
+
+# As large as the blocks that a writer makes.
+JOINED_BYTES_MAX = 1024 * 1024
+_ANY_TIME = 1
+
+
+def joined(blocks: Iterable[Block]) -> list[Block]:
+    """The rows of a producer's ``blocks``, which have no seqs yet, in few blocks. BadBlock for a damaged one."""
+    made: list[Block] = []
+    group: list[Block] = []
+    rows = raw_bytes = 0
+    for block in blocks:
+        header = block.header
+        if group and (rows + header.rows > ROWS_MAX or raw_bytes + header.raw_bytes > JOINED_BYTES_MAX):
+            made.append(_one(group))
+            group, rows, raw_bytes = [], 0, 0
+        group.append(block)
+        rows += header.rows
+        raw_bytes += header.raw_bytes
+    if group:
+        made.append(_one(group))
+    return made
+
+
+def _one(group: list[Block]) -> Block:
+    if len(group) == 1:
+        return group[0]
+    seq, numbered = 1, []
+    for block in group:
+        numbered.append(block.stamped(seq, _ANY_TIME))
+        seq += block.rows
+    return merge_blocks(numbered, compress=any(block.header.flags & FLAG_COMPRESSED for block in group))

@@ -1,0 +1,144 @@
+"""The last batch of each sink in one partition: what was published is not published again. Pure.
+
+    the sink's last batch here    the batch that comes          decided
+    ----------------------------  ----------------------------  ----------------------------------------------
+    none                          any                           PUBLISH
+    of the same origin, below it  any                           PUBLISH
+    of the same origin            the same, or an earlier one   SKIP: it is here, and stands as it was then
+    of another origin, below it   any                           PUBLISH: the sink goes on under another origin
+    of another origin             the same, or an earlier one   BEHIND: these numbers were given by another one
+
+The origin is who numbers the batches, such as a query with its checkpoint. A new checkpoint begins at 0 again; under
+the old sink's id all its batches would be taken for old ones and be dropped without a word, were it not for the origin.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from tailrace.failover import SEQ_MAX
+
+# Programs that publish exactly once into one partition: the one that was not heard of for longest is forgotten first.
+SINKS_MAX = 1_000
+# A sink of this name publishes once and never comes back, but for a retry: few of them are remembered.
+JOB_PREFIX = "job:"
+JOBS_MAX = 100
+NAME_CHARS_MAX = 200
+BATCH_MAX = 2**63 - 1
+
+assert JOBS_MAX < SINKS_MAX
+
+
+class LastBatch(NamedTuple):
+    """A batch, by whom it was numbered, and the last seq that it has in the partition."""
+
+    batch: int
+    origin: str
+    seq: int
+
+
+class Verdict(enum.Enum):
+    PUBLISH = "publish"
+    SKIP = "skip"
+    BEHIND = "behind"
+
+
+def decide(last: LastBatch | None, batch: int, origin: str) -> Verdict:
+    """What to do with ``batch`` of ``origin`` where ``last`` is what the partition has; the table above."""
+    if last is None or last.batch < batch:
+        return Verdict.PUBLISH
+    return Verdict.SKIP if last.origin == origin else Verdict.BEHIND
+
+
+class LastBatches:
+    """Of one partition, by the sinks' ids, the one that published last at the end.
+
+    Of what a flush has not covered yet every batch is kept, so that ``as_of`` can tell what was the last one then.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, tuple[LastBatch, ...]] = {}  # oldest first
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, sink: str) -> LastBatch | None:
+        """The last batch of ``sink``; None where it has none."""
+        entries = self._entries.get(sink)
+        return entries[-1] if entries else None
+
+    def record(self, sink: str, last: LastBatch) -> None:
+        """``last`` was published by ``sink``, above all that is known of it."""
+        before = self._entries.pop(sink, ())
+        self._entries[sink] = (*before, last)
+        if sink.startswith(JOB_PREFIX):
+            self._forget_oldest([name for name in self._entries if name.startswith(JOB_PREFIX)], JOBS_MAX)
+        self._forget_oldest(list(self._entries), SINKS_MAX)
+
+    def _forget_oldest(self, names: list[str], most: int) -> None:
+        for name in names[: max(len(names) - most, 0)]:
+            del self._entries[name]
+
+    def as_of(self, seq: int) -> dict[str, LastBatch]:
+        """The last batches of a partition that ends at ``seq``."""
+        found = {}
+        for sink, entries in self._entries.items():
+            last = next((entry for entry in reversed(entries) if entry.seq <= seq), None)
+            if last is not None:
+                found[sink] = last
+        return found
+
+    def flushed(self, seq: int) -> None:
+        """What was the last batch below ``seq`` will not be asked for any more."""
+        for sink, entries in self._entries.items():
+            if len(entries) > 1 and entries[1].seq <= seq:
+                newest = max(index for index, entry in enumerate(entries) if entry.seq <= seq)
+                self._entries[sink] = entries[newest:]
+
+    def forget_above(self, seq: int) -> None:
+        """The partition was rolled back to ``seq``: batches above it are not there any more."""
+        kept = {sink: tuple(e for e in entries if e.seq <= seq) for sink, entries in self._entries.items()}
+        self._entries = {sink: entries for sink, entries in kept.items() if entries}
+
+    def tell(self, table: Mapping[str, LastBatch]) -> None:
+        """What the partition's leader, or a manifest, says: its word for each sink that it names."""
+        for sink, last in table.items():
+            before = self._entries.pop(sink, ())
+            self._entries[sink] = (*(entry for entry in before if entry.seq < last.seq), last)
+        self._forget_oldest(list(self._entries), SINKS_MAX)
+
+
+def to_json(table: Mapping[str, LastBatch]) -> dict[str, Any]:
+    """``{sink: [batch, origin, seq]}``, in this order."""
+    return {sink: list(last) for sink, last in table.items()}
+
+
+def from_json(value: Any) -> dict[str, LastBatch]:
+    """The reverse of ``to_json``. ValueError where it is not what it should be."""
+    if not isinstance(value, dict) or len(value) > SINKS_MAX:
+        raise ValueError(f"an object of at most {SINKS_MAX} sinks is needed, not {value!r:.60}")
+    return {check_name(sink, "sink"): _read_last(last) for sink, last in value.items()}
+
+
+def check_name(name: Any, what: str, *, least: int = 1) -> str:
+    """``name``, where it can be the id of a sink or of an origin. ValueError."""
+    if not isinstance(name, str) or not least <= len(name) <= NAME_CHARS_MAX or not name.isprintable():
+        raise ValueError(f"{what}: {least} to {NAME_CHARS_MAX} printable characters are needed, not {name!r:.60}")
+    return name
+
+
+def _read_last(value: Any) -> LastBatch:
+    if not isinstance(value, list) or len(value) != len(LastBatch._fields):
+        raise ValueError(f"a last batch is its number, origin and seq, not {value!r:.60}")
+    batch, origin, seq = value
+    for number, most in ((batch, BATCH_MAX), (seq, SEQ_MAX)):
+        if type(number) is not int or not 0 <= number <= most:
+            raise ValueError(f"a number from 0 to {most} is needed, not {number!r:.60}")
+    return LastBatch(batch, check_name(origin, "origin", least=0), seq)
+
+
+def first_free(lasts: Iterable[LastBatch | None]) -> int:
+    """The first number that a new origin may give, where these are a sink's last batches in all partitions."""
+    return max((last.batch + 1 for last in lasts if last is not None), default=0)

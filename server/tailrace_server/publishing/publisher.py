@@ -1,0 +1,212 @@
+"""What a PUBLISH does: the rows of some stages become a batch of a sink, in one step a partition.
+
+    every stage is sealed and here, else nothing is published at all
+    for each partition, in order: its blocks are read, and where the batch is not here yet one record has them all
+    all of it is durable, and at quorum in a set: answered; the stages go
+
+Whatever comes between two partitions, a crash or a broken connection, the same PUBLISH again does what is left. So does
+a PUBLISH of the same batch from other stages: a partition takes its share once, from whoever comes first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from tailrace.errors import BatchBehind, Forbidden, NoSpace, TailraceError, TooLarge, UnknownFeed, UnknownStage
+from tailrace.model import Level, VersionRange
+from tailrace.wire.stage_messages import Publish
+from tailrace_server.partition import Partition
+from tailrace_server.publishing.joining import joined
+from tailrace_server.publishing.last_batches import Verdict, decide, first_free
+from tailrace_server.publishing.record import BLOCKS_MAX, PUBLISH_BYTES_MAX
+from tailrace_server.publishing.stage_file import StagedBlock, partition_bytes
+from tailrace_server.replication.waiting import Answer, Cancel
+
+if TYPE_CHECKING:
+    from tailrace.block import Block
+    from tailrace_server.feed import Feed
+    from tailrace_server.node import Node
+
+# A stage and the blocks in it that are of one partition.
+_Share = tuple[bytes, list[StagedBlock]]
+
+
+class Published(NamedTuple):
+    """What was written now, and which partitions had the batch already."""
+
+    written: tuple[VersionRange, ...]
+    skipped: tuple[int, ...]
+
+
+class Publisher:
+    """One a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._locks: dict[tuple[bytes, str], tuple[trio.Lock, int]] = {}
+
+    async def publish(self, request: Publish) -> Published:
+        """Does it; returns once it is as safe as it gets here.
+
+        Raises UnknownStage, BatchBehind, TooLarge, UnknownFeed, Forbidden where nothing was published, and Retryable
+        errors where a part may have been.
+        """
+        async with self._turn(request):
+            self._node.require_writable()
+            feed = self._node.feeds.of_id(request.feed_id)
+            if not all(partition.takes_writes for partition in feed.partitions):
+                raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
+            self._check_numbers(feed, request)
+            shares = await self._shares(feed, request)
+            written = await self._write(feed, request, shares)
+            concerned = sorted(shares)
+            await self._settled(feed, request, concerned)
+        paths = self._node.stages.forget(request.stages)
+        if paths:
+            await self._node.host.workers.in_thread(functools.partial(self._node.stages.remove, paths))
+        fresh = {versions.partition for versions in written}
+        return Published(tuple(written), tuple(number for number in concerned if number not in fresh))
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, request: Publish) -> AsyncIterator[None]:
+        """One publish of a sink at a time: another one might remove the stages that this one reads."""
+        key = request.feed_id, request.sink
+        lock, users = self._locks.get(key, (trio.Lock(), 0))
+        self._locks[key] = lock, users + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks.pop(key)
+            if users > 1:
+                self._locks[key] = lock, users - 1
+
+    def _check_numbers(self, feed: Feed, request: Publish) -> None:
+        lasts = [partition.sinks.find(request.sink) for partition in feed.partitions]
+        if any(decide(last, request.batch, request.origin) is Verdict.BEHIND for last in lasts):
+            first = first_free(lasts)
+            raise BatchBehind(
+                f"batch {request.batch} of sink {request.sink!r} has a number that was used already, by another query "
+                f"or checkpoint: this one has to begin at batch {first}",
+                first_batch=first,
+            )
+
+    async def _shares(self, feed: Feed, request: Publish) -> dict[int, list[_Share]]:
+        """What each partition is to get. Where every one has the batch already the stages may be gone."""
+        told = set(request.partitions)
+        if not told <= set(range(len(feed.partitions))):
+            raise UnknownFeed(f"feed {feed.info.name!r} has {len(feed.partitions)} partitions, not {max(told) + 1}")
+        missing = self._node.stages.missing(request.feed_id, request.stages)
+        if missing:
+            if told and all(self._has(feed.partitions[number], request) for number in told):
+                return {number: [] for number in told}
+            raise UnknownStage(
+                f"{len(missing)} of {len(request.stages)} stages are not here (stage {missing[0].hex()}): nothing was "
+                "published, the batch has to be staged anew"
+            )
+        shares: dict[int, list[_Share]] = {number: [] for number in told}
+        for stage in request.stages:
+            index = await self._node.host.workers.in_thread(functools.partial(self._node.stages.read_index, stage))
+            for number in partition_bytes(index):
+                if number not in shares:
+                    raise UnknownStage(f"stage {stage.hex()} has rows of partition {number}, which was not named")
+                shares[number].append((stage, [entry for entry in index if entry.partition == number]))
+        for number, share in shares.items():
+            if not self._has(feed.partitions[number], request):
+                _check_size(number, share)
+        return shares
+
+    @staticmethod
+    def _has(partition: Partition, request: Publish) -> bool:
+        return decide(partition.sinks.find(request.sink), request.batch, request.origin) is not Verdict.PUBLISH
+
+    async def _write(self, feed: Feed, request: Publish, shares: dict[int, list[_Share]]) -> list[VersionRange]:
+        node = self._node
+        written = []
+        for number in sorted(shares):
+            partition, share = feed.partitions[number], shares[number]
+            if not share or self._has(partition, request):
+                continue
+            blocks = await node.host.workers.in_thread(functools.partial(self._read, share))
+            await node.memory.room()
+            self._check_writable(partition)
+            if self._has(partition, request):
+                continue
+            versions = partition.publish(
+                blocks, request.sink, request.batch, request.origin, node.journal, now_us=node.clock.wall_us()
+            )
+            written.append(versions)
+            node.committer.note(partition)
+            node.flusher.note(partition)
+            node.compactor.wrote()
+            node.turn_ended()
+        return written
+
+    def _read(self, share: Sequence[_Share]) -> list[Block]:
+        """For a thread: a partition's blocks, in the order of the stages. UnknownStage where one is damaged."""
+        return joined(block for stage, entries in share for block in self._node.stages.read_blocks(stage, entries))
+
+    def _check_writable(self, partition: Partition) -> None:
+        """Nothing was waited for since: what stands in the way of writing is said."""
+        node = self._node
+        node.require_writable()
+        if node.committer.failure is not None:
+            raise node.committer.failure.with_traceback(None)
+        if partition.is_dropped:
+            raise UnknownFeed(f"feed {partition.feed_id.hex()} was dropped")
+        if partition.damage is not None:
+            raise partition.damage.with_traceback(None)
+        if node.space.low or (node.memory.is_full and node.memory.stuck):
+            raise NoSpace(node.space.low or node.memory.stuck)
+
+    async def _settled(self, feed: Feed, request: Publish, concerned: Iterable[int]) -> None:
+        """Returns once the batch is as safe as it gets here, whoever has written it: in a set a majority has it.
+
+        NotDurable where it never will be, NotLeader where another node leads meanwhile.
+        """
+        node = self._node
+        needs = []
+        for number in concerned:
+            last = feed.partitions[number].sinks.find(request.sink)
+            if last is not None:
+                needs.append((feed.partitions[number], last.seq))
+        await _answered(node, lambda answer: node.committer.when_durable(answer))
+        if node.in_set:
+            await _answered(node, lambda answer: node.waiting.wait(Level.QUORUM, needs, answer))
+        node.require_leader()
+
+
+async def _answered(node: Node, ask: Callable[[Answer], Cancel | None]) -> None:
+    """Waits for what ``ask`` is told; raises the error that it is told."""
+    done = trio.Event()
+    errors: list[TailraceError] = []
+
+    def answer(error: TailraceError | None) -> None:
+        if error is not None:
+            errors.append(error)
+        done.set()
+
+    cancel = ask(answer)
+    node.turn_ended()
+    try:
+        await done.wait()
+    finally:
+        if cancel is not None:
+            cancel()
+    if errors:
+        raise errors[0].with_traceback(None)
+
+
+def _check_size(number: int, share: Sequence[_Share]) -> None:
+    entries = [entry for _, entries in share for entry in entries]
+    nbytes = sum(entry.nbytes for entry in entries)
+    if nbytes > PUBLISH_BYTES_MAX or len(entries) > BLOCKS_MAX:
+        raise TooLarge(
+            f"partition {number} would get {nbytes} bytes in {len(entries)} blocks by one publish, and at most "
+            f"{PUBLISH_BYTES_MAX} bytes in {BLOCKS_MAX} blocks are permitted: make batches smaller, or more partitions"
+        )

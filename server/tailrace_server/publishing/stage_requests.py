@@ -1,0 +1,111 @@
+"""What a node does with the frames of stages and with PUBLISH: functions of a connection and a frame."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from tailrace.block import Block
+from tailrace.errors import Forbidden, NoSpace, Overloaded, TailraceError
+from tailrace.wire.bodies import encode_json
+from tailrace.wire.frames import Frame
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stage_messages import Publish, StageBlock, Staged, StageSeal, published_to_json
+from tailrace_server.intake.door import check_at_door
+from tailrace_server.publishing.stages import OpenStage
+
+if TYPE_CHECKING:
+    from tailrace_server.connection import Connection
+    from tailrace_server.node import Node
+
+
+def _on_stage_block(connection: Connection, frame: Frame) -> None:
+    node = connection.node
+    node.require_writable()
+    message = StageBlock.decode(frame.body)
+    block = Block.parse(message.block)
+    partition = node.feeds.partition(message.feed_id, block.header.partition)
+    if not partition.takes_writes:
+        raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
+    check_at_door(block, partition.hash_first, partition.hash_last)
+    if node.space.low:
+        raise NoSpace(node.space.low)
+    _reopen_left(connection, message.stage_id)
+    blocks = node.stages.take(message.feed_id, message.stage_id, message.number, message.acknowledged, block)
+    connection.answer(Staged(blocks).encode(frame.id))
+
+
+def _on_stage_seal(connection: Connection, frame: Frame) -> None:
+    connection.node.require_writable()
+    seal = StageSeal.decode(frame.body)
+    _reopen_left(connection, seal.stage_id)
+    stage = connection.node.stages.begin_seal(seal)
+    if stage is None:
+        connection.answer(encode_json(Opcode.RESULT, {}, frame.id))
+    else:
+        connection.nursery.start_soon(_seal, connection, frame.id, stage)
+
+
+async def _seal(connection: Connection, id: int, stage: OpenStage) -> None:
+    node = connection.node
+    with trio.CancelScope(shield=True):  # the connection may end meanwhile, and the stage has to know what became of it
+        try:
+            sealed = await node.host.workers.in_thread(functools.partial(node.stages.finish_seal, stage))
+        except (OSError, TailraceError) as error:
+            node.stages.sealed(stage, None)
+            told = error if isinstance(error, TailraceError) else TailraceError(f"a stage could not be sealed: {error}")
+            connection.answer_error(told, id)
+        else:
+            node.stages.sealed(stage, sealed)
+            connection.answer(encode_json(Opcode.RESULT, {}, id))
+    node.turn_ended()
+
+
+def _reopen_left(connection: Connection, id: bytes) -> None:
+    """Has an unsealed stage of an earlier run opened again, whose writer goes on with it: it is told to wait."""
+    if connection.node.stages.take_left(id):
+        connection.nursery.start_soon(_reopen, connection.node, id)
+
+
+async def _reopen(node: Node, id: bytes) -> None:
+    with trio.CancelScope(shield=True):
+        stage = await node.host.workers.in_thread(functools.partial(node.stages.reopen, id))
+        node.stages.reopened(id, stage)
+
+
+def _on_publish(connection: Connection, frame: Frame) -> None:
+    request = Publish.decode(frame.body)
+    if connection.waiting_requests >= connection.node.config.limits.waiting_requests_max:
+        raise Overloaded(f"{connection.waiting_requests} requests of this connection are waiting; wait for answers")
+    connection.waiting_requests += 1
+    connection.nursery.start_soon(_publish, connection, frame.id, request)
+
+
+async def _publish(connection: Connection, id: int, request: Publish) -> None:
+    node = connection.node
+    try:
+        published = await node.publisher.publish(request)
+    except TailraceError as error:
+        connection.answer_error(error, id)
+    else:
+        connection.answer(encode_json(Opcode.RESULT, published_to_json(*published), id))
+    finally:
+        connection.waiting_requests -= 1
+    node.turn_ended()
+
+
+async def expire_stages(node: Node) -> None:
+    """Removes the stages that nobody will publish any more."""
+    paths = node.stages.expired(node.compactor.uptime.cutoff(int(node.config.storage.stage_age_s * 1_000_000)))
+    if paths:
+        await node.host.workers.in_thread(functools.partial(node.stages.remove, paths))
+
+
+HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
+    Opcode.STAGE_BLOCK: _on_stage_block,
+    Opcode.STAGE_SEAL: _on_stage_seal,
+    Opcode.PUBLISH: _on_publish,
+}

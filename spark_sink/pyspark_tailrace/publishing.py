@@ -1,0 +1,109 @@
+"""What a task stages, and what the driver publishes of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+from pyspark_tailrace.connections import IN_FLIGHT_BYTES, held_feed
+from pyspark_tailrace.options import SinkOptions
+from tailrace.block import Block
+from tailrace.blocking import Feed, Stage
+from tailrace.errors import BatchBehind, UnknownStage, Unreachable
+from tailrace.staging import SealedStage
+
+# A node remembers few of the sinks that are named so, since a job does not come back.
+JOB_PREFIX = "job:"
+# A task goes on with another stage at so much of one partition: a job's publishes are made of whole stages.
+STAGE_PARTITION_BYTES = 16 * 1024 * 1024
+# What a job publishes of one partition at a time: a node takes at most 60 MiB.
+PUBLISH_BYTES = 48 * 1024 * 1024
+
+assert STAGE_PARTITION_BYTES * 2 < PUBLISH_BYTES
+
+
+class Share(NamedTuple):
+    """A sealed stage, and how many bytes of each partition it has."""
+
+    stage: SealedStage
+    nbytes: dict[int, int]
+
+
+TaskStages: TypeAlias = tuple[Share, ...]
+
+
+def stage_blocks(feed: Feed, blocks: Iterable[Block]) -> TaskStages:
+    """Stages blocks under fresh ids; they are on the node's disk when this returns, and nobody sees them.
+
+    Raises UnknownStage where the node has lost some of it meanwhile, TooLarge, Unreachable, ...
+    """
+    shares: list[Share] = []
+    stage: Stage | None = None
+    nbytes: dict[int, int] = {}
+    for block in blocks:
+        if stage is None:
+            stage, nbytes = feed.stage(in_flight_bytes=IN_FLIGHT_BYTES), {}
+        stage.send(block)
+        partition = block.header.partition
+        nbytes[partition] = nbytes.get(partition, 0) + block.nbytes
+        if nbytes[partition] >= STAGE_PARTITION_BYTES:
+            shares.append(Share(stage.seal(), nbytes))
+            stage = None
+    if stage is not None:
+        shares.append(Share(stage.seal(), nbytes))
+    return tuple(shares)
+
+
+def publish_batch(options: SinkOptions, sink: str, batch: int, origin: str, tasks: Sequence[TaskStages]) -> None:
+    """Publishes what the tasks have staged as one batch. Raises UnknownStage, BatchBehind, TooLarge, ..."""
+    stages = [share.stage for shares in tasks for share in shares]
+    if stages:
+        _publish(options, sink, batch, origin, stages)
+
+
+def publish_job(options: SinkOptions, job_id: str, tasks: Sequence[TaskStages]) -> None:
+    """Publishes what the tasks of a job have staged, in as many batches as it takes, each once."""
+    shares = [share for task in tasks for share in task]
+    for batch, part in enumerate(parts(shares, PUBLISH_BYTES)):
+        _publish(options, job_id, batch, job_id, [share.stage for share in part])
+
+
+def parts(shares: Iterable[Share], bytes_max: int) -> Iterator[list[Share]]:
+    """The shares in order, in parts in which no partition has more than ``bytes_max``, unless one share alone has."""
+    part: list[Share] = []
+    held: dict[int, int] = {}
+    for share in shares:
+        if part and any(held.get(partition, 0) + size > bytes_max for partition, size in share.nbytes.items()):
+            yield part
+            part, held = [], {}
+        part.append(share)
+        for partition, size in share.nbytes.items():
+            held[partition] = held.get(partition, 0) + size
+    if part:
+        yield part
+
+
+def _publish(options: SinkOptions, sink: str, batch: int, origin: str, stages: Sequence[SealedStage]) -> None:
+    """Asks until the answer is known: a publish that was heard of only by the node would be taken for a failed one."""
+    while True:
+        try:
+            with held_feed(options) as feed:
+                feed.publish(sink, batch, stages, origin=origin)
+            return
+        except Unreachable as error:
+            print(
+                f"tailrace: batch {batch} of {sink} has no answer yet, it is asked for again: {error}", file=sys.stderr
+            )
+        except UnknownStage as error:
+            raise UnknownStage(
+                f"{error}. Start the query again with the same checkpoint: the micro-batch is staged anew, and each "
+                "partition takes it once"
+            ) from error
+        except BatchBehind as error:
+            raise BatchBehind(
+                f"{error}. The checkpoint is another one than that of the batches which sink_id {sink!r} has "
+                f"published: go on with that checkpoint, or say .option('first_batch', {error.first_batch}), or use "
+                "another sink_id",
+                first_batch=error.first_batch,
+            ) from error

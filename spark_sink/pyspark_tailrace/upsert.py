@@ -1,0 +1,44 @@
+"""Output mode update, by way of foreachBatch: Spark refuses it of every sink that is written in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pyspark_tailrace.source import FORMAT
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_QUERY_ID = "sql.streaming.queryId"
+
+
+def upsert_batch(**options: object) -> Callable[[DataFrame, int], None]:
+    """A function for ``writeStream.outputMode("update").foreachBatch(...)``: each micro-batch is published once.
+
+    ``options`` are those of ``format("tailrace")``; the rows that an aggregation has changed are written with their new
+    values. The sink is the query, by its id, unless ``sink_id`` names another one. With Spark Connect, which does not
+    tell the query's id there, ``sink_id`` has to be given.
+    """
+    told = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    first_batch = int(told.pop("first_batch", "0"))
+
+    def upsert(frame: DataFrame, batch: int) -> None:
+        query_id = _query_id(frame)
+        sink_id = told.get("sink_id", query_id)
+        if sink_id is None:
+            raise ValueError("Spark does not tell the query's id here: give upsert_batch(sink_id=...)")
+        numbered = told | {"sink_id": sink_id, "batch_id": str(batch + first_batch), "origin": query_id or sink_id}
+        if numbered.get("delivery") == "at_least_once":
+            numbered = told
+        frame.write.format(FORMAT).options(**numbered).mode("append").save()
+
+    return upsert
+
+
+def _query_id(frame: DataFrame) -> str | None:
+    try:
+        found: str | None = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+    except Exception:  # Spark Connect has no context; what it raises depends on its version
+        return None
+    return found

@@ -1,0 +1,118 @@
+"""What tasks stage and the driver publishes, without a Spark."""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tailrace
+from pyspark_tailrace import connections, publishing
+from pyspark_tailrace.options import sink_options
+from pyspark_tailrace.publishing import Share, parts, publish_batch, publish_job
+from pyspark_tailrace.sink import Staged, StreamSink, stage_batches
+from tailrace.staging import SealedStage
+
+
+@pytest.fixture(autouse=True)
+def _nothing_held():
+    yield
+    while connections._held:
+        connections._held.popitem()[1].client.close()
+
+
+@pytest.fixture
+def options(shared_node, feed_name):
+    said = {"url": shared_node.url, "feed": feed_name, "create_feed": "true", "partitions": "3", "retry_for": "10"}
+    return sink_options(said)
+
+
+@pytest.fixture
+def history(shared_node, feed_name, contents):
+    return lambda: contents(shared_node.url, feed_name).history()
+
+
+def rows(begin, end, value=b"v"):
+    return pa.record_batch(
+        [pa.array([b"%d" % n for n in range(begin, end)]), pa.array([value] * (end - begin))], names=["key", "value"]
+    )
+
+
+def stage(options, *batches):
+    """What the driver gets of a task."""
+    return pickle.loads(pickle.dumps(stage_batches(options, iter(batches))))
+
+
+def test_only_the_attempts_that_count_are_published(options, history):
+    """As with speculation: both attempts have staged all of their rows, and one message reaches the driver."""
+    tasks = [(rows(0, 50),), (rows(50, 100),)]
+    for batches in tasks:
+        stage(options, *batches)
+    won = [stage(options, *batches) for batches in tasks]
+    assert history() == {}
+    publish_batch(options, "query", 0, "query", won)
+    assert history() == {b"%d" % n: [b"v"] for n in range(100)}
+    publish_batch(options, "query", 0, "query", [stage(options, rows(0, 30)), stage(options, rows(30, 100))])
+    assert history() == {b"%d" % n: [b"v"] for n in range(100)}
+
+
+def test_a_task_without_rows_stages_nothing(options):
+    assert stage(options, rows(0, 0)) == ()
+    assert not connections._held
+    publish_batch(options, "query", 0, "query", [(), ()])
+    assert not connections._held
+
+
+def test_a_task_with_much_of_one_partition_makes_several_stages(options, history, monkeypatch):
+    monkeypatch.setattr(publishing, "STAGE_PARTITION_BYTES", 1)
+    monkeypatch.setattr(publishing, "PUBLISH_BYTES", 1)
+    shares = stage(options, rows(0, 100))
+    assert len(shares) == 3
+    publish_job(options, "job:1", [shares, stage(options, rows(100, 150))])
+    assert history() == {b"%d" % n: [b"v"] for n in range(150)}
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 2), st.integers(1, 10), min_size=1), max_size=12), st.integers(10, 20))
+def test_parts_keep_the_order_and_the_bound(sizes, bytes_max):
+    shares = [Share(SealedStage(b"%d" % number, (), 1, 1), nbytes) for number, nbytes in enumerate(sizes)]
+    found = list(parts(shares, bytes_max))
+    assert [share for part in found for share in part] == shares
+    for part in found:
+        for partition in range(3):
+            assert sum(share.nbytes.get(partition, 0) for share in part) <= bytes_max
+
+
+def test_the_publish_is_asked_for_until_its_answer_is_known(options, history, monkeypatch, capsys):
+    tries = []
+    publish = tailrace.blocking.Feed.publish
+
+    def lost(self, *arguments, **named):
+        tries.append(1)
+        if len(tries) == 2:
+            publish(self, *arguments, **named)
+        if len(tries) <= 2:
+            raise tailrace.Unreachable("the connection broke", outcome="unknown")
+        return publish(self, *arguments, **named)
+
+    monkeypatch.setattr(tailrace.blocking.Feed, "publish", lost)
+    publish_batch(options, "query", 0, "query", [stage(options, rows(0, 10))])
+    assert len(tries) == 3
+    assert history() == {b"%d" % n: [b"v"] for n in range(10)}
+    assert capsys.readouterr().err.count("has no answer yet") == 2
+
+
+def test_messages_of_another_batch_or_query_are_refused(options):
+    share = stage(options, rows(0, 1))
+    sink = StreamSink(options)
+    with pytest.raises(RuntimeError, match="have come to the commit of batch 1"):
+        sink.commit([Staged(0, "q", 0, share)], 1)
+    with pytest.raises(RuntimeError, match="queries"):
+        sink.commit([Staged(0, "q", 1, share), Staged(1, "r", 1, share)], 1)
+
+
+def test_outside_of_a_query_nothing_can_be_staged_for_one(options):
+    with pytest.raises(RuntimeError, match="at_least_once"):
+        StreamSink(options).write(iter([rows(0, 1)]))

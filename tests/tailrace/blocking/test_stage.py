@@ -1,0 +1,130 @@
+"""Stages and publishes over a real connection, without async."""
+
+from __future__ import annotations
+
+import pytest
+
+import tailrace
+from tailrace import blocking
+from tailrace.model import Delete, Put
+from tailrace.staging import SealedStage
+
+
+def staged(feed, rows, **options):
+    with feed.stage(**options) as stage:
+        stage.write([Put(key, value) if value is not None else Delete(key) for key, value in rows])
+        return stage.seal()
+
+
+def rows_of(begin, end, value=b"v"):
+    return [(b"key-%d" % number, value) for number in range(begin, end)]
+
+
+def test_what_is_staged_is_not_seen_before_it_is_published(feed, contents, shared_node, feed_name):
+    sealed = staged(feed, [*rows_of(0, 100), (b"key-7", None)])
+    assert (sealed.rows, sealed.partitions) == (101, (0, 1, 2, 3))
+    assert feed.get(b"key-1") is None
+    published = feed.publish("sink", 0, [sealed])
+    assert sorted(published.written) == [0, 1, 2, 3]
+    assert published.skipped == ()
+    found = contents(shared_node.url, feed_name).history()
+    assert found == {key: [value] for key, value in rows_of(0, 100)} | {b"key-7": [b"v", None]}
+
+
+def test_a_batch_is_published_once(feed):
+    first, other = staged(feed, rows_of(0, 50)), staged(feed, rows_of(0, 50, b"other"))
+    feed.publish("sink", 3, [first])
+    assert feed.publish("sink", 3, [first]).skipped == (0, 1, 2, 3)
+    assert feed.publish("sink", 3, [other]) == ({}, (0, 1, 2, 3))
+    assert feed.publish("sink", 2, [staged(feed, rows_of(0, 50, b"older"))]) == ({}, (0, 1, 2, 3))
+    assert feed.get(b"key-1").value == b"v"
+    feed.publish("sink", 4, [staged(feed, rows_of(0, 50, b"newer"))])
+    assert feed.get(b"key-1").value == b"newer"
+    feed.publish("another", 0, [staged(feed, rows_of(0, 50, b"another's"))])
+    assert feed.get(b"key-1").value == b"another's"
+
+
+def test_a_partition_that_lacks_a_batch_takes_its_share(feed):
+    one = staged(feed, rows_of(0, 1))
+    feed.publish("sink", 0, [one])
+    published = feed.publish("sink", 0, [staged(feed, rows_of(0, 100, b"again"))])
+    assert published.skipped == one.partitions
+    assert len(published.written) == 3
+    assert feed.get(b"key-0").value == b"v"
+
+
+def test_another_origin_may_not_use_numbers_again(feed):
+    feed.publish("sink", 7, [staged(feed, rows_of(0, 50))], origin="query 1")
+    again = staged(feed, rows_of(0, 50, b"again"))
+    with pytest.raises(tailrace.BatchBehind, match="has to begin at batch 8") as caught:
+        feed.publish("sink", 0, [again], origin="query 2")
+    assert caught.value.first_batch == 8
+    assert feed.get(b"key-1").value == b"v"
+    feed.publish("sink", 8, [again], origin="query 2")
+    assert feed.get(b"key-1").value == b"again"
+    assert feed.publish("sink", 8, [again], origin="query 2").skipped == (0, 1, 2, 3)
+    with pytest.raises(tailrace.BatchBehind):
+        feed.publish("sink", 8, [staged(feed, rows_of(0, 50))], origin="query 1")
+
+
+def test_an_unknown_stage_refuses_the_whole_publish(feed):
+    sealed = staged(feed, rows_of(0, 50))
+    with pytest.raises(tailrace.UnknownStage, match="1 of 2 stages are not here"):
+        feed.publish("sink", 0, [sealed, SealedStage(b"\x01" * 16, (0,), 1, 1)])
+    assert feed.get(b"key-1") is None
+    assert len(feed.publish("sink", 0, [sealed]).written) == 4
+
+
+def test_an_unsealed_stage_is_unknown(feed):
+    stage = feed.stage()
+    stage.put(b"k", b"v")
+    stage._ship(*stage._batches.take_all())
+    with pytest.raises(tailrace.UnknownStage):
+        feed.publish("sink", 0, [SealedStage(stage.stage_id, (0, 1, 2, 3), 1, 1)])
+
+
+def test_an_empty_stage_asks_nothing(feed):
+    sealed = staged(feed, [])
+    assert (sealed.rows, sealed.partitions) == (0, ())
+    assert feed.publish("sink", 0, [sealed]) == ({}, ())
+
+
+def test_many_blocks_pipelined(feed, contents, shared_node, feed_name):
+    rows = [(b"key-%d" % number, b"x" * 500) for number in range(5_000)]
+    sealed = [staged(feed, rows[begin::3], batch_rows=10, in_flight_bytes=20_000) for begin in range(3)]
+    feed.publish("sink", 0, sealed)
+    assert contents(shared_node.url, feed_name).history() == {key: [value] for key, value in rows}
+
+
+def test_what_a_restart_of_the_node_leaves(node_process, contents):
+    rows = rows_of(0, 3_000)
+    with blocking.connect(node_process.url, retry_for=60) as client:
+        feed = client.create_feed("orders", partitions=4)
+        sealed = staged(feed, rows_of(3_000, 3_100))
+        with feed.stage(batch_rows=10) as stage:
+            for number, (key, value) in enumerate(rows):
+                stage.put(key, value)
+                if number in (700, 1500):
+                    node_process.kill()
+                    node_process.start()
+            sealed = [sealed, stage.seal()]
+        node_process.kill()
+        node_process.start()
+        feed.publish("sink", 0, sealed)
+        node_process.kill()
+        node_process.start()
+        assert feed.publish("sink", 0, sealed).skipped == (0, 1, 2, 3)
+    assert contents(node_process.url).history() == {key: [value] for key, value in rows_of(0, 3_100)}
+
+
+def test_over_a_bad_network(node_process, bad_network, contents):
+    rows = [(b"key-%d" % number, b"x" * 300) for number in range(2_000)]
+    network = bad_network(node_process.port, seed=4700)
+    with blocking.connect(network.url, retry_for=60) as client:
+        feed = client.create_feed("orders", partitions=4)
+        for batch in range(4):
+            share = rows[batch::4]
+            feed.publish("sink", batch, [staged(feed, share[part::2], batch_rows=20) for part in range(2)])
+        network.cutting = False
+    assert network.cuts > 5
+    assert contents(node_process.url).history() == {key: [value] for key, value in rows}

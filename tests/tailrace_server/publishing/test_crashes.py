@@ -1,0 +1,286 @@
+"""Stages and publishes, with a crash before every call of the disk: a partition has a batch whole and once, or not."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+
+import pytest
+import trio
+from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
+from tests.memory_disk import LOSE, READING, MemoryDisk
+from tests.tailrace_server.publishing.blocks import block
+
+from tailrace.errors import UnknownStage
+from tailrace.wire.stage_messages import Publish, StageSeal
+from tailrace_server.config import Config, Storage
+from tailrace_server.host.host import Host
+from tailrace_server.partition import Partition
+from tailrace_server.publishing import joining, stages
+from tailrace_server.start import recover
+from tailrace_server.upkeep import flusher
+
+DATA = "/data"
+PARTITIONS = 2
+BATCHES = 4
+# A flush after each batch, several files of the journal, and segments small enough to want a second one.
+STORAGE = Storage(
+    segment_bytes=1, journal_file_bytes_max=3_000, journal_bytes_max=6_000, reserve_bytes=0, free_bytes_min=0
+)
+
+
+@pytest.fixture(autouse=True)
+def _blocks_stay_apart(monkeypatch):
+    """Else these small ones would be joined, and nothing could be cut."""
+    monkeypatch.setattr(joining, "JOINED_BYTES_MAX", 1)
+
+
+class World:
+    """A node over a disk in memory, and what it has answered."""
+
+    def __init__(self, disk, seed=1, data=DATA):
+        self.disk = disk
+        self.clock = FakeClock()
+        self.answered = []
+        rnd = random.Random(seed)
+        self._stage_ids = rnd.randbytes
+        host = Host(
+            clock=self.clock,
+            randomness=SeededRandomness(rnd),
+            disk=disk,
+            network=None,
+            workers=InlineWorkers(disk),
+        )
+        disk.make_directory(data)
+        self.node = recover(Config(data, storage=STORAGE), host)
+
+    @property
+    def feed(self):
+        return self.node.feeds.named("orders")
+
+    async def create(self):
+        self.node.create_feed({"name": "orders", "feed_id": (b"f" * 16).hex(), "partitions": PARTITIONS})
+        await self.node.committer.commit()
+
+    def stage(self, batch, part, parts):
+        """A sealed stage with a part of a batch's rows, in blocks of one row."""
+        id, places = self._stage_ids(16), itertools.product(range(part, 4, parts), range(PARTITIONS))
+        found = [block(number, PARTITIONS, rows=1, name=b"%d-%d-" % (batch, row)) for row, number in places]
+        for number, made in enumerate(found):
+            self.node.stages.take(self.feed.info.feed_id, id, number, 0, made)
+        open_stage = self.node.stages._open[id]
+        seal = StageSeal(self.feed.info.feed_id, id, len(found), len(found), open_stage.sum.intdigest())
+        begun = self.node.stages.begin_seal(seal)
+        self.node.stages.sealed(begun, self.node.stages.finish_seal(begun))
+        return id
+
+    async def publish(self, batch, ids):
+        request = Publish(self.feed.info.feed_id, "job", "query", batch, tuple(ids), tuple(range(PARTITIONS)))
+        error = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.node.committer.run)
+            try:
+                await self.node.publisher.publish(request)
+            except UnknownStage as refused:  # as itself, not in a group
+                error = refused
+            nursery.cancel_scope.cancel()
+        if error is not None:
+            raise error
+        self.answered.append(batch)
+
+    async def run_batch(self, batch, parts):
+        await self.publish(batch, [self.stage(batch, part, parts) for part in range(parts)])
+
+    def written(self, partition):
+        """The keys of a partition in order, as often as they are there."""
+        blocks = [one for segment in partition.chain.segments for one in segment.read_blocks(0, 1 << 40)[0]]
+        blocks += partition.tree.blocks_after(partition.flushed_seq)
+        return list(itertools.chain.from_iterable(one.open_columns().keys() for one in blocks))
+
+
+def batch_of(key):
+    return int(key.split(b"-")[0])
+
+
+async def life(world):
+    """Batches of one or two stages, each flushed, with some writes of others between them."""
+    await world.create()
+    for batch in range(BATCHES):
+        await world.run_batch(batch, parts=1 + batch % 2)
+        await world.node.flusher.pass_once()
+        world.clock.advance(1.0)
+
+
+async def crash_everywhere():
+    """Disks as crashes leave them, each with the batches that had been answered and how it came to be."""
+    disk = MemoryDisk()
+    world = World(disk)
+    found = []
+
+    def before(name, path):
+        if name not in READING:
+            found.append((disk.fork(), list(world.answered), f"{name} {path}"))
+
+    disk.before = before
+    await life(world)
+    disk.before = None
+    found.append((disk.fork(), list(world.answered), "the end"))
+    return endings(found)
+
+
+def endings(found):
+    """Each crash with each of its ends."""
+    rnd = random.Random(7)
+    for left, answered, call in found:
+        for ending in ("killed", "power cut, all lost", "power cut, some lost"):
+            after = copy.deepcopy(left)
+            if ending == "killed":
+                after.kill()
+            else:
+                after.cut_power(LOSE if "all" in ending else rnd)
+            yield after, answered, f"{ending} before {call}"
+
+
+async def check_crash(disk, answered):
+    """The node starts; what it has are whole batches, and once the job has gone on each row is there once."""
+    world = World(disk, seed=2)
+    if "orders" not in [feed.info.name for feed in world.node.feeds]:
+        assert not answered, "a batch was answered, and its feed is not there"
+        await world.create()
+    world.node.check()
+    for partition in world.feed.partitions:
+        keys = world.written(partition)
+        rows = {batch: sum(batch_of(key) == batch for key in keys) for batch in range(BATCHES)}
+        assert set(rows.values()) <= {0, 4}, f"a part of a batch: {rows}"
+        assert all(rows[batch] == 4 for batch in answered), f"answered {answered}, there {rows}"
+        last = partition.sinks.find("job")
+        assert (-1 if last is None else last.batch) == max([b for b, count in rows.items() if count], default=-1)
+    # Spark runs again what it does not know to be done, in other pieces.
+    for batch in range(max([len(answered) - 1, 0]), BATCHES):
+        await world.run_batch(batch, parts=2 - batch % 2)
+    world.node.check()
+    for partition in world.feed.partitions:
+        keys = world.written(partition)
+        assert sorted(keys) == sorted(set(keys)), "rows are there twice"
+        assert len(keys) == 4 * BATCHES, "rows are missing"
+
+
+async def test_a_crash_before_every_call():
+    crashes = 0
+    for disk, answered, how in await crash_everywhere():
+        crashes += 1
+        try:
+            await check_crash(disk, answered)
+        except BaseException as error:
+            error.add_note(how)
+            raise
+    assert crashes > 300
+
+
+def forget_the_batch(monkeypatch):
+    """The record has the blocks, and not the batch."""
+    append_run = Partition.append_run
+    monkeypatch.setattr(
+        Partition, "append_run", lambda self, blocks, sinks, journal: append_run(self, blocks, {}, journal)
+    )
+
+
+def write_block_by_block(monkeypatch):
+    """Each block is a record of its own, and only the last one says of which batch it is."""
+    append_run = Partition.append_run
+
+    def apart(self, blocks, sinks, journal):
+        for one in blocks[:-1]:
+            append_run(self, [one], {}, journal)
+        return append_run(self, blocks[-1:], sinks, journal)
+
+    monkeypatch.setattr(Partition, "append_run", apart)
+
+
+def say_the_batch_too_early(monkeypatch):
+    """The batch is told, durably, before its blocks are there."""
+    find = Partition.publish
+
+    def early(self, blocks, sink, batch, origin, journal, *, now_us):
+        from tailrace_server.publishing.last_batches import LastBatch
+
+        self.note_sinks({sink: LastBatch(batch, origin, self.high_seq)}, journal)
+        journal.sync()
+        return find(self, blocks, sink, batch, origin, journal, now_us=now_us)
+
+    monkeypatch.setattr(Partition, "publish", early)
+
+
+def seal_without_a_sync(monkeypatch):
+    """A stage gets its name before its content is durable."""
+
+    def finish(self, stage):
+        stage.file.sync = lambda: None
+        return finish_seal(self, stage)
+
+    finish_seal = stages.Stages.finish_seal
+    monkeypatch.setattr(stages.Stages, "finish_seal", finish)
+
+
+@pytest.mark.parametrize("plant", [forget_the_batch, write_block_by_block, say_the_batch_too_early])
+async def test_planted_bugs_are_found(monkeypatch, plant):
+    plant(monkeypatch)
+    found = ""
+    for disk, answered, _ in await crash_everywhere():
+        try:
+            await check_crash(disk, answered)
+        except AssertionError as error:
+            found = str(error)
+            break
+    assert found, "nobody has noticed"
+
+
+async def test_a_sealed_stage_survives_every_crash(monkeypatch):
+    """What was sealed can be published after any crash; what was not is unknown."""
+
+    async def lost():
+        disk = MemoryDisk()
+        world = World(disk)
+        await world.create()
+        sealed, found = [], []
+
+        def before(name, path):
+            if name not in READING:
+                found.append((disk.fork(), list(sealed)))
+
+        disk.before = before
+        sealed.append(world.stage(0, 0, 1))
+        sealed.append(world.stage(1, 0, 1))
+        disk.before = None
+        found.append((disk.fork(), list(sealed)))
+        for left, ids in found:
+            left.cut_power(LOSE)
+            again = World(left, seed=3)
+            try:
+                for batch, id in enumerate(ids):
+                    await again.publish(batch, [id])
+            except UnknownStage:
+                return True
+            again.node.check()
+        return False
+
+    assert not await lost()
+    seal_without_a_sync(monkeypatch)
+    assert await lost(), "a stage whose content was never synced cannot have survived"
+
+
+async def test_a_flush_takes_a_publish_as_a_whole(monkeypatch):
+    """However little goes into a segment."""
+    monkeypatch.setattr(flusher, "SEGMENT_BYTES_MAX", 1)
+    world = World(MemoryDisk())
+    await world.create()
+    await world.run_batch(0, parts=2)
+    await world.run_batch(1, parts=1)
+    for partition in world.feed.partitions:
+        await world.node.flusher.flush(partition)
+        assert partition.flushed_seq == 4
+        assert [last.batch for last in partition.sinks.as_of(4).values()] == [0]
+        await world.node.flusher.flush(partition)
+        assert partition.flushed_seq == 8
+    world.node.check()

@@ -1,0 +1,90 @@
+"""docs/formats/stage.md, and what docs/messages.md says of stages, say what the code does."""
+
+from __future__ import annotations
+
+import re
+
+import xxhash
+from tests.docs.test_docs import DOCS, example, sections, tables
+
+from tailrace.block import Block
+from tailrace.wire import stage_messages
+from tailrace.wire.bodies import decode_json
+from tailrace_server.config import Storage
+from tailrace_server.publishing import last_batches, record, stage_file, stages
+from tailrace_server.publishing.last_batches import LastBatch, Verdict, decide
+
+STAGE = (DOCS / "formats" / "stage.md").read_text()
+MESSAGES = (DOCS / "messages.md").read_text()
+FEED, ID = bytes(range(0x10, 0x20)), b"s" * 16
+
+
+def size_of(table):
+    """Where the last field of a table of offsets ends; AssertionError where they do not lie back to back."""
+    place = 0
+    for offset, nbytes, _ in table:
+        assert int(offset) == place
+        place += int(nbytes)
+    return place
+
+
+def test_the_fields_of_the_file_lie_back_to_back():
+    header, index, footer = tables(sections(STAGE)["The file"])
+    assert size_of(header) == stage_file.HEADER_BYTES
+    assert size_of(index) == stage_file.ENTRY_BYTES
+    assert size_of(footer) == stage_file.FOOTER_BYTES
+    assert stage_file.MAGIC.hex(" ") in STAGE
+
+
+def test_the_bounds_are_those_of_the_code():
+    storage = Storage()
+    assert f"at most {storage.stages_max:,} stages, {stages.OPEN_MAX} of them unsealed" in STAGE
+    assert f"{storage.stage_bytes_max >> 30} GiB of them" in STAGE
+    assert storage.stage_age_s == 24 * 3_600
+    assert stages.IDLE_S_MAX == 3_600
+    assert f"At most {last_batches.SINKS_MAX:,} sinks" in STAGE
+    assert f"which publish once, {last_batches.JOBS_MAX}" in STAGE
+    assert f"more than {record.PUBLISH_BYTES_MAX >> 20} MiB or {record.BLOCKS_MAX:,} blocks" in MESSAGES
+    assert f"at most {stage_messages.STAGES_MAX:,}" in MESSAGES
+
+
+def test_the_rows_of_the_last_batches():
+    [table] = tables(sections(STAGE)["The last batches"])
+    cases = [(None, 0, "o"), (4, 5, "o"), (4, 4, "o"), (4, 5, "p"), (4, 4, "p")]
+    words = {Verdict.PUBLISH: "published", Verdict.SKIP: "skipped", Verdict.BEHIND: "refused"}
+    for (_, _, decided), (last, batch, origin) in zip(table, cases, strict=True):
+        verdict = decide(None if last is None else LastBatch(last, "o", 9), batch, origin)
+        assert re.split(r"[:,]", decided)[0] == words[verdict]
+
+
+def test_fields_of_the_messages_lie_back_to_back():
+    for name, layout in (
+        ("STAGE_BLOCK", stage_messages._BLOCK),
+        ("STAGED", stage_messages._STAGED),
+        ("STAGE_SEAL", stage_messages._SEAL),
+    ):
+        place = 0
+        for offset, nbytes, _ in tables(sections(MESSAGES)[name])[0]:
+            if not nbytes:
+                break
+            assert int(offset) == place
+            place += int(nbytes)
+        assert place == layout.size
+
+
+def test_examples_are_read_as_their_sections_say():
+    staged = stage_messages.StageBlock.decode(example("STAGE_BLOCK").body)
+    block = Block.parse(staged.block)
+    assert staged[:4] == (FEED, ID, 0, 0)
+    assert block.columns().keys() == [b"apple", b"pear"]
+    assert stage_messages.Staged.decode(example("STAGED").body) == (1,)
+    wanted = (FEED, ID, 1, 2, xxhash.xxh3_64_intdigest(block.head))
+    assert stage_messages.StageSeal.decode(example("STAGE_SEAL").body) == wanted
+    publish = stage_messages.Publish.decode(example("PUBLISH").body)
+    assert publish == (FEED, "orders-job", "orders-job", 7, (ID,), (3,))
+    assert decode_json(example("PUBLISH").body, "PUBLISH") == publish.to_json()
+    told = stage_messages.SinksTold.decode(example("SINKS").body)
+    assert last_batches.from_json(told.value) == {"orders-job": LastBatch(7, "orders-job", 42)}
+    for name in ("PUBLISH", "SINKS"):
+        listed = [row[0] for row in tables(sections(MESSAGES)[name])[0]]
+        assert listed == list(decode_json(example(name).body, name))

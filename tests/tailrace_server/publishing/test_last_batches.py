@@ -1,0 +1,118 @@
+"""The last batches of sinks, against a model that keeps everything."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace_server.publishing.last_batches import (
+    JOB_PREFIX,
+    JOBS_MAX,
+    SINKS_MAX,
+    LastBatch,
+    LastBatches,
+    Verdict,
+    decide,
+    first_free,
+    from_json,
+    to_json,
+)
+
+# What happens to a partition: a publish of so many rows by one of some sinks, a flush, a rollback.
+SINK = st.sampled_from("abc")
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), SINK, st.integers(1, 5)),
+        st.tuples(st.just("flush"), st.integers(0, 100), st.just(0)),
+        st.tuples(st.just("rollback"), st.integers(0, 100), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@pytest.mark.parametrize(
+    ("last", "batch", "origin", "verdict"),
+    [
+        (None, 0, "o", Verdict.PUBLISH),
+        (LastBatch(4, "o", 9), 5, "o", Verdict.PUBLISH),
+        (LastBatch(4, "o", 9), 4, "o", Verdict.SKIP),
+        (LastBatch(4, "o", 9), 3, "o", Verdict.SKIP),
+        (LastBatch(4, "o", 9), 5, "p", Verdict.PUBLISH),
+        (LastBatch(4, "o", 9), 4, "p", Verdict.BEHIND),
+        (LastBatch(4, "o", 9), 0, "p", Verdict.BEHIND),
+    ],
+)
+def test_the_table(last, batch, origin, verdict):
+    assert decide(last, batch, origin) is verdict
+
+
+@given(STEPS)
+def test_it_tells_what_was_last_at_any_seq_that_is_not_flushed(steps):
+    table, model = LastBatches(), []
+    seq = flushed = batch = 0
+    for step, what, rows in steps:
+        if step == "publish":
+            seq, batch = seq + rows, batch + 1
+            table.record(what, LastBatch(batch, "o", seq))
+            model.append((what, LastBatch(batch, "o", seq)))
+        elif step == "flush":
+            flushed = max(flushed, min(what, seq))
+            table.flushed(flushed)
+        else:
+            seq = max(flushed, min(what, seq))
+            table.forget_above(seq)
+            model = [(sink, last) for sink, last in model if last.seq <= seq]
+    for at in range(flushed, seq + 1):
+        assert table.as_of(at) == {sink: last for sink, last in model if last.seq <= at}
+    assert {sink: table.find(sink) for sink in "abc"} == {sink: dict(model).get(sink) for sink in "abc"}
+
+
+@given(st.dictionaries(SINK, st.builds(LastBatch, st.integers(0, 9), st.just("o"), st.integers(0, 50)), max_size=3))
+def test_what_is_told_counts(told):
+    table = LastBatches()
+    table.record("a", LastBatch(3, "o", 20))
+    table.tell(told)
+    assert table.as_of(50) == {"a": LastBatch(3, "o", 20)} | told
+
+
+def test_as_json_and_back_in_the_same_order():
+    table = {"b": LastBatch(1, "o", 2), "a": LastBatch(3, "p", 4)}
+    assert list(from_json(to_json(table)).items()) == list(table.items())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        {"a": 1},
+        {"a": [1, "o"]},
+        {"a": [-1, "o", 0]},
+        {"a": [True, "o", 0]},
+        {"a": [1, "\n", 0]},
+        {"": [1, "o", 0]},
+    ],
+)
+def test_bad_json_is_refused(value):
+    with pytest.raises(ValueError, match=r"needed|a last batch is"):
+        from_json(value)
+
+
+def test_jobs_are_forgotten_before_queries_and_both_are_bounded():
+    table = LastBatches()
+    table.record("query", LastBatch(1, "o", 1))
+    for number in range(JOBS_MAX + 5):
+        table.record(f"{JOB_PREFIX}{number}", LastBatch(0, "o", 2 + number))
+    assert table.find("query") == LastBatch(1, "o", 1)
+    assert table.find(f"{JOB_PREFIX}4") is None
+    assert table.find(f"{JOB_PREFIX}5") is not None
+    for number in range(SINKS_MAX):
+        table.record(f"q{number}", LastBatch(0, "o", 1_000 + number))
+    assert len(table) == SINKS_MAX
+    assert table.find("query") is None
+
+
+def test_the_first_number_that_is_free():
+    assert first_free([]) == 0
+    assert first_free([None, LastBatch(4, "o", 1), LastBatch(7, "o", 1)]) == 8

@@ -1,0 +1,144 @@
+"""Publishes in a set of three: what is answered is held by a majority, with the batch that it is of, whoever leads."""
+
+from __future__ import annotations
+
+import pytest
+from tests.tailrace_server.replication.made_set import make_set
+
+import tailrace
+from tailrace.model import Put
+from tailrace_server.publishing import joining
+from tailrace_server.publishing.last_batches import LastBatch
+
+
+@pytest.fixture(autouse=True)
+def _blocks_stay_apart(monkeypatch):
+    """Else these small ones would be joined, and nothing could be cut."""
+    monkeypatch.setattr(joining, "JOINED_BYTES_MAX", 1)
+
+
+@pytest.fixture
+async def members(tmp_path, nursery):
+    made = make_set(tmp_path, nursery)
+    await made.start()
+    await made.settled()
+    return made
+
+
+def numbered(first, count, value=b"v"):
+    return {b"%d" % number: value for number in range(first, first + count)}
+
+
+async def staged(feed, rows, **options):
+    async with feed.stage(**options) as stage:
+        await stage.write([Put(key, value) for key, value in rows.items()])
+        return await stage.seal()
+
+
+async def publish(feed, batch, rows, **options):
+    return await feed.publish("job", batch, [await staged(feed, rows, **options)])
+
+
+def last_batches(node):
+    """Of each partition that has one, and the runs that its tree has."""
+    partitions = node.node.feeds.named("orders").partitions
+    return [partition.sinks.find("job") for partition in partitions]
+
+
+async def test_a_new_leader_skips_what_the_old_one_has_published(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=3)
+        # Several blocks of each partition, so that there is something to be cut.
+        for batch in range(3):
+            await publish(feed, batch, numbered(100 * batch, 100), batch_rows=10)
+            await feed.put(b"between-%d" % batch, b"v")
+        await members.level("orders")
+        for node in members:
+            assert [last.batch for last in last_batches(node)] == [2, 2, 2]
+            node.node.check()
+        wanted = members[0].rows("orders")
+        assert [node.rows("orders") for node in members] == [wanted] * 3
+        await members[0].kill()
+        await members[1].promote()
+        again = await publish(feed, 2, numbered(200, 100, b"again"))
+        assert (again.written, again.skipped) == ({}, (0, 1, 2))
+        assert sorted((await publish(feed, 3, numbered(300, 50))).written) == [0, 1, 2]
+        await members[0].start()
+        await members.level("orders")
+        assert [node.rows("orders") for node in members] == [wanted | numbered(300, 50)] * 3
+        assert [last.batch for last in last_batches(members[0])] == [3, 3, 3]
+
+
+async def test_stages_are_the_leaders_own_and_a_new_leader_asks_for_others(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=3)
+        sealed = await staged(feed, numbered(0, 50))
+        await members.level("orders")
+        await members[0].kill()
+        await members[1].promote()
+        with pytest.raises(tailrace.UnknownStage):
+            await feed.publish("job", 0, [sealed])
+        assert sorted((await publish(feed, 0, numbered(0, 50))).written) == [0, 1, 2]
+        # The answer may have been lost with a leader: where all have the batch nobody asks for its stages.
+        assert (await feed.publish("job", 0, [sealed])).skipped == (0, 1, 2)
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+async def test_a_member_that_was_away_gets_the_last_batches_with_the_rows(members, is_flushed):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await publish(feed, 0, numbered(0, 40), batch_rows=10)
+        await members.level("orders")
+        await members[2].stop()
+        for batch in (1, 2):
+            await publish(feed, batch, numbered(40 * batch, 40), batch_rows=10)
+            if is_flushed:
+                for partition in members[0].node.feeds.named("orders").partitions:
+                    await members[0].node.flusher.flush_all(partition)
+        await members[2].start()
+        await members.level("orders")
+        assert [last.batch for last in last_batches(members[2])] == [2, 2]
+        assert members[2].rows("orders") == numbered(0, 120)
+        members[2].node.check()
+        await members[2].kill()
+        await members[2].start()
+        await members.level("orders")
+        assert [last.batch for last in last_batches(members[2])] == [2, 2]
+
+
+async def test_a_handover_takes_the_last_batches_along(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await publish(feed, 7, numbered(0, 40))
+        await members.level("orders")
+        await members[0].hand_over(members[1])
+        assert (await publish(feed, 7, numbered(0, 40, b"again"))).skipped == (0, 1)
+        assert (await feed.get(b"1")).value == b"v"
+
+
+async def test_what_only_the_old_leader_had_is_published_again(members):
+    """A batch that no majority has is lost with its rows; so its number is free."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await publish(feed, 0, numbered(0, 40))
+        await members.level("orders")
+        leader, *others = members
+        for node in others:
+            await node.kill()
+        partitions = leader.node.feeds.named("orders").partitions
+        before = [partition.high_seq for partition in partitions]
+        async with tailrace.connect(leader.url, retry_for=2) as alone:
+            with pytest.raises(tailrace.Retryable):
+                await publish(alone.feed("orders"), 1, numbered(40, 40), batch_rows=10)
+        assert [p.high_seq > seq for p, seq in zip(partitions, before, strict=True)] == [True, True]
+        await leader.kill()
+        for node in others:
+            await node.start()
+        await others[0].promote()
+        assert sorted((await publish(feed, 1, numbered(40, 40, b"again"))).written) == [0, 1]
+        await leader.start()
+        await members.level("orders")
+        assert leader.rows("orders") == numbered(0, 40) | numbered(40, 40, b"again")
+        leader.node.check()
+        ends = [partition.high_seq for partition in leader.node.feeds.named("orders").partitions]
+        assert last_batches(leader) == [LastBatch(1, "job", seq) for seq in ends]

@@ -1,0 +1,236 @@
+"""The stages of a node: what they take, what they refuse, and when they go."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from tests.fake_host import FakeClock
+from tests.memory_disk import MemoryDisk
+from tests.tailrace_server.publishing.blocks import block
+
+from tailrace.errors import BadBlock, NoSpace, Overloaded, TailraceError, UnknownStage
+from tailrace.wire.stage_messages import StageSeal
+from tailrace_server.publishing import stages as stages_module
+from tailrace_server.publishing.stages import IDLE_S_MAX, Stages
+
+FEED = b"f" * 16
+ONE, TWO = b"1" * 16, b"2" * 16
+
+
+class Made:
+    def __init__(self, disk=None, **bounds):
+        self.disk = MemoryDisk() if disk is None else disk
+        self.clock = FakeClock()
+        self.disk.make_directory("/data")
+        self.bounds = {"stages_max": 4, "bytes_max": 100_000} | bounds
+        self.start()
+
+    def start(self):
+        self.stages = Stages(
+            self.disk, "/data", monotonic=self.clock.monotonic, wall_us=self.clock.wall_us, **self.bounds
+        )
+        self.stages.load()
+
+    def take(self, number=0, acknowledged=0, id=ONE, feed=FEED, **what):
+        return self.stages.take(feed, id, number, acknowledged, block(**what))
+
+    def seal(self, blocks=1, rows=None, id=ONE, feed=FEED, checksum=None):
+        stage = self.stages._open.get(id)
+        found = (0 if stage is None else stage.sum.intdigest()) if checksum is None else checksum
+        begun = self.stages.begin_seal(StageSeal(feed, id, blocks, 2 * blocks if rows is None else rows, found))
+        if begun is not None:
+            self.stages.sealed(begun, self.stages.finish_seal(begun))
+        return begun
+
+    @property
+    def names(self):
+        return self.disk.names("/data/staging")
+
+
+@pytest.fixture
+def made():
+    return Made()
+
+
+def test_blocks_in_order_and_again(made):
+    assert made.take(0) == 1
+    assert made.take(1, 1) == 2
+    assert made.take(0) == 2
+    with pytest.raises(Overloaded, match=r"block 3 of stage .* has to wait for block 2"):
+        made.take(3)
+    made.seal(2)
+    index = made.stages.read_index(ONE)
+    assert [entry.partition for entry in index] == [0, 0]
+    assert made.stages.read_blocks(ONE, index) == [block(), block()]
+    assert made.names == [ONE.hex() + ".stage"]
+
+
+def test_what_was_acknowledged_has_to_be_there(made):
+    with pytest.raises(UnknownStage, match="2 of its blocks were acknowledged"):
+        made.take(2, 2)
+    made.take(0)
+    with pytest.raises(UnknownStage, match="has 1 blocks here, and 2 were acknowledged"):
+        made.take(2, 2)
+    with pytest.raises(UnknownStage):
+        made.take(1, 1, feed=b"g" * 16)
+
+
+def test_a_seal_needs_all_blocks_and_these(made):
+    made.take(0)
+    with pytest.raises(UnknownStage, match="has 1 of its 2 blocks here"):
+        made.seal(2)
+    with pytest.raises(BadBlock):
+        made.seal(1, checksum=1)
+    with pytest.raises(BadBlock):
+        made.seal(1, rows=3)
+    with pytest.raises(UnknownStage):
+        made.seal(0, id=TWO)
+    checksum = made.stages._open[ONE].sum.intdigest()
+    assert made.seal(1) is not None
+    assert made.seal(1, checksum=checksum) is None  # sent again
+    with pytest.raises(BadBlock, match="sealed with other blocks"):
+        made.seal(1, checksum=checksum + 1)
+    with pytest.raises(UnknownStage, match="is sealed"):
+        made.take(1)
+    assert made.stages.missing(FEED, [ONE, TWO]) == [TWO]
+    assert made.stages.missing(b"g" * 16, [ONE]) == [ONE]
+
+
+def test_one_seal_at_a_time(made):
+    made.take(0)
+    stage = made.stages._open[ONE]
+    message = StageSeal(FEED, ONE, 1, 2, stage.sum.intdigest())
+    assert made.stages.begin_seal(message) is stage
+    with pytest.raises(Overloaded, match="is being sealed"):
+        made.stages.begin_seal(message)
+    with pytest.raises(UnknownStage):
+        made.take(1, 1)
+
+
+def test_bounds(monkeypatch):
+    made = Made(stages_max=2)
+    made.take(0)
+    made.seal()
+    made.take(0, id=TWO)
+    with pytest.raises(Overloaded, match="1 stages that are being written and 1 that nobody has published"):
+        made.take(0, id=b"3" * 16)
+    monkeypatch.setattr(stages_module, "OPEN_MAX", 1)
+    made = Made()
+    made.take(0)
+    with pytest.raises(Overloaded):
+        made.take(0, id=TWO)
+    made = Made(bytes_max=2 * block().nbytes)
+    made.take(0)
+    made.take(1)
+    with pytest.raises(Overloaded, match="stages take"):
+        made.take(2)
+    assert made.take(1) == 2
+    made.stages.forget([])
+    assert made.stages.statistics() == (1, 0, 2 * block().nbytes)
+
+
+def test_a_full_disk_is_told_and_may_be_tried_again(made):
+    made.take(0)
+    made.disk.fail("write_at", errno.ENOSPC)
+    with pytest.raises(NoSpace):
+        made.take(1)
+    made.disk.fail("write_at", errno.EIO)
+    with pytest.raises(TailraceError, match="cannot be written"):
+        made.take(1)
+    made.disk.before = None
+    assert made.take(1) == 2
+    made.seal(2)
+    assert len(made.stages.read_blocks(ONE, made.stages.read_index(ONE))) == 2
+
+
+@pytest.mark.parametrize("call", ["sync", "rename", "sync_directory"])
+def test_a_seal_that_fails_leaves_no_stage(made, call):
+    made.take(0)
+    stage = made.stages.begin_seal(StageSeal(FEED, ONE, 1, 2, made.stages._open[ONE].sum.intdigest()))
+    made.disk.fail(call)
+    with pytest.raises(OSError, match="Input/output error"):
+        made.stages.finish_seal(stage)
+    made.disk.before = None
+    made.stages.sealed(stage, None)
+    assert made.stages.missing(FEED, [ONE]) == [ONE]
+    assert made.stages.statistics() == (0, 0, 0)
+
+
+def test_an_unsealed_stage_goes_on_after_a_start(made):
+    for number in range(3):
+        made.take(number, number)
+    made.disk.kill()
+    made.start()
+    with pytest.raises(Overloaded, match="is being opened again"):
+        made.take(3, 3)
+    assert made.stages.take_left(ONE)
+    assert not made.stages.take_left(ONE)
+    made.stages.reopened(ONE, made.stages.reopen(ONE))
+    assert made.take(3, 3) == 4
+    made.seal(4)
+    assert len(made.stages.read_index(ONE)) == 4
+
+
+def test_what_a_crash_has_lost_of_it_is_missed(made):
+    made.take(0)
+    made.take(1, 1)
+    inode = made.disk.names_now[f"/data/staging/{ONE.hex()}.open"]
+    inode.sync()
+    del inode.content[-1:]
+    made.disk.kill()
+    made.start()
+    made.stages.reopened(ONE, made.stages.reopen(ONE))
+    with pytest.raises(UnknownStage, match="has 1 blocks here, and 2 were acknowledged"):
+        made.take(2, 2)
+    made.start()
+    made.stages.reopened(TWO, made.stages.reopen(TWO))
+    with pytest.raises(UnknownStage):
+        made.take(1, 1, id=TWO)
+
+
+def test_sealed_ones_are_found_by_a_start_and_damaged_ones_are_none(made):
+    for id in (ONE, TWO):
+        made.take(0, id=id)
+        made.seal(id=id)
+    path = f"/data/staging/{TWO.hex()}.stage"
+    made.disk.flip(path, 8 * (len(made.disk.content(path)) - 1))
+    made.disk.kill()
+    made.start()
+    assert made.stages.missing(FEED, [ONE, TWO]) == [TWO]
+    assert made.names == [ONE.hex() + ".stage"]
+    assert made.stages.statistics().sealed == 1
+    path = f"/data/staging/{ONE.hex()}.stage"
+    made.disk.flip(path, 8 * 100)
+    with pytest.raises(UnknownStage, match="cannot be read"):
+        made.stages.read_blocks(ONE, made.stages.read_index(ONE))
+
+
+def test_they_go_when_they_are_published_or_old(made):
+    for id in (ONE, TWO):
+        made.take(0, id=id)
+        made.seal(id=id)
+        made.clock.advance(10)
+    made.stages.remove(made.stages.forget([ONE, b"3" * 16]))
+    assert made.names == [TWO.hex() + ".stage"]
+    sealed_us = made.clock.wall_us() - 10_000_000
+    assert made.stages.expired(None) == []
+    assert made.stages.expired(sealed_us - 1) == []
+    made.stages.remove(made.stages.expired(sealed_us))
+    assert made.names == []
+    assert made.stages.statistics() == (0, 0, 0)
+
+
+def test_one_without_a_writer_goes(made):
+    made.take(0)
+    made.clock.advance(IDLE_S_MAX - 1)
+    made.take(0, id=TWO)
+    assert made.stages.expired(None) == []
+    made.clock.advance(1)
+    made.stages.remove(made.stages.expired(None))
+    assert made.names == [TWO.hex() + ".open"]
+    made.disk.kill()
+    made.start()
+    made.clock.advance(IDLE_S_MAX)
+    made.stages.remove(made.stages.expired(None))
+    assert made.names == []
