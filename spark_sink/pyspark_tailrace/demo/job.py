@@ -202,13 +202,15 @@ def write_changes(
     """Writes them to the feed.
 
     All changes of a key have to go through one task, in their order: so they are distributed by the partition of the
-    key, and each task sorts what it gets. Across micro-batches the order is that of the files.
+    key, and each task sorts what it gets. Across micro-batches the order is that of the files. At least once: stages
+    are lost with their leader and end the query, and this one goes on; the feed keeps the newest row of each key.
     """
     return (
         changes.repartition(TASKS, partition_of("key", partitions))
         .writeStream.format("tailrace")
         .option("url", url)
         .option("feed", feed)
+        .option("delivery", "at_least_once")
         .option("level", level)
         .option("partitions", partitions)
         .option("order_by", "order")
