@@ -63,6 +63,7 @@ class Histories:
         self.leaderships = []
         self._parents = {}  # place -> branch -> (term, base, the branch before it or None)
         self._moments = itertools.count(1)
+        self._watches = []  # one of each node that has come up
 
     def moment(self):
         """Another one on the clock that all that is recorded is ordered by."""
@@ -91,8 +92,13 @@ class Histories:
             self._led(machine, node, term)
 
         node.lead = leads
+        self._watches.append(watch)
         watch()
-        return watch
+
+    def look(self):
+        """A feed was made: what is written to it from now on is noted."""
+        for watch in self._watches:
+            watch()
 
     def _note_held(self, machine, node, partition):
         self.log_seen(place_of(partition), partition.log)

@@ -230,6 +230,7 @@ class World:
             )
             [info] = await client.feeds()
         self.feed_id = info.feed_id
+        self.histories.look()
 
     # In the end
 
