@@ -40,7 +40,7 @@ async def test_a_stream_frame_by_frame(greeted, feed, feed_id, node):
     ok, start = StreamOk.decode(frames[0].body), SnapshotStartMessage.decode(frames[1].body)
     log = node.feeds.named("orders").partitions[PARTITION].log
     assert (ok.seq, ok.high_seq, ok.log) == (0, 1, log)
-    assert start == (PARTITION, True, log.branch, 0, 1, 0)
+    assert start == (PARTITION, True, log.branch, 0, 1, 0, False)
     assert Block.parse(frames[2].body).columns().keys() == [KEY]
     assert decode_seq(frames[3].body, "") == (PARTITION, 1)
     assert StreamEnd.decode(frames[4].body).reason is EndReason.END_REACHED
