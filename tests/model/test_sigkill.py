@@ -80,7 +80,7 @@ def test_a_bug_of_the_nodes_is_found(bug, seed, tmp_path):
 @pytest.mark.parametrize("bug", ["acknowledged_before_fsync", "shown_before_fsync"])
 def test_a_bug_that_a_power_cut_shows_is_found(bug, seed, tmp_path):
     with pytest.raises((Violation, VersionLost)):  # a writer may be the first who hears that his version is gone
-        run(Scenario(seed, kills=5, directory=tmp_path, forgets=True, bug=bug, first_lives=HANGING))
+        run(Scenario(seed, kills=8, directory=tmp_path, forgets=True, bug=bug, first_lives=HANGING * 3))
 
 
 def test_a_position_one_too_high_is_found(seed, tmp_path, monkeypatch):
