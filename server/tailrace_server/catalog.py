@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from tailrace.block import Block
+from tailrace.block import Block, BlockHeader
 from tailrace.errors import BadBlock, FeedExists, Overloaded, UnknownFeed
 from tailrace.model import FeedInfo
 from tailrace_server.chain import Chain, LostSegment
@@ -396,6 +396,22 @@ def _open_segment(disk: Disk, path: str, entry: SegmentEntry) -> Segment:
     return segment
 
 
+def _case_of(
+    partition: Partition, first: BlockHeader, last_seq: int, lsn: int, rollbacks: Sequence[Rollback]
+) -> BlockCase:
+    """What becomes of the block of ``first``, and of those behind it in its record, up to ``last_seq``."""
+    held = partition.tree.find(first.first_seq)
+    return decide_block(
+        lsn=lsn,
+        first_seq=first.first_seq,
+        last_seq=last_seq,
+        rollbacks=rollbacks,
+        flushed_seq=partition.flushed_seq,
+        held_seq=partition.high_seq,
+        known=held is not None and held.header.body_sum == first.body_sum,
+    )
+
+
 def _recover_run(
     partition: Partition, published: PublishedRecord, lsn: int, file: int, rollbacks: Sequence[Rollback]
 ) -> None:
@@ -404,16 +420,7 @@ def _recover_run(
         partition.recover_run((), published.sinks, file)
         return
     first, last = published.blocks[0].header, published.blocks[-1].header
-    held = partition.tree.find(first.first_seq)
-    case = decide_block(
-        lsn=lsn,
-        first_seq=first.first_seq,
-        last_seq=last.last_seq,
-        rollbacks=rollbacks,
-        flushed_seq=partition.flushed_seq,
-        held_seq=partition.high_seq,
-        known=held is not None and held.header.body_sum == first.body_sum,
-    )
+    case = _case_of(partition, first, last.last_seq, lsn, rollbacks)
     if case is BlockCase.NEXT:
         partition.recover_run(published.blocks, published.sinks, file)
         _merge_some(partition)
@@ -477,16 +484,7 @@ def _recover_block(
     partition: Partition, block: Block, lsn: int, file: int, now: float, rollbacks: Sequence[Rollback]
 ) -> None:
     header = block.header
-    held = partition.tree.find(header.first_seq)
-    case = decide_block(
-        lsn=lsn,
-        first_seq=header.first_seq,
-        last_seq=header.last_seq,
-        rollbacks=rollbacks,
-        flushed_seq=partition.flushed_seq,
-        held_seq=partition.high_seq,
-        known=held is not None and held.header.body_sum == header.body_sum,
-    )
+    case = _case_of(partition, header, header.last_seq, lsn, rollbacks)
     if case is BlockCase.NEXT:
         if not partition.log:
             raise BadDirectory(

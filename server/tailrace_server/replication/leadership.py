@@ -7,6 +7,7 @@ answered or acknowledged by a right that is no more.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tailrace_server.connection import Connection
 
 
-class Leadership:
+class Leadership(abc.ABC):
     """What ``Node`` is to other nodes, and knows of them."""
 
     connections: dict[Connection, None]
@@ -53,9 +54,9 @@ class Leadership:
         for partition in catalog.partitions():
             self.adopt(partition)
 
+    @abc.abstractmethod
     def flush(self) -> None:
         """Sends what the last events have brought about."""
-        raise NotImplementedError
 
     @property
     def is_alone(self) -> bool:
