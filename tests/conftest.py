@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 import hypothesis
 import pytest
 import trio
+from tests.ports import free_port
 
 import tailrace
 from tailrace.errors import TailraceError
@@ -55,7 +56,8 @@ class RunningNode:
     """A node that can be stopped and started again at the same address, as processes are."""
 
     def __init__(self, config):
-        self.config = config
+        host, port = config.listen
+        self.config = dataclasses.replace(config, listen=(host, port or free_port()))
         self.node = None
         self._scope = trio.CancelScope()
         self._stopped = trio.Event()

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 import trio
+from tests.ports import free_port
 
 import tailrace
 
@@ -45,7 +46,7 @@ class NodeProcess:
         self.data = str(data)
         self.planted = planted
         self.limits = limits
-        self.port = 0
+        self.port = free_port()
         self._process = None
         self.start()
 

@@ -6,13 +6,13 @@ import enum
 import json
 import random
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
+from tests.ports import free_port
 
 import tailrace
 
@@ -56,22 +56,6 @@ class Mark(enum.Enum):
     CLEAN = "clean"
     UNCLEAN = "unclean"
     EITHER = "either: nobody saw whether the last process came to that"
-
-
-def free_port() -> int:
-    """A port that nobody has, and that no outgoing connection is ever given.
-
-    (A client that tries again and again to connect to a port of the ephemeral range is connected to itself some day.)
-    """
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                sock.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 def random_life(rnd: random.Random) -> Life:

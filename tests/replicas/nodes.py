@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import trio
+from tests.ports import free_ports
 
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import FrameDecoder
@@ -33,19 +32,6 @@ ASK_S = 2.0
 
 class NodeFailed(AssertionError):
     """A node has done what no node does."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has, and that no outgoing connection is ever given."""
-    found: set[int] = set()
-    while len(found) < count:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                sock.bind((HOST, port))
-                found.add(port)
-    return list(found)
 
 
 class Node:

@@ -6,12 +6,13 @@ import json
 
 import pytest
 import trio
+from tests.ports import free_ports
 
 import tailrace
 from tailrace import Mutations
 from tailrace.indexes import MemoryIndex
 
-from .nodes import Node, free_ports, run_command
+from .nodes import Node, run_command
 from .proxy import HOST, Proxy
 
 SECONDS_MAX = 55.0

@@ -2,10 +2,10 @@
 """The four cases of what leaves an ``async with``, for every context manager of the SDK that has a background."""
 
 import contextlib
-import socket
 
 import pytest
 import trio
+from tests.ports import free_port
 
 import tailrace
 from tailrace.client import Client
@@ -297,16 +297,9 @@ async def test_a_cancellation_inside_of_a_group_of_the_body_is_caught_where_it_b
     assert not caught.group_contains(trio.Cancelled)
 
 
-async def test_nothing_answers(unused_tcp_port):
-    url = f"tailrace://127.0.0.1:{unused_tcp_port}"
+async def test_nothing_answers():
+    url = f"tailrace://127.0.0.1:{free_port()}"
     with pytest.raises(tailrace.Unreachable, match=r"no node at 127\.0\.0\.1") as caught:
         async with tailrace.connect(url, connect_timeout=0.05):
             raise AssertionError("there is nobody")
     assert caught.value.outcome == "not sent"
-
-
-@pytest.fixture
-def unused_tcp_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]

@@ -2,6 +2,7 @@
 
 import pytest
 import trio
+from tests.ports import free_port
 
 from tailrace.address import Address
 from tailrace.errors import NotLeader, Unreachable
@@ -104,9 +105,7 @@ async def test_a_node_that_does_not_lead(listen):
 
 
 async def test_nobody_there():
-    with trio.socket.socket() as sock:
-        await sock.bind(("127.0.0.1", 0))
-        address = Address(*sock.getsockname())
+    address = Address("127.0.0.1", free_port())
     with pytest.raises(Unreachable):
         async with replica_stream(address, "orders", NOWHERE, REPLICA):
             pass

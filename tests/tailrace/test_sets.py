@@ -1,9 +1,8 @@
 """Clients of several nodes, of which one leads: a real node, and others that are made by hand, over TCP."""
 
-import socket
-
 import pytest
 import trio
+from tests.ports import free_port
 
 import tailrace
 from tailrace import blocking
@@ -72,8 +71,7 @@ def leader(running):
 
 
 def closed_address():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return Address(*server.getsockname())
+    return Address("127.0.0.1", free_port())
 
 
 async def test_a_client_goes_where_a_follower_points(put_up, leader):

@@ -4,14 +4,10 @@ import re
 import socket
 
 import pytest
+from tests.ports import free_port
 
 import tailrace
 from tailrace import blocking
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def test_feeds(client, feed_name):

@@ -5,6 +5,7 @@ import socket
 import time
 
 import pytest
+from tests.ports import free_port
 
 import tailrace
 from tailrace.address import Address
@@ -31,8 +32,7 @@ def listener():
 
 @pytest.fixture
 def closed_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    return free_port()
 
 
 def test_connects(listener):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import os
 import shutil
-import socket
 
 import trio
+from tests.ports import free_ports
 
 import tailrace
 from tailrace.address import Address
@@ -24,24 +23,9 @@ REPLICATION = Replication(poll_s=0.05, ask_timeout_s=5.0, step_timeout_s=10.0)
 POLL_SECONDS = 0.01
 
 
-# Bound, and never listening: so the system gives these ports to nobody else, and the nodes of a test can have them.
-_reserved = []
-
-
-@atexit.register
-def _give_back():
-    for sock in _reserved:
-        sock.close()
-
-
 def free_addresses(count):
     """Addresses that nobody listens at, whether the nodes that are to do so are up or down."""
-    sockets = [socket.socket() for _ in range(count)]
-    for sock in sockets:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(("127.0.0.1", 0))
-    _reserved.extend(sockets)
-    return [Address(*sock.getsockname()) for sock in sockets]
+    return [Address("127.0.0.1", port) for port in free_ports(count)]
 
 
 async def until(holds):

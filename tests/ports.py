@@ -1,0 +1,48 @@
+"""Ports for servers that a test starts, stops and starts again at the same address."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import socket
+
+# Below what systems give to outgoing connections (32,768 and above on Linux): a port of that range is taken, while its
+# server is down, by any connection that is made anywhere on the machine, a client's vain tries included.
+_FIRST, _END = 12_000, 32_000
+_WORKERS_MAX = 16
+
+
+def _own_range() -> range:
+    """Each process that runs tests has ports of its own: none is found free by two of them at once."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    count = (_END - _FIRST) // _WORKERS_MAX
+    first = _FIRST + int(worker.removeprefix("gw")) % _WORKERS_MAX * count
+    return range(first, first + count)
+
+
+def _candidates():
+    own = _own_range()
+    # Another run of the tests on this machine begins elsewhere; in a run, no port comes twice for a long time.
+    return itertools.islice(itertools.cycle(own), random.Random(os.getpid()).randrange(len(own)), None)
+
+
+_ports = _candidates()
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody has, and that neither an outgoing connection nor another test is given."""
+    for port in _ports:
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+    raise AssertionError("the ports have no end")
+
+
+def free_ports(count: int) -> list[int]:
+    """``count`` of them, each another one."""
+    return [free_port() for _ in range(count)]
