@@ -1,7 +1,7 @@
 """A client of a Spark Connect server: writes, reads, copies and counts; prints what it has read, as JSON.
 
-Run as a program: ``connect_job.py HOST:PORT URL FOLDER``. It has to be a process of its own: in one that runs a Java for
-another session, PySpark makes no session of a server.
+Run as a program: ``connect_job.py HOST:PORT URL FOLDER``. It has to be a process of its own: in one that runs a Java
+for another session, PySpark makes no session of a server.
 """
 
 from __future__ import annotations
