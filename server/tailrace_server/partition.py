@@ -14,17 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tailrace.block import Block
-from tailrace.errors import Forbidden, OutcomeUnknown, UnknownFeed, VersionConflict, VersionLost
+from tailrace.errors import Forbidden, UnknownFeed
 from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.hashing import key_hash
 from tailrace.model import Level, Version, VersionRange
-from tailrace.wire.failures import OutOfOrder
 from tailrace.wire.messages import WriteFlag
 from tailrace_server.blocks import Found
 from tailrace_server.chain import Chain
 from tailrace_server.intake import taking
+from tailrace_server.intake.conditions import CONDITIONS, holds
 from tailrace_server.intake.door import check_at_door
-from tailrace_server.intake.producers import ProducerTable, Verdict
+from tailrace_server.intake.producers import ProducerTable, Verdict, result_of_resend
 from tailrace_server.journal import Journal
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.publishing.last_batches import LastBatch, LastBatches
@@ -34,8 +34,6 @@ from tailrace_server.segment import Read, SegmentDamaged, SegmentFile
 from tailrace_server.tree.key_index import KeyIndex, OpenBlocks
 from tailrace_server.tree.tree import Tree
 from tailrace_server.upkeep.homes import Homes
-
-CONDITIONS = WriteFlag.IF_ABSENT | WriteFlag.IF_VERSION | WriteFlag.IF_PRESENT
 
 
 class Taken(NamedTuple):
@@ -200,25 +198,10 @@ class Partition:
         decision = self.producers.decide(
             header.producer_id, header.producer_seq, resend=flags & WriteFlag.RESEND != 0, now=now
         )
-        match decision.verdict:
-            case Verdict.ACCEPT:
-                pass
-            case Verdict.DUPLICATE:
-                assert decision.result is not None
-                return Taken(decision.result, fresh=False)
-            case Verdict.OUT_OF_ORDER:
-                raise OutOfOrder(
-                    f"partition {self.id}: block {header.producer_seq} of producer {header.producer_id:016x} is out of "
-                    f"order, {decision.expected} comes next",
-                    expected=decision.expected,
-                )
-            case Verdict.UNKNOWN:
-                raise OutcomeUnknown(
-                    f"partition {self.id} had to forget producers within the last hour: whether block "
-                    f"{header.producer_seq} of producer {header.producer_id:016x} was written cannot be told"
-                )
+        if decision.verdict is not Verdict.ACCEPT:
+            return Taken(result_of_resend(decision, header, self.id), fresh=False)
         check_at_door(block, self.hash_first, self.hash_last)
-        if flags & CONDITIONS and not self._holds(block, flags, if_version, read):
+        if flags & CONDITIONS and not holds(self, block, flags, if_version, read):
             return Taken(VersionRange(self.id, self.log.branch, 0, 0), fresh=False)
         # NamedTuple's own constructor takes twice as long, here and below.
         return tuple.__new__(Taken, (self.append(block, journal, now_us=now_us, now=now), True))
@@ -359,22 +342,6 @@ class Partition:
         """The borders that no merged block may cross: where branches begin, and the ends of runs of several blocks."""
         cuts = [entry.base for entry in self.log]
         return cuts + self.runs.cuts(self.tree.find) if self.runs else cuts
-
-    def _holds(self, block: Block, flags: int, if_version: Version | None, read: Read) -> bool:
-        """Whether a condition holds; False only for "delete if present" of what is not there."""
-        key = block.open_columns().keys()[0]
-        found = self.find(key, read=read)
-        present = found is not None and found.value is not None
-        if flags & WriteFlag.IF_PRESENT:
-            return present
-        if if_version is not None and self.log.has_ended_below(if_version.branch, if_version.seq):
-            raise VersionLost(f"{if_version} is of a branch that has ended below it: read the key again")
-        current = self.version_of(found.seq) if found is not None and present else None
-        if flags & WriteFlag.IF_ABSENT and present:
-            raise VersionConflict(f"key {key!r} is there already, as {current}", current=current)
-        if flags & WriteFlag.IF_VERSION and current != if_version:
-            raise VersionConflict(f"key {key!r} is not at {if_version} but at {current}", current=current)
-        return True
 
     def version_of(self, seq: int) -> Version:
         """The version that ``seq`` is."""
