@@ -25,6 +25,7 @@ from tailrace_server.journal import BlockCase, Journal, Record, RecordKind, Roll
 from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, producers_from_json
 from tailrace_server.partition import Partition
+from tailrace_server.publishing.appending import recover_run
 from tailrace_server.publishing.record import PublishedRecord, decode_published
 from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.upkeep.cutting import cut_segment, straddling
@@ -220,12 +221,12 @@ def _recover_run(
 ) -> None:
     """As ``_recover_block``, of blocks that are there together or not at all, with the batches that they are of."""
     if not published.blocks:
-        partition.recover_run((), published.sinks, file)
+        recover_run(partition, (), published.sinks, file)
         return
     first, last = published.blocks[0].header, published.blocks[-1].header
     case = _case_of(partition, first, last.last_seq, lsn, rollbacks)
     if case is BlockCase.NEXT:
-        partition.recover_run(published.blocks, published.sinks, file)
+        recover_run(partition, published.blocks, published.sinks, file)
         _merge_some(partition)
     elif case is BlockCase.GAP:
         raise _gap(partition, first.first_seq, last.last_seq)

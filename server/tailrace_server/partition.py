@@ -28,7 +28,6 @@ from tailrace_server.intake.producers import ProducerTable, Verdict, result_of_r
 from tailrace_server.journal import Journal
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.publishing.last_batches import LastBatch, LastBatches
-from tailrace_server.publishing.record import encode_published
 from tailrace_server.publishing.runs import Run, Runs
 from tailrace_server.segment import Read, SegmentDamaged, SegmentFile
 from tailrace_server.tree.key_index import KeyIndex, OpenBlocks
@@ -265,52 +264,12 @@ class Partition:
             notify()
         return versions
 
-    def publish(
-        self, blocks: Sequence[Block], sink: str, batch: int, origin: str, journal: Journal, *, now_us: int
-    ) -> VersionRange:
-        """Writes good blocks of a producer as one run, together with the batch that they are of, by one record.
-
-        That the batch is not here yet is known (`last_batches.decide`). NoSpace, NotDurable: nothing is kept.
-        """
-        timestamp = max(now_us, self.last_timestamp)
-        stamped = []
-        seq = self.high_seq
-        for block in blocks:
-            stamped.append(block.numbered(0, 0).stamped(seq + 1, timestamp))
-            seq = stamped[-1].header.last_seq
-        return self.append_run(stamped, {sink: LastBatch(batch, origin, seq)}, journal)
-
-    def append_run(self, blocks: Sequence[Block], sinks: Mapping[str, LastBatch], journal: Journal) -> VersionRange:
-        """Journals stamped blocks that belong together and the last batches that go with them, and hangs them."""
-        covered, bodies = encode_published(sinks, blocks)
-        branch = self.log.branch_at(blocks[-1].header.last_seq)
-        place = journal.append_published(self.feed_id, self.id, branch, covered, bodies)
-        return self._hang_run(blocks, sinks, branch, journal.file_of(place))
-
-    def recover_run(self, blocks: Sequence[Block], sinks: Mapping[str, LastBatch], file: int) -> None:
-        """What ``append_run`` had written to the journal's file of this number; also without blocks."""
-        if blocks:
-            self._hang_run(blocks, sinks, self.log.branch_at(blocks[-1].header.last_seq), file)
-        else:  # what was said of rows that were lost is void
-            self._note_sinks({sink: last for sink, last in sinks.items() if last.seq <= self.high_seq}, file)
-
     def tell_sinks(self, value: dict[str, Any], seq: int, journal: Journal) -> None:
         """The leader's last batches (`last_batches.to_json`) as of ``seq``: the high seq, or the end of a coming run.
 
         Raises BadBlock, NoSpace, NotDurable; nothing is kept then.
         """
         taking.tell_sinks(self, value, seq, journal)
-
-    def note_sinks(self, sinks: Mapping[str, LastBatch], journal: Journal) -> None:
-        """Journals last batches that have come without their blocks, which are there."""
-        covered, _ = encode_published(sinks, ())
-        place = journal.append_published(self.feed_id, self.id, bytes(16), covered, ())
-        self._note_sinks(sinks, journal.file_of(place))
-
-    def _note_sinks(self, sinks: Mapping[str, LastBatch], file: int) -> None:
-        self.sinks.tell(sinks)
-        if sinks:
-            self.homes.block(file, self.high_seq)  # a manifest says it once it covers these seqs
 
     def take_run(self, blocks: Sequence[Block], journal: Journal, now: float) -> None:
         """Takes a run of the leader's, all of its blocks, as ``take_replica`` takes one; `tell_sinks` came before.
@@ -319,10 +278,10 @@ class Partition:
         """
         taking.take_run(self, blocks, journal, now)
 
-    def _hang_run(
+    def hang_run(
         self, blocks: Sequence[Block], sinks: Mapping[str, LastBatch], branch: bytes, file: int
     ) -> VersionRange:
-        """All of it at once: nobody sees a part."""
+        """Puts a run that is journaled into the tree, all of it at once: nobody sees a part."""
         after_seq, last = self.high_seq, blocks[-1].header
         before, tree = self.tree.memory_bytes, self.tree
         for block in blocks:

@@ -13,6 +13,7 @@ from tailrace.model import Level
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_messages import SinksTold
+from tailrace_server.publishing import appending
 from tailrace_server.publishing.last_batches import LastBatch
 from tailrace_server.stream import partition_stream
 from tailrace_server.stream.partition_stream import PartitionStream
@@ -62,7 +63,7 @@ class Published(StoredPartition):
             case "publish":
                 blocks = [encode_block([b"k"] * rows, [b"v"] * rows, partition=0, compress=False) for rows in what]
                 after_seq = self.high_seq
-                self.publish(blocks, "job", self.batches, "job", self.journal, now_us=1)
+                appending.publish(self, blocks, "job", self.batches, "job", self.journal, now_us=1)
                 self.batches += 1
                 self.all_runs.append((after_seq, self.high_seq))
                 self.sync()
