@@ -13,10 +13,11 @@ import trio
 
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.wire.bodies import address_field, field, seq_field
-from tailrace_server.replication.choosing import Place, Standing, Standings, standings_to_json
+from tailrace_server.replication.choosing import Standings, standings_to_json
+from tailrace_server.replication.debts import debts_to_json
+from tailrace_server.replication.peers import standings_of
 
 if TYPE_CHECKING:
-    from tailrace_server.node import Node
     from tailrace_server.replication.member import Member
 
 log = logging.getLogger("tailrace.server")
@@ -52,7 +53,7 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
 
 
 async def keep_promise(member: Member, term: int) -> None:
-    """Promises ``term``, durably; then nothing of a lower one goes on, and all that is held is durable.
+    """Promises ``term``, durably; then nothing of a lower one goes on, all that is held is durable, and owed no more.
 
     Raises OSError where the promise cannot be written: then nothing has changed.
     """
@@ -63,13 +64,7 @@ async def keep_promise(member: Member, term: int) -> None:
     if scope.cancelled_caught:
         raise Unreachable("what was under way with the leader before has not ended in time")
     await member.node.all_durable()
-
-
-def standings_of(node: Node) -> Standings:
-    """How far this node has each partition, durably."""
-    return {
-        Place(partition.feed_id, partition.id): Standing(*partition.standing()) for partition in node.feeds.partitions()
-    }
+    member.settle_debts()
 
 
 def _answer(member: Member, *, promised: bool, standings: Standings) -> dict[str, Any]:
@@ -79,6 +74,7 @@ def _answer(member: Member, *, promised: bool, standings: Standings) -> dict[str
         "placement_id": member.node.identity.placement_id.hex(),
         "votes": member.file.now.votes,
         "partitions": standings_to_json(standings),
+        "owes": debts_to_json(member.file.now.owes),
     }
 
 

@@ -14,20 +14,21 @@ meanwhile ends it as well.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
 from tailrace.address import Address, parse_address
-from tailrace.errors import NotLeader, TailraceError
+from tailrace.errors import NotLeader, ProtocolError, TailraceError
 from tailrace.wire.bodies import field, hex_field, seq_field
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.catalog import begin_branch
 from tailrace_server.replication.choosing import Best, Place, Standings, choose, standings_from_json
-from tailrace_server.replication.peers import ask, name_of
-from tailrace_server.replication.promises import keep_promise, standings_of, why_refused
+from tailrace_server.replication.debts import FEEDS, Debt, debts_from_json
+from tailrace_server.replication.peers import ask, name_of, standings_of
+from tailrace_server.replication.promises import keep_promise, why_refused
 from tailrace_server.replication.situation import Seen, majority_of
 from tailrace_server.replication.taking import Taker
 
@@ -50,6 +51,14 @@ class Promised(NamedTuple):
 
     votes: bool
     standings: Standings
+    owes: tuple[Debt, ...] = ()
+
+
+def _debts(value: Any, what: str) -> tuple[Debt, ...]:
+    try:
+        return debts_from_json(value)
+    except ValueError as error:
+        raise ProtocolError(f"{what}: {error}") from None
 
 
 class Promotion:
@@ -65,6 +74,7 @@ class Promotion:
         self._term = 0
         self._promised: dict[str, Promised] = {}
         self._silent: dict[str, str] = {}  # who has not promised, and why
+        self._unpaid: list[str] = []  # who owes what, and nobody has it
 
     async def run(self) -> Outcome:
         """Leads at the end. Raises TailraceError that says why not; what was promised by then stays promised."""
@@ -132,6 +142,8 @@ class Promotion:
         without = ", ".join(sorted(self._silent)) or "nobody"
         if not member.is_in_set:
             return f"What may be lost: all that {member.source} has acknowledged and this node does not have"
+        if self._has_majority() and self._unpaid:
+            return f"What may be lost: writes of every level, quorum among them: {self._unpaid[0]}"
         if self._has_majority():
             text = f"nothing at level quorum; at levels disk and memory what only {without} had"
             return text if self._silent else ""
@@ -179,7 +191,8 @@ class Promotion:
                 self._silent[name] = f"it has promised term {seq_field(answer, 'term', what)}"
                 return
             votes = self._member.counts(field(answer, "votes", bool, what), hex_field(answer, "placement_id", 16, what))
-            self._promised[name] = Promised(votes, standings_from_json(answer.get("partitions"), what))
+            standings = standings_from_json(answer.get("partitions"), what)
+            self._promised[name] = Promised(votes, standings, _debts(answer.get("owes", []), what))
         except (TailraceError, OSError) as error:
             self._silent[name] = why_refused(error)
 
@@ -192,14 +205,17 @@ class Promotion:
 
     async def _fetch_all(self) -> bool:
         """Brings this node to the highest standing of each partition; whether the leader's branches may go on."""
-        node, system = self._node, self._node.feeds.system
-        system_id = system.info.feed_id
+        node = self._node
         before = standings_of(node)
         others = {name: promised.standings for name, promised in self._promised.items()}
-        await self._fetch(choose(before, others, [Place(system_id, 0)]))
+        chosen = choose(before, others, [FEEDS])
+        self._require_paid(chosen)
+        await self._fetch(chosen)
         node.reconcile_feeds()
         places = [Place(p.feed_id, p.id) for p in node.feeds.partitions()]
-        await self._fetch(choose(standings_of(node), others, [place for place in places if place.feed_id != system_id]))
+        chosen = choose(standings_of(node), others, [place for place in places if place != FEEDS])
+        self._require_paid(chosen)
+        await self._fetch(chosen)
         await node.all_durable()
         self._require_term()
         own = standings_of(node)
@@ -210,6 +226,20 @@ class Promotion:
                     f"{best.address} has {tuple(best.standing)}: it was not fetched"
                 )
         return bool(self._leader) and own == self._promised[self._leader].standings
+
+    def _require_paid(self, chosen: Mapping[Place, Best]) -> None:
+        """Raises NotLeader where one of those who promised owes what none of them has, and nobody forces it."""
+        owed = {"this node": self._member.file.now.owes} | {name: p.owes for name, p in self._promised.items()}
+        for name, debts in owed.items():
+            for place, standing in debts:
+                if place in chosen and chosen[place].standing < standing:
+                    self._unpaid.append(
+                        f"{name} had acknowledged partition {place.partition} of feed {place.feed_id.hex()} up to seq "
+                        f"{standing.seq}, and has to get it again from who has it, which nobody here does"
+                    )
+        if self._unpaid and not self._force:
+            silent = ", ".join(sorted(self._silent)) or "nobody"
+            raise NotLeader(f"refused: {self._unpaid[0]}. Without: {silent}. --force leads all the same")
 
     async def _fetch(self, chosen: dict[Place, Best]) -> None:
         until: dict[tuple[str, bytes], dict[int, int]] = {}
@@ -238,7 +268,7 @@ class Promotion:
                 begin_branch(partition, node.host.randomness.token(16), node.journal, self._term)
             await node.all_durable()
         self._require_term()
-        forced = not self._has_majority()
+        forced = not self._has_majority() or bool(self._unpaid)
         member.file.store(member.file.now.leading(self._term, forced=forced))
         node.lead(self._term)
         self._say(f"leads in term {self._term}" + (", on the same branches" if kept_branch else ""))

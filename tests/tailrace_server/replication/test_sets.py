@@ -16,6 +16,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Storage
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.requests import TURNS_MAX
+from tailrace_server.replication.taking import Taker
 
 
 def numbered(first, count):
@@ -649,7 +650,7 @@ async def test_a_leader_that_has_promised_writes_nothing_more(members):
     assert not members[0].leads
 
 
-async def never():
+async def never(*_):
     await trio.sleep_forever()
 
 
@@ -750,3 +751,53 @@ async def test_who_leads_by_force_forgets_what_a_majority_had_of_what_it_lacks(m
         assert scope.cancelled_caught, "nobody else has it"
         assert partition.durable_seq == 2
         assert partition.quorum_seq <= 1
+
+
+async def test_who_went_back_below_what_it_acknowledged_helps_nobody_to_lead_who_lacks_it(members, monkeypatch):
+    """One and another make a majority for rows 5 to 9; the one goes back to nothing, and the other is gone."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 5), level="quorum")
+        await members.level("orders")
+        [partition] = members[0].node.feeds.named("orders").partitions
+        for turn in range(2):
+            await members[0].node.flusher.flush_all(partition)
+            await put(feed, {b"x": b"%d" % turn}, level="quorum")
+        await members.level("orders")
+        await members[2].kill()
+        await put(feed, numbered(5, 5), level="quorum")
+        await members[0].node.flusher.flush_all(partition)
+        await members[1].kill()
+        await put(feed, {b"lost": b"x", b"7": b"lost"})
+        partition.needs_quorum = False  # as of a run that came folded: the fourth segment is folded with the others
+        await members[0].node.flusher.flush_all(partition)
+        await until(lambda: [segment.identity.deduplicated for segment in partition.chain.segments] == [True])
+        await members[0].kill()
+        # From here on nobody gets any rows.
+        with monkeypatch.context() as patched:
+            patched.setattr(Taker, "_take", never)
+            for node in members.nodes[1:]:
+                await node.start()
+            await members[1].promote()
+            await members[0].start()
+            await until(lambda: members[0].seqs("orders") == [0] and members[2].follows(members[1]))
+            await members[1].kill()
+            for node in (members[2], members[0]):
+                with pytest.raises(NotLeader, match=r"had acknowledged partition 0 .* up to seq 12"):
+                    await node.promote()
+            await members[0].kill()
+            await members[0].start()  # it is durable
+            with pytest.raises(NotLeader, match=f"{members[0].address} had acknowledged"):
+                await members[2].promote()
+            await members[1].start()
+            await members.settled()
+        for node in (members[0], members[2]):
+            await node.kill()
+            await node.start()
+        await put(feed, numbered(10, 1), level="quorum")
+        await members.level("orders")
+        assert members[0].rows("orders") == numbered(0, 11) | {b"x": b"1"}
+        await members[1].kill()
+        await members[2].promote()
+        assert members[0].member.file.now.owes == ()
+        await put(feed, numbered(11, 1), level="quorum")
