@@ -336,7 +336,7 @@ class Member:
         """Leads again, as it did before, by the same procedure; a plain replica that was told to lead, by itself."""
         async with self.procedure:
             try:
-                await Promotion(self, force=not self.is_in_set).run()
+                await Promotion(self, force=not self.is_in_set, again=self.is_in_set).run()
             except (TailraceError, OSError) as error:
                 self.progress = f"waits: it cannot lead again: {error}"
                 self._warn(f"it cannot lead again: {error}")

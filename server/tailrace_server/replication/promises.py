@@ -16,6 +16,7 @@ from tailrace.wire.bodies import address_field, field, seq_field
 from tailrace_server.replication.choosing import Standings, standings_to_json
 from tailrace_server.replication.debts import debts_to_json
 from tailrace_server.replication.peers import standings_of
+from tailrace_server.replication.situation import is_later
 
 if TYPE_CHECKING:
     from tailrace_server.replication.member import Member
@@ -24,11 +25,15 @@ log = logging.getLogger("tailrace.server")
 
 
 class Promise(NamedTuple):
-    """What is asked for: ``term``, by the node at ``address``; in a ``handover`` the leader itself is behind it."""
+    """What is asked for: ``term``, by the node at ``address``; in a ``handover`` the leader itself is behind it.
+
+    ``last_led``: the node leads again by itself, and did so in this term; None: somebody wants it to lead.
+    """
 
     term: int
     address: str
     handover: bool
+    last_led: int | None = None
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Promise:
@@ -38,12 +43,19 @@ class Promise(NamedTuple):
             seq_field(value, "term", what),
             address_field(value, "address", what),
             field(value, "handover", bool, what, False),
+            None if value.get("last_led") is None else seq_field(value, "last_led", what),
         )
 
 
 async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
-    """Promises, where nothing as high was promised before; the body of the answer."""
-    if promise.term <= member.file.now.term:
+    """Promises, where nothing as high was promised before; the body of the answer.
+
+    Not to a node that leads again by itself and has missed a later leader, which may be this one.
+    """
+    now = member.file.now
+    if promise.last_led is not None and is_later(now, promise.last_led):
+        return _answer(member, promised=False, standings={}) | {"later": now.leader_term}
+    if promise.term <= now.term:
         return _answer(member, promised=False, standings={})
     log.warning("term %s is promised to %s", promise.term, promise.address)
     await keep_promise(member, promise.term)

@@ -29,7 +29,7 @@ from tailrace_server.replication.choosing import Best, Place, Standings, choose,
 from tailrace_server.replication.debts import FEEDS, Debt, debts_from_json
 from tailrace_server.replication.peers import ask, name_of, standings_of
 from tailrace_server.replication.promises import keep_promise, why_refused
-from tailrace_server.replication.situation import Seen, majority_of
+from tailrace_server.replication.situation import Seen, majority_of, why_not_again
 from tailrace_server.replication.taking import Taker
 
 if TYPE_CHECKING:
@@ -64,16 +64,21 @@ def _debts(value: Any, what: str) -> tuple[Debt, ...]:
 class Promotion:
     """One try to lead. ``run`` may be called once, with the member's ``procedure`` lock held."""
 
-    def __init__(self, member: Member, *, force: bool = False, leader: str = "") -> None:
-        """``force``: lead without a majority too. ``leader``: it hands over, and has to promise before all others."""
+    def __init__(self, member: Member, *, force: bool = False, leader: str = "", again: bool = False) -> None:
+        """``force``: lead without a majority too. ``leader``: it hands over, and has to promise before all others.
+
+        ``again``: nobody has told it to; the last leader of a set leads again, where it was the last one.
+        """
         self._member = member
         self._node = member.node
         self._force = force
         self._leader = leader
+        self._last_led = member.file.now.leader_term if again else None
         self._steps: list[str] = []
         self._term = 0
         self._promised: dict[str, Promised] = {}
         self._silent: dict[str, str] = {}  # who has not promised, and why
+        self._later = ""  # who refuses since it knows of a later leader
         self._unpaid: list[str] = []  # who owes what, and nobody has it
 
     async def run(self) -> Outcome:
@@ -102,10 +107,17 @@ class Promotion:
         await member.look()
         answers = {address: seen for address, seen in member.seen.items() if seen is not None}
         self._silent = dict.fromkeys(member.seen.keys() - answers.keys(), "no answer")
+        self._require_last(answers)
         self._require_voters(member.counts(seen.votes, seen.placement_id) for seen in answers.values())
         self._join(seen for seen in answers.values() if not seen.is_new)
         terms = [seen.term for seen in answers.values()] + [member.file.now.term, self._node.term]
         return max(terms + [p.log.term for p in self._node.feeds.partitions()]) + 1
+
+    def _require_last(self, answers: Mapping[str, Seen]) -> None:
+        """Raises NotLeader where this node leads again by itself, and another one came to lead after it."""
+        why = "" if self._last_led is None else why_not_again(self._last_led, answers)
+        if why:
+            raise NotLeader(f"it does not lead again by itself: {why}")
 
     def _join(self, others: Iterable[Seen]) -> None:
         """A node that is new becomes one of the cluster of those who are not. Without them there is nothing to lead."""
@@ -167,6 +179,8 @@ class Promotion:
         async with trio.open_nursery() as nursery:
             for name, address in others.items():
                 nursery.start_soon(self._ask, name, address)
+        if self._later:
+            raise NotLeader(f"it does not lead again by itself: {self._later}")
         self._require_voters(promised.votes for promised in self._promised.values())
         self._require_term()
         said = ", ".join(sorted(self._promised)) or "nobody"
@@ -179,6 +193,7 @@ class Promotion:
             "address": name_of(node),
             "placement_id": node.identity.placement_id.hex(),
             "handover": bool(self._leader),
+            "last_led": self._last_led,
         }
         try:
             if not self._member.is_in_set:
@@ -188,6 +203,8 @@ class Promotion:
             answer = await ask(node, address, Opcode.PROMISE, value, timeout_s)
             what = "the answer to PROMISE"
             if not field(answer, "promised", bool, what):
+                if self._last_led is not None and "later" in answer:
+                    self._later = f"{name} knows of the leader of term {seq_field(answer, 'later', what)}"
                 self._silent[name] = f"it has promised term {seq_field(answer, 'term', what)}"
                 return
             votes = self._member.counts(field(answer, "votes", bool, what), hex_field(answer, "placement_id", 16, what))

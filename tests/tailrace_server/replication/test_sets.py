@@ -14,6 +14,7 @@ from tailrace.errors import NotLeader, Overloaded, TailraceError, Unreachable
 from tailrace.model import Level
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Storage
+from tailrace_server.replication.member import Member
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.requests import TURNS_MAX
 from tailrace_server.replication.taking import Taker
@@ -801,3 +802,46 @@ async def test_who_went_back_below_what_it_acknowledged_helps_nobody_to_lead_who
         await members[2].promote()
         assert members[0].member.file.now.owes == ()
         await put(feed, numbered(11, 1), level="quorum")
+
+
+@pytest.mark.parametrize("hidden_looks", [1, 10**9])
+async def test_a_leader_that_comes_back_deposes_nobody_who_leads_by_force(members, monkeypatch, hidden_looks):
+    """It cannot see the one that leads, when it decides or for as long as it tries; the other one knows nothing."""
+    back, forced, unknowing = members
+    looks = 0
+    look_at = Member._look_at
+
+    async def look_past(member, address, found):
+        nonlocal looks
+        if address == forced.address and member.node.config in (back.config, unknowing.config):
+            looks += member.node.config is back.config
+            if member.node.config is unknowing.config or looks <= hidden_looks:
+                found[str(address)] = None
+                return
+        await look_at(member, address, found)
+
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 5), level="quorum")
+        await members.level("orders")
+    await back.kill()
+    await unknowing.kill()
+    term = (await forced.promote(force=True))["term"]
+    tries = []
+    run = Promotion.run
+
+    async def try_to_lead(promotion):
+        tries.append(promotion._member.node)
+        return await run(promotion)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Member, "_look_at", look_past)
+        patched.setattr(Promotion, "run", try_to_lead)
+        await unknowing.start()
+        await back.start()
+        await until(lambda: back.node in tries and not back.member.promoting)
+        assert not back.leads
+        if hidden_looks == 1:
+            await until(lambda: back.follows(forced))
+            assert forced.node.term == term, "nobody was asked for a promise"
+    assert await members.level("orders") is forced
