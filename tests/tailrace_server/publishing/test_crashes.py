@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import logging
 import random
 
 import pytest
@@ -16,6 +17,7 @@ from tailrace.errors import UnknownStage
 from tailrace.wire.stage_messages import Publish, StageSeal
 from tailrace_server.config import Config, Storage
 from tailrace_server.host.host import Host
+from tailrace_server.journal import writer
 from tailrace_server.publishing import appending, joining, stages
 from tailrace_server.start import recover
 from tailrace_server.upkeep import flusher
@@ -33,6 +35,18 @@ STORAGE = Storage(
 def _blocks_stay_apart(monkeypatch):
     """Else these small ones would be joined, and nothing could be cut."""
     monkeypatch.setattr(joining, "JOINED_BYTES_MAX", 1)
+
+
+@pytest.fixture(autouse=True)
+def _little_is_allocated(monkeypatch):
+    """Each crash takes a copy of the disk, and each start reads the zeros of the journal."""
+    monkeypatch.setattr(writer, "ALLOCATE_BYTES", 300)
+
+
+@pytest.fixture(autouse=True)
+def _quiet_log(caplog):
+    """Each crash is worth a warning."""
+    caplog.set_level(logging.CRITICAL, "tailrace.server")
 
 
 class World:

@@ -147,6 +147,23 @@ async def test_a_deduplicated_segment_goes_whole(engine):
     assert engine.partition().high_seq == after_seq
 
 
+async def test_what_goes_below_the_point_that_was_asked_for_is_told_before_it_is_gone(engine):
+    partition = engine.create()
+    for number in range(12):
+        engine.put(partition, (b"a", b"%d" % number), (b"b", b""))
+        await engine.flusher.flush(partition)
+    assert await engine.node.compactor.fold(partition, engine.node.feeds.of_id(partition.feed_id).info)
+    engine.put(partition, (b"a", b"last"))
+    told = []
+    engine.node.on_shortfall = lambda *what: told.append((*what, partition.high_seq))
+    await engine.node.roll_back(partition, 24, partition.log)
+    assert told == []  # all of that is still there
+    segment = next(segment for segment in partition.chain.segments if segment.identity.deduplicated)
+    seq = segment.identity.after_seq + 3
+    await engine.node.roll_back(partition, seq, partition.log)
+    assert told == [(partition, partition.log.term, seq, 24)]
+
+
 async def test_a_segment_that_cannot_be_read_goes_whole(engine, held):
     content = engine.disk.content(held.chain.segments[1].path)
     content[100] ^= 1
