@@ -7,7 +7,14 @@ import pathlib
 
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, make_set, until
+from tests.tailrace_server.replication.made_set import (
+    REPLICATION,
+    MadeNode,
+    free_addresses,
+    make_config,
+    make_set,
+    until,
+)
 
 import tailrace
 from tailrace.errors import NotLeader, Overloaded, TailraceError, Unreachable
@@ -845,3 +852,30 @@ async def test_a_leader_that_comes_back_deposes_nobody_who_leads_by_force(member
             await until(lambda: back.follows(forced))
             assert forced.node.term == term, "nobody was asked for a promise"
     assert await members.level("orders") is forced
+
+
+async def test_a_promotion_waits_once_for_a_leader_that_is_silent(new_set, monkeypatch):
+    """It has not answered the first question, whose time-out is short: its promise is not waited for as well."""
+    for_ever = dataclasses.replace(REPLICATION, step_timeout_s=10**6)
+    made = new_set(replication=for_ever)
+    await made.start()
+    silent = (await made.settled()).address
+    look_at = Member._look_at
+
+    async def look_past(member, address, found):
+        if address == silent:
+            found[str(address)] = None
+        else:
+            await look_at(member, address, found)
+
+    async with made.client() as client:
+        await (await client.create_feed("orders", partitions=1)).put(b"k", b"v", level="quorum")
+    await made.level("orders")
+    await made[0].kill()
+    monkeypatch.setattr(Member, "_look_at", look_past)
+    [listener] = await trio.open_tcp_listeners(silent.port, host=silent.host)
+    async with listener:  # whoever connects hears nothing
+        outcome = await made[1].promote()
+    assert str(silent) in outcome["may_be_lost"]
+    assert any(f"{silent} did not (no answer)" in step for step in outcome["steps"])
+    assert await made.level("orders") is made[1]
