@@ -17,7 +17,7 @@ from tailrace.failover import SEQ_MAX, FailoverLog, common_seq
 from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
 from tailrace_server.journal.format import RecordKind
 from tailrace_server.manifest.producers import producers_from_json, producers_to_json
-from tailrace_server.publishing import last_batches
+from tailrace_server.publishing import appending, last_batches
 
 if TYPE_CHECKING:
     from tailrace.block import Block
@@ -65,7 +65,7 @@ def take_run(partition: Partition, blocks: Sequence[Block], journal: Journal, no
         _check_next(partition, block, seq, timestamp)
         seq, timestamp = block.header.last_seq, block.header.timestamp
     told, partition.run_sinks = partition.run_sinks, None
-    partition.append_run(blocks, told[1] if told is not None and told[0] == seq else {}, journal)
+    appending.append_run(partition, blocks, told[1] if told is not None and told[0] == seq else {}, journal)
     if partition.run_producers is not None and partition.run_producers[0] == seq:
         partition.producers = partition.run_producers[1]
     partition.run_producers = None
@@ -168,4 +168,4 @@ def tell_sinks(partition: Partition, value: dict[str, Any], seq: int, journal: J
     if seq > partition.high_seq:  # of the run that is on its way, which will have them
         partition.run_sinks = seq, table
     elif any(partition.sinks.find(sink) != last for sink, last in table.items()):
-        partition.note_sinks(table, journal)
+        appending.note_sinks(partition, table, journal)

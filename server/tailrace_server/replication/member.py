@@ -21,9 +21,9 @@ from tailrace.errors import NotLeader, StreamEnded, TailraceError
 from tailrace.model import EndReason
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
-from tailrace_server.catalog import begin_branch
 from tailrace_server.host.randomness import fraction
 from tailrace_server.identity import join_cluster
+from tailrace_server.intake.branching import begin_branch
 from tailrace_server.replication.choosing import Place, Standing
 from tailrace_server.replication.debts import Debt, unpaid, with_debt
 from tailrace_server.replication.following import Following, VoteGained

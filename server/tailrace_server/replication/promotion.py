@@ -24,7 +24,7 @@ from tailrace.errors import NotLeader, ProtocolError, TailraceError
 from tailrace.wire.bodies import field, hex_field, seq_field
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
-from tailrace_server.catalog import begin_branch
+from tailrace_server.intake.branching import begin_branch
 from tailrace_server.replication.choosing import Best, Place, Standings, choose, standings_from_json
 from tailrace_server.replication.debts import FEEDS, Debt, debts_from_json
 from tailrace_server.replication.peers import ask, name_of, standings_of

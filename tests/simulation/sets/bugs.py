@@ -7,8 +7,8 @@ from unittest import mock
 
 from tailrace.model import Level
 from tailrace_server import start
-from tailrace_server.catalog import begin_branch
 from tailrace_server.intake import taking as intake_taking
+from tailrace_server.intake.branching import begin_branch
 from tailrace_server.partition import Partition
 from tailrace_server.replication import member, promises, requests, waiting
 from tailrace_server.replication.confirming import Confirmations

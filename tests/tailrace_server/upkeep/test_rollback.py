@@ -7,8 +7,8 @@ from tests.memory_disk import Crashed
 
 from tailrace.block import encode_block
 from tailrace.failover import FailoverEntry, FailoverLog
-from tailrace_server.catalog import begin_branch
 from tailrace_server.host.disk import read_file
+from tailrace_server.intake.branching import begin_branch
 from tailrace_server.journal import RecordKind, open_journal
 from tailrace_server.offline.repair import repair
 from tailrace_server.offline.verify import verify
