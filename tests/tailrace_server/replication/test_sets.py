@@ -7,14 +7,22 @@ import pathlib
 
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, make_set, until
+from tests.tailrace_server.replication.made_set import (
+    REPLICATION,
+    MadeNode,
+    free_addresses,
+    make_config,
+    make_set,
+    until,
+)
 
 import tailrace
-from tailrace.errors import NotLeader, Overloaded, TailraceError, Unreachable
+from tailrace.errors import NotLeader, Overloaded, ProtocolError, TailraceError, Unreachable
 from tailrace.model import Level
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Storage
 from tailrace_server.replication.member import Member
+from tailrace_server.replication.promises import TERMS_AHEAD_MAX
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.requests import TURNS_MAX
 from tailrace_server.replication.taking import Taker
@@ -347,6 +355,29 @@ async def test_a_refused_promotion_leaves_a_set_that_goes_on(members):
         assert await members.level("orders") is members[0]
         await members[1].kill()
         await feed.put(b"k", b"w", level="quorum")  # with the one that had promised more
+
+
+async def test_a_term_that_nobody_comes_to_by_leading_is_refused(members):
+    """A promise is for ever, and nobody can lead beyond the highest number."""
+    promise = {"address": "nobody:1", "placement_id": "00" * 16}
+    for term in (TERMS_AHEAD_MAX + 100, 2**62):
+        for node in members:
+            with pytest.raises(ProtocolError, match="nothing is promised"):
+                await node.ask(Opcode.PROMISE, term=term, **promise)
+    assert {node.member.file.now.term for node in members} == {1}
+
+
+async def test_a_set_goes_on_whose_terms_were_driven_up(new_set):
+    """In steps that are promised, at one member of five: the others have to believe the one that leads anew."""
+    made = new_set(count=5)
+    await made.start()
+    await made.settled()
+    promise = {"address": "nobody:1", "placement_id": "00" * 16}
+    for step in (1, 2, 3):
+        answer = await made[4].ask(Opcode.PROMISE, term=step * TERMS_AHEAD_MAX, **promise)
+        assert answer["promised"]
+    await until(lambda: made[0].leads and made[0].node.term > 3 * TERMS_AHEAD_MAX)
+    assert await made.settled() is made[0]
 
 
 async def test_a_handover_that_ends_half_way_ends_in_one_leader(members):
@@ -845,3 +876,30 @@ async def test_a_leader_that_comes_back_deposes_nobody_who_leads_by_force(member
             await until(lambda: back.follows(forced))
             assert forced.node.term == term, "nobody was asked for a promise"
     assert await members.level("orders") is forced
+
+
+async def test_a_promotion_waits_once_for_a_leader_that_is_silent(new_set, monkeypatch):
+    """It has not answered the first question, whose time-out is short: its promise is not waited for as well."""
+    for_ever = dataclasses.replace(REPLICATION, step_timeout_s=10**6)
+    made = new_set(replication=for_ever)
+    await made.start()
+    silent = (await made.settled()).address
+    look_at = Member._look_at
+
+    async def look_past(member, address, found):
+        if address == silent:
+            found[str(address)] = None
+        else:
+            await look_at(member, address, found)
+
+    async with made.client() as client:
+        await (await client.create_feed("orders", partitions=1)).put(b"k", b"v", level="quorum")
+    await made.level("orders")
+    await made[0].kill()
+    monkeypatch.setattr(Member, "_look_at", look_past)
+    [listener] = await trio.open_tcp_listeners(silent.port, host=silent.host)
+    async with listener:  # whoever connects hears nothing
+        outcome = await made[1].promote()
+    assert str(silent) in outcome["may_be_lost"]
+    assert any(f"{silent} did not (no answer)" in step for step in outcome["steps"])
+    assert await made.level("orders") is made[1]
