@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
-from tailrace.errors import TailraceError, Unreachable
+from tailrace.errors import ProtocolError, TailraceError, Unreachable
 from tailrace.wire.bodies import address_field, field, seq_field
 from tailrace_server.replication.choosing import Standings, standings_to_json
 from tailrace_server.replication.debts import debts_to_json
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from tailrace_server.replication.member import Member
 
 log = logging.getLogger("tailrace.server")
+
+
+# A term that is further above the own one is promised only where another member has as good as promised it itself, as
+# who wants to lead always has. A promise is for ever, and nobody leads beyond the highest number there is.
+TERMS_AHEAD_MAX = 1 << 20
 
 
 class Promise(NamedTuple):
@@ -50,8 +55,10 @@ class Promise(NamedTuple):
 async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
     """Promises, where nothing as high was promised before; the body of the answer.
 
-    Not to a node that leads again by itself and has missed a later leader, which may be this one.
+    Not to a node that leads again by itself and has missed a later leader, which may be this one. Raises ProtocolError
+    for a term that nobody comes to by leading.
     """
+    await _check_term(member, promise.term)
     now = member.file.now
     if promise.last_led is not None and is_later(now, promise.last_led):
         return _answer(member, promised=False, standings={}) | {"later": now.leader_term}
@@ -62,6 +69,19 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
     if member.file.now.term != promise.term:  # promised away while what was under way ended
         return _answer(member, promised=False, standings={})
     return _answer(member, promised=True, standings=standings_of(member.node))
+
+
+async def _check_term(member: Member, term: int) -> None:
+    """ProtocolError where no member is anywhere near ``term``, this one included."""
+    if term <= member.file.now.term + TERMS_AHEAD_MAX:
+        return
+    await member.look()
+    known = max([member.file.now.term, *(seen.term for seen in member.seen.values() if seen is not None)])
+    if term > known + TERMS_AHEAD_MAX:
+        raise ProtocolError(
+            f"PROMISE: term {term} is more than {TERMS_AHEAD_MAX} above {known}, the highest that any member knows of: "
+            "nothing is promised"
+        )
 
 
 async def keep_promise(member: Member, term: int) -> None:

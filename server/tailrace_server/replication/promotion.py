@@ -169,16 +169,31 @@ class Promotion:
     # Promise
 
     async def _gather(self) -> None:
-        """Asks all others for the term. Raises NotLeader where too few promise."""
+        """Asks all others for the term. Raises NotLeader where too few promise.
+
+        Who did not answer a moment ago is asked too, since a leader that hears of it takes nothing more; but it has had
+        its time, and is waited for only where the others are no majority.
+        """
+        config = self._node.config.replication
+        # Who promises has to end what is under way, and to write all that it holds.
+        timeout_s = 2 * config.step_timeout_s
         others = {str(address): address for address in self._member.others}
-        self._silent.clear()
+        silent = {name: others.pop(name) for name in list(others) if name in self._silent}
+        self._silent = dict.fromkeys(silent, "no answer")
         if self._leader:
-            await self._ask(self._leader, others.pop(self._leader))
+            if self._leader in silent:
+                raise NotLeader(f"{self._leader} does not answer, and has not given the leadership away")
+            await self._ask(self._leader, others.pop(self._leader), timeout_s)
             if self._leader not in self._promised:
                 raise NotLeader(f"{self._leader} has not given the leadership away: {self._silent[self._leader]}")
-        async with trio.open_nursery() as nursery:
-            for name, address in others.items():
-                nursery.start_soon(self._ask, name, address)
+        async with trio.open_nursery() as late:
+            for name, address in silent.items():
+                late.start_soon(self._ask, name, address, config.step_timeout_s)
+            async with trio.open_nursery() as nursery:
+                for name, address in others.items():
+                    nursery.start_soon(self._ask, name, address, timeout_s)
+            if self._has_majority():
+                late.cancel_scope.cancel()
         if self._later:
             raise NotLeader(f"it does not lead again by itself: {self._later}")
         self._require_voters(promised.votes for promised in self._promised.values())
@@ -186,7 +201,7 @@ class Promotion:
         said = ", ".join(sorted(self._promised)) or "nobody"
         self._say(f"{said} promised it too" + "".join(f"; {a} did not ({why})" for a, why in self._silent.items()))
 
-    async def _ask(self, name: str, address: Address) -> None:
+    async def _ask(self, name: str, address: Address, timeout_s: float) -> None:
         node = self._node
         value = {
             "term": self._term,
@@ -198,8 +213,6 @@ class Promotion:
         try:
             if not self._member.is_in_set:
                 raise TailraceError("it is no member of a set, and promises nothing")
-            # The other one has to end what is under way, and to write all that it holds.
-            timeout_s = 2 * node.config.replication.step_timeout_s
             answer = await ask(node, address, Opcode.PROMISE, value, timeout_s)
             what = "the answer to PROMISE"
             if not field(answer, "promised", bool, what):
@@ -207,6 +220,7 @@ class Promotion:
                     self._later = f"{name} knows of the leader of term {seq_field(answer, 'later', what)}"
                 self._silent[name] = f"it has promised term {seq_field(answer, 'term', what)}"
                 return
+            self._silent.pop(name, None)
             votes = self._member.counts(field(answer, "votes", bool, what), hex_field(answer, "placement_id", 16, what))
             standings = standings_from_json(answer.get("partitions"), what)
             self._promised[name] = Promised(votes, standings, _debts(answer.get("owes", []), what))

@@ -137,6 +137,7 @@ def frames_of(stream):
 
 
 @settings(max_examples=150)
+@example([("write", 1), ("read", None), ("write", 1), ("publish", [1, 1]), ("merge", None)])
 @given(STEPS)
 @example([*[("write", 1)] * 15, ("read", None), ("write", 1), ("merge", None)])
 @example([*[("write", 1)] * 15, ("read", None), ("publish", [1]), ("merge", None)])
