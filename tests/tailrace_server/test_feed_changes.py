@@ -1,4 +1,4 @@
-"""The list of feeds, and that the feeds follow it."""
+"""Feeds that are made and dropped: the list of feeds says so, and the feeds follow it."""
 
 import pytest
 from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
