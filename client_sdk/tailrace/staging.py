@@ -15,7 +15,7 @@ import xxhash
 from tailrace.block import Block
 from tailrace.errors import ProtocolError, TailraceError, TooLarge
 from tailrace.model import VersionRange
-from tailrace.requests.session import Sequence
+from tailrace.requests.session import Encode, Sequence
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_messages import (
@@ -48,7 +48,7 @@ class Published(NamedTuple):
 class StageRequest(NamedTuple):
     """A request of a stage, for a session: `RequestSession.ask`."""
 
-    encode: Callable[[int], bytes]
+    encode: Encode
     decode: Callable[[Frame], Any]
     done: Callable[[Any, TailraceError | None], None]
     sequence: Sequence
@@ -87,9 +87,9 @@ class StageProgress:
         self._partitions.add(block.header.partition)
         self._sum.update(block.head)
 
-        def encode(id: int) -> bytes:
+        def encode(id: int) -> tuple[bytes, bytes | memoryview]:
             acknowledged = min(self._acknowledged, number)
-            return b"".join(StageBlock.encode(self.feed_id, self.stage_id, number, acknowledged, block, id))
+            return StageBlock.encode(self.feed_id, self.stage_id, number, acknowledged, block, id)
 
         def done(staged: Staged | None, error: TailraceError | None) -> None:
             self._unanswered -= 1

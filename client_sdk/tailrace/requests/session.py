@@ -14,7 +14,7 @@ import enum
 import random
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 from tailrace.backoff import backoff_seconds
 from tailrace.block import Block
@@ -55,6 +55,10 @@ class Sequence:
             self.hold_until = now + backoff_seconds(self.tries, jitter)
 
 
+# Makes a request's frame, with this id; in two buffers where a large body is not to be copied.
+Encode: TypeAlias = Callable[[int], bytes | tuple[bytes, bytes | memoryview]]
+
+
 class Request:
     """Anything but a write: a frame to send, and what makes a result of the answer. ``order``: when it was asked."""
 
@@ -74,7 +78,7 @@ class Request:
 
     def __init__(
         self,
-        encode: Callable[[int], bytes],
+        encode: Encode,
         decode: Callable[[Frame], Any],
         done: Callable[[Any, TailraceError | None], None],
         deadline: float,
@@ -209,7 +213,7 @@ class RequestSession:
 
     def ask(
         self,
-        encode: Callable[[int], bytes],
+        encode: Encode,
         decode: Callable[[Frame], Any],
         done: Callable[[Any, TailraceError | None], None],
         sequence: Sequence | None,
@@ -322,7 +326,8 @@ class RequestSession:
             for request in self._ready(now):
                 del self._unsent[request]
                 request.sent = True
-                self._out.append(request.encode(self._id_for(request)))
+                frame = request.encode(self._id_for(request))
+                self._out += (frame,) if isinstance(frame, bytes) else frame
         for lane in list(self._ready_lanes):
             for write in lane.take(now):
                 self._send_write(write)
