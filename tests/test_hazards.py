@@ -390,7 +390,7 @@ async def test_hazard_16_nobody_rolls_back_for_an_older_copy(running, feed, tmp_
     await running.kill()
     running.put_back(tmp_path / "copy")
     await running.start()
-    async with tailrace.connect(running.url, retry_for=0.3) as client:
+    async with tailrace.connect(running.url, retry_for=1.5) as client:
         with pytest.raises(Unreachable, match="behind: this node is at term"):
             async with client.feed("orders").follow(index):
                 raise AssertionError("it follows a node that knows less than it does")

@@ -127,7 +127,7 @@ async def folded(made):
 
 async def only(made, *changes, level="memory"):
     """Writes that only this node is asked for."""
-    async with tailrace.connect(made.url, retry_for=20) as client:
+    async with tailrace.connect(made.url, retry_for=60) as client:
         await client.feed("orders").write(changes, level=level)
 
 
@@ -250,7 +250,7 @@ async def test_hazard_04_who_has_told_how_far_it_is_acknowledges_nothing_more_to
     answered = []
 
     async def write():
-        async with tailrace.connect(first.url, retry_for=20) as client:
+        async with tailrace.connect(first.url, retry_for=60) as client:
             try:
                 await client.feed("orders").put(b"m", b"only here", level="quorum")
                 answered.append("written")
@@ -477,7 +477,7 @@ async def test_hazard_14_a_follower_takes_another_history_under_its_streams(memb
     await feed.write([Put(b"k", b"old"), Put(b"x", b"x")], level="quorum")
     await members.level("orders")
     await third.kill()
-    reader = tailrace.connect(second.url, state="follower", retry_for=20)
+    reader = tailrace.connect(second.url, state="follower", retry_for=60)
     async with reader, reader.feed("orders").follow(index, visibility="disk") as follower:
         await follower.barrier()
         if tail:
@@ -503,7 +503,7 @@ async def test_hazard_15_a_follower_shows_and_flushes_nothing_that_its_leader_ma
     await members.level("orders")
     await third.kill()
     events = []
-    reader = tailrace.connect(second.url, state="follower", retry_for=20)
+    reader = tailrace.connect(second.url, state="follower", retry_for=60)
 
     async def read():
         async with reader.feed("orders").consume(visibility="disk") as stream:
@@ -550,7 +550,7 @@ async def following(made, index, visibility):
     """The index follows what this node has as a follower, which may not be there yet."""
 
     async def follow():
-        reader = tailrace.connect(made.url, state="follower", retry_for=20)
+        reader = tailrace.connect(made.url, state="follower", retry_for=60)
         async with reader, reader.feed("orders").follow(index, visibility=visibility):
             await trio.sleep_forever()
 
@@ -637,7 +637,7 @@ async def test_hazard_16_a_deposed_leader_takes_nothing_back(members, feed, cut_
     assert first.leads, "and does not know better"
     await only(first, Put(b"dead", b"v"), level="disk")
     await only(second, Put(b"m", b"v"), Put(b"n", b"v"), level="quorum")
-    await follow_once(tailrace.connect(second.url, retry_for=20), index)
+    await follow_once(tailrace.connect(second.url, retry_for=60), index)
     index.rollbacks.clear()
     with pytest.raises(TailraceError):
         await follow_once(tailrace.connect(first.url, retry_for=AWHILE), index, visibility="disk")
@@ -686,7 +686,7 @@ async def test_hazard_20_the_answer_of_who_took_over_is_lost(members, feed, lose
     assert not first.leads
     assert second.leads
     with pytest.raises(NotLeader):
-        async with tailrace.connect(first.url, state="follower", retry_for=AWHILE) as client:
+        async with tailrace.connect(first.url, state="follower", retry_for=2.0) as client:
             await client.feed("orders").put(b"twice", b"at the old one")
     await feed.put(b"m", b"v", level="quorum")
     assert await all_hold(members, {b"k": b"v", b"m": b"v"}) is second

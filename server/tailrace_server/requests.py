@@ -21,8 +21,9 @@ from tailrace.wire.frames import Frame
 from tailrace.wire.messages import PROTOCOL_VERSION, Get, Got, Hello, HelloOk, Write, WriteFlag, encode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.frames import written
+from tailrace_server.intake.conditions import CONDITIONS
 from tailrace_server.lookup import Lookup
-from tailrace_server.partition import CONDITIONS, Partition
+from tailrace_server.partition import Partition
 from tailrace_server.publishing import stage_requests
 from tailrace_server.replication import requests as of_members
 from tailrace_server.replication.role import Role

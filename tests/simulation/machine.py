@@ -118,6 +118,10 @@ class SimulatedWorkers(InlineWorkers):
 
     end = begin
 
+    async def compact(self, task, rate):
+        nbytes = self._life.machine.folded_block_bytes
+        return await super().compact(task if nbytes is None else task._replace(block_bytes=nbytes), rate)
+
     async def begin_compaction(self):
         await trio.sleep(self._rnd.choice((0, 0.01, 0.5)))
 
@@ -146,6 +150,7 @@ class Machine:
         self._on_start = on_start
         self._crash_in = None  # so many changing calls until the next crash, and how it ends
         self.loses_all = False  # that was not synced, at the next power cut
+        self.folded_block_bytes = None  # about how large the blocks of folded segments are; None: as they are elsewhere
         self._sync_crash_in = None  # so many syncs until the power goes
         self._failing = None
         self.failures = 0  # of calls of the disk, so far

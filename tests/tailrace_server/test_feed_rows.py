@@ -12,6 +12,7 @@ from tailrace.model import FeedInfo
 from tailrace_server.config import Config
 from tailrace_server.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, creation_to_bytes
 from tailrace_server.host.host import Host
+from tailrace_server.intake.taking import adopt_log, take_replica
 from tailrace_server.journal import RecordKind
 from tailrace_server.start import recover
 
@@ -72,7 +73,7 @@ class Follower:
             clock=FakeClock(), randomness=SeededRandomness(), disk=self.disk, workers=InlineWorkers(self.disk)
         )
         self.start()
-        self.partition.adopt_log(U, self.node.journal)
+        adopt_log(self.partition, U, self.node.journal)
 
     def start(self):
         self.node = recover(Config(DATA, replica_of=("leader", 1)), self.host)
@@ -83,7 +84,7 @@ class Follower:
         info = FeedInfo(name, feed_id, 2, "hash", "compact", None, None, 259_200, "stream")
         value = None if drops else creation_to_bytes(info, b"b" * 16)
         block = encode_block([feed_id], [value], partition=0).stamped(self.partition.high_seq + 1, 1_000)
-        self.partition.take_replica(block, self.node.journal, 0.0)
+        take_replica(self.partition, block, self.node.journal, 0.0)
         self.node.journal.sync()
         self.partition.durable_through(self.partition.high_seq)
 

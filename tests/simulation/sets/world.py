@@ -87,6 +87,10 @@ class World:
             )
             for name in self.names
         ]
+        # One block of a folded segment would take all that there is here: a run would have no inside.
+        folded_block_bytes = 250 if story is not None else rnd.choice((None, 250, 1_000))
+        for machine in self.machines:
+            machine.folded_block_bytes = folded_block_bytes
         self.feed_id = None
         self.read_from = None  # the node whose state is read all the time, where a story wants that
         self.barriers = []  # (who, when it was asked for, floors, positions)
