@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import random
-import sys
-from unittest import mock
 
 import trio
 import trio.testing
 from tests.fake_host import InlineWorker
 from tests.model.history import Violation, most_telling
-from tests.simulation.machine import PORT, Machine
+from tests.simulation.machine import PORT, Machine, bugs_end_the_run
 from tests.simulation.network import Network
 from tests.simulation.scheduling import seeded
 
@@ -370,13 +367,6 @@ class World:
             copies.check_copy(machine.name, machine.life.node, self.histories)
 
 
-def _not_swallowed(log, message, *args, **keywords):
-    """A node logs a bug of its own, and goes on: here it ends the run."""
-    error = sys.exc_info()[1]
-    assert error is not None
-    raise error
-
-
 def simulate(seed, *, trace=None, profile="", story=None):
     """A run; its report. What goes wrong is raised, with the seed. ``profile`` and ``story``: as of `World`."""
     clock = trio.testing.MockClock(autojump_threshold=0)
@@ -389,7 +379,7 @@ def simulate(seed, *, trace=None, profile="", story=None):
             nursery.cancel_scope.cancel()
 
     try:
-        with seeded(seed), mock.patch.object(logging.Logger, "exception", _not_swallowed):
+        with seeded(seed), bugs_end_the_run():
             trio.run(main, clock=clock)
     except BaseException as error:
         found = most_telling(error)
