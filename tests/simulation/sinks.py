@@ -74,6 +74,8 @@ class Sink(Process):
     What it publishes to, and who knows the truth of that, is up to the classes that are made of it.
     """
 
+    feed_name = FEED
+
     def __init__(self, world, name):
         super().__init__(world, name)
         self._number = -1  # of the present batch
@@ -94,7 +96,7 @@ class Sink(Process):
     async def session(self):
         with contextlib.suppress(Retryable):
             async with self.connect(retry_for=self.random.choice((0.3, 3.0, PATIENT_S)), connect_timeout=5.0) as client:
-                feed = client.feed(FEED)
+                feed = client.feed(self.feed_name)
                 while not self._done.is_set():
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(self._have_trouble)
