@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tailrace.block import Block
 from tailrace.errors import Forbidden, UnknownFeed
-from tailrace.failover import FailoverEntry, FailoverLog
+from tailrace.failover import FailoverLog
 from tailrace.hashing import key_hash
 from tailrace.model import Level, Version, VersionRange
 from tailrace.wire.messages import WriteFlag
@@ -292,11 +292,6 @@ class Partition:
         if self.on_durable is not None:
             self.on_durable()
 
-    def recover_block(self, block: Block, file: int, now: float) -> None:
-        """Hangs a block that the journal held, in its file of this number."""
-        self.homes.block(file, block.header.last_seq)
-        self.hang(block, self.log.branch_at(block.header.last_seq), now)
-
     # Storage
 
     def restore(
@@ -392,13 +387,6 @@ class Partition:
         self.account.change(-self.tree.memory_bytes)
         self.tree = Tree(self.high_seq)
         self.runs = Runs()
-
-    def new_branch(self, branch: bytes, term: int | None = None) -> FailoverLog:
-        """The failover log as it will be when a branch begins here; ``log`` is set once it is durable.
-
-        ``term``: that of the branch, the next one by default.
-        """
-        return self.log.with_entry(FailoverEntry(branch, term or self.log.term + 1, self.high_seq))
 
     def check(self) -> None:
         """Walks every invariant; AssertionError names the one that does not hold."""

@@ -13,7 +13,7 @@ from tailrace.block import Block
 from tailrace.blocking.feed import Feed
 from tailrace.blocking.link import BlockingLink
 from tailrace.blocking.stream import Stream
-from tailrace.consuming.session import Wanted
+from tailrace.consuming.wanted import Wanted
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.finding import Finder, check_state
 from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange

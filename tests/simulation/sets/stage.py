@@ -60,7 +60,7 @@ class Stage:
         return any(partition.log[0].base > partition.high_seq for partition in self.partitions(name))
 
     async def until(self, condition):
-        """Looks every millisecond whether it holds; goes on after a while all the same: the story is another one then."""
+        """Looks every millisecond whether it holds; goes on after a while all the same: that is another story then."""
         with trio.move_on_after(10.0):
             while not condition():  # noqa: ASYNC110 - it tells nobody
                 await trio.sleep(0.001)

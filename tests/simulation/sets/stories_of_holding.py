@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import trio
-from tests.simulation.machine import End
 
 from .stage import Stage
 
