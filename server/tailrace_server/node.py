@@ -136,6 +136,7 @@ class Node(Leadership):
             config.data,
             stages_max=storage.stages_max,
             bytes_max=storage.stage_bytes_max,
+            kept_bytes_max=storage.stage_kept_bytes_max,
             monotonic=host.clock.monotonic,
             wall_us=host.clock.wall_us,
         )
