@@ -21,6 +21,7 @@ from tailrace.errors import BatchBehind, Forbidden, NoSpace, TailraceError, TooL
 from tailrace.model import Level, VersionRange
 from tailrace.wire.stage_messages import Publish
 from tailrace_server.partition import Partition
+from tailrace_server.publishing import appending
 from tailrace_server.publishing.joining import joined, joining_bytes
 from tailrace_server.publishing.last_batches import Verdict, decide, first_free
 from tailrace_server.publishing.record import BLOCKS_MAX, PUBLISH_BYTES_MAX
@@ -145,8 +146,9 @@ class Publisher:
             self._check_writable(partition)
             if self._has(partition, request):
                 continue
-            versions = partition.publish(
-                blocks, request.sink, request.batch, request.origin, node.journal, now_us=node.clock.wall_us()
+            now_us = node.clock.wall_us()
+            versions = appending.publish(
+                partition, blocks, request.sink, request.batch, request.origin, node.journal, now_us=now_us
             )
             written.append(versions)
             node.committer.note(partition)
