@@ -68,8 +68,13 @@ class StagedPart(NamedTuple):
     rows: tuple
 
 
-class SinkProcess(Process):
-    """See the module. It ends with a batch that is there, once it is told that all is over."""
+class Sink(Process):
+    """See the module. It ends with a batch that is there, once it is told that all is over.
+
+    What it publishes to, and who knows the truth of that, is up to the classes that are made of it.
+    """
+
+    feed_name = FEED
 
     def __init__(self, world, name):
         super().__init__(world, name)
@@ -81,6 +86,8 @@ class SinkProcess(Process):
         self._stages = 0  # so far, which makes values unique
         self._done = trio.Event()
         self.until = self._done
+        self.answers = 0  # to its publishes
+        self.again_chance = 0.3  # that a batch is published that is there
 
     @property
     def _batch(self):
@@ -89,7 +96,7 @@ class SinkProcess(Process):
     async def session(self):
         with contextlib.suppress(Retryable):
             async with self.connect(retry_for=self.random.choice((0.3, 3.0, PATIENT_S)), connect_timeout=5.0) as client:
-                feed = client.feed(FEED)
+                feed = client.feed(self.feed_name)
                 while not self._done.is_set():
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(self._have_trouble)
@@ -115,15 +122,17 @@ class SinkProcess(Process):
         """At a call of its disk soon, with what is published next."""
         end = self.random.choice((End.KILL, End.POWER))
         self.world.report.fault(f"{end.value} within a publish")
-        self.world.machine.crash_at_call(self.random.randrange(12), end)
+        self._machines()[0].crash_at_call(self.random.randrange(12), end)
 
     async def _be_cut_off(self):
-        network, node_name = self.world.network, self.world.machine.name
-        network.cut(self.name, node_name)
+        network, nodes = self.world.network, [machine.name for machine in self._machines()]
+        for node_name in nodes:
+            network.cut(self.name, node_name)
         try:
             await trio.sleep(self.random.choice((0.05, 1.0)) * self.random.random())
         finally:
-            network.heal(self.name, node_name)
+            for node_name in nodes:
+                network.heal(self.name, node_name)
 
     async def _run_batch(self, feed):
         """The batch that is under way, or the next one; as often as it takes, and now and then once more."""
@@ -136,7 +145,7 @@ class SinkProcess(Process):
                 self._has_new_checkpoint = True
         while not await self._try_batch(feed):
             self.world.report.operation("batch staged anew")
-        if self.random.random() < 0.3:  # what was told was not noted: a restarted driver has to ask again
+        if self.random.random() < self.again_chance:  # what was told was not noted: a restarted driver has to ask again
             await self.pause(self.random.choice((0, 1.0, 5.0)) * self.random.random())
             return
         self._keys = ()
@@ -144,16 +153,8 @@ class SinkProcess(Process):
             await self._orphans_expired()
             self._done.set()
 
-    async def _orphans_expired(self):
-        """Until the node has no stage any more. Where its wall clock was set nobody can say how long that takes."""
-        world = self.world
-        if not world.report.faults["wall clock set"]:
-            while not world.machine.is_up or world.machine.life.node.stages.statistics()[:2] != (0, 0):  # noqa: ASYNC110
-                await trio.sleep(EXPIRE_SECONDS)
-
     def _chosen_keys(self):
-        world = self.world
-        keys = world.keys_in_use if self.random.random() < 0.7 else world.keys
+        keys = self._keys_to_write()
         return tuple(self.random.choice(keys) for _ in range(self.random.choice((1, 3, 8, 16))))
 
     async def _try_batch(self, feed):
@@ -169,11 +170,12 @@ class SinkProcess(Process):
             return False
         if set(published.written) | set(published.skipped) != set(shares):
             raise Violation(f"{self._batch} has rows for {sorted(shares)}, the answer is {published}")
-        if self._is_answered and published.written:
+        if self._is_answered and published.written and not self._may_have_lost():
             raise Violation(f"{self._batch} was published, and is again: {published}")
         self.world.report.operation("batch published again" if self._is_answered else "batch published", self._number)
-        self.world.truth.published(self._batch, sorted(shares), published.written)
+        self._told(sorted(shares), published.written)
         self._is_answered = True
+        self.answers += 1
         return True
 
     # Tasks
@@ -213,13 +215,13 @@ class SinkProcess(Process):
             self.world.report.operation("stage lost", type(error).__name__)
             return None
         self.world.report.operation("stage sealed")
-        return StagedPart(sealed, trio.current_time(), self.world.machine.failures, rows)
+        return StagedPart(sealed, trio.current_time(), self._failures(), rows)
 
     def _rows(self, keys):
         """Of a stage: what goes to one partition begins with a put, by which all of it can be found."""
         begun, rows = set(), []
         for number, key in enumerate(keys):
-            partition = self.world.truth.history.partition_of(key)
+            partition = self._partition_of(key)
             deleted = partition in begun and self.random.random() < 0.2
             begun.add(partition)
             name = b"%s %d %d %d " % (self.name.encode(), self._number, self._stages, number)
@@ -234,9 +236,9 @@ class SinkProcess(Process):
         rows = {}
         for part in parts:
             for key, value in part.rows:
-                rows.setdefault(self.world.truth.history.partition_of(key), []).append((key, value))
+                rows.setdefault(self._partition_of(key), []).append((key, value))
         shares = {partition: Share(self._batch, tuple(found)) for partition, found in rows.items()}
-        self.world.truth.asked_to_publish(shares)
+        self._about_to_ask(shares)
         return shares
 
     async def _learn_number(self, feed, parts):
@@ -244,12 +246,12 @@ class SinkProcess(Process):
         try:
             published = await self._publish(feed, parts, 0)
         except BatchBehind as error:
-            if error.first_batch != self._number:
+            if error.first_batch != self._number and not self._may_have_lost():
                 raise Violation(f"{self._batch} is the next one, and {error.first_batch} is said to be") from error
             self.world.report.operation("batch of another checkpoint refused", self._number)
             self._has_new_checkpoint = False
             return True
-        if published is not None:
+        if published is not None and not self._may_have_lost():
             raise Violation(f"batch 0 of another checkpoint was published as {published}, before {self._batch}")
         return False
 
@@ -268,12 +270,73 @@ class SinkProcess(Process):
                 self.world.report.operation("publish without an answer", type(error).__name__)
             await trio.sleep(0.1 * self.random.random())
 
+    # The world
+
+    def _machines(self):
+        """Those that it publishes to, the leader first."""
+        raise NotImplementedError
+
+    def _partition_of(self, key):
+        raise NotImplementedError
+
+    def _keys_to_write(self):
+        raise NotImplementedError
+
+    def _failures(self):
+        """Of calls of the disks, so far."""
+        return sum(machine.failures for machine in self._machines())
+
+    def _may_have_lost(self):
+        """Whether what was answered may be lost."""
+        return False
+
+    def _about_to_ask(self, shares):
+        """From now on these shares may be there."""
+        raise NotImplementedError
+
+    def _told(self, partitions, written):
+        """The batch is in all of ``partitions``; ``written``: by partition, where it came to stand."""
+        raise NotImplementedError
+
+    def _check_may_be_gone(self, parts, error):
+        """A sealed stage is not there."""
+        raise NotImplementedError
+
+    async def _orphans_expired(self):
+        """In the end: until nobody has a stage any more."""
+
+
+class SinkProcess(Sink):
+    """Of a single node."""
+
+    def _machines(self):
+        return [self.world.machine]
+
+    def _partition_of(self, key):
+        return self.world.truth.history.partition_of(key)
+
+    def _keys_to_write(self):
+        return self.world.keys_in_use if self.random.random() < 0.7 else self.world.keys
+
+    def _about_to_ask(self, shares):
+        self.world.truth.asked_to_publish(shares)
+
+    def _told(self, partitions, written):
+        self.world.truth.published(self._batch, partitions, written)
+
     def _check_may_be_gone(self, parts, error):
         """A sealed stage is there until it is old, unless its disk could not be read."""
         world = self.world
         oldest = min(part.sealed_at for part in parts)
         is_old = trio.current_time() - oldest >= world.machine.config.storage.stage_age_s
-        has_failed = any(part.failures != world.machine.failures for part in parts)
+        has_failed = any(part.failures != self._failures() for part in parts)
         # An age is told by the wall clock, give or take an hour; here it is a few seconds.
         if not is_old and not has_failed and not world.report.faults["wall clock set"]:
             raise Violation(f"{self._batch}: what was sealed is gone: {error}") from error
+
+    async def _orphans_expired(self):
+        """Until the node has no stage any more. Where its wall clock was set nobody can say how long that takes."""
+        world = self.world
+        if not world.report.faults["wall clock set"]:
+            while not world.machine.is_up or world.machine.life.node.stages.statistics()[:2] != (0, 0):  # noqa: ASYNC110
+                await trio.sleep(EXPIRE_SECONDS)
