@@ -232,7 +232,7 @@ class Partition:
         return taking.adopt(self, log, journal, now)
 
     def tell_producers(self, value: dict[str, Any], seq: int, journal: Journal, now: float) -> None:
-        """The leader's producers (`producers_to_json`) as of ``seq``: the high seq, or the end of a run that is coming.
+        """The leader's producers (`producers_to_json`) as of ``seq``, the high seq or one that the next blocks reach.
 
         Raises BadBlock, NoSpace, NotDurable; nothing is kept then.
         """
