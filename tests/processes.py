@@ -113,7 +113,7 @@ class NodeProcess:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
         process.stdout.close()
-        return process.wait(timeout=30)
+        return process.wait(timeout=120)
 
 
 @pytest.fixture

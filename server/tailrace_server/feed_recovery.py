@@ -210,7 +210,8 @@ def _recover_block(partition: Partition, record: Record, file: int, now: float, 
             raise BadDirectory(
                 f"the journal has blocks of feed {partition.feed_id.hex()}, and no branch of it: repair it"
             )
-        partition.recover_block(record.block, file, now)
+        partition.homes.block(file, header.last_seq)
+        partition.hang(record.block, partition.log.branch_at(header.last_seq), now)
         _merge_some(partition)
     elif case is BlockCase.GAP:
         raise _gap(partition, header.first_seq, header.last_seq)

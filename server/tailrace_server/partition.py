@@ -1,8 +1,8 @@
 """A partition: one node's copy of a range of keys. Everything here is synchronous and runs on the node's loop.
 
 A mutation's way: ``take`` (checks, seqs, journal, tree) -> ``durable_through`` (after the fsync) -> streams, and later
-``install`` (when a segment has it) -> out of the tree. On a follower ``take_replica`` is its beginning, and what the
-leader says by ``told`` decides with what is durable here what is shown.
+``install`` (when a segment has it) -> out of the tree. On a follower ``intake/taking.py`` is its beginning, and what
+the leader says by ``told`` decides with what is durable here what is shown.
 
     seqs   1 ............ flushed_seq ............ durable_seq ....... high_seq
            [ chain: segments        ] [ tree: the write queue                 ]
@@ -11,17 +11,16 @@ leader says by ``told`` decides with what is durable here what is shown.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tailrace.block import Block
 from tailrace.errors import Forbidden, UnknownFeed
-from tailrace.failover import FailoverEntry, FailoverLog
+from tailrace.failover import FailoverLog
 from tailrace.hashing import key_hash
 from tailrace.model import Level, Version, VersionRange
 from tailrace.wire.messages import WriteFlag
 from tailrace_server.blocks import Found
 from tailrace_server.chain import Chain
-from tailrace_server.intake import taking
 from tailrace_server.intake.conditions import CONDITIONS, holds
 from tailrace_server.intake.door import check_at_door
 from tailrace_server.intake.producers import ProducerTable, Verdict, result_of_resend
@@ -215,29 +214,6 @@ class Partition:
         self.homes.block(journal.file_of(place), stamped.header.last_seq)
         return self.hang(stamped, branch, now)
 
-    def take_replica(self, block: Block, journal: Journal, now: float) -> None:
-        """Takes a block of the leader's, with its seqs, right above the high seq; journals it and hangs it.
-
-        What `adopt_log` was given is taken over as far as the block reaches. Raises BadBlock for what does not fit,
-        UnknownFeed, NoSpace, NotDurable; nothing is kept then.
-        """
-        taking.take(self, block, journal, now)
-
-    def adopt_log(self, log: FailoverLog, journal: Journal, now: float = 0.0) -> bool:
-        """Takes over the entries of the leader's ``log`` up to the high seq; True where the log changed.
-
-        Those above follow as they are reached. Raises OtherHistory where what is held is not the log's, NoSpace,
-        NotDurable.
-        """
-        return taking.adopt(self, log, journal, now)
-
-    def tell_producers(self, value: dict[str, Any], seq: int, journal: Journal, now: float) -> None:
-        """The leader's producers (`producers_to_json`) as of ``seq``, the high seq or one that the next blocks reach.
-
-        Raises BadBlock, NoSpace, NotDurable; nothing is kept then.
-        """
-        taking.tell_producers(self, value, seq, journal, now)
-
     def change_log(self, log: FailoverLog) -> None:
         """``log`` is journaled; streams that were opened with another one end first."""
         if self.on_history_changed is not None:
@@ -263,20 +239,6 @@ class Partition:
         for notify in self._watchers[Level.MEMORY]:
             notify()
         return versions
-
-    def tell_sinks(self, value: dict[str, Any], seq: int, journal: Journal) -> None:
-        """The leader's last batches (`last_batches.to_json`) as of ``seq``: the high seq, or the end of a coming run.
-
-        Raises BadBlock, NoSpace, NotDurable; nothing is kept then.
-        """
-        taking.tell_sinks(self, value, seq, journal)
-
-    def take_run(self, blocks: Sequence[Block], journal: Journal, now: float) -> None:
-        """Takes a run of the leader's, all of its blocks, as ``take_replica`` takes one; `tell_sinks` came before.
-
-        One record has it all, so that a follower has the whole of a publish or nothing of it.
-        """
-        taking.take_run(self, blocks, journal, now)
 
     def hang_run(
         self, blocks: Sequence[Block], sinks: Mapping[str, LastBatch], branch: bytes, file: int
@@ -329,11 +291,6 @@ class Partition:
             self._notify(Level.QUORUM)
         if self.on_durable is not None:
             self.on_durable()
-
-    def recover_block(self, block: Block, file: int, now: float) -> None:
-        """Hangs a block that the journal held, in its file of this number."""
-        self.homes.block(file, block.header.last_seq)
-        self.hang(block, self.log.branch_at(block.header.last_seq), now)
 
     # Storage
 
@@ -430,13 +387,6 @@ class Partition:
         self.account.change(-self.tree.memory_bytes)
         self.tree = Tree(self.high_seq)
         self.runs = Runs()
-
-    def new_branch(self, branch: bytes, term: int | None = None) -> FailoverLog:
-        """The failover log as it will be when a branch begins here; ``log`` is set once it is durable.
-
-        ``term``: that of the branch, the next one by default.
-        """
-        return self.log.with_entry(FailoverEntry(branch, term or self.log.term + 1, self.high_seq))
 
     def check(self) -> None:
         """Walks every invariant; AssertionError names the one that does not hold."""

@@ -65,6 +65,14 @@ def _staged(feed: Feed, blocks: Iterable[Block]) -> Iterator[Share]:
         yield Share(stage.seal(), nbytes)
 
 
+def numberer(query: str, first_batch: int) -> str:
+    """Who gives the numbers of a query's batches: another one where something else is added to them.
+
+    Were it the same one, batches whose numbers fall, since the option was left out, would be passed over as old ones.
+    """
+    return f"{query}+{first_batch}" if first_batch else query
+
+
 def publish_batch(options: SinkOptions, sink: str, batch: int, origin: str, tasks: Sequence[TaskStages]) -> None:
     """Publishes what the tasks have staged as one batch. Raises UnknownStage, BatchBehind, TooLarge, ..."""
     stages = [share.stage for shares in tasks for share in shares]
@@ -109,8 +117,8 @@ def _publish(options: SinkOptions, sink: str, batch: int, origin: str, stages: S
             raise UnknownStage(f"{error}. {STAGED_ANEW}") from error
         except BatchBehind as error:
             raise BatchBehind(
-                f"{error}. The checkpoint is another one than that of the batches which sink_id {sink!r} has "
-                f"published: go on with that checkpoint, or say .option('first_batch', {error.first_batch}), or use "
-                "another sink_id",
+                f"{error}. The checkpoint, or option 'first_batch', is another one than that of the batches which "
+                f"sink_id {sink!r} has published: go on with those, or say .option('first_batch', "
+                f"{error.first_batch}), or use another sink_id",
                 first_batch=error.first_batch,
             ) from error

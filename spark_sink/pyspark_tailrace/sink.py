@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 from pyspark_tailrace.connections import held_feed, held_writer
 from pyspark_tailrace.options import EXACTLY_ONCE, SinkOptions
 from pyspark_tailrace.ordering import in_order
-from pyspark_tailrace.publishing import JOB_PREFIX, TaskStages, publish_batch, publish_job, stage_blocks
+from pyspark_tailrace.publishing import JOB_PREFIX, TaskStages, numberer, publish_batch, publish_job, stage_blocks
 from pyspark_tailrace.routing import Router
 from pyspark_tailrace.values import json_values
 from tailrace.block import Block
@@ -94,7 +94,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             self._options,
             self._options.sink_id or query_id,
             batchId + self._options.first_batch,
-            query_id,
+            numberer(query_id, self._options.first_batch),
             [message.stages for message in staged],
         )
 

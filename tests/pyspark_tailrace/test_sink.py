@@ -305,7 +305,7 @@ def test_restart_of_the_node_is_ridden_out(node_process, contents, stopped_s):
 
 
 def test_node_that_does_not_come_back(node_process):
-    options = sink_options({"url": node_process.url, "feed": "orders", "create_feed": "true", "retry_for": "0.5"})
+    options = sink_options({"url": node_process.url, "feed": "orders", "create_feed": "true", "retry_for": "3"})
 
     def batches():
         yield batch_of([(b"%d" % n, b"x" * 1000) for n in range(3000)])

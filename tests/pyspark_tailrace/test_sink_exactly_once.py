@@ -172,6 +172,21 @@ def test_another_checkpoint_may_not_use_the_numbers_of_a_sink_again(job, times):
     assert set(times().values()) == {2}
 
 
+def test_numbers_that_fall_are_refused_and_not_passed_over(job, times):
+    """A checkpoint whose query has published one batch only, and one whose query is started without its first_batch."""
+    job.add_rows()
+    job.run(sink_id="orders-job")
+    with pytest.raises(StreamingQueryException, match=r"(?s)BatchBehind.*option\('first_batch', 1\)"):
+        job.run(checkpoint="another", sink_id="orders-job")
+    job.run(checkpoint="another", sink_id="orders-job", first_batch="7")
+    assert times() == dict.fromkeys(once(1), 2)
+    job.add_rows()
+    with pytest.raises(StreamingQueryException, match=r"(?s)BatchBehind.*, or option 'first_batch', is another one"):
+        job.run(checkpoint="another", sink_id="orders-job")
+    job.run(checkpoint="another", sink_id="orders-job", first_batch="7")
+    assert times() == dict.fromkeys(once(1), 2) | {b"1-%d" % row: 1 for row in range(60)}
+
+
 def test_a_stage_that_is_gone_ends_the_query_and_its_next_start_stages_anew(job, times):
     job.add_rows()
     folder = job.folder

@@ -86,7 +86,12 @@ class StoredPartition(Partition):
         keys, values = zip(*rows, strict=True)
         block = encode_block(list(keys), list(values), partition=self.id, compress=False)
         self.rows += rows
-        self.recover_block(block.stamped(self.high_seq + 1, timestamp), 1, 0.0)
+        self.hang_recovered(block.stamped(self.high_seq + 1, timestamp))
+
+    def hang_recovered(self, block):
+        """Hangs a block that has its seqs, as if file 1 of a journal had held it."""
+        self.homes.block(1, block.header.last_seq)
+        self.hang(block, self.log.branch_at(block.header.last_seq), 0.0)
 
     def sync(self):
         """Everything is durable."""

@@ -287,7 +287,7 @@ async def test_a_disk_that_takes_its_time_holds_up_nobody_else(running, feed, co
 
     def slow(file, offset, nbytes):
         reading.append(offset)
-        assert gate.wait(20)
+        assert gate.wait(60)
         return read_at(file, offset, nbytes)
 
     monkeypatch.setattr(RealFile, "read_at", slow)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace_server.intake.taking import settle_producers
 from tailrace_server.journal.controls import LogRecord
 from tailrace_server.journal.format import RecordKind
@@ -11,6 +12,14 @@ from tailrace_server.journal.format import RecordKind
 if TYPE_CHECKING:
     from tailrace_server.journal import Journal
     from tailrace_server.partition import Partition
+
+
+def new_branch(partition: Partition, branch: bytes, term: int | None = None) -> FailoverLog:
+    """The failover log as it will be when a branch begins where the partition ends; it is to be made durable first.
+
+    ``term``: that of the branch, the next one by default.
+    """
+    return partition.log.with_entry(FailoverEntry(branch, term or partition.log.term + 1, partition.high_seq))
 
 
 def begin_branch(
@@ -21,7 +30,7 @@ def begin_branch(
     The entry stands in the journal after the blocks up to its base. ``now``: monotonic seconds.
     """
     settle_producers(partition, journal, now)
-    log = partition.new_branch(branch, term)
+    log = new_branch(partition, branch, term)
     payload = LogRecord(log, partition.rollbacks).encode()
     place = journal.append(RecordKind.FAILOVER_ENTRY, partition.feed_id, partition.id, payload)
     partition.homes.control(journal.file_of(place))

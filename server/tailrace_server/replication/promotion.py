@@ -242,7 +242,7 @@ class Promotion:
         chosen = choose(before, others, [FEEDS])
         self._require_paid(chosen)
         await self._fetch(chosen)
-        node.reconcile_feeds()
+        node.feed_changes.reconcile()
         places = [Place(p.feed_id, p.id) for p in node.feeds.partitions()]
         chosen = choose(standings_of(node), others, [place for place in places if place != FEEDS])
         self._require_paid(chosen)

@@ -8,6 +8,7 @@ from tests.tailrace_server.stored import TakingPartition
 from tailrace.errors import VersionConflict, VersionLost
 from tailrace.model import Version, VersionRange
 from tailrace.wire.messages import WriteFlag
+from tailrace_server.intake.branching import new_branch
 
 U, V = b"u" * 16, b"v" * 16
 
@@ -19,7 +20,7 @@ def made():
 
 def test_an_old_version_keeps_its_branch(made):
     old = made.take(b"old", b"v").versions
-    made.partition.log = made.partition.new_branch(V)
+    made.partition.log = new_branch(made.partition, V)
     assert made.partition.log == ((V, 2, 1), (U, 1, 0))
     new = made.take(b"new", b"v").versions
     assert (old.branch, new.branch) == (U, V)

@@ -73,7 +73,7 @@ class World:
         return self.node.feeds.named("orders")
 
     async def create(self):
-        self.node.create_feed({"name": "orders", "feed_id": (b"f" * 16).hex(), "partitions": PARTITIONS})
+        self.node.feed_changes.create({"name": "orders", "feed_id": (b"f" * 16).hex(), "partitions": PARTITIONS})
         await self.node.committer.commit()
 
     def stage(self, batch, part, parts):

@@ -12,10 +12,12 @@ from tests.tailrace_server.publishing.blocks import block
 from tailrace.errors import BadBlock, NoSpace, Overloaded, TailraceError, UnknownStage
 from tailrace.wire.stage_messages import StageSeal
 from tailrace_server.publishing import stages as stages_module
+from tailrace_server.publishing.crowding import AGE_S_MIN
 from tailrace_server.publishing.stages import IDLE_S_MAX, Stages
 
 FEED = b"f" * 16
 ONE, TWO = b"1" * 16, b"2" * 16
+SUFFIXES = (".open", ".stage", ".stage")
 
 
 class Made:
@@ -234,3 +236,29 @@ def test_one_without_a_writer_goes(made):
     made.clock.advance(IDLE_S_MAX)
     made.stages.remove(made.stages.expired(None))
     assert made.names == []
+
+
+def test_where_there_is_no_room_the_oldest_give_way(made):
+    """Those of a job that fails again and again: others need not wait until they are a day old."""
+    ids = [bytes([number]) * 16 for number in range(5)]
+    for id in ids[:4]:
+        made.take(0, id=id)
+        if id != ids[1]:
+            made.seal(id=id)
+        made.clock.advance(10)
+    made.clock.advance(AGE_S_MIN - 21)
+    assert made.stages.expired(None) == [], "nobody has needed room"
+    with pytest.raises(Overloaded, match="gives way after 10 minutes"):
+        made.take(0, id=ids[4])
+    made.stages.remove(made.stages.expired(None))
+    assert made.names == sorted(id.hex() + suffix for id, suffix in zip(ids[1:4], SUFFIXES, strict=True))
+    assert made.take(0, id=ids[4]) == 1
+    assert made.stages.expired(None) == [], "there is room again"
+    with pytest.raises(UnknownStage):
+        made.seal(id=ids[0])
+    made.clock.advance(AGE_S_MIN)
+    with pytest.raises(Overloaded):
+        made.take(0, id=b"x" * 16)
+    paths = made.stages.expired(None)
+    assert [path.rpartition("/")[2] for path in paths] == [ids[1].hex() + ".open"]
+    assert made.stages.statistics().open == 1

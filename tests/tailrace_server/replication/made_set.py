@@ -178,7 +178,7 @@ class MadeSet:
         return leader
 
     def client(self, **options):
-        return tailrace.connect(self.url, **({"retry_for": 20} | options))
+        return tailrace.connect(self.url, **({"retry_for": 60} | options))
 
 
 def make_set(tmp_path, nursery, count=3, **changes):

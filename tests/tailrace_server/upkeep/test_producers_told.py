@@ -11,7 +11,7 @@ import pytest
 from tailrace.block import encode_block
 from tailrace_server.intake.branching import begin_branch
 from tailrace_server.intake.producers import Verdict
-from tailrace_server.intake.taking import settle_producers
+from tailrace_server.intake.taking import settle_producers, take_replica, tell_producers
 
 PRODUCERS = (7, 8, 9)
 STEPS = 60
@@ -53,7 +53,7 @@ class Replica:
             "branches": [self.partition.log.branch.hex()],
             "entries": [[f"{p:016x}", found[-1][0], 0.0, found] for p, found in results.items() if found],
         }
-        self.partition.tell_producers(value, known[-1][3], self.engine.node.journal, self.now)
+        tell_producers(self.partition, value, known[-1][3], self.engine.node.journal, self.now)
 
     def take(self):
         """The next block of the snapshot, of one write or of several."""
@@ -66,7 +66,7 @@ class Replica:
         names = names if count == 1 else {}
         block = encode_block([b"k"] * rows, [b"v" * 100] * rows, partition=0, compress=False, **names)
         stamped = block.stamped(taken[0][2], self.engine.clock.wall_us())
-        self.partition.take_replica(stamped, self.engine.node.journal, self.now)
+        take_replica(self.partition, stamped, self.engine.node.journal, self.now)
         self.held += taken
         self.engine.flusher.note(self.partition)
         self.engine.sync(self.partition)

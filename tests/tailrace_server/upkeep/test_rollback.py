@@ -9,6 +9,7 @@ from tailrace.block import encode_block
 from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace_server.host.disk import read_file
 from tailrace_server.intake.branching import begin_branch
+from tailrace_server.intake.taking import adopt_log, take_replica
 from tailrace_server.journal import RecordKind, open_journal
 from tailrace_server.offline.repair import repair
 from tailrace_server.offline.verify import verify
@@ -224,10 +225,10 @@ async def test_who_has_led_forgets_what_an_earlier_leader_told(engine):
     """After a handover no log is told again where all have the same: the next block is on the branch that goes on."""
     partition = engine.create()
     engine.put(partition, (b"a", b"1"))
-    partition.adopt_log(partition.log, engine.node.journal)
+    adopt_log(partition, partition.log, engine.node.journal)
     begin_branch(partition, b"w" * 16, engine.node.journal)
     led = partition.log
     block = encode_block([b"b"], [b"2"], partition=0, compress=False).stamped(2, partition.last_timestamp)
-    partition.take_replica(block, engine.node.journal, engine.clock.monotonic())
+    take_replica(partition, block, engine.node.journal, engine.clock.monotonic())
     assert partition.log == led
     partition.check()

@@ -1,0 +1,48 @@
+"""Bugs that make a place inside of a run one to stand at."""
+
+from __future__ import annotations
+
+from tailrace_server.partition import Partition
+from tailrace_server.replication.taking import Taker
+from tailrace_server.upkeep import rollback
+
+_take = Taker._take
+
+
+async def _keep_what_came(taker):
+    """Of a run what has come is kept, shown and acknowledged, before the rest."""
+    node = taker._node
+    node.turn_ended(taker)
+    for number, filling in list(taker._fillings.items()):
+        last_seq = filling.last_seq
+        if not filling.after_seq < filling._seq < last_seq:
+            continue
+        filling.last_seq = filling._seq
+        await filling.finish(taker._logs[number])
+        partition = taker.feed.partitions[number]
+        taker._follow_log(partition)
+        taker._fillings[number] = node.begin_filling(partition, partition.high_seq, last_seq, filling._purge_seq)
+        taker._acknowledge(partition)
+
+
+async def _acknowledge_inside(taker, event):
+    """Each block of a run is acknowledged as it comes."""
+    await _take(taker, event)
+    filling, wanted = taker._fillings.get(event.partition), taker._logs[event.partition]
+    if filling is not None and taker._stream is not None and taker._until is None and filling._seq >= wanted[0].base:
+        taker._stream.acknowledge(event.partition, wanted.branch, filling._seq)
+
+
+def _cut_anywhere(chain, seq):
+    """Also where rows are missing that were superseded further up."""
+    return next((segment for segment in chain.after(seq)[:1] if segment.identity.after_seq < seq), None)
+
+
+BUGS = {
+    "a run that is kept as far as it has come": [(Taker, "_caught_up", _keep_what_came)],
+    "a rollback into the middle of a run": [(rollback, "straddling", _cut_anywhere)],
+    "acknowledgements inside of a run, of what no majority has": [
+        (Taker, "_take", _acknowledge_inside),
+        (Partition, "stable_seq", Partition.safe_seq),
+    ],
+}
