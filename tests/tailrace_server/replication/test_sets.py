@@ -1,5 +1,6 @@
 """Sets of three nodes: founded, followed, promoted, handed over, deposed, and with disks replaced."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -7,6 +8,8 @@ import pathlib
 
 import pytest
 import trio
+from tests.conftest import RawClient
+from tests.tailrace_server.raw_requests import KEY, PARTITION, block_of, write
 from tests.tailrace_server.replication.made_set import (
     REPLICATION,
     MadeNode,
@@ -19,8 +22,10 @@ from tests.tailrace_server.replication.made_set import (
 import tailrace
 from tailrace.errors import NotLeader, Overloaded, ProtocolError, TailraceError, Unreachable
 from tailrace.model import Level
+from tailrace.wire.messages import WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Storage
+from tailrace_server.intake.producers import RESULTS_MAX
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.promises import TERMS_AHEAD_MAX
 from tailrace_server.replication.promotion import Promotion
@@ -903,3 +908,44 @@ async def test_a_promotion_waits_once_for_a_leader_that_is_silent(new_set, monke
     assert str(silent) in outcome["may_be_lost"]
     assert any(f"{silent} did not (no answer)" in step for step in outcome["steps"])
     assert await made.level("orders") is made[1]
+
+
+@contextlib.asynccontextmanager
+async def raw_connection(node):
+    stream = await trio.open_tcp_stream(node.address.host, node.address.port)
+    async with stream:
+        yield await RawClient(stream).hello()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_who_leads_with_a_part_of_a_snapshot_recognises_what_it_has_of_it(members, monkeypatch, is_restarted):
+    """Its blocks are merged, and tell of no producer; the leader is gone before their snapshot ends."""
+    leader, _, late = members
+    async with members.client() as client:
+        await client.create_feed("orders", partitions=4)
+    await members.level("orders")
+    await late.kill()
+    [feed_id] = [feed.info.feed_id for feed in leader.node.feeds]
+    partition = leader.node.feeds.of_id(feed_id).partitions[PARTITION]
+    blocks = [block_of(KEY, number=number) for number in range(1, 201)]
+    async with raw_connection(leader) as connection:
+        for block in blocks:
+            level = Level.QUORUM if block is blocks[-1] else Level.MEMORY
+            await connection.ask(Opcode.WRITE, write(feed_id, block, level))
+    partition.put_tree(partition.tree.merge_aged(partition.high_seq, partition.merge_cuts))
+    merged = [block for block in partition.tree.blocks_after(0) if not block.header.producer_id]
+    assert merged[-1].header.last_seq > len(blocks) - RESULTS_MAX
+    monkeypatch.setattr(Taker, "_snapshot_ended", never)
+    await late.start()
+    await until(lambda: late.is_up and late.seqs("orders") is not None and sum(late.seqs("orders")) == len(blocks))
+    await leader.kill()
+    if is_restarted:
+        await late.kill()
+        await late.start()
+    await late.promote()
+    async with raw_connection(late) as connection:
+        for number, block in list(enumerate(blocks, 1))[-RESULTS_MAX:]:
+            frame = await connection.ask(Opcode.WRITE, write(feed_id, block, Level.DISK, WriteFlag.RESEND))
+            assert frame.opcode is Opcode.WRITTEN, decode_error(frame.body)
+            assert Written.decode(frame.body).last_seq == number
+    assert sum(late.seqs("orders")) == len(blocks)
