@@ -95,7 +95,8 @@ class World:
             machine.folded_block_bytes = folded_block_bytes
         self.feed_id = None
         self.is_patient = False  # whoever begins to write from now on waits as long as it takes
-        self.read_from = None  # the node whose state is read all the time, where a story wants that
+        # The node whose state is read all the time, and at which level, where a story wants that.
+        self.read_from = self.read_level = None
         self.barriers = []  # (who, when it was asked for, floors, positions)
         self._make_keys()
         self.operations = {key: [] for key in self.all_keys["quorum"]}
