@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import os
 import shutil
 
@@ -322,6 +323,9 @@ async def test_hazard_04_a_branch_counts_from_its_base_on(members, feed, hold, l
         await until(lambda: partition_of(third).high_seq == 2)
         old_term = log_of(first).term
         await first.kill()
+        # The third's promise waits for its disk: as long as it is held, that is a time-out of each step.
+        patience = dataclasses.replace(first.config.replication, step_timeout_s=3.0)
+        first.config = dataclasses.replace(first.config, replication=patience)
         await first.start()
         await members.settled()
         await until(lambda: log_of(third) == log_of(first))

@@ -127,6 +127,7 @@ class Node(Leadership):
             self.config.data,
             stages_max=storage.stages_max,
             bytes_max=storage.stage_bytes_max,
+            kept_bytes_max=storage.stage_kept_bytes_max,
             monotonic=clock.monotonic,
             wall_us=clock.wall_us,
         )

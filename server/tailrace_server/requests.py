@@ -20,6 +20,7 @@ from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import Frame
 from tailrace.wire.messages import PROTOCOL_VERSION, Get, Got, Hello, HelloOk, Write, WriteFlag, encode_error
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.blocks import detached
 from tailrace_server.feed import info_to_json
 from tailrace_server.frames import written
 from tailrace_server.intake.conditions import CONDITIONS
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from tailrace_server.connection import Connection
     from tailrace_server.node import Node
 
-# A block that came in a chunk so many times larger is copied out of it: it would keep the whole chunk in memory.
-KEPT_SHARE_MAX = 1.1
 # One turn of catching up with the by-key index, or of looking keys up.
 STEP_SECONDS = 0.002
 
@@ -161,10 +160,7 @@ def _on_write(connection: Connection, frame: Frame) -> None:
     if node.refuses_writes:  # and need not know of the feed
         node.require_writable()
     write = Write.decode(frame.body)
-    data = write.block
-    block = Block.parse(data)
-    if isinstance(block.body, memoryview) and memoryview(block.body.obj).nbytes > KEPT_SHARE_MAX * block.nbytes:
-        block = Block(block.header, block.head, bytes(block.body))
+    block = detached(Block.parse(write.block))
     partition = node.feeds.partition(write.feed_id, block.header.partition)
     if write.level == Level.QUORUM:
         node.require_set()

@@ -10,7 +10,7 @@ import os
 import signal
 from pathlib import Path
 
-from tailrace_server.partition import Partition
+from tailrace_server.publishing import appending
 from tailrace_server.publishing.publisher import Publisher
 from tailrace_server.publishing.stages import Stages
 
@@ -25,7 +25,7 @@ class Deaths:
         self._publish, Publisher.publish = Publisher.publish, self._with_self("publish")
         self._write, Publisher._write = Publisher._write, self._with_self("write")
         self._settled, Publisher._settled = Publisher._settled, self._with_self("settled")
-        self._share, Partition.publish = Partition.publish, self._with_self("share")
+        self._share, appending.publish = appending.publish, self.share
 
     def _with_self(self, name):
         function = getattr(self, name)
@@ -55,9 +55,9 @@ class Deaths:
         self._die_at("before the publish")
         return await self._publish(publisher, *arguments)
 
-    def share(self, partition, *arguments, **named):
+    def share(self, *arguments, **named):
         """The first partition has its share, on this node alone."""
-        versions = self._share(partition, *arguments, **named)
+        versions = self._share(*arguments, **named)
         self._die_at("one partition")
         return versions
 

@@ -161,6 +161,17 @@ def test_a_query_that_is_stopped_within_a_write(job, times):
     assert times() == once(1)
 
 
+def test_wrong_columns_end_the_query_before_anything_is_staged(job, node_process):
+    job.add_rows()
+    with pytest.raises(StreamingQueryException, match=r"no use for the columns extra: put them into 'value'"):
+        job.run(job.frame().withColumn("extra", F.lit(1)))
+    with pytest.raises(StreamingQueryException, match="there is no column 'gone'"):
+        job.run(deleted="gone")
+    with blocking.connect(node_process.url) as client:
+        assert client.feeds() == []
+    assert not os.path.exists(os.path.join(node_process.data, "staging"))
+
+
 def test_another_checkpoint_may_not_use_the_numbers_of_a_sink_again(job, times):
     job.add_rows()
     job.add_rows()

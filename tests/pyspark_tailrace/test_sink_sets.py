@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from tests.pyspark_tailrace.dying_set import DyingSet
+from tests.pyspark_tailrace.dying_set import PATIENCE_S, DyingSet
 from tests.pyspark_tailrace.test_sink_exactly_once import Job, once
 
 from pyspark_tailrace.sink import StreamSink
@@ -68,10 +68,10 @@ def test_each_row_once_wherever_the_leader_dies(spark, tmp_path, dying, contents
         dying.replace_dead()
         if ends:
             with pytest.raises(StreamingQueryException, match=r"(?s)UnknownStage.*Start the query again"):
-                query.awaitTermination()
+                query.awaitTermination(PATIENCE_S)
             job.run(job.frame().repartition(2), source="deadly")
         else:
-            query.awaitTermination()
+            assert query.awaitTermination(PATIENCE_S), "it does not go on"
         dying.revive()
     job.add_rows()
     job.run()

@@ -26,6 +26,7 @@ from tailrace.wire.stage_messages import StageSeal
 from tailrace_server.host.disk import Disk, File, raise_if_no_space
 from tailrace_server.publishing import stage_file
 from tailrace_server.publishing.crowding import AGE_S_MIN, Bounds, Held, that_give_way
+from tailrace_server.publishing.kept_blocks import KeptBlocks
 from tailrace_server.publishing.stage_file import BadStage, StagedBlock
 
 log = logging.getLogger("tailrace.server")
@@ -94,6 +95,7 @@ class Stages:
         *,
         stages_max: int,
         bytes_max: int,
+        kept_bytes_max: int,
         monotonic: Callable[[], float],
         wall_us: Callable[[], int],
     ) -> None:
@@ -101,6 +103,7 @@ class Stages:
         self._directory = os.path.join(data, DIRECTORY)
         self._stages_max = stages_max
         self._bytes_max = bytes_max
+        self.kept = KeptBlocks(kept_bytes_max)
         self._monotonic = monotonic
         self._wall_us = wall_us
         self._open: dict[bytes, OpenStage] = {}
@@ -174,6 +177,7 @@ class Stages:
             raise TailraceError(f"a stage cannot be written: {error.strerror}") from error
         stage.note(block)
         stage.used_at = self._monotonic()
+        self.kept.add(id, stage.entries[-1], block, stage.used_at)
         self._bytes += block.nbytes
         return held + 1
 
@@ -204,6 +208,7 @@ class Stages:
             raise_if_no_space(error, f"for stages in {self._directory}")
             raise TailraceError(f"a stage cannot be written: {error.strerror}") from error
         stage = self._open[id] = OpenStage(feed_id, id, file, path, self._monotonic())
+        self.kept.begin(id, stage.used_at)
         return stage
 
     def _check_room(self, nbytes: int) -> None:
@@ -299,7 +304,9 @@ class Stages:
         """What ``finish_seal`` gave; None where it has failed."""
         self._open.pop(stage.id, None)
         self._bytes -= stage.end - stage_file.HEADER_BYTES
-        if sealed is not None:
+        if sealed is None:
+            self.kept.forget((stage.id,))
+        else:
             self._sealed[stage.id] = sealed
             self._bytes += sealed.nbytes
 
@@ -335,6 +342,7 @@ class Stages:
         """These sealed stages are published, or nobody wants them; the files that ``remove`` is to remove."""
         paths = []
         for id in ids:
+            self.kept.forget((id,))
             sealed = self._sealed.pop(id, None)
             if sealed is not None:
                 self._bytes -= sealed.nbytes
@@ -347,6 +355,7 @@ class Stages:
         Where there was no room for another one, what is old by `crowding` too.
         """
         now = self._monotonic()
+        self.kept.expire(now)
         paths = [self._abandon(s) for s in self._unsealed() if now - s.used_at >= IDLE_S_MAX]
         if now - self._began_at >= IDLE_S_MAX:
             paths += [self._path(id, OPEN_SUFFIX) for id, opening in self._left.items() if not opening]
@@ -374,6 +383,7 @@ class Stages:
     def _abandon(self, stage: OpenStage) -> str:
         """Forgets an unsealed stage; the file to remove."""
         del self._open[stage.id]
+        self.kept.forget((stage.id,))
         self._bytes -= stage.end - stage_file.HEADER_BYTES
         stage.file.close()
         return stage.path

@@ -9,20 +9,18 @@ from tailrace_server.upkeep import rollback
 _take = Taker._take
 
 
-async def _keep_what_came(taker):
-    """Of a run what has come is kept, shown and acknowledged, before the rest."""
-    node = taker._node
-    node.turn_ended(taker)
-    for number, filling in list(taker._fillings.items()):
-        last_seq = filling.last_seq
-        if not filling.after_seq < filling._seq < last_seq:
-            continue
-        filling.last_seq = filling._seq
-        await filling.finish(taker._logs[number])
-        partition = taker.feed.partitions[number]
-        taker._follow_log(partition)
-        taker._fillings[number] = node.begin_filling(partition, partition.high_seq, last_seq, filling._purge_seq)
-        taker._acknowledge(partition)
+async def _keep_what_came(taker, event):
+    """Of a run each block is kept, shown and acknowledged as it comes, before the rest."""
+    await _take(taker, event)
+    node, number, partition = taker._node, event.partition, taker.feed.partitions[event.partition]
+    filling = taker._fillings.get(number)
+    if filling is None or filling._seq == filling.last_seq:
+        return
+    last_seq, filling.last_seq = filling.last_seq, filling._seq
+    await filling.finish(taker._logs[number])
+    taker._follow_log(partition)
+    taker._fillings[number] = node.begin_filling(partition, partition.high_seq, last_seq, filling._purge_seq)
+    taker._acknowledge(partition)
 
 
 async def _acknowledge_inside(taker, event):
@@ -38,11 +36,14 @@ def _cut_anywhere(chain, seq):
     return next((segment for segment in chain.after(seq)[:1] if segment.identity.after_seq < seq), None)
 
 
+_ABOVE_QUORUM = (Partition, "stable_seq", Partition.safe_seq)  # what a follower's leader has on its disk is folded
+
 BUGS = {
-    "a run that is kept as far as it has come": [(Taker, "_caught_up", _keep_what_came)],
+    "a run that is kept as far as it has come": [(Taker, "_take", _keep_what_came)],
     "a rollback into the middle of a run": [(rollback, "straddling", _cut_anywhere)],
     "acknowledgements inside of a run, of what no majority has": [
         (Taker, "_take", _acknowledge_inside),
-        (Partition, "stable_seq", Partition.safe_seq),
+        _ABOVE_QUORUM,
     ],
+    "folding of what no majority has": [_ABOVE_QUORUM],
 }

@@ -40,6 +40,13 @@ class Stage:
         self.network.cut_ways(shapes.between(others, names))
         self.network.drop_all(names)
 
+    def write_patiently(self, node):
+        """All clients come to that node, and whoever writes waits for the answer as long as it takes."""
+        self._world.is_patient = True
+        for writer in self._world.writers:
+            writer.kill(0.01)
+        self.send_clients(node)
+
     def cut_off(self, name):
         """Nobody of the set hears it, and it hears nobody."""
         self.network.cut_ways(shapes.isolated(name, self._world.names))
@@ -52,16 +59,33 @@ class Stage:
         return self.machine(name).life.node
 
     def partitions(self, name):
-        """Those of the feed that everybody writes to."""
-        return self.node(name).feeds.of_id(self._world.feed_id).partitions
+        """Those of the feed that everybody writes to; none where it has not heard of that yet."""
+        feeds = self.node(name).feeds
+        return feeds.of_id(self._world.feed_id).partitions if self._world.feed_id in feeds else ()
+
+    def high_seqs(self, name):
+        """How far it has each of them."""
+        return [partition.high_seq for partition in self.partitions(name)]
+
+    def is_beyond(self, name, high_seqs):
+        """It has more than that of one of them."""
+        return any(seq > had for seq, had in zip(self.high_seqs(name), high_seqs, strict=True))
+
+    def lacks(self, name, high_seqs):
+        """It has less than that of one of them."""
+        return any(seq < had for seq, had in zip(self.high_seqs(name), high_seqs, strict=True))
+
+    def quorum_seqs(self, name):
+        """How far it believes that a majority has each of them."""
+        return [partition.quorum_seq for partition in self.partitions(name)]
 
     def is_ahead_of_itself(self, name):
         """A node's log names a branch that begins above all that it holds."""
-        return any(partition.log[0].base > partition.high_seq for partition in self.partitions(name))
+        return any(p.log and p.log[0].base > p.high_seq for p in self.partitions(name))
 
     async def until(self, condition):
-        """Looks every millisecond whether it holds; goes on after a while all the same: that is another story then."""
-        with trio.move_on_after(10.0):
+        """Looks every millisecond whether it holds, for a while: where it never does the story is another one."""
+        with trio.move_on_after(20.0):
             while not condition():  # noqa: ASYNC110 - it tells nobody
                 await trio.sleep(0.001)
 
@@ -84,6 +108,10 @@ class Stage:
     async def promote(self, name):
         """Until it leads, or does not want to."""
         return await self._world.operator.promote(name)
+
+    async def force(self, name):
+        """It leads, whoever else does."""
+        return await self._world.operator.promote(name, force=True)
 
     async def written(self, count):
         """Until a majority has so many more writes: clients may take a while to come to another leader."""

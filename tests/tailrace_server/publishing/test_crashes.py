@@ -25,9 +25,15 @@ from tailrace_server.upkeep import flusher
 DATA = "/data"
 PARTITIONS = 2
 BATCHES = 4
-# A flush after each batch, several files of the journal, and segments small enough to want a second one.
+# A flush after each batch, several files of the journal, and segments small enough to want a second one. A publish
+# reads its stages.
 STORAGE = Storage(
-    segment_bytes=1, journal_file_bytes_max=3_000, journal_bytes_max=6_000, reserve_bytes=0, free_bytes_min=0
+    segment_bytes=1,
+    journal_file_bytes_max=3_000,
+    journal_bytes_max=6_000,
+    reserve_bytes=0,
+    free_bytes_min=0,
+    stage_kept_bytes_max=0,
 )
 
 

@@ -13,6 +13,8 @@ from tailrace.errors import BadBlock, NoSpace, Overloaded, TailraceError, Unknow
 from tailrace.wire.stage_messages import StageSeal
 from tailrace_server.publishing import stages as stages_module
 from tailrace_server.publishing.crowding import AGE_S_MIN
+from tailrace_server.publishing.kept_blocks import KEPT_S_MAX
+from tailrace_server.publishing.stage_file import by_partition
 from tailrace_server.publishing.stages import IDLE_S_MAX, Stages
 
 FEED = b"f" * 16
@@ -25,7 +27,7 @@ class Made:
         self.disk = MemoryDisk() if disk is None else disk
         self.clock = FakeClock()
         self.disk.make_directory("/data")
-        self.bounds = {"stages_max": 4, "bytes_max": 100_000} | bounds
+        self.bounds = {"stages_max": 4, "bytes_max": 100_000, "kept_bytes_max": 10_000} | bounds
         self.start()
 
     def start(self):
@@ -236,6 +238,41 @@ def test_one_without_a_writer_goes(made):
     made.clock.advance(IDLE_S_MAX)
     made.stages.remove(made.stages.expired(None))
     assert made.names == []
+
+
+def test_what_is_kept_is_what_the_file_has(made):
+    made.take(0, partition=1, partitions=2)
+    made.take(1, 1, value=b"other", partitions=2)
+    kept = made.stages.kept.find(ONE)
+    made.seal(2)
+    index = made.stages.read_index(ONE)
+    assert {number: share.entries for number, share in kept.items()} == by_partition(index)
+    for share in kept.values():
+        assert made.stages.read_blocks(ONE, share.entries) == share.blocks
+    assert made.stages.kept.nbytes == sum(entry.nbytes for entry in index)
+
+
+def test_nothing_is_kept_of_what_is_gone(made):
+    made.take(0)
+    made.take(0, id=TWO)
+    made.take(0, id=b"3" * 16)
+    made.seal()
+    made.stages.forget([ONE])
+    made.stages.sealed(made.stages._open[TWO], None)
+    assert made.stages.kept.nbytes == block().nbytes
+    made.clock.advance(KEPT_S_MAX)
+    made.stages.expired(None)
+    assert made.stages.kept.nbytes == 0
+    assert made.stages.statistics().open == 1
+
+
+def test_a_stage_that_is_opened_again_is_not_kept(made):
+    made.take(0)
+    made.disk.kill()
+    made.start()
+    made.stages.reopened(ONE, made.stages.reopen(ONE))
+    made.take(1, 1)
+    assert made.stages.kept.find(ONE) is None
 
 
 def test_where_there_is_no_room_the_oldest_give_way(made):
