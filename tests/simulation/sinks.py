@@ -87,7 +87,9 @@ class Sink(Process):
         self._done = trio.Event()
         self.until = self._done
         self.answers = 0  # to its publishes
+        self.asking_for = ()  # the partitions of what it has no answer to yet
         self.again_chance = 0.3  # that a batch is published that is there
+        self.crash_chance = 0.15  # that a node dies within a publish
 
     @property
     def _batch(self):
@@ -163,9 +165,11 @@ class Sink(Process):
         if self._has_new_checkpoint and not await self._learn_number(feed, parts):
             return False
         shares = self._ask_for(parts)
-        if self.random.random() < 0.15 and not self.world.is_over.is_set():
+        self.asking_for = tuple(sorted(shares))
+        if self.random.random() < self.crash_chance and not self.world.is_over.is_set():
             self._have_node_crash()
         published = await self._publish(feed, parts, self._number)
+        self.asking_for = ()
         if published is None:
             return False
         if set(published.written) | set(published.skipped) != set(shares):

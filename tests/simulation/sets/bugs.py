@@ -126,9 +126,9 @@ BUGS = {
 
 
 @contextlib.contextmanager
-def planted(bug):
+def planted(bug, bugs=BUGS):
     """The program has this bug in the body."""
     with contextlib.ExitStack() as stack:
-        for owner, name, wrong in BUGS[bug]:
+        for owner, name, wrong in bugs[bug]:
             stack.enter_context(mock.patch.object(owner, name, wrong))
         yield

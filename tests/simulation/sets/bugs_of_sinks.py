@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace_server.publishing.last_batches import LastBatches
 from tailrace_server.publishing.publisher import Publisher
 from tailrace_server.stream.replica_stream import ReplicaStream
 
@@ -20,7 +21,12 @@ async def _write_where_none_is_there(publisher, feed, request, shares):
     return await _write(publisher, feed, request, shares)
 
 
+def _forget_nothing(last_batches, seq):
+    """A rollback takes the rows of a publish, and not what is said of it."""
+
+
 BUGS = {
     "last batches that followers are not told": [(ReplicaStream, "_encode_sinks", _tell_nothing_of_sinks)],
     "a batch that is remembered by feed": [(Publisher, "_write", _write_where_none_is_there)],
+    "a last batch that outlives a rollback": [(LastBatches, "forget_above", _forget_nothing)],
 }
