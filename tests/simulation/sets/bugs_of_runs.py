@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tailrace_server.partition import Partition
+from tailrace_server.replication.member import Member
 from tailrace_server.replication.taking import Taker
 from tailrace_server.upkeep import rollback
 
@@ -45,5 +46,6 @@ BUGS = {
         (Taker, "_take", _acknowledge_inside),
         _ABOVE_QUORUM,
     ],
-    "folding of what no majority has": [_ABOVE_QUORUM],
+    # What it costs would be owed, and come again.
+    "folding of what no majority has": [_ABOVE_QUORUM, (Member, "owe", lambda member, partition, term, seq: None)],
 }
