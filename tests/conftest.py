@@ -24,13 +24,19 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Config
 from tailrace_server.start import open_node
 
-# No test is about time: where others use the machine, an example of a millisecond may take a second.
-hypothesis.settings.register_profile("tailrace", deadline=None)
+# No test is about time: where others use the machine, an example of a millisecond may take a second. And no run of the
+# tests is about luck: each tries the same examples. TAILRACE_EXAMPLES=new looks for others.
+hypothesis.settings.register_profile(
+    "tailrace",
+    deadline=None,
+    derandomize=os.environ.get("TAILRACE_EXAMPLES") != "new",
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("tailrace")
 
-# No test of a few milliseconds takes so long: one that does hangs, and fails instead.
-TEST_SECONDS_MAX = 60.0
-ANSWER_SECONDS_MAX = 20.0
+# No test of a few seconds takes so long, however little it gets of the machine: one that does hangs, and fails instead.
+TEST_SECONDS_MAX = 300.0
+ANSWER_SECONDS_MAX = 60.0
 
 
 @pytest.hookimpl(trylast=True)  # others mark what is slow

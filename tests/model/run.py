@@ -40,7 +40,7 @@ IMPATIENT_S = 0.15
 # So long goes on what needs no fsync, where none comes back.
 HANGING_S = 1.0
 # Far beyond what a run takes: it is stuck. (A guard, no expectation.)
-STUCK_S = 600.0
+STUCK_S = 1_200.0
 
 
 @dataclass

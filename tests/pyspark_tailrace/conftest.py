@@ -11,7 +11,9 @@ __all__ = ["bad_network", "contents", "feed_name", "node_process", "shared_node"
 
 SPARK_CONFIG = {
     "spark.driver.memory": "768m",
-    "spark.sql.shuffle.partitions": 4,
+    "spark.sql.shuffle.partitions": 2,
+    # Nothing here runs for so long that a better compiler or another collector would pay.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 

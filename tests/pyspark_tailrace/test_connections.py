@@ -18,7 +18,7 @@ def _nothing_held():
 
 
 def options_of(node, feed, **options):
-    return sink_options({"url": node.url, "feed": feed, "create_feed": "true", "retry_for": "5"} | options)
+    return sink_options({"url": node.url, "feed": feed, "create_feed": "true", "retry_for": "60"} | options)
 
 
 def test_next_task_has_the_same_writer(shared_node, feed_name):

@@ -51,7 +51,7 @@ def run(folder, url, point="", batch=-1, cores=2, tasks=2, **options):
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        timeout=240,
+        timeout=900,
     )
     assert done.returncode in (0, -signal.SIGKILL), "see its stderr"
     return done.stdout if done.returncode == 0 else None

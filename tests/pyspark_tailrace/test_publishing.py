@@ -26,7 +26,7 @@ def _nothing_held():
 
 @pytest.fixture
 def options(shared_node, feed_name):
-    said = {"url": shared_node.url, "feed": feed_name, "create_feed": "true", "partitions": "3", "retry_for": "10"}
+    said = {"url": shared_node.url, "feed": feed_name, "create_feed": "true", "partitions": "3", "retry_for": "60"}
     return sink_options(said)
 
 

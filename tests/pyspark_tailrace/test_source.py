@@ -11,7 +11,7 @@ from pyspark_tailrace.source import FORMAT, TailraceSource
 
 @pytest.fixture
 def options(shared_node, feed_name):
-    return {"url": shared_node.url, "feed": feed_name, "create_feed": "true", "partitions": "4", "retry_for": "10"}
+    return {"url": shared_node.url, "feed": feed_name, "create_feed": "true", "partitions": "4", "retry_for": "60"}
 
 
 @pytest.fixture

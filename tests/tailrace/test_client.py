@@ -95,9 +95,9 @@ async def test_whatever_waits_is_told_when_the_client_leaves(running):
 
 
 async def test_a_call_is_given_up_after_its_time(running):
-    async with tailrace.connect(running.url, retry_for=0.1) as client:
-        feed = await client.create_feed("a")
-        await feed.resolve()
+    async with tailrace.connect(running.url) as patient, tailrace.connect(running.url, retry_for=0.1) as client:
+        feed = client.feed("a")
+        feed._resolved = await (await patient.create_feed("a")).resolve()
         await running.stop()
         with pytest.raises(tailrace.Unreachable, match="given up") as caught:
             await feed.put(b"k", b"v")
@@ -108,9 +108,9 @@ async def test_a_call_is_given_up_after_its_time(running):
 
 async def test_what_was_sent_has_an_unknown_outcome(running):
     """The node takes the write, and the connection is cut before it answers."""
-    async with tailrace.connect(running.url, retry_for=0.2) as client:
-        feed = await client.create_feed("a")
-        await feed.resolve()
+    async with tailrace.connect(running.url) as patient, tailrace.connect(running.url, retry_for=0.5) as client:
+        feed = client.feed("a")
+        feed._resolved = await (await patient.create_feed("a")).resolve()
         for connection in running.node.connections:
             connection.transport.send = lambda *buffers: None
         with pytest.raises(tailrace.Unreachable) as caught:

@@ -300,6 +300,6 @@ async def test_a_cancellation_inside_of_a_group_of_the_body_is_caught_where_it_b
 async def test_nothing_answers():
     url = f"tailrace://127.0.0.1:{free_port()}"
     with pytest.raises(tailrace.Unreachable, match=r"no node at 127\.0\.0\.1") as caught:
-        async with tailrace.connect(url, connect_timeout=0.05):
+        async with tailrace.connect(url, connect_timeout=0.5):
             raise AssertionError("there is nobody")
     assert caught.value.outcome == "not sent"

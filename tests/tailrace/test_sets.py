@@ -132,25 +132,25 @@ async def test_a_stream_that_loses_its_leader_finds_the_next_one(put_up, leader,
 async def test_nobody_leads(put_up):
     post = await put_up(role="follower")
     with pytest.raises(Unreachable, match="does not lead"):
-        async with tailrace.connect(post.url, connect_timeout=0.2):
+        async with tailrace.connect(post.url, connect_timeout=1.0):
             pass
     assert post.greeted >= 2
 
 
 async def test_a_follower_is_asked_for(put_up, leader):
     post = await put_up(role="follower", leader=str(leader))
-    async with tailrace.connect(f"tailrace://{leader},{post.address}", state="follower", retry_for=0.3) as client:
+    async with tailrace.connect(f"tailrace://{leader},{post.address}", state="follower", retry_for=1.0) as client:
         with pytest.raises(NotLeader):
             await client.create_feed("orders")
     assert len(post.asked) > 1
     with pytest.raises(Unreachable, match="a follower was asked for"):
-        async with tailrace.connect(f"tailrace://{leader}", state="follower", connect_timeout=0.2):
+        async with tailrace.connect(f"tailrace://{leader}", state="follower", connect_timeout=1.0):
             pass
 
 
 async def test_any_node_will_do_for_its_status(put_up, leader):
     post = await put_up(role="follower", leader=str(leader))
-    async with tailrace.connect(post.url, state="any", retry_for=0.1) as client:
+    async with tailrace.connect(post.url, state="any", retry_for=1.0) as client:
         with pytest.raises(NotLeader):
             await client.status()
     assert Opcode.STATUS in dict(post.asked)

@@ -462,7 +462,7 @@ async def test_a_dropped_feed_ends_its_streams(client, feed, collect):
 
 async def test_a_node_that_is_behind_is_not_waited_for_for_ever(running, feed):
     """A directory restored from a backup, say: the consumer has seen a later term, and never rolls back for it."""
-    async with tailrace.connect(running.url, retry_for=0.2) as client:
+    async with tailrace.connect(running.url, retry_for=1.5) as client:
         async with feed.consume() as stream:
             log = FailoverLog([(b"x" * 16, 9, 5)])
             later = stream.positions.with_positions({p: Position.at(log, 5) for p in range(4)})

@@ -30,7 +30,7 @@ async def greeted(raw):
 async def others_are_served(running):
     """Whatever a test does, the node serves another client afterwards, and its invariants hold."""
     yield
-    async with tailrace.connect(running.url, retry_for=5) as other:
+    async with tailrace.connect(running.url, retry_for=60) as other:
         after = await other.create_feed("afterwards", partitions=2)
         version = await after.put(b"k", b"v")
         assert (await after.get(b"k")).version == version

@@ -25,7 +25,7 @@ from tailrace_server import command
 
 TAILRACE = Path(sys.executable).with_name("tailrace")
 READY = re.compile(r"tailrace: ready, frames on (\S+), http on (\S+), ws on (\S+)\n")
-SECONDS_MAX = 30
+SECONDS_MAX = 120
 
 
 class Server:

@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.tailrace_server.stored import FakeJournal, StoredPartition
 
@@ -121,7 +121,6 @@ steps = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(steps)
 def test_conditions_hold_against_a_dict_wherever_rows_are(taken):
     """{key: (seq, value)} of what is there."""

@@ -289,7 +289,11 @@ class RealDisk:
         with contextlib.suppress(PermissionError):
             self.sync_directory(os.path.dirname(path))
         for directory in reversed(missing):
-            os.mkdir(directory)
+            try:
+                os.mkdir(directory)
+            except FileExistsError:  # another thread has been faster; it is durable for both when either returns
+                if not os.path.isdir(directory):
+                    raise
             self.sync_directory(os.path.dirname(directory))
 
     def names(self, path: str) -> list[str]:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tailrace.address import Address
-from tailrace.errors import NotDurable, NotLeader, Overloaded
+from tailrace.errors import Forbidden, NotDurable, NotLeader, Overloaded
 from tailrace.model import EndReason, Level
 from tailrace.wire.replica_messages import ReplicaAck
 from tailrace_server.catalog import Catalog
@@ -50,6 +50,8 @@ class Leadership(abc.ABC):
         # Set by the member's task: a replica has promised this term, which is higher; how far the leader has come.
         self.on_higher_term: Callable[[int], None] = _nothing
         self.accepted_seqs: Callable[[list[bytes]], Awaitable[Mapping[bytes, Sequence[int]]]] | None = None
+        # Called before a partition is rolled back below what it has in common with its leader, with the standing there.
+        self.on_shortfall: Callable[[Partition, int, int], None] = _nothing_owed
         self.doing = ""  # what is under way, for status
         for partition in catalog.partitions():
             self.adopt(partition)
@@ -152,6 +154,19 @@ class Leadership(abc.ABC):
         if not self.in_set:
             raise NotDurable("level quorum needs a set of nodes, and this node is in none: use level disk")
 
+    def require_publishing(self) -> None:
+        """Raises Forbidden where a promotion could lose a publish that was answered: with replicas, and without a set.
+
+        A node that is alone does not know of replicas that are away, but for those that it has seen since its start.
+        """
+        if self.replicas.plain and not self.in_set:
+            raise Forbidden(
+                f"nothing is published exactly once here: {self.replicas.plain} follows this node, or did since its "
+                "start, as a plain replica (--replica-of). Once promoted, that may lack a batch that was committed. "
+                "Make the nodes a set (--members), where a majority has a batch before it is answered, or write with "
+                "delivery at_least_once. Where no replica follows this node any more, restart it"
+            )
+
     def confirm(self, callback: Answer) -> Cancel | None:
         """Calls ``callback(None)`` once it is sure that nobody else led when this was called, or with NotLeader.
 
@@ -195,3 +210,7 @@ class Leadership(abc.ABC):
 
 def _nothing(term: int) -> None:
     """Until the member's task says what is to be done."""
+
+
+def _nothing_owed(partition: Partition, term: int, seq: int) -> None:
+    """Nobody counts on what a node acknowledges that is no member of a set."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 
+import trio
+
 from tailrace.errors import UnknownFeed
 from tailrace_server.catalog import Catalog
 from tailrace_server.chain import Pins
@@ -33,6 +35,7 @@ class Trimmer:
         self._installer = installer
         self._catalog = catalog
         self._pins = pins
+        self._writing_feeds = trio.Lock()
 
     async def trim(self) -> None:
         """Removes what may go. OSError, NoSpace: some of it is still there, and the next call goes on."""
@@ -63,15 +66,16 @@ class Trimmer:
 
     async def write_feeds(self) -> None:
         """Gives what the journal says of the creation of feeds another home."""
-        for feed_id, place in list(self._catalog.creations.items()):
-            # A crash may still undo it, and the drop of one of the same name before it.
-            if self._journal.synced < place:
-                continue
-            if feed_id in self._catalog:  # else it was dropped while another one was written
-                feed = self._catalog.of_id(feed_id)
-                write = functools.partial(self._store.write_feed, FeedFile(feed.info, feed.first_branch))
-                await self._host.workers.in_thread(write)
-                self._catalog.creations.pop(feed_id, None)
+        async with self._writing_feeds:  # a replica asks for it too, for each partition that it fills or rolls back
+            for feed_id, place in list(self._catalog.creations.items()):
+                # A crash may still undo it, and the drop of one of the same name before it.
+                if self._journal.synced < place:
+                    continue
+                if feed_id in self._catalog:  # else it was dropped while another one was written
+                    feed = self._catalog.of_id(feed_id)
+                    write = functools.partial(self._store.write_feed, FeedFile(feed.info, feed.first_branch))
+                    await self._host.workers.in_thread(write)
+                    self._catalog.creations.pop(feed_id, None)
 
     async def _remove_feeds(self) -> None:
         """Removes the files of dropped feeds, once the drop is durable; who reads one of them has it open."""

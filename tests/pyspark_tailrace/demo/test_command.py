@@ -19,7 +19,7 @@ from pyspark_tailrace.demo.plan import CHANGES_MIN
 from pyspark_tailrace.demo.standard_library import StandardLibrary
 
 CLI = "from tailrace.cli import main; main()"
-RUN_TIMEOUT_S = 300
+RUN_TIMEOUT_S = 900
 
 LIES = """
 from pyspark_tailrace.demo.changes import TreeEntry

@@ -34,7 +34,7 @@ class Query:
     """A streaming query's driver and tasks, run in threads of their own."""
 
     def __init__(self, url, feed, columns=COLUMNS, **options):
-        self.options = read_options({"url": url, "feed": feed, "retry_for": "5"} | options)
+        self.options = read_options({"url": url, "feed": feed, "retry_for": "60"} | options)
         self.reader = StreamReader(self.options, schema_of(columns))
 
     async def call(self, name, *arguments):
@@ -77,7 +77,7 @@ class Job(Query):
     """A batch job."""
 
     def __init__(self, url, feed, columns=COLUMNS, filters=(), **options):
-        self.options = read_options({"url": url, "feed": feed, "retry_for": "5"} | options)
+        self.options = read_options({"url": url, "feed": feed, "retry_for": "60"} | options)
         self.reader = batch_reader(self.options, schema_of(columns))
         if filters:
             assert self.reader.pushFilters(list(filters)) == list(filters)

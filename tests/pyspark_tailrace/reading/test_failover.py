@@ -25,7 +25,7 @@ def query(members):
     made = []
 
     def make(**options):
-        made.append(Query(members.url, "orders", **{"retry_for": "20"} | options))
+        made.append(Query(members.url, "orders", **{"retry_for": "60"} | options))
         return made[-1]
 
     yield make

@@ -36,7 +36,7 @@ def write(shared_node, feed_name):
 
 @pytest.fixture
 def options(shared_node, feed_name):
-    return {"url": shared_node.url, "feed": feed_name, "retry_for": "10"}
+    return {"url": shared_node.url, "feed": feed_name, "retry_for": "60"}
 
 
 @pytest.fixture

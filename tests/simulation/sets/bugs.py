@@ -7,8 +7,8 @@ from unittest import mock
 
 from tailrace.model import Level
 from tailrace_server import start
-from tailrace_server.catalog import begin_branch
 from tailrace_server.intake import taking as intake_taking
+from tailrace_server.intake.branching import begin_branch
 from tailrace_server.partition import Partition
 from tailrace_server.replication import member, promises, requests, waiting
 from tailrace_server.replication.confirming import Confirmations
@@ -126,9 +126,9 @@ BUGS = {
 
 
 @contextlib.contextmanager
-def planted(bug):
+def planted(bug, bugs=BUGS):
     """The program has this bug in the body."""
     with contextlib.ExitStack() as stack:
-        for owner, name, wrong in BUGS[bug]:
+        for owner, name, wrong in bugs[bug]:
             stack.enter_context(mock.patch.object(owner, name, wrong))
         yield

@@ -39,6 +39,7 @@ def test_some_seeds_keep_every_promise():
     assert done["promotion"]
     assert done["a node leads"] > len(QUICK)
     assert done["state of a follower"]
+    assert done["batch published"]
     assert not report.undecided
 
 

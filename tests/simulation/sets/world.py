@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import random
-import sys
-from unittest import mock
 
 import trio
 import trio.testing
 from tests.fake_host import InlineWorker
 from tests.model.history import Violation, most_telling
-from tests.simulation.machine import PORT, Machine
+from tests.simulation.machine import PORT, Machine, bugs_end_the_run
 from tests.simulation.network import Network
 from tests.simulation.scheduling import seeded
+from tests.simulation.sinks import small_sizes
 
 import tailrace
 from tailrace.address import Address
@@ -39,6 +37,7 @@ from .linearisability import Outcome, Undecided, explain, is_linearisable
 from .operators import Operator
 from .promises import Promises
 from .report import SetReport
+from .sinks import Published, SetSink, wants_sink
 
 PARTITIONS = 2
 KEYS = {"quorum": 6, "safe": 4, "disk": 8, "memory": 4}
@@ -117,7 +116,10 @@ class World:
         ]
         self.others = [FollowerReader(self, "reader"), FoundingProcess(self, "founder")]
         self.clients = [*self.followers, *self.writers, *self.others]
-        self.client_names = [client.name for client in self.clients]
+        self.published = Published(self)
+        # What befalls them they decide themselves.
+        self.sinks = [SetSink(self, "sink")] if wants_sink(seed, story) else []
+        self.client_names = [client.name for client in (*self.clients, *self.sinks)]
         self.operator = Operator(self)
 
     def random_of(self, name):
@@ -174,6 +176,7 @@ class World:
         history = self.histories.history(self.place(partition), position.log, position.seq)
         if None in history:
             return
+        self.published.check_stands(who, partition, history)
         expected = {key: row.value for key, (_, row) in copies.newest(history).items()}
         wrong = sorted(key for key in state.keys() | expected.keys() if state.get(key) != expected.get(key))
         if wrong:
@@ -196,7 +199,7 @@ class World:
         for machine in self.machines:
             self.nursery.start_soon(machine.run)
         await self._make_feed()
-        for client in self.clients:
+        for client in (*self.clients, *self.sinks):
             self.nursery.start_soon(client.run)
         faults = Faults(self)
         if self._story is None:
@@ -210,7 +213,7 @@ class World:
             doing = "a leader that all follow"
             await self._lead()
             doing = "all clients"
-            for client in (*self.writers, *self.others):
+            for client in (*self.writers, *self.others, *self.sinks):
                 await client.ended.wait()
             doing = "equal copies"
             await self._level()
@@ -292,6 +295,7 @@ class World:
         self.promises.judge(logs, high_seqs)
         for level, count in self.promises.lost.items():
             self.report.operations[f"write at {level} lost"] += count
+        self.published.judge(leader, logs, high_seqs)
         self._check_barriers(logs, high_seqs)
         self._check_followers(logs, high_seqs)
         self._check_registers()
@@ -370,13 +374,6 @@ class World:
             copies.check_copy(machine.name, machine.life.node, self.histories)
 
 
-def _not_swallowed(log, message, *args, **keywords):
-    """A node logs a bug of its own, and goes on: here it ends the run."""
-    error = sys.exc_info()[1]
-    assert error is not None
-    raise error
-
-
 def simulate(seed, *, trace=None, profile="", story=None):
     """A run; its report. What goes wrong is raised, with the seed. ``profile`` and ``story``: as of `World`."""
     clock = trio.testing.MockClock(autojump_threshold=0)
@@ -389,7 +386,8 @@ def simulate(seed, *, trace=None, profile="", story=None):
             nursery.cancel_scope.cancel()
 
     try:
-        with seeded(seed), mock.patch.object(logging.Logger, "exception", _not_swallowed):
+        sizes = small_sizes() if wants_sink(seed, story) else contextlib.nullcontext()
+        with seeded(seed), bugs_end_the_run(), sizes:
             trio.run(main, clock=clock)
     except BaseException as error:
         found = most_telling(error)

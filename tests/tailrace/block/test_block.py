@@ -12,7 +12,7 @@ SMALL = encode_block([b"a", b"bc", b"d"], [b"1", None, b""], partition=1)
 COMPRESSED = encode_block([b"key %d" % i for i in range(60)], [b"value" * 3] * 60, partition=1)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_block_comes_back(data, row_lists, encode_rows):
     rows = data.draw(row_lists)

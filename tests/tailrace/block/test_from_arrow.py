@@ -11,7 +11,7 @@ from tailrace.errors import TooLarge
 from tailrace.hashing import hash_keys
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_block_of_arrays_is_that_of_their_lists(data, row_lists, encode_rows):
     rows = data.draw(row_lists)
@@ -24,7 +24,7 @@ def test_a_block_of_arrays_is_that_of_their_lists(data, row_lists, encode_rows):
     assert block_from_arrow(keys, values, partition=7, compress=False) == encode_rows(rows, compress=False)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_columns_of_a_block_make_the_same_block(data, row_lists, encode_rows):
     block = encode_rows(data.draw(row_lists), producer_id=3, producer_seq=4)

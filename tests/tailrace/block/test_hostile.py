@@ -26,7 +26,9 @@ from tailrace.block.layout import read_layout
 from tailrace.block.lazy import numpy_or_none
 from tailrace.errors import BadBlock
 
-HYPOTHESIS = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+HYPOTHESIS = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=300
+)
 
 # Two rows, with everything: hashes 0, seqs 16, timestamps 32, key offsets 48, keys 64, validity 72, value offsets 80,
 # values 96.

@@ -65,8 +65,8 @@ def test_bad_urls():
 
 
 def test_nobody_there():
-    client = blocking.connect(f"tailrace://127.0.0.1:{free_port()}", connect_timeout=0.3)
-    text = r"no node at 127\.0\.0\.1:\d+ has answered within 0\.3 s: .*refused"
+    client = blocking.connect(f"tailrace://127.0.0.1:{free_port()}", connect_timeout=0.5)
+    text = r"no node at 127\.0\.0\.1:\d+ has answered within 0\.5 s: .*refused"
     with pytest.raises(tailrace.Unreachable, match=text), client:
         pass
 

@@ -111,15 +111,15 @@ def test_unknown_feed(client):
 
 
 def test_no_node():
-    client = blocking.connect("tailrace://127.0.0.1:1", token=None, name=None, connect_timeout=1, retry_for=0.3)
+    client = blocking.connect("tailrace://127.0.0.1:1", token=None, name=None, connect_timeout=1, retry_for=0.5)
     begin = time.monotonic()
-    with pytest.raises(tailrace.Unreachable, match=r"no stream within 0\.3 s: .*refused"), client.stream(Wanted("a")):
+    with pytest.raises(tailrace.Unreachable, match=r"no stream within 0\.5 s: .*refused"), client.stream(Wanted("a")):
         pass
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 60
 
 
 def test_token_is_refused(shared_node, feed):
-    client = blocking.connect(shared_node.url, token="secret", name=None, connect_timeout=1, retry_for=5)
+    client = blocking.connect(shared_node.url, token="secret", name=None, connect_timeout=60, retry_for=60)
     with pytest.raises(tailrace.Forbidden), client.stream(Wanted(feed.name)):
         pass
 

@@ -17,7 +17,7 @@ import tailrace
 from tailrace.cli.commands import run
 
 TAILRACE = Path(sys.executable).with_name("tailrace")
-SECONDS_MAX = 30
+SECONDS_MAX = 120
 
 
 class Done(NamedTuple):

@@ -194,7 +194,7 @@ def test_alone_finds_the_first_cause():
 
 
 def python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
 
 
 def test_importing_the_sdk_loads_no_command_line_library():
@@ -229,7 +229,7 @@ def test_a_command_loads_no_other_package():
 
 def test_the_entry_point_of_the_script(call, start):
     with start("--version") as process:
-        assert process.communicate(timeout=60)[0] == f"tailrace {__version__}\n".encode()
+        assert process.communicate(timeout=120)[0] == f"tailrace {__version__}\n".encode()
         assert process.returncode == 0
 
 
@@ -237,6 +237,6 @@ def test_a_reader_that_leaves_causes_no_traceback(start, made_feed):
     with start("feed", "list", "--json") as process:
         process.stdout.close()
         errors = process.stderr.read()
-        assert process.wait(60) in (0, 1)
+        assert process.wait(120) in (0, 1)
     assert b"Traceback" not in errors
     assert b"Exception" not in errors

@@ -51,7 +51,7 @@ def test_from_a_file_and_from_the_standard_input(call, start, made_feed, positio
     assert call("explain-resume", made_feed, f"@{path}").out == call("explain-resume", made_feed, str(positions)).out
     for text, code in ((str(positions), 0), ("", 2)):
         with start("explain-resume", made_feed, "-", "--json") as process:
-            out, err = process.communicate(text.encode(), timeout=30)
+            out, err = process.communicate(text.encode(), timeout=120)
         assert (process.returncode, bool(out), bool(err)) == (code, not code, bool(code)), err
 
 

@@ -52,4 +52,4 @@ def test_a_feed_that_is_not_there(call, unused_name):
 
 def test_a_drop_asks_nobody_where_nobody_sits(start, made_feed):
     with start("feed", "drop", made_feed) as process:
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0

@@ -30,7 +30,7 @@ def test_json(call, made_feed):
 def test_bytes_go_in_and_come_out_as_they_are(call, start, made_feed):
     value = bytes(range(256)) * 10
     with start("put", made_feed, b"\xff\x01", "-") as process:
-        process.communicate(value, timeout=60)
+        process.communicate(value, timeout=120)
         assert process.returncode == 0
     assert call("get", made_feed, b"\xff\x01").out == value
     assert json.loads(call("get", made_feed, b"\xff\x01", "--json").out)["value_encoding"] == "base64"
@@ -85,7 +85,7 @@ def test_at_a_terminal_a_value_can_do_nothing(start, made_feed, write, terminal)
     write((b"k", b"\x1b[2Jred\xff"))
     ours, its_end = terminal
     with start("get", made_feed, "k", stdout=its_end, stderr=subprocess.DEVNULL) as process:
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
     assert os.read(ours, 100) == b"\\x1b[2Jred\\xff\r\n"
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tailrace.cli.status import render
 
-SECONDS_MAX = 30
+SECONDS_MAX = 120
 
 
 def rendered(details):

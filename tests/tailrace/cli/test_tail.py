@@ -13,7 +13,7 @@ from tailrace.cli.tail import json_lines, plain_lines
 from tailrace.events import Rollback
 from tailrace.times import to_text
 
-SECONDS_MAX = 30
+SECONDS_MAX = 120
 
 
 def lines(process, count):

@@ -153,6 +153,26 @@ def test_the_parent_of_a_directory_that_is_there_may_be_another_user_s(tmp_path,
     RealDisk().make_directory(str(tmp_path))
 
 
+def test_a_directory_that_another_thread_makes_meanwhile_is_fine(tmp_path, monkeypatch):
+    """Two partitions of a new node are flushed at once, and neither has the directory of all feeds."""
+    mkdir, synced = os.mkdir, []
+
+    def slow_mkdir(path):
+        monkeypatch.setattr(os, "mkdir", mkdir)
+        RealDisk().make_directory(path)
+        synced.clear()
+        mkdir(path)
+
+    monkeypatch.setattr(os, "mkdir", slow_mkdir)
+    monkeypatch.setattr(RealDisk, "sync_directory", lambda self, path: synced.append(path))
+    RealDisk().make_directory(str(tmp_path / "x" / "y"))
+    assert (tmp_path / "x" / "y").is_dir()
+    assert synced == [str(tmp_path), str(tmp_path / "x")], "nobody returns before it is durable"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError):
+        RealDisk().make_directory(str(tmp_path / "file"))
+
+
 def test_replaces_a_file_whole(disk_and_directory):
     disk, directory = disk_and_directory
     write_atomically(disk, directory + "/a", b"first")

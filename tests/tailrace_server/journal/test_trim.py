@@ -163,7 +163,7 @@ def test_in_a_thread_beside_a_writer(tmp_path):
         statistics = journal.statistics()
         assert statistics.bytes >= 0 < statistics.files
     stop.set()
-    thread.join(30)
+    thread.join(60)
     removed.append(journal.trim(journal.end[0]))
     assert sum(removed) == 199
     assert journal.file_numbers == range(200, 201)

@@ -170,16 +170,16 @@ def test_what_is_written_during_a_sync_waits_for_the_next_one(disk, journal):
     def before(name, path):
         if name == "sync" and not syncing.is_set():
             syncing.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
 
     disk.before = before
     thread = threading.Thread(target=journal.sync)
     thread.start()
-    assert syncing.wait(10)
+    assert syncing.wait(60)
     second = append(journal)
     assert journal.synced < first
     go_on.set()
-    thread.join(10)
+    thread.join(60)
     assert journal.synced == first
     journal.sync()
     assert journal.synced == second
@@ -199,7 +199,7 @@ def test_syncs_in_a_thread_and_rotations_get_along(disk):
         append(journal, b"%d" % number)
         assert journal.synced <= journal.written
     stop.set()
-    thread.join(10)
+    thread.join(60)
     journal.sync()
     assert journal.synced == journal.written
     journal.close()

@@ -19,7 +19,7 @@ from tailrace_server.replication.role import Role
 from tailrace_server.start import open_node
 
 # Looks come often, so that tests wait for little; the time-outs stay long, so that a busy machine breaks nothing.
-REPLICATION = Replication(poll_s=0.05, ask_timeout_s=5.0, step_timeout_s=10.0)
+REPLICATION = Replication(poll_s=0.05, ask_timeout_s=20.0, step_timeout_s=40.0)
 POLL_SECONDS = 0.01
 
 
@@ -100,7 +100,7 @@ class MadeNode:
 
     async def ask(self, opcode, **value):
         """The node's answer to a request of another one, or of an operator."""
-        return await ask(self.address, opcode, value, timeout_s=30.0)
+        return await ask(self.address, opcode, value, timeout_s=120.0)
 
     async def promote(self, *, force=False):
         return await self.ask(Opcode.PROMOTE, force=force)
@@ -178,7 +178,7 @@ class MadeSet:
         return leader
 
     def client(self, **options):
-        return tailrace.connect(self.url, **({"retry_for": 20} | options))
+        return tailrace.connect(self.url, **({"retry_for": 60} | options))
 
 
 def make_set(tmp_path, nursery, count=3, **changes):

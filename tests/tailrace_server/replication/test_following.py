@@ -12,11 +12,12 @@ from tests.tailrace_server.replication.replicas import STREAM, HandMade, replica
 from tailrace.errors import NotDurable, NotLeader, UnknownFeed
 from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
+from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import Get, Got, HelloOk, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import LeaderSeqs
-from tailrace.wire.stream_messages import RollBack, StreamEnd, StreamOk, StreamRequest
+from tailrace.wire.stream_messages import ResumeAnswer, RollBack, StreamEnd, StreamOk, StreamRequest
 from tailrace_server.feed import SYSTEM_FEED_ID
 
 LEADER = "127.0.0.1:1"
@@ -25,7 +26,7 @@ LEADER = "127.0.0.1:1"
 @pytest.fixture
 async def feed_id(running, greeted):
     """Of a feed with one row of KEY, which is on this follower's disk; nothing is known of the leader's."""
-    feed = running.node.create_feed({"name": "orders", "feed_id": "11" * 16, "partitions": 4})
+    feed = running.node.feed_changes.create({"name": "orders", "feed_id": "11" * 16, "partitions": 4})
     await greeted.ask(Opcode.WRITE, write(feed.info.feed_id, block_of(KEY)))
     running.node.follow(2, LEADER)
     return feed.info.feed_id
@@ -127,7 +128,7 @@ async def test_a_feed_that_a_follower_has_not_heard_of_yet(greeted, feed_id):
 @pytest.fixture
 def leader(running, feed_id):
     """The leader that this follower has, with all that `_feeds` tells of taken over."""
-    running.node.reconcile_feeds()
+    running.node.feed_changes.reconcile()
     made = Leader()
     running.node.accepted_seqs = made.accepted_seqs
     return made
@@ -160,13 +161,24 @@ async def test_a_feed_that_may_be_new_is_one_that_a_follower_is_behind_with(gree
     assert type(await greeted.error(5)) is NotLeader
 
 
+@pytest.mark.parametrize(("more", "reason"), [(0, EndReason.FEED_DROPPED), (1, EndReason.BEHIND)])
+async def test_what_is_explained_of_a_feed_that_is_not_here(greeted, running, feed_id, leader, more, reason):
+    """The same as would be answered to a request for a stream."""
+    await greeted.send(encode_json(Opcode.EXPLAIN_RESUME, request(b"x" * 16).to_json(), 9))
+    await nothing_yet(greeted)
+    await leader.answer(system_seqs(running, more))
+    frame = await greeted.receive()
+    assert (frame.opcode, frame.id) == (Opcode.RESULT, 9)
+    assert ResumeAnswer.of_json(decode_json(frame.body, "RESULT")).answer.reason is reason
+
+
 async def test_rows_of_feeds_that_were_not_taken_over_yet_do_not_count(greeted, running, feed_id, leader):
     node = running.node
     node.feeds.write_rows({b"x" * 16: None}, node.journal, now_us=0, now=0.0)
     await greeted.send(request(b"y" * 16).encode(9))
     await leader.answer(system_seqs(running))
     assert StreamEnd.decode((await greeted.receive()).body).reason is EndReason.BEHIND
-    node.reconcile_feeds()
+    node.feed_changes.reconcile()
     await greeted.send(request(b"y" * 16).encode(9))
     await leader.answer(system_seqs(running))
     assert StreamEnd.decode((await greeted.receive()).body).reason is EndReason.FEED_DROPPED
@@ -361,7 +373,7 @@ async def greeted_alone(nursery, open_member):
 
 async def test_the_leader_of_a_plain_replica(greeted_alone):
     running, connection = greeted_alone
-    feed_id = running.node.create_feed({"name": "orders", "feed_id": "11" * 16, "partitions": 4}).info.feed_id
+    feed_id = running.node.feed_changes.create({"name": "orders", "feed_id": "11" * 16, "partitions": 4}).info.feed_id
     replica = HandMade(connection, running.node)
     await connection.send(replica_request(feed_id, replica.replica._replace(term=0)).encode(STREAM))
     await replica.until(Opcode.STREAM_OK)

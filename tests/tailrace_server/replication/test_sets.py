@@ -1,5 +1,6 @@
 """Sets of three nodes: founded, followed, promoted, handed over, deposed, and with disks replaced."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -7,15 +8,29 @@ import pathlib
 
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, make_set, until
+from tests.conftest import RawClient
+from tests.tailrace_server.raw_requests import KEY, PARTITION, block_of, write
+from tests.tailrace_server.replication.made_set import (
+    REPLICATION,
+    MadeNode,
+    free_addresses,
+    make_config,
+    make_set,
+    until,
+)
 
 import tailrace
-from tailrace.errors import NotLeader, Overloaded, TailraceError, Unreachable
+from tailrace.errors import NotLeader, Overloaded, ProtocolError, TailraceError, Unreachable
 from tailrace.model import Level
+from tailrace.wire.messages import WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Storage
+from tailrace_server.intake.producers import RESULTS_MAX
+from tailrace_server.replication.member import Member
+from tailrace_server.replication.promises import TERMS_AHEAD_MAX
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.requests import TURNS_MAX
+from tailrace_server.replication.taking import Taker
 
 
 def numbered(first, count):
@@ -38,7 +53,7 @@ async def lost_to_all_but(made, leader, rows):
     others = [node for node in made if node is not leader]
     for node in others:
         await node.kill()
-    async with tailrace.connect(leader.url, retry_for=20) as client:
+    async with tailrace.connect(leader.url, retry_for=60) as client:
         await put(client.feed("orders"), rows)
     await leader.kill()
     for node in others:
@@ -85,7 +100,7 @@ async def test_feeds_come_and_go_on_all(members):
 
 async def test_followers_know_of_a_feed_as_soon_as_it_is_made_and_tell_that_it_was_dropped(members):
     followers = f"{members[1].url},{members[2].address}"
-    async with members.client() as client, tailrace.connect(followers, state="follower", retry_for=20) as reader:
+    async with members.client() as client, tailrace.connect(followers, state="follower", retry_for=60) as reader:
         for number in range(5):
             feed = await client.create_feed(f"feed{number}", partitions=2)
             assert len(await reader.feed(f"feed{number}").partitions()) == 2
@@ -347,6 +362,29 @@ async def test_a_refused_promotion_leaves_a_set_that_goes_on(members):
         await feed.put(b"k", b"w", level="quorum")  # with the one that had promised more
 
 
+async def test_a_term_that_nobody_comes_to_by_leading_is_refused(members):
+    """A promise is for ever, and nobody can lead beyond the highest number."""
+    promise = {"address": "nobody:1", "placement_id": "00" * 16}
+    for term in (TERMS_AHEAD_MAX + 100, 2**62):
+        for node in members:
+            with pytest.raises(ProtocolError, match="nothing is promised"):
+                await node.ask(Opcode.PROMISE, term=term, **promise)
+    assert {node.member.file.now.term for node in members} == {1}
+
+
+async def test_a_set_goes_on_whose_terms_were_driven_up(new_set):
+    """In steps that are promised, at one member of five: the others have to believe the one that leads anew."""
+    made = new_set(count=5)
+    await made.start()
+    await made.settled()
+    promise = {"address": "nobody:1", "placement_id": "00" * 16}
+    for step in (1, 2, 3):
+        answer = await made[4].ask(Opcode.PROMISE, term=step * TERMS_AHEAD_MAX, **promise)
+        assert answer["promised"]
+    await until(lambda: made[0].leads and made[0].node.term > 3 * TERMS_AHEAD_MAX)
+    assert await made.settled() is made[0]
+
+
 async def test_a_handover_that_ends_half_way_ends_in_one_leader(members):
     """The leader has promised, and the other one never comes to lead."""
     async with members.client() as client:
@@ -411,7 +449,7 @@ async def test_a_plain_replica_follows_and_leads_only_by_force(tmp_path, nursery
     replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
     await source.start()
     await replica.start()
-    async with tailrace.connect(source.url, retry_for=20) as client:
+    async with tailrace.connect(source.url, retry_for=60) as client:
         feed = await client.create_feed("orders", partitions=2)
         await put(feed, numbered(0, 10))
         await until(lambda: replica.seqs("orders") == source.seqs("orders"))
@@ -421,7 +459,7 @@ async def test_a_plain_replica_follows_and_leads_only_by_force(tmp_path, nursery
         await replica.promote()
     await source.kill()
     await replica.promote(force=True)
-    async with tailrace.connect(replica.url, retry_for=20) as client:
+    async with tailrace.connect(replica.url, retry_for=60) as client:
         await put(client.feed("orders"), numbered(10, 10))
     await replica.kill()
     await replica.start()
@@ -435,7 +473,7 @@ async def test_a_leader_that_was_replaced_by_force_follows_its_replica_on_its_ol
     replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
     await source.start()
     await replica.start()
-    async with tailrace.connect(source.url, retry_for=20) as client:
+    async with tailrace.connect(source.url, retry_for=60) as client:
         feed = await client.create_feed("orders", partitions=1)
         await put(feed, numbered(0, 10))
         await until(lambda: replica.seqs("orders") == source.seqs("orders"))
@@ -444,7 +482,7 @@ async def test_a_leader_that_was_replaced_by_force_follows_its_replica_on_its_ol
     await source.kill()
     await replica.start()
     await replica.promote(force=True)
-    async with tailrace.connect(replica.url, retry_for=20) as client:
+    async with tailrace.connect(replica.url, retry_for=60) as client:
         await put(client.feed("orders"), numbered(10, 5))
     source = MadeNode(make_config(tmp_path / "source", first, replica_of=second), nursery)
     await source.start()
@@ -492,17 +530,17 @@ async def test_an_old_leader_that_went_on_alone_gives_up_what_it_wrote(tmp_path,
     replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
     await source.start()
     await replica.start()
-    async with tailrace.connect(source.url, retry_for=20) as client:
+    async with tailrace.connect(source.url, retry_for=60) as client:
         feed = await client.create_feed("orders", partitions=2)
         await put(feed, numbered(0, 10))
         await until(lambda: replica.seqs("orders") == source.seqs("orders"))
     await source.kill()
     await replica.promote(force=True)
-    async with tailrace.connect(replica.url, retry_for=20) as client:
+    async with tailrace.connect(replica.url, retry_for=60) as client:
         await put(client.feed("orders"), numbered(10, 5))
     for number in range(4):
         await source.start()
-        async with tailrace.connect(source.url, retry_for=20) as client:
+        async with tailrace.connect(source.url, retry_for=60) as client:
             await put(client.feed("orders"), {b"alone %d" % number: b"x", b"3": b"y"})
             await client.create_feed(f"alone-{number}", partitions=1)
         await source.kill()
@@ -539,7 +577,7 @@ async def test_a_replica_of_another_cluster_is_not_taken_over(tmp_path, nursery)
     other = MadeNode(make_config(tmp_path / "other", second), nursery)
     await source.start()
     await other.start()
-    async with tailrace.connect(other.url, retry_for=20) as client:
+    async with tailrace.connect(other.url, retry_for=60) as client:
         await (await client.create_feed("mine", partitions=1)).put(b"k", b"v")
     await other.stop()
     replica = MadeNode(make_config(tmp_path / "other", second, replica_of=first), nursery)
@@ -634,7 +672,7 @@ async def test_a_new_member_is_filled_from_folded_segments(members):
 
 async def test_a_leader_that_has_promised_writes_nothing_more(members):
     """Whatever it was told: the branch is the other one's."""
-    async with members.client(retry_for=0.5) as client:
+    async with members.client() as client, members.client(retry_for=0.5) as impatient:
         feed = await client.create_feed("orders", partitions=1)
         await feed.put(b"k", b"v", level="quorum")
         await members.level("orders")
@@ -644,12 +682,12 @@ async def test_a_leader_that_has_promised_writes_nothing_more(members):
         [feed_id] = [f.info.feed_id.hex() for f in members[0].node.feeds]
         assert answer["partitions"][feed_id] == [[1, 1]]
         with pytest.raises(TailraceError):
-            await feed.put(b"k", b"lost")
+            await impatient.feed("orders").put(b"k", b"lost")
     assert members[0].rows("orders") == {b"k": b"v"}
     assert not members[0].leads
 
 
-async def never():
+async def never(*_):
     await trio.sleep_forever()
 
 
@@ -750,3 +788,164 @@ async def test_who_leads_by_force_forgets_what_a_majority_had_of_what_it_lacks(m
         assert scope.cancelled_caught, "nobody else has it"
         assert partition.durable_seq == 2
         assert partition.quorum_seq <= 1
+
+
+async def test_who_went_back_below_what_it_acknowledged_helps_nobody_to_lead_who_lacks_it(members, monkeypatch):
+    """One and another make a majority for rows 5 to 9; the one goes back to nothing, and the other is gone."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 5), level="quorum")
+        await members.level("orders")
+        [partition] = members[0].node.feeds.named("orders").partitions
+        for turn in range(2):
+            await members[0].node.flusher.flush_all(partition)
+            await put(feed, {b"x": b"%d" % turn}, level="quorum")
+        await members.level("orders")
+        await members[2].kill()
+        await put(feed, numbered(5, 5), level="quorum")
+        await members[0].node.flusher.flush_all(partition)
+        await members[1].kill()
+        await put(feed, {b"lost": b"x", b"7": b"lost"})
+        partition.needs_quorum = False  # as of a run that came folded: the fourth segment is folded with the others
+        await members[0].node.flusher.flush_all(partition)
+        await until(lambda: [segment.identity.deduplicated for segment in partition.chain.segments] == [True])
+        await members[0].kill()
+        # From here on nobody gets any rows.
+        with monkeypatch.context() as patched:
+            patched.setattr(Taker, "_take", never)
+            for node in members.nodes[1:]:
+                await node.start()
+            await members[1].promote()
+            await members[0].start()
+            await until(lambda: members[0].seqs("orders") == [0] and members[2].follows(members[1]))
+            await members[1].kill()
+            for node in (members[2], members[0]):
+                with pytest.raises(NotLeader, match=r"had acknowledged partition 0 .* up to seq 12"):
+                    await node.promote()
+            await members[0].kill()
+            await members[0].start()  # it is durable
+            with pytest.raises(NotLeader, match=f"{members[0].address} had acknowledged"):
+                await members[2].promote()
+            await members[1].start()
+            await members.settled()
+        for node in (members[0], members[2]):
+            await node.kill()
+            await node.start()
+        await put(feed, numbered(10, 1), level="quorum")
+        await members.level("orders")
+        assert members[0].rows("orders") == numbered(0, 11) | {b"x": b"1"}
+        await members[1].kill()
+        await members[2].promote()
+        assert members[0].member.file.now.owes == ()
+        await put(feed, numbered(11, 1), level="quorum")
+
+
+@pytest.mark.parametrize("hidden_looks", [1, 10**9])
+async def test_a_leader_that_comes_back_deposes_nobody_who_leads_by_force(members, monkeypatch, hidden_looks):
+    """It cannot see the one that leads, when it decides or for as long as it tries; the other one knows nothing."""
+    back, forced, unknowing = members
+    looks = 0
+    look_at = Member._look_at
+
+    async def look_past(member, address, found):
+        nonlocal looks
+        if address == forced.address and member.node.config in (back.config, unknowing.config):
+            looks += member.node.config is back.config
+            if member.node.config is unknowing.config or looks <= hidden_looks:
+                found[str(address)] = None
+                return
+        await look_at(member, address, found)
+
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 5), level="quorum")
+        await members.level("orders")
+    await back.kill()
+    await unknowing.kill()
+    term = (await forced.promote(force=True))["term"]
+    tries = []
+    run = Promotion.run
+
+    async def try_to_lead(promotion):
+        tries.append(promotion._member.node)
+        return await run(promotion)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Member, "_look_at", look_past)
+        patched.setattr(Promotion, "run", try_to_lead)
+        await unknowing.start()
+        await back.start()
+        await until(lambda: back.node in tries and not back.member.promoting)
+        assert not back.leads
+        if hidden_looks == 1:
+            await until(lambda: back.follows(forced))
+            assert forced.node.term == term, "nobody was asked for a promise"
+    assert await members.level("orders") is forced
+
+
+async def test_a_promotion_waits_once_for_a_leader_that_is_silent(new_set, monkeypatch):
+    """It has not answered the first question, whose time-out is short: its promise is not waited for as well."""
+    for_ever = dataclasses.replace(REPLICATION, step_timeout_s=10**6)
+    made = new_set(replication=for_ever)
+    await made.start()
+    silent = (await made.settled()).address
+    look_at = Member._look_at
+
+    async def look_past(member, address, found):
+        if address == silent:
+            found[str(address)] = None
+        else:
+            await look_at(member, address, found)
+
+    async with made.client() as client:
+        await (await client.create_feed("orders", partitions=1)).put(b"k", b"v", level="quorum")
+    await made.level("orders")
+    await made[0].kill()
+    monkeypatch.setattr(Member, "_look_at", look_past)
+    [listener] = await trio.open_tcp_listeners(silent.port, host=silent.host)
+    async with listener:  # whoever connects hears nothing
+        outcome = await made[1].promote()
+    assert str(silent) in outcome["may_be_lost"]
+    assert any(f"{silent} did not (no answer)" in step for step in outcome["steps"])
+    assert await made.level("orders") is made[1]
+
+
+@contextlib.asynccontextmanager
+async def raw_connection(node):
+    stream = await trio.open_tcp_stream(node.address.host, node.address.port)
+    async with stream:
+        yield await RawClient(stream).hello()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_who_leads_with_a_part_of_a_snapshot_recognises_what_it_has_of_it(members, monkeypatch, is_restarted):
+    """Its blocks are merged, and tell of no producer; the leader is gone before their snapshot ends."""
+    leader, _, late = members
+    async with members.client() as client:
+        await client.create_feed("orders", partitions=4)
+    await members.level("orders")
+    await late.kill()
+    [feed_id] = [feed.info.feed_id for feed in leader.node.feeds]
+    partition = leader.node.feeds.of_id(feed_id).partitions[PARTITION]
+    blocks = [block_of(KEY, number=number) for number in range(1, 201)]
+    async with raw_connection(leader) as connection:
+        for block in blocks:
+            level = Level.QUORUM if block is blocks[-1] else Level.MEMORY
+            await connection.ask(Opcode.WRITE, write(feed_id, block, level))
+    partition.put_tree(partition.tree.merge_aged(partition.high_seq, partition.merge_cuts))
+    merged = [block for block in partition.tree.blocks_after(0) if not block.header.producer_id]
+    assert merged[-1].header.last_seq > len(blocks) - RESULTS_MAX
+    monkeypatch.setattr(Taker, "_snapshot_ended", never)
+    await late.start()
+    await until(lambda: late.is_up and late.seqs("orders") is not None and sum(late.seqs("orders")) == len(blocks))
+    await leader.kill()
+    if is_restarted:
+        await late.kill()
+        await late.start()
+    await late.promote()
+    async with raw_connection(late) as connection:
+        for number, block in list(enumerate(blocks, 1))[-RESULTS_MAX:]:
+            frame = await connection.ask(Opcode.WRITE, write(feed_id, block, Level.DISK, WriteFlag.RESEND))
+            assert frame.opcode is Opcode.WRITTEN, decode_error(frame.body)
+            assert Written.decode(frame.body).last_seq == number
+    assert sum(late.seqs("orders")) == len(blocks)

@@ -177,7 +177,9 @@ operations = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it is a class, and keeps nothing
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)  # it is a class, and keeps nothing
 @given(operations, st.sampled_from([1, 500, 1 << 30]), st.sampled_from([1, rounds.JOIN_BYTES_MAX]), filters)
 def test_the_way_of_one_block_gives_the_bytes_of_the_general_one(make_partition, steps, window, join_bytes_max, first):
     """The same history twice, once without the short way: after each step both have sent the same and stand alike."""

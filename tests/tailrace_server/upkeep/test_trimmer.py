@@ -3,6 +3,7 @@
 import errno
 
 import pytest
+import trio
 
 from tailrace.model import Level
 from tailrace_server.stream.partition_stream import PartitionStream
@@ -22,6 +23,24 @@ async def fold(engine, partition):
     info = engine.node.feeds.of_id(partition.feed_id).info
     while await engine.node.compactor.fold(partition, info):
         pass
+
+
+async def test_a_feed_is_written_by_one_at_a_time(engine, monkeypatch):
+    """The flusher does, and so does a replica for each partition that it fills: all by the same temporary file."""
+    store, written = engine.flusher._trimmer._store, []
+    write_feed = store.write_feed
+
+    def noting(feed):
+        written.append(feed.info.name)
+        write_feed(feed)
+
+    monkeypatch.setattr(store, "write_feed", noting)
+    for name in ("one", "two"):
+        engine.create(name)
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(engine.flusher.write_feeds)
+    assert sorted(written) == ["one", "two"]
 
 
 async def test_segments_that_were_folded_are_removed(engine):

@@ -1,0 +1,72 @@
+"""Stories of a sink: who leads changes between a publish and the next one of the same batch, or within one."""
+
+from __future__ import annotations
+
+import trio
+
+from . import shapes
+from .stage import Stage
+
+
+async def restless_leaders(world):
+    """One node after the other leads, as soon as a batch is there; the driver often asks for it again."""
+    [sink] = world.sinks
+    sink.crash_chance = 0.0
+    sink.again_chance = 0.7
+    stage = Stage(world)
+    for number in range(3):
+        answers = sink.answers
+        await stage.until(lambda answers=answers: sink.answers > answers)
+        await stage.promote(stage.three[(number + 1) % 3])
+
+
+async def interrupted_publishes(world):
+    """The leader dies between the partitions of a publish, and the same batch comes to it again, or to another one."""
+    [sink] = world.sinks
+    sink.crash_chance = 0.0
+    stage = Stage(world)
+    for number in range(3):
+        leader = next((name for name in stage.three if world.leads(stage.machine(name))), stage.leader)
+        await stage.until(lambda leader=leader: _is_half_published(stage, leader, sink))
+        await stage.restart(leader)
+        await stage.promote(stage.three[number % 3])
+
+
+def _is_half_published(stage, leader, sink):
+    """One of the partitions of the batch that is asked for has it, and another one does not."""
+    if not stage.machine(leader).is_up:
+        return False
+    lasts = _last_batches(stage, leader, sink)
+    return len({lasts[number] and lasts[number].batch for number in sink.asking_for}) > 1
+
+
+async def lost_publish(world):
+    """A leader that is cut off publishes for itself, loses that to the next one, and leads again.
+
+    It is the sink's first batch: of another one the next leader would say which was the last.
+    """
+    [sink] = world.sinks
+    sink.crash_chance = 0.0
+    stage = Stage(world)
+    old, new, _ = stage.three
+    stage.network.cut_ways(shapes.isolated(sink.name, [sink.name, *stage.three]))
+    await trio.sleep(0.3)
+    stage.cut_off(old)
+    stage.send_clients(old, [sink.name])
+    await stage.until(lambda: any(_last_batches(stage, old, sink)))
+    await stage.promote(new)
+    await stage.written(3)
+    stage.bring_back(old)
+    await stage.follows(old, new)
+    await stage.written(3)
+    await stage.promote(old)
+    await trio.sleep(1.0)
+
+
+def _last_batches(stage, name, sink):
+    return [partition.sinks.find(sink.name) for partition in stage.partitions(name)]
+
+
+STORIES = [restless_leaders, interrupted_publishes, lost_publish]
+for story in STORIES:
+    story.is_of_a_sink = True

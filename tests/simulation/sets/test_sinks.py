@@ -1,0 +1,38 @@
+"""What a set remembers of batches matters: without it one is there twice, or in part. Stories of the shortest ways."""
+
+import logging
+
+import pytest
+from tests.model.history import Violation
+
+from .bugs import planted
+from .bugs_of_sinks import BUGS
+from .stories_of_sinks import STORIES, interrupted_publishes, lost_publish, restless_leaders
+from .world import simulate
+
+# A story, and the seed with which it is told.
+FOUND_BY = {
+    "last batches that followers are not told": (restless_leaders, 0),
+    "a batch that is remembered by feed": (interrupted_publishes, 0),
+    "a last batch that outlives a rollback": (lost_publish, 0),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_logs():
+    """Nodes say a lot about what is done to them here."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_with_all_rules_a_batch_is_there_once(story):
+    assert simulate(0, story=story).operations["batch published"]
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug):
+    story, seed = FOUND_BY[bug]
+    with planted(bug, BUGS), pytest.raises(Violation, match="sink"):
+        simulate(seed, story=story)
