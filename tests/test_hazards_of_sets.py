@@ -14,7 +14,7 @@ import shutil
 
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import make_set, until
+from tests.tailrace_server.replication.made_set import until
 
 import tailrace
 from tailrace import Mutations, Put, Rollback, asking
@@ -27,14 +27,6 @@ from tailrace_server.replication.taking import Taker
 
 # Long enough that what must not happen would have happened: nodes look at each other every 0.05 seconds.
 AWHILE = 0.4
-
-
-@pytest.fixture
-async def members(tmp_path, nursery):
-    made = make_set(tmp_path, nursery)
-    await made.start()
-    await made.settled()
-    return made
 
 
 @pytest.fixture
