@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import signal
 import socket
 import struct
 import subprocess
@@ -22,11 +23,13 @@ import tailrace
 
 NODE = """
 import json, sys, trio
+from tailrace.address import Address
 from tailrace_server.config import Config, Limits
 from tailrace_server.start import open_node
 
-async def main(data, port, limits):
-    config = Config(data, ("127.0.0.1", int(port)), http=None, ws=None, limits=Limits(**json.loads(limits)))
+async def main(data, port, limits, members):
+    limits, members = Limits(**json.loads(limits)), tuple(Address("127.0.0.1", port) for port in json.loads(members))
+    config = Config(data, ("127.0.0.1", int(port)), http=None, ws=None, limits=limits, members=members)
     async with open_node(config) as node:
         print(node.listening[1], flush=True)
         await trio.to_thread.run_sync(sys.stdin.read)
@@ -39,20 +42,31 @@ trio.run(main, *sys.argv[1:])
 class NodeProcess:
     """A node over ``data``; it keeps its port from one start to the next, and ends with the tests' process.
 
-    ``planted``: a program that comes before the node's, and makes it wrong in some way.
+    ``planted``: a program that comes before the node's, and makes it wrong in some way. ``members``: the ports of its
+    set, its own ``port`` among them; where there is one, ``start`` is the caller's to call.
     """
 
-    def __init__(self, data, *, planted="", **limits):
+    def __init__(self, data, *, planted="", port=None, members=(), **limits):
         self.data = str(data)
         self.planted = planted
         self.limits = limits
-        self.port = free_port()
+        self.members = list(members)
+        self.port = port or free_port()
         self._process = None
-        self.start()
+        if not members:
+            self.start()
 
     def start(self):
         self._process = subprocess.Popen(
-            [sys.executable, "-c", self.planted + NODE, self.data, str(self.port), json.dumps(self.limits)],
+            [
+                sys.executable,
+                "-c",
+                self.planted + NODE,
+                self.data,
+                str(self.port),
+                json.dumps(self.limits),
+                json.dumps(self.members),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -73,6 +87,20 @@ class NodeProcess:
         """SIGKILL."""
         self._process.kill()
         self._end()
+
+    @property
+    def is_running(self):
+        """It has been started, and has not been ended; it may have ended by itself."""
+        return self._process is not None
+
+    def died(self):
+        """Whether it has ended by itself, by SIGKILL: it is not running any more then."""
+        code = self._process.poll()
+        if code is None:
+            return False
+        assert code == -signal.SIGKILL, f"the node has ended with {code}: see its stderr"
+        self._end()
+        return True
 
     def stop(self):
         """A clean stop, after a look at every invariant of the node."""

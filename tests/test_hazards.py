@@ -351,6 +351,47 @@ async def test_hazard_12_a_deletion_that_was_purged_while_nobody_followed(runnin
         assert b"k" not in index.state
 
 
+# 13. A batch that is published once
+
+
+async def publish(feed, number, value=b"v"):
+    async with feed.stage() as stage:
+        await stage.write([Put(b"%d-%d" % (number, row), value) for row in range(4)])
+        return await feed.publish("job", number, [await stage.seal()])
+
+
+async def test_hazard_13_the_number_outlives_the_journal_that_had_it(running, feed):
+    """Nor does a stage that nobody publishes keep the journal."""
+    storage = dataclasses.replace(running.config.storage, journal_file_bytes_max=1_000)
+    running.config = dataclasses.replace(running.config, storage=storage)
+    await running.stop()
+    await running.start()
+    async with feed.stage() as left:
+        await left.put(b"never published", b"v")
+        await left.seal()
+    await publish(feed, 7)
+    written_to = running.node.journal.end[0]
+    for number in range(20):
+        await feed.put(b"other", b"%d" % number * 100)
+    for partition in running.node.feeds.partitions():
+        await running.node.flusher.flush_all(partition)
+    await running.node.flusher.pass_once()
+    assert running.node.journal.oldest_number > written_to
+    await running.kill()
+    await running.start()
+    assert (await publish(feed, 7, b"again")).skipped == (0,)
+    assert await items_of(feed) == {b"7-%d" % row: b"v" for row in range(4)} | {b"other": b"19" * 100}
+
+
+async def test_hazard_13_rows_that_are_lost_take_the_number_along(feed, lose):
+    await publish(feed, 6)
+    async with lose():
+        await publish(feed, 7, b"lost")
+    assert list((await publish(feed, 7)).written) == [0]
+    assert (await publish(feed, 7, b"again")).skipped == (0,)
+    assert await items_of(feed) == {b"%d-%d" % (number, row): b"v" for number in (6, 7) for row in range(4)}
+
+
 # 14. A history that changes beneath a stream
 
 

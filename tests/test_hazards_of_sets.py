@@ -7,6 +7,7 @@ that is cut off answers no question of other nodes, and goes on otherwise.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import os
@@ -22,6 +23,7 @@ from tailrace.errors import NotLeader, TailraceError, Unreachable
 from tailrace.indexes import MemoryIndex
 from tailrace.model import Level
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.publishing import joining
 from tailrace_server.replication import handover, promotion
 from tailrace_server.replication.taking import Taker
 
@@ -407,6 +409,134 @@ async def test_hazard_05_inside_a_run_nobody_acknowledges_nor_leads(members, fee
         await third.promote()
         assert third.rows("orders") == {b"k": b"new", b"x": b"x", b"y": b"y"}
     third.node.check()
+
+
+# 13. A batch that is published once
+
+
+@pytest.fixture
+async def published_feed(client, monkeypatch):
+    """A feed of two partitions, in which each row that is staged is a block of its own, and stays one."""
+    monkeypatch.setattr(joining, "JOINED_BYTES_MAX", 1)
+    return await client.create_feed("orders", partitions=2)
+
+
+def batch_of(number):
+    """Rows of both partitions."""
+    return {b"%d-%d" % (number, row): b"v" for row in range(12)}
+
+
+async def publish(feed, number, *, parts=1):
+    """Stages the rows of a batch in so many pieces, as tasks do, and publishes them."""
+    stages = []
+    rows = list(batch_of(number).items())
+    for part in range(parts):
+        async with feed.stage(batch_rows=1) as stage:
+            await stage.write([Put(key, value) for key, value in rows[part::parts]])
+            stages.append(await stage.seal())
+    return await feed.publish("job", number, stages)
+
+
+async def times_written(feed):
+    """How often each key was, by the stream."""
+    found = collections.Counter()
+    async with feed.consume(until="now") as stream:
+        async for event in stream:
+            if isinstance(event, Mutations):
+                found.update(event.keys())
+    return found
+
+
+def once(*numbers):
+    return {key: 1 for number in numbers for key in batch_of(number)}
+
+
+async def test_hazard_13_the_new_leader_has_a_part_of_a_batch(members, published_feed, nursery, monkeypatch):
+    """One partition's share and not the other's: neither is it there twice, nor is the other one missing."""
+    first, second, _ = members
+    await publish(published_feed, 6)
+    publisher, is_partly_done = first.node.publisher, trio.Event()
+    write = publisher._write
+
+    async def write_one_share(feed, request, shares):
+        number = min(shares)
+        await write(feed, request, {number: shares[number]})
+        await publisher._settled(feed, request, [number])
+        is_partly_done.set()
+        await trio.sleep_forever()
+
+    async def publish_and_fail():
+        with pytest.raises(tailrace.UnknownStage):  # the same call, to the new leader
+            await publish(published_feed, 7)
+        failed.set()
+
+    failed = trio.Event()
+    monkeypatch.setattr(publisher, "_write", write_one_share)
+    nursery.start_soon(publish_and_fail)
+    await is_partly_done.wait()
+    await first.kill()
+    await second.promote()
+    await failed.wait()
+    assert [p.sinks.find("job").batch for p in second.node.feeds.named("orders").partitions] == [7, 6]
+    published = await publish(published_feed, 7, parts=3)
+    assert (list(published.written), published.skipped) == ([1], (0,))
+    assert await times_written(published_feed) == once(6, 7)
+    await first.start()
+    await all_hold(members, batch_of(6) | batch_of(7))
+
+
+async def test_hazard_13_half_of_a_share_is_none_and_has_no_number(members, published_feed, monkeypatch):
+    """A follower is cut off within a share: it has nothing of it, and the number neither."""
+    first, second, third = members
+    await publish(published_feed, 6)
+    await members.level("orders")
+    gathered, gather, inside = [], Taker._gather, trio.Event()
+
+    async def take_half(taker, event):
+        await take(taker, event)
+        if taker._node is third.node and gathered:
+            inside.set()
+            await trio.sleep_forever()
+
+    def gather_and_tell(published, block):
+        gather(published, block)
+        gathered.append(block)
+
+    take = Taker._take
+    monkeypatch.setattr(Taker, "_gather", staticmethod(gather_and_tell))
+    monkeypatch.setattr(Taker, "_take", take_half)
+    await publish(published_feed, 7)  # the second node makes it a majority
+    await inside.wait()
+    assert [p.sinks.find("job").batch for p in third.node.feeds.named("orders").partitions] == [6, 6]
+    assert third.rows("orders") == batch_of(6)
+    await kill(first, second)
+    monkeypatch.undo()
+    await third.promote(force=True)  # otherwise it would get the rest from who has it
+    await first.start()
+    assert sorted((await publish(published_feed, 7, parts=2)).written) == [0, 1]
+    assert await times_written(published_feed) == once(6, 7)
+    await all_hold(members, batch_of(6) | batch_of(7))
+
+
+async def test_hazard_13_what_was_answered_outlives_the_leader(members, published_feed, hold):
+    """With the number: Spark has noted the batch, or runs it again, and both are right."""
+    first, second, third = members
+    await members.level("orders")
+    await third.kill()
+    gate = hold(second)
+    with trio.move_on_after(AWHILE) as scope:
+        await publish(published_feed, 7)
+    assert scope.cancelled_caught, "on one disk of three it is not safe"
+    gate.set()
+    await publish(published_feed, 7)
+    await first.kill()
+    await third.start()
+    await third.promote()
+    assert await times_written(published_feed) == once(7)
+    assert (await publish(published_feed, 7, parts=2)).skipped == (0, 1)
+    assert await times_written(published_feed) == once(7)
+    await first.start()
+    await all_hold(members, batch_of(7))
 
 
 # 9. Segments of another history

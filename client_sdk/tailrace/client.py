@@ -10,7 +10,7 @@ import trio
 
 from tailrace.address import parse_url
 from tailrace.block import Block
-from tailrace.consuming.session import Wanted
+from tailrace.consuming.wanted import Wanted
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.feed import Feed
 from tailrace.finding import Finder, check_state

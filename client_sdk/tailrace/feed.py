@@ -22,7 +22,7 @@ from tailrace.changes import (
     put_flags,
     row_block,
 )
-from tailrace.consuming.session import Wanted
+from tailrace.consuming.wanted import Wanted
 from tailrace.errors import UnknownFeed, Unreachable
 from tailrace.explaining import Explanation, explain, request_of
 from tailrace.failover import FailoverLog

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from tailrace.address import Address
-from tailrace.consuming.session import Wanted
+from tailrace.consuming.wanted import Wanted
 from tailrace.errors import StreamEnded, TailraceError, Unreachable
 from tailrace.events import Event, ReplicaEvent
 from tailrace.failover import FailoverLog

@@ -13,12 +13,20 @@ from typing import Any, NamedTuple
 import xxhash
 
 from tailrace.block import Block
-from tailrace.errors import ProtocolError, TailraceError
+from tailrace.errors import ProtocolError, TailraceError, TooLarge
 from tailrace.model import VersionRange
-from tailrace.requests.session import Sequence
+from tailrace.requests.session import Encode, Sequence
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.stage_messages import NAME_CHARS_MAX, STAGE_ID_BYTES, Publish, StageBlock, Staged, StageSeal
+from tailrace.wire.stage_messages import (
+    NAME_CHARS_MAX,
+    STAGE_ID_BYTES,
+    STAGES_MAX,
+    Publish,
+    StageBlock,
+    Staged,
+    StageSeal,
+)
 
 
 class SealedStage(NamedTuple):
@@ -40,7 +48,7 @@ class Published(NamedTuple):
 class StageRequest(NamedTuple):
     """A request of a stage, for a session: `RequestSession.ask`."""
 
-    encode: Callable[[int], bytes]
+    encode: Encode
     decode: Callable[[Frame], Any]
     done: Callable[[Any, TailraceError | None], None]
     sequence: Sequence
@@ -79,9 +87,9 @@ class StageProgress:
         self._partitions.add(block.header.partition)
         self._sum.update(block.head)
 
-        def encode(id: int) -> bytes:
+        def encode(id: int) -> tuple[bytes, bytes | memoryview]:
             acknowledged = min(self._acknowledged, number)
-            return b"".join(StageBlock.encode(self.feed_id, self.stage_id, number, acknowledged, block, id))
+            return StageBlock.encode(self.feed_id, self.stage_id, number, acknowledged, block, id)
 
         def done(staged: Staged | None, error: TailraceError | None) -> None:
             self._unanswered -= 1
@@ -133,7 +141,7 @@ class StageProgress:
 def publish_request(
     feed_id: bytes, sink: str, batch: int, stages: Iterable[SealedStage], origin: str | None
 ) -> dict[str, Any]:
-    """The body of a PUBLISH. TypeError, ValueError."""
+    """The body of a PUBLISH. TypeError, ValueError; TooLarge where there are too many stages."""
     for what, name in (("sink", sink), ("origin", sink if origin is None else origin)):
         if not 1 <= len(name) <= NAME_CHARS_MAX or not name.isprintable():
             raise ValueError(f"{what} is {name[:60]!r}: 1 to {NAME_CHARS_MAX} printable characters are needed")
@@ -142,6 +150,10 @@ def publish_request(
     stages = [stage for stage in stages if stage.blocks]
     partitions = sorted({partition for stage in stages for partition in stage.partitions})
     ids = tuple(stage.stage_id for stage in stages)
+    if len(ids) > STAGES_MAX:
+        raise TooLarge(
+            f"a publish of {len(ids)} stages; at most {STAGES_MAX}: make fewer, larger ones, or more batches"
+        )
     return Publish(feed_id, sink, sink if origin is None else origin, batch, ids, tuple(partitions)).to_json()
 
 

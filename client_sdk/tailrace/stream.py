@@ -9,7 +9,8 @@ from typing import cast
 import trio
 
 from tailrace.consuming.partition import PartitionStatus
-from tailrace.consuming.session import ConsumerSession, Event, Wanted
+from tailrace.consuming.session import ConsumerSession, Event
+from tailrace.consuming.wanted import Wanted
 from tailrace.errors import Forbidden, NotLeader, StreamEnded, TailraceError, Unreachable
 from tailrace.events import ReplicaEvent, Rollback
 from tailrace.finding import Finder

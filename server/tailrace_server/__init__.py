@@ -11,7 +11,7 @@
 9.  ``stream/rounds.py`` gives each stream with news a turn; ``stream/partition_stream.py`` walks a snapshot's root.
 10. ``connection.py`` sends, streams first, then the WRITTEN that answers the client.
 
-``node.py`` holds all of it together and starts it: ``journal/recovery.py`` mends the journal's end, ``catalog.py``
-hangs its blocks into the trees again. ``command.py`` is ``tailrace serve``; ``console/`` and ``tailing/`` are the
-doors for HTTP and WebSocket; ``host/`` is what a simulator replaces. docs/architecture.md tells why.
+``node.py`` holds all of it together, and ``start.py`` starts it: ``journal/recovery.py`` mends the journal's end,
+``feed_recovery.py`` hangs its blocks into the trees again. ``command.py`` is ``tailrace serve``; ``console/`` and
+``tailing/`` are the doors for HTTP and WebSocket; ``host/`` is what a simulator replaces. docs/architecture.md: why.
 """

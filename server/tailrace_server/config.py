@@ -57,6 +57,8 @@ class Storage:
     # Stages that nobody has published yet: as many as the tasks of some large jobs have, and their bytes together.
     stages_max: int = 4_096
     stage_bytes_max: int = 8 * 1024 * 1024 * 1024
+    # Of these so much is kept in memory too, to be published without reading it again: several tasks' share of a batch.
+    stage_kept_bytes_max: int = 128 * 1024 * 1024
     # A stage goes after so long, in which the node was up: far longer than a batch takes with a restart of its job.
     stage_age_s: float = 86_400.0
     # Given to compactions while writes come, in bytes a second; 0: no limit. Without writes there is none.

@@ -10,6 +10,7 @@ from tailrace.block.header import TIMESTAMP_MAX
 from tailrace.errors import ProtocolError, TailraceError
 from tailrace.hashing import partition_range
 from tailrace.model import FeedInfo
+from tailrace_server.intake.branching import new_branch
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
 
@@ -38,7 +39,7 @@ class Feed:
         ranges = (partition_range(number, info.partitions) for number in range(info.partitions))
         partitions = [Partition(info.feed_id, number, *range_, account) for number, range_ in enumerate(ranges)]
         for partition in partitions:
-            partition.log = partition.new_branch(first_branch)
+            partition.log = new_branch(partition, first_branch)
         return cls(info, first_branch, partitions)
 
 

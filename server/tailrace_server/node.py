@@ -12,25 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tailrace.address import Address
-from tailrace.errors import Forbidden, Overloaded, TailraceError, UnknownFeed
+from tailrace.errors import Overloaded, TailraceError
 from tailrace.failover import FailoverLog
 from tailrace.hashing import key_hash, partition_of_hash
-from tailrace.model import Level
 from tailrace.transport import Transport
 from tailrace.wire.messages import encode_error
 from tailrace_server.catalog import Catalog
 from tailrace_server.chain import Pins
 from tailrace_server.config import Config
 from tailrace_server.connection import Connection
-from tailrace_server.feed import (
-    SYSTEM_FEED_ID,
-    SYSTEM_FEED_NAME,
-    Feed,
-    creation_to_bytes,
-    info_of_request,
-    info_to_json,
-)
+from tailrace_server.feed_changes import FeedChanges
 from tailrace_server.host.host import Host
 from tailrace_server.host.network import Listener
 from tailrace_server.identity import Identity
@@ -47,7 +38,6 @@ from tailrace_server.publishing.publisher import Publisher
 from tailrace_server.publishing.stage_requests import expire_stages
 from tailrace_server.publishing.stages import Stages
 from tailrace_server.replication.leadership import Leadership
-from tailrace_server.replication.role import Role
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.status import status_of
 from tailrace_server.stream.filter import FilterCache
@@ -97,48 +87,11 @@ class Node(Leadership):
         self.memory = memory
         self.pins = Pins()
         self.filtered = FilterCache()
-        storage = config.storage
-        self.store = ManifestStore(host.disk, config.data)
-        self.installer = Installer(host, self.store, identity.placement_id, self.pins)
-        trimmer = Trimmer(host, journal, self.store, self.installer, catalog, self.pins)
-        reserve = Reserve(host.disk, config.data, storage.reserve_bytes)
-        self.space = Space(host, config.data, reserve, storage.free_bytes_min)
-        self.space.on_low = self._let_go_of_files
-        self.flusher = Flusher(
-            host,
-            journal,
-            self.store,
-            self.installer,
-            trimmer,
-            self.space,
-            memory,
-            FlushLimits(
-                storage.segment_bytes, storage.flush_age_s, storage.memory_bytes_max, storage.journal_bytes_max
-            ),
-        )
-        self.compactor = Compactor(
-            host,
-            config.data,
-            self.store,
-            self.installer,
-            catalog,
-            uptime,
-            storage.compaction_rate,
-        )
-        self.compactor.on_damage = self.found_damage
-        self.flusher.on_flushed = self._flushed
-        self.flusher.commit = self.all_durable
+        self._build_upkeep(uptime)
         self.damages: dict[str, str] = {}  # segments that were found damaged, and what was said of them
         self.committer = Committer(journal, host.clock, host.workers)
         self.committer.on_committed = self._committed
-        self.stages = Stages(
-            host.disk,
-            config.data,
-            stages_max=storage.stages_max,
-            bytes_max=storage.stage_bytes_max,
-            monotonic=host.clock.monotonic,
-            wall_us=host.clock.wall_us,
-        )
+        self.stages = self._build_stages()
         self.publisher = Publisher(self)
         self.connections: dict[Connection, None] = {}
         self.to_flush: dict[Connection, None] = {}
@@ -147,9 +100,37 @@ class Node(Leadership):
         self.listening: tuple[str, int] | None = None
         self.unclean_start: str | None = None
         self.member: Member | None = None  # of a node that is not alone
-        self._are_feeds_whole = True
-        for level in (Level.DISK, Level.QUORUM):
-            catalog.system.partitions[0].watch(level, self._feeds_settled)
+        self.feed_changes = FeedChanges(self)
+
+    def _build_upkeep(self, uptime: Uptime) -> None:
+        """Whoever moves to segments what is durable, folds those, and looks after the files."""
+        host, data, storage = self.host, self.config.data, self.config.storage
+        self.store = ManifestStore(host.disk, data)
+        self.installer = Installer(host, self.store, self.identity.placement_id, self.pins)
+        trimmer = Trimmer(host, self.journal, self.store, self.installer, self.feeds, self.pins)
+        reserve = Reserve(host.disk, data, storage.reserve_bytes)
+        self.space = Space(host, data, reserve, storage.free_bytes_min)
+        self.space.on_low = self._let_go_of_files
+        limits = FlushLimits(
+            storage.segment_bytes, storage.flush_age_s, storage.memory_bytes_max, storage.journal_bytes_max
+        )
+        self.flusher = Flusher(host, self.journal, self.store, self.installer, trimmer, self.space, self.memory, limits)
+        self.flusher.on_flushed = self._flushed
+        self.flusher.commit = self.all_durable
+        self.compactor = Compactor(host, data, self.store, self.installer, self.feeds, uptime, storage.compaction_rate)
+        self.compactor.on_damage = self.found_damage
+
+    def _build_stages(self) -> Stages:
+        clock, storage = self.clock, self.config.storage
+        return Stages(
+            self.host.disk,
+            self.config.data,
+            stages_max=storage.stages_max,
+            bytes_max=storage.stage_bytes_max,
+            kept_bytes_max=storage.stage_kept_bytes_max,
+            monotonic=clock.monotonic,
+            wall_us=clock.wall_us,
+        )
 
     # Storage
 
@@ -176,92 +157,6 @@ class Node(Leadership):
     def begin_filling(self, partition: Partition, after_seq: int, last_seq: int, purge_seq: int) -> Filling:
         """Begins with a run that is not complete, (``after_seq``, ``last_seq``], after ``flusher.flush_all``."""
         return Filling(self, partition, after_seq, last_seq, purge_seq)
-
-    # Feeds
-
-    def create_feed(self, value: dict[str, Any]) -> Feed:
-        """Makes what a CREATE_FEED asks for, or finds it.
-
-        Raises FeedExists, Overloaded (also while one of this name is being dropped), NoSpace, NotDurable.
-        """
-        info = info_of_request(value, self.config.limits.partitions_max)
-        if (
-            self.feeds.awaits_drops
-        ):  # of an earlier leader: a feed that goes in a moment is not the one that is asked for
-            raise Overloaded("feeds are being dropped: ask again")
-        feed = self.feeds.existing(info, exist_ok=bool(value.get("exist_ok", True)))
-        if feed is not None:
-            return feed
-        self.feeds.check_room(self.config.limits.feeds_max)
-        branch = self.host.randomness.token(16)
-        self._list_feed(info.feed_id, creation_to_bytes(info, branch))
-        try:
-            return self.feeds.create(info, self.journal, branch, self.config.limits.feeds_max)
-        except TailraceError:
-            # Nothing of it is left: a client that asks again finds what a next start would make otherwise.
-            with contextlib.suppress(TailraceError):
-                self._list_feed(info.feed_id, None)
-            raise
-
-    def drop_feed(self, feed_id: bytes) -> None:
-        """Drops a feed and ends its streams; nothing where it is gone already, as when the request comes again.
-
-        In a set it is there until a majority has it that it was dropped: a failover may lose that, and this node has
-        acknowledged what the feed holds.
-        """
-        if feed_id == SYSTEM_FEED_ID:
-            raise Forbidden(f"{SYSTEM_FEED_NAME} lists the feeds: it cannot be dropped")
-        if feed_id not in self.feeds:
-            return
-        if not self.in_set:
-            self._list_feed(feed_id, None)
-            self.feed_is_gone(self.feeds.drop(feed_id, self.journal))
-        elif not self.feeds.is_dropping(self.feeds.of_id(feed_id)):
-            self._list_feed(feed_id, None)
-            self.feeds.awaits_drops = True
-
-    def reconcile_feeds(self, *, whole: bool = True) -> tuple[list[Feed], list[Feed]]:
-        """Makes the feeds equal to what ``_feeds`` says, as `Catalog.reconcile`, and ends the streams of dropped ones.
-
-        For a follower, after each complete snapshot of ``_feeds``, and for whoever begins to lead. Drops that wait for
-        a majority, or for the leader's disk, are done by themselves.
-        """
-        dropped, created = self.feeds.reconcile(self.journal, self.config.limits.feeds_max, whole=whole)
-        self._are_feeds_whole = whole
-        for feed in dropped:
-            self.feed_is_gone(feed)
-        for feed in created:
-            for partition in feed.partitions:
-                self.adopt(partition)
-        return dropped, created
-
-    def _list_feed(self, feed_id: bytes, creation: bytes | None) -> None:
-        """Writes a row of ``_feeds``."""
-        [partition] = self.feeds.system.partitions
-        self.feeds.write_rows(
-            {feed_id: creation}, self.journal, now_us=self.clock.wall_us(), now=self.clock.monotonic()
-        )
-        self.committer.note(partition)
-        self.flusher.note(partition)
-
-    def feed_is_gone(self, feed: Feed) -> None:
-        """Forgets a feed that was dropped: its streams end, and what waits for it is told."""
-        for partition in feed.partitions:
-            self.flusher.forget(partition)
-            self.compactor.forget(partition)
-            self.replicas.forget(partition)
-            self.waiting.fail(UnknownFeed(f"feed {feed.info.name!r} was dropped"), partition)
-        for connection in self.connections:
-            connection.feed_dropped(feed)
-
-    def _feeds_settled(self) -> None:
-        """What ``_feeds`` says can be lost a little less. Whoever has told that must not fail by what follows."""
-        if not self.feeds.awaits_drops:
-            return
-        try:
-            self.reconcile_feeds(whole=self._are_feeds_whole)
-        except TailraceError as error:
-            log.error("what _feeds says is not done yet: %s", error)
 
     def found_damage(self, error: SegmentDamaged) -> None:
         """A segment could not be read: status says so until the node is restarted."""
@@ -382,32 +277,6 @@ class Node(Leadership):
             write_clean(self.host.disk, self.config.data, self.journal.end, self.feeds.clean_partitions())
 
     # Status
-
-    def feed_to_json(self, feed: Feed) -> dict[str, Any]:
-        """A feed as the wire and status tell it."""
-        return info_to_json(feed.info)
-
-    def partitions_to_json(self, feed: Feed) -> dict[str, Any]:
-        """A feed's partition map."""
-        leader = self.leader
-        if self.role is Role.LEADER and self.listening is not None:
-            leader = str(Address(*self.listening))
-        partitions = [
-            {
-                "id": p.id,
-                "hash_first": p.hash_first,
-                "hash_last": p.hash_last,
-                "state": p.state,
-                "term": p.log.term,
-                "leader": leader,
-                "replicas": [peer.address for peer in self.replicas.followers(p) if peer.address],
-                "high_seq": p.high_seq,
-                "durable_seq": p.durable_seq,
-                "log": p.log.to_json(),
-            }
-            for p in feed.partitions
-        ]
-        return {"feed": info_to_json(feed.info), "partitions": partitions}
 
     def routes(self, keys: Iterable[bytes], partitions: int) -> list[int]:
         """The partition of each key, in a feed of so many."""

@@ -1,8 +1,8 @@
 """A partition: one node's copy of a range of keys. Everything here is synchronous and runs on the node's loop.
 
 A mutation's way: ``take`` (checks, seqs, journal, tree) -> ``durable_through`` (after the fsync) -> streams, and later
-``install`` (when a segment has it) -> out of the tree. On a follower ``take_replica`` is its beginning, and what the
-leader says by ``told`` decides with what is durable here what is shown.
+``install`` (when a segment has it) -> out of the tree. On a follower ``intake/taking.py`` is its beginning, and what
+the leader says by ``told`` decides with what is durable here what is shown.
 
     seqs   1 ............ flushed_seq ............ durable_seq ....... high_seq
            [ chain: segments        ] [ tree: the write queue                 ]
@@ -11,31 +11,27 @@ leader says by ``told`` decides with what is durable here what is shown.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tailrace.block import Block
-from tailrace.errors import Forbidden, OutcomeUnknown, UnknownFeed, VersionConflict, VersionLost
-from tailrace.failover import FailoverEntry, FailoverLog
+from tailrace.errors import Forbidden, UnknownFeed
+from tailrace.failover import FailoverLog
 from tailrace.hashing import key_hash
 from tailrace.model import Level, Version, VersionRange
-from tailrace.wire.failures import OutOfOrder
 from tailrace.wire.messages import WriteFlag
 from tailrace_server.blocks import Found
 from tailrace_server.chain import Chain
-from tailrace_server.intake import taking
+from tailrace_server.intake.conditions import CONDITIONS, holds
 from tailrace_server.intake.door import check_at_door
-from tailrace_server.intake.producers import ProducerTable, Verdict
+from tailrace_server.intake.producers import ProducerTable, Verdict, result_of_resend
 from tailrace_server.journal import Journal
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.publishing.last_batches import LastBatch, LastBatches
-from tailrace_server.publishing.record import encode_published
 from tailrace_server.publishing.runs import Run, Runs
 from tailrace_server.segment import Read, SegmentDamaged, SegmentFile
 from tailrace_server.tree.key_index import KeyIndex, OpenBlocks
 from tailrace_server.tree.tree import Tree
 from tailrace_server.upkeep.homes import Homes
-
-CONDITIONS = WriteFlag.IF_ABSENT | WriteFlag.IF_VERSION | WriteFlag.IF_PRESENT
 
 
 class Taken(NamedTuple):
@@ -200,25 +196,10 @@ class Partition:
         decision = self.producers.decide(
             header.producer_id, header.producer_seq, resend=flags & WriteFlag.RESEND != 0, now=now
         )
-        match decision.verdict:
-            case Verdict.ACCEPT:
-                pass
-            case Verdict.DUPLICATE:
-                assert decision.result is not None
-                return Taken(decision.result, fresh=False)
-            case Verdict.OUT_OF_ORDER:
-                raise OutOfOrder(
-                    f"partition {self.id}: block {header.producer_seq} of producer {header.producer_id:016x} is out of "
-                    f"order, {decision.expected} comes next",
-                    expected=decision.expected,
-                )
-            case Verdict.UNKNOWN:
-                raise OutcomeUnknown(
-                    f"partition {self.id} had to forget producers within the last hour: whether block "
-                    f"{header.producer_seq} of producer {header.producer_id:016x} was written cannot be told"
-                )
+        if decision.verdict is not Verdict.ACCEPT:
+            return Taken(result_of_resend(decision, header, self.id), fresh=False)
         check_at_door(block, self.hash_first, self.hash_last)
-        if flags & CONDITIONS and not self._holds(block, flags, if_version, read):
+        if flags & CONDITIONS and not holds(self, block, flags, if_version, read):
             return Taken(VersionRange(self.id, self.log.branch, 0, 0), fresh=False)
         # NamedTuple's own constructor takes twice as long, here and below.
         return tuple.__new__(Taken, (self.append(block, journal, now_us=now_us, now=now), True))
@@ -232,29 +213,6 @@ class Partition:
         place = journal.append_block(self.feed_id, self.id, branch, stamped)
         self.homes.block(journal.file_of(place), stamped.header.last_seq)
         return self.hang(stamped, branch, now)
-
-    def take_replica(self, block: Block, journal: Journal, now: float) -> None:
-        """Takes a block of the leader's, with its seqs, right above the high seq; journals it and hangs it.
-
-        What `adopt_log` was given is taken over as far as the block reaches. Raises BadBlock for what does not fit,
-        UnknownFeed, NoSpace, NotDurable; nothing is kept then.
-        """
-        taking.take(self, block, journal, now)
-
-    def adopt_log(self, log: FailoverLog, journal: Journal, now: float = 0.0) -> bool:
-        """Takes over the entries of the leader's ``log`` up to the high seq; True where the log changed.
-
-        Those above follow as they are reached. Raises OtherHistory where what is held is not the log's, NoSpace,
-        NotDurable.
-        """
-        return taking.adopt(self, log, journal, now)
-
-    def tell_producers(self, value: dict[str, Any], seq: int, journal: Journal, now: float) -> None:
-        """The leader's producers (`producers_to_json`) as of ``seq``: the high seq, or the end of a run that is coming.
-
-        Raises BadBlock, NoSpace, NotDurable; nothing is kept then.
-        """
-        taking.tell_producers(self, value, seq, journal, now)
 
     def change_log(self, log: FailoverLog) -> None:
         """``log`` is journaled; streams that were opened with another one end first."""
@@ -282,64 +240,10 @@ class Partition:
             notify()
         return versions
 
-    def publish(
-        self, blocks: Sequence[Block], sink: str, batch: int, origin: str, journal: Journal, *, now_us: int
-    ) -> VersionRange:
-        """Writes good blocks of a producer as one run, together with the batch that they are of, by one record.
-
-        That the batch is not here yet is known (`last_batches.decide`). NoSpace, NotDurable: nothing is kept.
-        """
-        timestamp = max(now_us, self.last_timestamp)
-        stamped = []
-        seq = self.high_seq
-        for block in blocks:
-            stamped.append(block.numbered(0, 0).stamped(seq + 1, timestamp))
-            seq = stamped[-1].header.last_seq
-        return self.append_run(stamped, {sink: LastBatch(batch, origin, seq)}, journal)
-
-    def append_run(self, blocks: Sequence[Block], sinks: Mapping[str, LastBatch], journal: Journal) -> VersionRange:
-        """Journals stamped blocks that belong together and the last batches that go with them, and hangs them."""
-        covered, bodies = encode_published(sinks, blocks)
-        branch = self.log.branch_at(blocks[-1].header.last_seq)
-        place = journal.append_published(self.feed_id, self.id, branch, covered, bodies)
-        return self._hang_run(blocks, sinks, branch, journal.file_of(place))
-
-    def recover_run(self, blocks: Sequence[Block], sinks: Mapping[str, LastBatch], file: int) -> None:
-        """What ``append_run`` had written to the journal's file of this number; also without blocks."""
-        if blocks:
-            self._hang_run(blocks, sinks, self.log.branch_at(blocks[-1].header.last_seq), file)
-        else:  # what was said of rows that were lost is void
-            self._note_sinks({sink: last for sink, last in sinks.items() if last.seq <= self.high_seq}, file)
-
-    def tell_sinks(self, value: dict[str, Any], seq: int, journal: Journal) -> None:
-        """The leader's last batches (`last_batches.to_json`) as of ``seq``: the high seq, or the end of a coming run.
-
-        Raises BadBlock, NoSpace, NotDurable; nothing is kept then.
-        """
-        taking.tell_sinks(self, value, seq, journal)
-
-    def note_sinks(self, sinks: Mapping[str, LastBatch], journal: Journal) -> None:
-        """Journals last batches that have come without their blocks, which are there."""
-        covered, _ = encode_published(sinks, ())
-        place = journal.append_published(self.feed_id, self.id, bytes(16), covered, ())
-        self._note_sinks(sinks, journal.file_of(place))
-
-    def _note_sinks(self, sinks: Mapping[str, LastBatch], file: int) -> None:
-        self.sinks.tell(sinks)
-        if sinks:
-            self.homes.block(file, self.high_seq)  # a manifest says it once it covers these seqs
-
-    def take_run(self, blocks: Sequence[Block], journal: Journal, now: float) -> None:
-        """Takes a run of the leader's, all of its blocks, as ``take_replica`` takes one; `tell_sinks` came before.
-
-        One record has it all, so that a follower has the whole of a publish or nothing of it.
-        """
-        taking.take_run(self, blocks, journal, now)
-
-    def _hang_run(
+    def hang_run(
         self, blocks: Sequence[Block], sinks: Mapping[str, LastBatch], branch: bytes, file: int
     ) -> VersionRange:
-        """All of it at once: nobody sees a part."""
+        """Puts a run that is journaled into the tree, all of it at once: nobody sees a part."""
         after_seq, last = self.high_seq, blocks[-1].header
         before, tree = self.tree.memory_bytes, self.tree
         for block in blocks:
@@ -359,22 +263,6 @@ class Partition:
         """The borders that no merged block may cross: where branches begin, and the ends of runs of several blocks."""
         cuts = [entry.base for entry in self.log]
         return cuts + self.runs.cuts(self.tree.find) if self.runs else cuts
-
-    def _holds(self, block: Block, flags: int, if_version: Version | None, read: Read) -> bool:
-        """Whether a condition holds; False only for "delete if present" of what is not there."""
-        key = block.open_columns().keys()[0]
-        found = self.find(key, read=read)
-        present = found is not None and found.value is not None
-        if flags & WriteFlag.IF_PRESENT:
-            return present
-        if if_version is not None and self.log.has_ended_below(if_version.branch, if_version.seq):
-            raise VersionLost(f"{if_version} is of a branch that has ended below it: read the key again")
-        current = self.version_of(found.seq) if found is not None and present else None
-        if flags & WriteFlag.IF_ABSENT and present:
-            raise VersionConflict(f"key {key!r} is there already, as {current}", current=current)
-        if flags & WriteFlag.IF_VERSION and current != if_version:
-            raise VersionConflict(f"key {key!r} is not at {if_version} but at {current}", current=current)
-        return True
 
     def version_of(self, seq: int) -> Version:
         """The version that ``seq`` is."""
@@ -403,11 +291,6 @@ class Partition:
             self._notify(Level.QUORUM)
         if self.on_durable is not None:
             self.on_durable()
-
-    def recover_block(self, block: Block, file: int, now: float) -> None:
-        """Hangs a block that the journal held, in its file of this number."""
-        self.homes.block(file, block.header.last_seq)
-        self.hang(block, self.log.branch_at(block.header.last_seq), now)
 
     # Storage
 
@@ -504,13 +387,6 @@ class Partition:
         self.account.change(-self.tree.memory_bytes)
         self.tree = Tree(self.high_seq)
         self.runs = Runs()
-
-    def new_branch(self, branch: bytes, term: int | None = None) -> FailoverLog:
-        """The failover log as it will be when a branch begins here; ``log`` is set once it is durable.
-
-        ``term``: that of the branch, the next one by default.
-        """
-        return self.log.with_entry(FailoverEntry(branch, term or self.log.term + 1, self.high_seq))
 
     def check(self) -> None:
         """Walks every invariant; AssertionError names the one that does not hold."""

@@ -20,14 +20,18 @@ from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import Frame
 from tailrace.wire.messages import PROTOCOL_VERSION, Get, Got, Hello, HelloOk, Write, WriteFlag, encode_error
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.blocks import detached
+from tailrace_server.feed import info_to_json
 from tailrace_server.frames import written
+from tailrace_server.intake.conditions import CONDITIONS
 from tailrace_server.lookup import Lookup
-from tailrace_server.partition import CONDITIONS, Partition
+from tailrace_server.partition import Partition
 from tailrace_server.publishing import stage_requests
 from tailrace_server.replication import requests as of_members
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.serving import on_leader_confirm, on_replica_ack
 from tailrace_server.segment import NotCached, Read, Reads, SegmentDamaged, SegmentFile
+from tailrace_server.status import partition_map
 from tailrace_server.stream_requests import (
     on_barrier,
     on_credit,
@@ -40,8 +44,6 @@ if TYPE_CHECKING:
     from tailrace_server.connection import Connection
     from tailrace_server.node import Node
 
-# A block that came in a chunk so many times larger is copied out of it: it would keep the whole chunk in memory.
-KEPT_SHARE_MAX = 1.1
 # One turn of catching up with the by-key index, or of looking keys up.
 STEP_SECONDS = 0.002
 
@@ -99,13 +101,13 @@ def _on_create_feed(connection: Connection, frame: Frame) -> None:
     node.require_writable()
     before = node.system_seqs()
     try:
-        feed = node.create_feed(decode_json(frame.body, "CREATE_FEED"))
+        feed = node.feed_changes.create(decode_json(frame.body, "CREATE_FEED"))
     except FeedExists as error:
         _answer_of_feeds(connection, encode_error(error, frame.id), frame.id, is_written=False)
         return
     for partition in feed.partitions:
         node.adopt(partition)
-    data = encode_json(Opcode.RESULT, node.feed_to_json(feed), frame.id)
+    data = encode_json(Opcode.RESULT, info_to_json(feed.info), frame.id)
     _answer_of_feeds(connection, data, frame.id, is_written=node.system_seqs() != before)
 
 
@@ -118,7 +120,7 @@ def _on_drop_feed(connection: Connection, frame: Frame) -> None:
     node = connection.node
     node.require_writable()
     is_here = feed_id in node.feeds
-    node.drop_feed(feed_id)
+    node.feed_changes.drop(feed_id)
     _answer_of_feeds(connection, encode_json(Opcode.RESULT, {}, frame.id), frame.id, is_written=is_here)
 
 
@@ -133,7 +135,7 @@ def _answer_of_feeds(connection: Connection, data: bytes, id: int, *, is_written
 
 def _on_list_feeds(connection: Connection, frame: Frame) -> None:
     node = connection.node
-    feeds = [node.feed_to_json(feed) for feed in node.feeds]
+    feeds = [info_to_json(feed.info) for feed in node.feeds]
     connection.answer(encode_json(Opcode.RESULT, {"feeds": feeds}, frame.id))
 
 
@@ -147,7 +149,7 @@ def _on_partitions(connection: Connection, frame: Frame) -> None:
             raise
         connection.answer_error(error, frame.id)  # at once: a majority may need the replica to be heard
         return
-    connection.answer(encode_json(Opcode.RESULT, node.partitions_to_json(feed), frame.id))
+    connection.answer(encode_json(Opcode.RESULT, partition_map(node, feed), frame.id))
 
 
 # Writes and gets
@@ -158,10 +160,7 @@ def _on_write(connection: Connection, frame: Frame) -> None:
     if node.refuses_writes:  # and need not know of the feed
         node.require_writable()
     write = Write.decode(frame.body)
-    data = write.block
-    block = Block.parse(data)
-    if isinstance(block.body, memoryview) and memoryview(block.body.obj).nbytes > KEPT_SHARE_MAX * block.nbytes:
-        block = Block(block.header, block.head, bytes(block.body))
+    block = detached(Block.parse(write.block))
     partition = node.feeds.partition(write.feed_id, block.header.partition)
     if write.level == Level.QUORUM:
         node.require_set()

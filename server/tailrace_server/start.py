@@ -14,12 +14,14 @@ from collections.abc import AsyncIterator
 import trio
 
 from tailrace.errors import NoSpace, TailraceError
-from tailrace_server.catalog import Catalog, begin_branch
+from tailrace_server.catalog import Catalog
 from tailrace_server.config import Config
 from tailrace_server.feed import SYSTEM_FEED_ID
+from tailrace_server.feed_recovery import FeedRecovery
 from tailrace_server.host.disk import Lock
 from tailrace_server.host.host import Host
 from tailrace_server.identity import BadDirectory, Identity, load_or_create
+from tailrace_server.intake.branching import begin_branch
 from tailrace_server.intake.taking import entries_through
 from tailrace_server.journal import Reserve, TakenMark, lock_directory, open_journal, take_clean, why_unclean
 from tailrace_server.manifest import ManifestStore
@@ -130,12 +132,12 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
         memory = MemoryAccount(config.storage.memory_bytes_max)
         catalog = Catalog(memory)
         store = ManifestStore(host.disk, config.data)
-        now = host.clock.monotonic()
-        catalog.restore(host.disk, store, now)
+        recovery = FeedRecovery(catalog, host.disk, store, host.clock.monotonic())
+        recovery.restore()
         if recovered.rolled_back:
-            catalog.gather(recovered.records, host.disk, store, host.randomness.token)
+            recovery.gather(recovered.records, host.randomness.token)
         for record in recovered.records:
-            catalog.recover(record, journal, now)
+            recovery.recover(record, journal)
         store.finish_drops(catalog.known_ids())
         uptime = load_uptime(host.disk, config.data, host.clock)
         node = Node(config, host, identity, journal, catalog, memory, uptime)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tailrace import _version
+from tailrace.address import Address
 from tailrace.model import Level
+from tailrace_server.feed import info_to_json
 from tailrace_server.replication.outlook import outlook_of
 from tailrace_server.replication.peers import seen_to_json
+from tailrace_server.replication.role import Role
 
 if TYPE_CHECKING:
     from tailrace_server.feed import Feed
@@ -50,6 +53,29 @@ def status_of(node: Node) -> dict[str, Any]:
         "feeds": [_feed_status(node, feed, now) for feed in node.feeds],
         "connections": [connection.status(now) for connection in node.connections],
     }
+
+
+def partition_map(node: Node, feed: Feed) -> dict[str, Any]:
+    """A feed's partitions, and who has them, as the wire tells it."""
+    leader = node.leader
+    if node.role is Role.LEADER and node.listening is not None:
+        leader = str(Address(*node.listening))
+    partitions = [
+        {
+            "id": p.id,
+            "hash_first": p.hash_first,
+            "hash_last": p.hash_last,
+            "state": p.state,
+            "term": p.log.term,
+            "leader": leader,
+            "replicas": [peer.address for peer in node.replicas.followers(p) if peer.address],
+            "high_seq": p.high_seq,
+            "durable_seq": p.durable_seq,
+            "log": p.log.to_json(),
+        }
+        for p in feed.partitions
+    ]
+    return {"feed": info_to_json(feed.info), "partitions": partitions}
 
 
 def _replication_status(node: Node, now: float) -> dict[str, Any]:

@@ -52,7 +52,8 @@ class SinkOptions:
 
     ``sink_id`` is who publishes: None for the query's own id, or one of the job's own. ``first_batch`` is added to the
     numbers of a query's batches; ``batch_id`` is the number of what a batch job writes, None where it has none, and
-    ``origin`` who gives such numbers, None for the sink itself.
+    ``origin`` who gives such numbers, None for the sink itself. ``is_deleted_named``: the job has said which column
+    ``deleted`` is, so that it has to be there.
     """
 
     url: str
@@ -73,6 +74,7 @@ class SinkOptions:
     batch_id: int | None = None
     origin: str | None = None
     value_format: str = BINARY
+    is_deleted_named: bool = False
 
     @property
     def is_json(self) -> bool:
@@ -103,6 +105,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         batch_id=number(options, "batch_id"),
         origin=_name(options, "origin"),
         value_format=choice(options, "value_format", (BINARY, JSON)),
+        is_deleted_named="deleted" in options,
     )
 
 

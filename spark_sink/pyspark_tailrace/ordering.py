@@ -99,12 +99,21 @@ def _sorted(table: pa.Table, order_by: Sequence[tuple[str, bool]]) -> NDArray[np
 
 
 def _row_bytes(batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """The bytes of each row's strings."""
+    """The bytes of each row's strings, and of nested columns an even share for each row."""
     total: NDArray[np.int64] = np.zeros(batch.num_rows, np.int64)
     for column in batch.columns:
-        if not pa.types.is_primitive(column.type):
+        if _has_lengths(column.type):
             total += pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+        elif pa.types.is_nested(column.type):
+            total += column.nbytes // max(len(column), 1)
     return total
+
+
+def _has_lengths(kind: Any) -> bool:
+    types = pa.types
+    return bool(
+        types.is_binary(kind) or types.is_string(kind) or types.is_large_binary(kind) or types.is_large_string(kind)
+    )
 
 
 def _take(segments: Sequence[pa.RecordBatch], starts: NDArray[np.int64], rows: NDArray[np.int64]) -> pa.RecordBatch:

@@ -19,6 +19,11 @@ JOB_PREFIX = "job:"
 STAGE_PARTITION_BYTES = 16 * 1024 * 1024
 # What a job publishes of one partition at a time: a node takes at most 60 MiB.
 PUBLISH_BYTES = 48 * 1024 * 1024
+# What is staged is on one node, and goes with it, as when another one leads.
+STAGED_ANEW = (
+    "Start the query again with the same checkpoint, unless Spark runs the task again by itself: the micro-batch is "
+    "staged anew, and each partition takes it once"
+)
 
 assert STAGE_PARTITION_BYTES * 2 < PUBLISH_BYTES
 
@@ -38,7 +43,13 @@ def stage_blocks(feed: Feed, blocks: Iterable[Block]) -> TaskStages:
 
     Raises UnknownStage where the node has lost some of it meanwhile, TooLarge, Unreachable, ...
     """
-    shares: list[Share] = []
+    try:
+        return tuple(_staged(feed, blocks))
+    except UnknownStage as error:
+        raise UnknownStage(f"{error}. {STAGED_ANEW}") from error
+
+
+def _staged(feed: Feed, blocks: Iterable[Block]) -> Iterator[Share]:
     stage: Stage | None = None
     nbytes: dict[int, int] = {}
     for block in blocks:
@@ -48,11 +59,18 @@ def stage_blocks(feed: Feed, blocks: Iterable[Block]) -> TaskStages:
         partition = block.header.partition
         nbytes[partition] = nbytes.get(partition, 0) + block.nbytes
         if nbytes[partition] >= STAGE_PARTITION_BYTES:
-            shares.append(Share(stage.seal(), nbytes))
+            yield Share(stage.seal(), nbytes)
             stage = None
     if stage is not None:
-        shares.append(Share(stage.seal(), nbytes))
-    return tuple(shares)
+        yield Share(stage.seal(), nbytes)
+
+
+def numberer(query: str, first_batch: int) -> str:
+    """Who gives the numbers of a query's batches: another one where something else is added to them.
+
+    Were it the same one, batches whose numbers fall, since the option was left out, would be passed over as old ones.
+    """
+    return f"{query}+{first_batch}" if first_batch else query
 
 
 def publish_batch(options: SinkOptions, sink: str, batch: int, origin: str, tasks: Sequence[TaskStages]) -> None:
@@ -96,14 +114,11 @@ def _publish(options: SinkOptions, sink: str, batch: int, origin: str, stages: S
                 f"tailrace: batch {batch} of {sink} has no answer yet, it is asked for again: {error}", file=sys.stderr
             )
         except UnknownStage as error:
-            raise UnknownStage(
-                f"{error}. Start the query again with the same checkpoint: the micro-batch is staged anew, and each "
-                "partition takes it once"
-            ) from error
+            raise UnknownStage(f"{error}. {STAGED_ANEW}") from error
         except BatchBehind as error:
             raise BatchBehind(
-                f"{error}. The checkpoint is another one than that of the batches which sink_id {sink!r} has "
-                f"published: go on with that checkpoint, or say .option('first_batch', {error.first_batch}), or use "
-                "another sink_id",
+                f"{error}. The checkpoint, or option 'first_batch', is another one than that of the batches which "
+                f"sink_id {sink!r} has published: go on with those, or say .option('first_batch', "
+                f"{error.first_batch}), or use another sink_id",
                 first_batch=error.first_batch,
             ) from error

@@ -14,15 +14,24 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pyspark_tailrace.spans import spans
-from tailrace.block import KEY_BYTES_MAX, ROWS_MAX, VALUE_BYTES_MAX, Block, block_from_arrow
+from tailrace.block import (
+    FLAG_COMPRESSED,
+    KEY_BYTES_MAX,
+    ROWS_MAX,
+    VALUE_BYTES_MAX,
+    Block,
+    block_from_arrow,
+    hash_array,
+)
 from tailrace.errors import TooLarge
-from tailrace.hashing import hash_keys
 
 # A block of about this size, whatever the size of the batches that Spark hands over.
 BLOCK_BYTES = 1024 * 1024
 BLOCK_ROWS_MAX = 16_384
 # Rows are routed in pieces of this size: what a batch needs beside itself.
 PIECE_BYTES = 16 * 1024 * 1024
+# Values that do not compress, such as images, would take a sixth of the task's own time for nothing.
+PASSED_OVER_MAX = 15
 # What may wait for its block to fill up: all blocks of a feed of 32 partitions, and smaller blocks beyond.
 WAITING_BYTES_MAX = 48 * 1024 * 1024
 # Above this many, partition numbers are sorted as they are, below in 16 bits, which is several times faster.
@@ -74,6 +83,7 @@ class Router:
         self._partitions = partitions
         self._waiting: dict[int, _Waiting] = {}
         self.waiting_bytes = 0
+        self._trials = Trials()
 
     def add(self, keys: Any, values: Any, numbers: Any | None = None) -> Iterator[Block]:
         """Adds rows (Arrow binary arrays); the blocks that are full with them.
@@ -82,7 +92,7 @@ class Router:
         empty key and for a wrong number, TooLarge for a key or value over its bound, each before a row is added.
         """
         sizes = _checked_sizes(keys, values)
-        hashes = np.fromiter(hash_keys(keys.to_numpy(zero_copy_only=False).tolist()), np.uint64, len(keys))
+        hashes = hash_array(keys)
         found = partition_of_hashes(hashes, self._partitions)
         if numbers is not None:
             _check_numbers(numbers, found, keys, self._partitions)
@@ -149,9 +159,39 @@ class Router:
             part = all_rows.rows(start, stop)
             full = int(part.sizes.sum()) >= BLOCK_BYTES or stop - start == BLOCK_ROWS_MAX
             if full or whole:
-                yield block_from_arrow(part.keys, part.values, partition=partition, hashes=part.hashes)
+                yield self._encode(partition, part)
             else:
                 self._hold(partition, part)
+
+    def _encode(self, partition: int, part: _Part) -> Block:
+        compress = self._trials.is_due()
+        block = block_from_arrow(part.keys, part.values, partition=partition, hashes=part.hashes, compress=compress)
+        if compress:
+            self._trials.note(bool(block.header.flags & FLAG_COMPRESSED))
+        return block
+
+
+class Trials:
+    """Whether lz4 is to be tried on a block: what the last blocks had no use for is tried now and then only.
+
+    Each try in vain doubles the number of blocks that are passed over then, up to PASSED_OVER_MAX; one that was of use
+    ends it.
+    """
+
+    def __init__(self) -> None:
+        self._pause = self._left = 0
+
+    def is_due(self) -> bool:
+        """Of the next block; to be asked once for each."""
+        if self._left:
+            self._left -= 1
+            return False
+        return True
+
+    def note(self, useful: bool) -> None:
+        """What came of a try."""
+        self._pause = 0 if useful else min(2 * self._pause + 1, PASSED_OVER_MAX)
+        self._left = self._pause
 
 
 def partition_of_hashes(hashes: NDArray[np.uint64], partitions: int) -> NDArray[np.int64]:
@@ -169,7 +209,10 @@ def _checked_sizes(keys: Any, values: Any) -> NDArray[np.int64]:
             "by df.where('key IS NOT NULL')"
         )
     key_bytes = pc.binary_length(keys).to_numpy(zero_copy_only=False)
-    value_bytes = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
+    value_bytes = pc.binary_length(values)
+    if values.null_count:
+        value_bytes = pc.fill_null(value_bytes, 0)
+    value_bytes = value_bytes.to_numpy(zero_copy_only=False)
     if len(keys):
         if not key_bytes.min():
             empty = int(np.count_nonzero(key_bytes == 0))

@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 from pyspark_tailrace.connections import held_feed, held_writer
 from pyspark_tailrace.options import EXACTLY_ONCE, SinkOptions
 from pyspark_tailrace.ordering import in_order
-from pyspark_tailrace.publishing import JOB_PREFIX, TaskStages, publish_batch, publish_job, stage_blocks
+from pyspark_tailrace.publishing import JOB_PREFIX, TaskStages, numberer, publish_batch, publish_job, stage_blocks
 from pyspark_tailrace.routing import Router
 from pyspark_tailrace.values import json_values
 from tailrace.block import Block
@@ -94,7 +94,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             self._options,
             self._options.sink_id or query_id,
             batchId + self._options.first_batch,
-            query_id,
+            numberer(query_id, self._options.first_batch),
             [message.stages for message in staged],
         )
 
@@ -155,7 +155,7 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
     wanted: dict[str, tuple[type[DataType], ...]] = {options.key: _STRINGS}
     if not options.is_json:
         wanted[options.value] = _STRINGS
-    if options.deleted in types:
+    if options.deleted in types or options.is_deleted_named:
         wanted[options.deleted] = (BooleanType,)
     if options.partition_column is not None:
         wanted[options.partition_column] = _INTEGERS
@@ -168,6 +168,12 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
         raise ValueError(
             f"the sink has no use for the columns {', '.join(sorted(extra))}: put them into {options.value!r}, for "
             "example by to_json(struct(...)) or .option('value_format', 'json'), or drop them"
+        )
+    alike = [name for name in extra if name.lower() == options.deleted.lower()]
+    if alike:  # it would be a part of the value, and what is to be deleted would be written
+        raise ValueError(
+            f"column {alike[0]!r} is not {options.deleted!r}: say .option('deleted', {alike[0]!r}) where it tells what "
+            "is to be deleted, else give it another name"
         )
 
 

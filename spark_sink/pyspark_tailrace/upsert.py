@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pyspark_tailrace.publishing import numberer
 from pyspark_tailrace.source import FORMAT
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ def upsert_batch(**options: object) -> Callable[[DataFrame, int], None]:
 
     ``options`` are those of ``format("tailrace")``; the rows that an aggregation has changed are written with their new
     values. The sink is the query, by its id, unless ``sink_id`` names another one. With Spark Connect, which does not
-    tell the query's id there, ``sink_id`` has to be given.
+    tell the query's id there, ``sink_id`` has to be given, and ``origin``, a name of the checkpoint, where the batches
+    of another checkpoint under the same ``sink_id`` are to be refused rather than taken for those that are there.
     """
     told = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
     first_batch = int(told.pop("first_batch", "0"))
@@ -28,7 +30,8 @@ def upsert_batch(**options: object) -> Callable[[DataFrame, int], None]:
         sink_id = told.get("sink_id", query_id)
         if sink_id is None:
             raise ValueError("Spark does not tell the query's id here: give upsert_batch(sink_id=...)")
-        numbered = told | {"sink_id": sink_id, "batch_id": str(batch + first_batch), "origin": query_id or sink_id}
+        origin = numberer(told.get("origin", query_id or sink_id), first_batch)
+        numbered = told | {"sink_id": sink_id, "batch_id": str(batch + first_batch), "origin": origin}
         if numbered.get("delivery") == "at_least_once":
             numbered = told
         frame.write.format(FORMAT).options(**numbered).mode("append").save()

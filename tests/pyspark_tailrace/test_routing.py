@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyspark_tailrace import routing
-from pyspark_tailrace.routing import BLOCK_BYTES, BLOCK_ROWS_MAX, WAITING_BYTES_MAX, Router, partition_of_hashes
-from tailrace.block import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from pyspark_tailrace.routing import BLOCK_BYTES, BLOCK_ROWS_MAX, WAITING_BYTES_MAX, Router, Trials, partition_of_hashes
+from tailrace.block import FLAG_COMPRESSED, KEY_BYTES_MAX, VALUE_BYTES_MAX
 from tailrace.errors import TooLarge
 from tailrace.hashing import HASH_MAX, key_hash, partition_begin, partition_of_hash
 
@@ -165,3 +165,28 @@ def test_wrong_numbers(change):
 def test_null_numbers():
     with pytest.raises(ValueError, match=r"null in 1 of 2 rows.*partition_of"):
         list(Router(7).add(binary([b"a", b"b"]), binary([b"a", b"b"]), pa.array([0, None], pa.int32())))
+
+
+def tried(trials, useful, blocks):
+    """Of so many blocks in a row, which ones lz4 was tried on."""
+    found = []
+    for number in range(blocks):
+        if trials.is_due():
+            trials.note(useful)
+            found.append(number)
+    return found
+
+
+def test_what_does_not_compress_is_tried_now_and_then():
+    trials = Trials()
+    assert tried(trials, False, 60) == [0, 2, 6, 14, 30, 46]
+    assert tried(trials, True, 10) == [2, 3, 4, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("compresses", [False, True])
+def test_blocks_are_compressed_where_it_helps(compresses):
+    rnd = random.Random(4700)
+    rows = [(b"%d" % n, b"x" * 4096 if compresses else rnd.randbytes(4096)) for n in range(2000)]
+    _, blocks = routed(Router(1), [rows])
+    assert len(blocks) > 5
+    assert {bool(block.header.flags & FLAG_COMPRESSED) for block in blocks} == {compresses}

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import decimal
+import json
 import random
 import threading
 import time
@@ -106,6 +108,28 @@ def test_columns_for_the_order_may_be_those_of_the_rows(write):
     assert write(batch, order_by="value").history() == {b"k": [None, None, b"2"]}
 
 
+def test_order_of_rows_with_nested_values(write):
+    """Columns of types that have no length of their own, and a row that is larger than a piece of what comes out."""
+    batches = [
+        pa.record_batch(
+            {
+                "key": pa.array(["k"] * 2),
+                "n": pa.array(numbers),
+                "tags": pa.array([["a", None], None]),
+                "place": pa.array([{"city": "Oslo", "at": [1.5]}, None]),
+                "counts": pa.array([[("x", 1)], []], pa.map_(pa.string(), pa.int64())),
+                "price": pa.array([decimal.Decimal("1.10"), None]),
+                "nothing": pa.nulls(2),
+            }
+        )
+        for numbers in ([3, 1], [2, 4])
+    ]
+    history = write(*batches, value_format="json", order_by="n").history()[b"k"]
+    values = [json.loads(value) for value in history]
+    full = {"tags": ["a", None], "place": {"city": "Oslo", "at": [1.5]}, "counts": {"x": 1}, "price": "1.10"}
+    assert values == [{"n": 1, "counts": {}}, {"n": 2} | full, {"n": 3} | full, {"n": 4, "counts": {}}]
+
+
 def test_partition_column(write):
     keys = [b"%d" % n for n in range(100)]
     numbers = [partition_of_hash(key_hash(key), 16) for key in keys]
@@ -131,6 +155,8 @@ def schema_of(**columns):
 
 
 GOOD = {"key": StringType(), "value": BinaryType()}
+JSON_COLUMNS = {"key": StringType(), "city": StringType(), "Deleted": BooleanType()}
+JSON = {"value_format": "json"}
 
 
 @pytest.mark.parametrize(
@@ -142,6 +168,7 @@ GOOD = {"key": StringType(), "value": BinaryType()}
         (GOOD | {"p": LongType(), "t": TimestampType()}, {"partition_column": "p", "order_by": "t desc, p"}),
         (GOOD | {"a": DateType(), "b": DecimalType(), "c": DoubleType()}, {"order_by": "a, b, c, key, value"}),
         ({"id": StringType(), "j": StringType(), "d": BooleanType()}, {"key": "id", "value": "j", "deleted": "d"}),
+        (JSON_COLUMNS, JSON | {"deleted": "Deleted"}),
     ],
 )
 def test_columns_that_the_sink_takes(columns, options):
@@ -158,6 +185,11 @@ def test_columns_that_the_sink_takes(columns, options):
         (GOOD | {"value": schema_of(a=StringType())}, {}, r"column 'value' is struct<a:string>.*to_json"),
         (GOOD | {"value": NullType()}, {}, r"column 'value' is void, and has to be binary or string"),
         (GOOD | {"deleted": IntegerType()}, {}, r"column 'deleted' is int, and has to be boolean"),
+        (GOOD, {"deleted": "gone"}, r"no column 'gone'"),
+        (GOOD, {"deleted": "deleted"}, r"no column 'deleted'"),
+        (GOOD | {"gone": StringType()}, {"deleted": "gone"}, r"column 'gone' is string, and has to be boolean"),
+        (JSON_COLUMNS, JSON | {"deleted": "removed"}, r"no column 'removed'; the columns are key, city, Deleted"),
+        (JSON_COLUMNS, JSON, r"column 'Deleted' is not 'deleted': say \.option\('deleted', 'Deleted'\)"),
         (GOOD, {"partition_column": "p"}, r"no column 'p'"),
         (GOOD | {"p": StringType()}, {"partition_column": "p"}, r"column 'p' is string, and has to be .*integer"),
         (GOOD, {"order_by": "t"}, r"no column 't'"),

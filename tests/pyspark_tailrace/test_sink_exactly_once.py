@@ -161,6 +161,17 @@ def test_a_query_that_is_stopped_within_a_write(job, times):
     assert times() == once(1)
 
 
+def test_wrong_columns_end_the_query_before_anything_is_staged(job, node_process):
+    job.add_rows()
+    with pytest.raises(StreamingQueryException, match=r"no use for the columns extra: put them into 'value'"):
+        job.run(job.frame().withColumn("extra", F.lit(1)))
+    with pytest.raises(StreamingQueryException, match="there is no column 'gone'"):
+        job.run(deleted="gone")
+    with blocking.connect(node_process.url) as client:
+        assert client.feeds() == []
+    assert not os.path.exists(os.path.join(node_process.data, "staging"))
+
+
 def test_another_checkpoint_may_not_use_the_numbers_of_a_sink_again(job, times):
     job.add_rows()
     job.add_rows()
@@ -170,6 +181,21 @@ def test_another_checkpoint_may_not_use_the_numbers_of_a_sink_again(job, times):
     assert times() == once(2)
     job.run(checkpoint="another", sink_id="orders-job", first_batch="2")
     assert set(times().values()) == {2}
+
+
+def test_numbers_that_fall_are_refused_and_not_passed_over(job, times):
+    """A checkpoint whose query has published one batch only, and one whose query is started without its first_batch."""
+    job.add_rows()
+    job.run(sink_id="orders-job")
+    with pytest.raises(StreamingQueryException, match=r"(?s)BatchBehind.*option\('first_batch', 1\)"):
+        job.run(checkpoint="another", sink_id="orders-job")
+    job.run(checkpoint="another", sink_id="orders-job", first_batch="7")
+    assert times() == dict.fromkeys(once(1), 2)
+    job.add_rows()
+    with pytest.raises(StreamingQueryException, match=r"(?s)BatchBehind.*, or option 'first_batch', is another one"):
+        job.run(checkpoint="another", sink_id="orders-job")
+    job.run(checkpoint="another", sink_id="orders-job", first_batch="7")
+    assert times() == dict.fromkeys(once(1), 2) | {b"1-%d" % row: 1 for row in range(60)}
 
 
 def test_a_stage_that_is_gone_ends_the_query_and_its_next_start_stages_anew(job, times):

@@ -9,9 +9,15 @@ from tailrace.failover import Resume, ResumeReason
 from tailrace.ring import Ring, RingChange
 from tailrace_server.compaction import worker
 from tailrace_server.intake.committer import Committer
+from tailrace_server.publishing import appending
+from tailrace_server.publishing.last_batches import LastBatches
+from tailrace_server.publishing.runs import Run, Runs
+from tailrace_server.publishing.stages import Stages
 from tailrace_server.stream import rounds
 
 _identity_of = worker.identity_of
+_append_run = appending.append_run
+_finish_seal = Stages.finish_seal
 
 
 def _answer_before_fsync(self, callback):
@@ -50,12 +56,48 @@ def _drop_after_refetch(ring, seq, by_seq, keys):
     return RingChange(ring.floor_seq, seq)
 
 
+def _forget_the_batch(partition, blocks, sinks, journal):
+    """A publish writes its rows, and not which batch they are."""
+    return _append_run(partition, blocks, {}, journal)
+
+
+def _leave_out_the_batches(self, seq):
+    """A manifest says nothing of sinks; the journal's records are trimmed."""
+    return {}
+
+
+def _write_apart(partition, blocks, sinks, journal):
+    """Each block of a publish is a record of its own; the last one says of which batch it is."""
+    first_seq = partition.high_seq + 1
+    for block in blocks[:-1]:
+        _append_run(partition, [block], {}, journal)
+    versions = _append_run(partition, blocks[-1:], sinks, journal)._replace(first_seq=first_seq)
+    partition.runs.drop_above(first_seq - 1)
+    partition.runs.add(Run(first_seq - 1, versions.last_seq, len(blocks)))
+    return versions
+
+
+def _remember_no_run(self, run):
+    """Where a publish begins and ends is forgotten: whoever counts blocks may stop inside of it."""
+
+
+def _seal_without_sync(self, stage):
+    """A stage gets its name before its content is durable."""
+    stage.file.sync = lambda: None
+    return _finish_seal(self, stage)
+
+
 BUGS = {
     "an acknowledgement before fsync": (Committer, "when_durable", _answer_before_fsync),
     "`>` for `>=` at a base": (failover, "_resume_in_history", _resume_beyond_the_base),
     "a barrier answered one round early": (rounds, "_covered", _covered_by_this_round),
     "a purge without raising the purge seq": (worker, "identity_of", _purge_in_silence),
     "a ring dropped after a refetch": (Ring, "replacing", _drop_after_refetch),
+    "a publish that forgets its batch": (appending, "append_run", _forget_the_batch),
+    "a manifest without the last batches": (LastBatches, "as_of", _leave_out_the_batches),
+    "a publish that is journaled block by block": (appending, "append_run", _write_apart),
+    "a publish that anybody may stand inside of": (Runs, "add", _remember_no_run),
+    "a stage that is sealed before it is durable": (Stages, "finish_seal", _seal_without_sync),
 }
 
 

@@ -117,7 +117,7 @@ class Faults:
         reader = self.random.choice([world.followers[2], world.followers[2], world.others[0]])
         keys = self._keys_of(self.random.randrange(len(world.truth.partitions)))
         network.seconds_max = 0.0003  # all that takes less time than until something is durable
-        with self._cut_off("writer-1", "writer-3", "looker"):
+        with self._cut_off("writer-1", "writer-3", "looker", *(sink.name for sink in world.sinks)):
             for _ in range(self.random.choice((2, 3, 4))):
                 await machine.up()
                 world.keys_in_use = self.random.sample(keys, 3)

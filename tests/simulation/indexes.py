@@ -104,6 +104,7 @@ class CheckedIndex:
         floor = position.seq if is_between else position.snapshot_first
         truth.check_covers(number, floor, held, f"{self._name} ({self.kind}) at its position")
         if is_between:
+            truth.check_stands(number, position.seq, self._name)
             self._world.report.rested(self._name, number)
 
     def check_covers(self, number, floor, what):

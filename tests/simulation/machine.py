@@ -9,6 +9,9 @@ part of what was not synced where the power was cut.
 from __future__ import annotations
 
 import enum
+import logging
+import sys
+from unittest import mock
 
 import trio
 from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
@@ -30,8 +33,10 @@ STORAGE = Storage(
     journal_file_bytes_max=2_500,
     journal_bytes_max=10_000,
     reserve_bytes=24_000,
+    stage_age_s=4.0,
     free_bytes_min=4_000,
     compaction_rate=0,
+    stage_kept_bytes_max=2_000,
 )
 LIMITS = Limits(noop_interval_s=1.0, hello_timeout_s=5.0)
 # Calls of the disk that may be made to fail.
@@ -114,6 +119,10 @@ class SimulatedWorkers(InlineWorkers):
 
     end = begin
 
+    async def compact(self, task, rate):
+        nbytes = self._life.machine.folded_block_bytes
+        return await super().compact(task if nbytes is None else task._replace(block_bytes=nbytes), rate)
+
     async def begin_compaction(self):
         await trio.sleep(self._rnd.choice((0, 0.01, 0.5)))
 
@@ -142,8 +151,10 @@ class Machine:
         self._on_start = on_start
         self._crash_in = None  # so many changing calls until the next crash, and how it ends
         self.loses_all = False  # that was not synced, at the next power cut
+        self.folded_block_bytes = None  # about how large the blocks of folded segments are; None: as they are elsewhere
         self._sync_crash_in = None  # so many syncs until the power goes
         self._failing = None
+        self.failures = 0  # of calls of the disk, so far
         # Since a node has last come up: how many have been started, and what has become of them.
         self.starts = 0
         self.may_be_clean = True  # the last stop
@@ -219,6 +230,7 @@ class Machine:
             names, chance, code = self._failing
             if name in names and self._rnd.random() < chance:
                 self.disk.torn_bytes = self._rnd.choice((0, 0, 10))
+                self.failures += 1
                 raise failure(code, path)
         if self.slowness_s and name == "sync":
             self._clock.jump(self._rnd.random() * self.slowness_s)
@@ -330,6 +342,17 @@ class Machine:
             raise error
         life.is_over, life.end = True, End.KILL
         self._network.process_died(self.name)
+
+
+def bugs_end_the_run():
+    """A context in which a bug of its own that a node would log, and live through, is raised."""
+    return mock.patch.object(logging.Logger, "exception", _not_swallowed)
+
+
+def _not_swallowed(log, message, *args, **keywords):
+    error = sys.exc_info()[1]
+    assert error is not None
+    raise error
 
 
 def _leaves(error):

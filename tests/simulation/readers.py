@@ -243,6 +243,7 @@ class ConsumingProcess(Process):
         position = positions.get(partition)
         if position is not None and position.log.branch != truth.history.branches[partition].log.branch:
             return  # what it has been told is lost by now
+        truth.check_stands(partition, seq, f"{self.name} {when}")
         held = {key: (row.seq, row.value) for key, row in self._rows.items()}
         truth.check_covers(partition, seq, held, f"{self.name} {when}", self._prefix)
 

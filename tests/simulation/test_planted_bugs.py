@@ -9,11 +9,16 @@ from .world import simulate
 
 # A seed that has found it, to begin with.
 FOUND_BY = {
-    "an acknowledgement before fsync": 7,
-    "`>` for `>=` at a base": 6,
+    "an acknowledgement before fsync": 17,
+    "`>` for `>=` at a base": 0,
     "a barrier answered one round early": 22,
     "a purge without raising the purge seq": 2,
     "a ring dropped after a refetch": 37,
+    "a publish that forgets its batch": 5,
+    "a manifest without the last batches": 3,
+    "a publish that is journaled block by block": 25,
+    "a publish that anybody may stand inside of": 9,
+    "a stage that is sealed before it is durable": 8,
 }
 
 

@@ -26,6 +26,9 @@ def test_ten_seeds_keep_every_promise_and_cover_each_cross():
     report = run(QUICK)
     assert set(report.crosses) | set(RARE) == set(ALL)
     assert report.operations["barrier"] > 10 * len(QUICK)
+    assert report.operations["batch published"] > len(QUICK)
+    for what in ("batch published again", "batch of another checkpoint refused", "stage that nobody publishes"):
+        assert report.operations[what], what
     assert report.lost_rows, "nothing was lost with level memory: power cuts come too late"
 
 

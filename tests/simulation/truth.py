@@ -20,6 +20,8 @@ from tests.model.verdict import Verdict
 
 from tailrace.model import Level
 
+from .batches import Batches, StandingRuns
+
 # A key that was looked up may have been written again, by so many rows at most, before the node said how far it shows.
 READ_AGAIN_ROWS = 50
 
@@ -27,8 +29,9 @@ READ_AGAIN_ROWS = 50
 class PartitionTruth:
     """A partition's rows, that of seq 1 first, with the branch of each."""
 
-    def __init__(self, number):
+    def __init__(self, number, batches):
         self.number = number
+        self.runs = StandingRuns(number, batches)
         self.rows = []
         self.lost = set()  # (seq, key, value) of rows that a crash has taken
         self.seqs = defaultdict(list)  # of each key
@@ -38,10 +41,12 @@ class PartitionTruth:
 
     def append(self, row):
         self.rows.append(row)
+        self.runs.append(len(self.rows), row.key, row.value)
         self.seqs[row.key].append(len(self.rows))
 
     def cut(self, high_seq):
         """A node has come up with no more than this."""
+        self.runs.cut(high_seq)
         self.lost.update((seq, row.key, row.value) for seq, row in enumerate(self.rows[high_seq:], high_seq + 1))
         del self.rows[high_seq:]
         for key, seqs in list(self.seqs.items()):
@@ -95,7 +100,8 @@ class Truth:
     def __init__(self, partitions, report):
         self.history = ToldHistory(partitions)
         self.history.on_acknowledged = self.acknowledged
-        self.partitions = {number: PartitionTruth(number) for number in range(partitions)}
+        self.batches = Batches()
+        self.partitions = {number: PartitionTruth(number, self.batches) for number in range(partitions)}
         self._report = report
 
     # The node
@@ -116,14 +122,22 @@ class Truth:
             raise Violation(f"{what}: it is at {partition.high_seq}, and {len(truth.rows)} rows were written")
 
     def _appended(self, partition):
-        block, truth = partition.newest_block, self.partitions[partition.id]
-        header = block.header
-        if header.first_seq != len(truth.rows) + 1:
-            raise Violation(f"{partition.id}: {header.first_seq} is given after {len(truth.rows)}")
-        columns = block.open_columns()
-        for row in zip(columns.keys(), columns.values(), columns.timestamps(), strict=True):
-            truth.append(Row(*row))
-        self._report.appended(partition.id, header.last_seq)
+        truth = self.partitions[partition.id]
+        for block in self._appended_blocks(partition, len(truth.rows)):
+            header = block.header
+            if header.first_seq != len(truth.rows) + 1:
+                raise Violation(f"{partition.id}: {header.first_seq} is given after {len(truth.rows)}")
+            columns = block.open_columns()
+            for row in zip(columns.keys(), columns.values(), columns.timestamps(), strict=True):
+                truth.append(Row(*row))
+            self._report.appended(partition.id, header.last_seq)
+
+    @staticmethod
+    def _appended_blocks(partition, after_seq):
+        """The newest one, or all that were published together."""
+        newest = partition.newest_block
+        is_one = newest.header.first_seq <= after_seq + 1
+        return [newest] if is_one else list(partition.tree.blocks_after(after_seq))
 
     def restarted(self, node, feed_name, starts, *, lost_power, may_be_clean):
         """A node has come up, after so many starts since one had come up before.
@@ -158,6 +172,36 @@ class Truth:
             if not stands:
                 raise Violation(f"{versions} were acknowledged at disk, and were lost before")
             truth.acknowledged_on_disk = max(truth.acknowledged_on_disk, last_seq)
+
+    # Sinks
+
+    def asked_to_publish(self, shares):
+        """Somebody is about to ask for it; ``shares``: {partition: Share}."""
+        for share in shares.values():
+            self.batches.asked(share)
+            for row in share.rows:
+                self.history.ask([row])
+
+    def published(self, batch, partitions, written):
+        """Somebody was told that ``batch`` is there, in all of ``partitions``, and where some of it was ``written``."""
+        for number in partitions:
+            truth = self.partitions[number]
+            run = truth.runs.of(batch)
+            if run is None:
+                raise Violation(f"{batch} was answered as published, and partition {number} does not have it")
+            if number in written:
+                _, branch, first_seq, last_seq = written[number]
+                names = self.history.branches[number].names(last_seq)
+                if (first_seq - 1, last_seq) != run[1:] or branch not in names:
+                    raise Violation(f"{batch} was answered as {written[number]}, and stands at {number}/{run[1:]}")
+            truth.acknowledged = max(truth.acknowledged, run.last_seq)
+            truth.acknowledged_on_disk = max(truth.acknowledged_on_disk, run.last_seq)
+            self.history.reached(number, run.last_seq)
+        self.history.answered()
+
+    def check_stands(self, number, seq, who):
+        """Somebody has been brought to ``seq``: nobody stands within a batch."""
+        self.partitions[number].runs.check_stands(seq, who)
 
     def floors(self):
         """What a barrier that is asked for now has to cover: (seq, forks so far) of each partition."""

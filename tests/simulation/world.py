@@ -19,12 +19,13 @@ from tailrace.host import Host
 from .faults import Faults
 from .feeds import FoundingProcess
 from .indexes import chosen
-from .machine import PORT, Machine
+from .machine import PORT, Machine, bugs_end_the_run
 from .network import Network
 from .process import FEED
 from .readers import ConsumingProcess, FollowingProcess, LookingProcess
 from .report import Report
 from .scheduling import seeded
+from .sinks import SinkProcess, has_sink, small_sizes
 from .truth import Truth
 from .writers import Haste, WritingProcess
 
@@ -78,6 +79,8 @@ class World:
             LookingProcess(self, "looker"),
             FoundingProcess(self, "founder"),
         ]
+        # What befalls them they decide themselves.
+        self.sinks = [SinkProcess(self, "sink")] if has_sink(seed) else []
 
     @property
     def processes(self):
@@ -128,7 +131,7 @@ class World:
         """Raises Violation, or whatever else went wrong."""
         self.nursery.start_soon(self.machine.run)
         await self._make_feed()
-        for process in self.processes:
+        for process in (*self.processes, *self.sinks):
             self.nursery.start_soon(process.run)
         await Faults(self).run(FAULTY_SECONDS)
         with trio.move_on_after(HEALING_SECONDS_MAX) as healing:
@@ -155,7 +158,7 @@ class World:
 
     async def _heal(self):
         self.is_over.set()
-        for process in (*self.writers, *self.others):
+        for process in (*self.writers, *self.others, *self.sinks):
             await process.ended.wait()
 
     async def _all_caught_up(self):
@@ -187,6 +190,7 @@ class World:
                     f"{process.name} ({process.index.kind}) differs from the node in {len(wrong)} keys: {wrong[:5]}"
                 )
         self._check_look_ups(node, state)
+        self._check_sinks(node)
 
     def _check_look_ups(self, node, state):
         """The node finds by key what was written."""
@@ -198,12 +202,22 @@ class World:
             if value != state.get(key):
                 raise Violation(f"the node finds {value!r} for {key!r}, which is {state.get(key)!r}")
 
+    def _check_sinks(self, node):
+        """The node remembers of each sink the batch that it has published last, in each partition."""
+        for sink in self.sinks:
+            for partition in node.feeds.named(FEED).partitions:
+                last, run = partition.sinks.find(sink.name), self.truth.partitions[partition.id].runs.newest(sink.name)
+                known = None if last is None else (last.batch, last.seq)
+                if known != (run and (run.share.batch[1], run.last_seq)):
+                    raise Violation(f"partition {partition.id} knows of {sink.name} {last}, and has {run}")
+
     async def _stop_cleanly(self):
         """And a node that starts again holds the same, without a new branch."""
         await self.machine.stop()
         self.machine.start()
         await self.machine.up()
         self.machine.life.node.check()
+        self._check_sinks(self.machine.life.node)
 
 
 @contextlib.contextmanager
@@ -230,7 +244,8 @@ def simulate(seed, *, trace=None):
             nursery.cancel_scope.cancel()
 
     try:
-        with _own_directory() as directory, seeded(seed):
+        sizes = small_sizes() if has_sink(seed) else contextlib.nullcontext()
+        with _own_directory() as directory, seeded(seed), bugs_end_the_run(), sizes:
             trio.run(main, clock=clock)
     except BaseException as error:
         found = most_telling(error)

@@ -20,6 +20,7 @@ from tailrace_server.config import Config, Storage
 from tailrace_server.feed import creation_to_bytes
 from tailrace_server.host.host import Host
 from tailrace_server.intake.producers import ProducerTable
+from tailrace_server.intake.taking import adopt_log, take_replica, tell_producers
 from tailrace_server.manifest import producers_to_json
 from tailrace_server.start import recover
 
@@ -147,10 +148,10 @@ class Follower:
     def _learn_of_feed(self, system):
         info = FeedInfo("orders", FEED_ID, 1, "hash", "compact", None, None, 259_200, "stream")
         log = FailoverLog([FailoverEntry(FIRST_BRANCH, 1, 0)])
-        system.adopt_log(log, self.node.journal)
+        adopt_log(system, log, self.node.journal)
         if system.high_seq == 0:
             block = encode_block([FEED_ID], [creation_to_bytes(info, FIRST_BRANCH)], partition=0)
-            system.take_replica(block.stamped(1, 1_000), self.node.journal, 0.0)
+            take_replica(system, block.stamped(1, 1_000), self.node.journal, 0.0)
             self.node.committer.note(system)
         _, created = self.node.feeds.reconcile(self.node.journal, 10)
         for feed in created:
@@ -171,7 +172,7 @@ class Follower:
             point = await self.node.roll_back(partition, common, left)
             assert point == partition.high_seq == stands
             common = common_seq(partition.log, partition.high_seq, leader.log, leader.seq) or 0
-        partition.adopt_log(leader.log, self.node.journal)
+        adopt_log(partition, leader.log, self.node.journal)
         if not self.is_told:  # what was merged came without its producers, and a crash may have come between
             self.tell()
 
@@ -197,7 +198,7 @@ class Follower:
         block = leader.block(first_seq, last_seq)
         if first_seq <= partition.high_seq:
             block = cut_above(block, partition.high_seq)
-        partition.take_replica(block, self.node.journal, self.clock.monotonic())
+        take_replica(partition, block, self.node.journal, self.clock.monotonic())
         self.node.committer.note(partition)
         self.node.flusher.note(partition)
         if not block.header.producer_id:
@@ -206,7 +207,7 @@ class Follower:
     def tell(self):
         partition = self.partition
         value = self.history.table(partition.high_seq)
-        partition.tell_producers(value, partition.high_seq, self.node.journal, self.clock.monotonic())
+        tell_producers(partition, value, partition.high_seq, self.node.journal, self.clock.monotonic())
         self.is_told = True
 
     async def fill(self):
@@ -228,7 +229,7 @@ class Follower:
         if self.rnd.random() < 0.1:
             filling.abandon()
             return
-        partition.tell_producers(leader.table(last_seq), last_seq, self.node.journal, self.clock.monotonic())
+        tell_producers(partition, leader.table(last_seq), last_seq, self.node.journal, self.clock.monotonic())
         await filling.finish(leader.log)
 
     async def commit(self):

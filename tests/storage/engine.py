@@ -91,7 +91,7 @@ class Engine:
         """Asks for a feed; ``sync`` answers."""
         value = {**spec._asdict(), "feed_id": self.rnd.randbytes(16).hex()}
         self.ledger.asked.add(bytes.fromhex(value["feed_id"]))
-        feed = self.node.create_feed(value)
+        feed = self.node.feed_changes.create(value)
         told = self.ledger.create(feed.info, feed.partitions[0].log.branch)
         self._when_durable(told.created)
         return feed
@@ -100,7 +100,7 @@ class Engine:
         """Asks for the end of a feed; ``sync`` answers."""
         told = self.ledger.feeds[self.feed(name).info.feed_id]
         told.is_drop_asked = True
-        self.node.drop_feed(told.info.feed_id)
+        self.node.feed_changes.drop(told.info.feed_id)
         self._when_durable(told.dropped)
 
     def write(self, name, keys, *, number=0, producer=1, value_bytes=40):

@@ -9,7 +9,7 @@ import pytest
 from tests.memory_disk import LOSE, Crashed, MemoryDisk
 
 from tailrace.errors import TailraceError
-from tailrace_server import catalog
+from tailrace_server import feed_recovery
 from tailrace_server.identity import BadDirectory
 from tailrace_server.intake import taking
 from tailrace_server.intake.producers import ProducerTable
@@ -110,10 +110,10 @@ def _keep_segments(partition, *_):
 
 
 BUGS = {
-    "a start forgets what was rolled back": (catalog, "decide_block", _forget_rollbacks),
-    "a rollback that was cut short is not finished": (catalog, "_finish_rollback", _keep_segments),
+    "a start forgets what was rolled back": (feed_recovery, "decide_block", _forget_rollbacks),
+    "a rollback that was cut short is not finished": (feed_recovery, "_finish_rollback", _keep_segments),
     "a segment goes whole that could have been cut": (rollback, "straddling", lambda chain, seq: None),
-    "a start does not cut what a rollback would have": (catalog, "straddling", lambda chain, seq: None),
+    "a start does not cut what a rollback would have": (feed_recovery, "straddling", lambda chain, seq: None),
     "an entry is taken over before its base is reached": (taking, "entries_through", lambda log, seq: log),
     "producers outlive their results": (ProducerTable, "drop_above", lambda table, seq: None),
 }

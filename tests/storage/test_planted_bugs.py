@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from tailrace.errors import TailraceError
-from tailrace_server import catalog, start
+from tailrace_server import feed_recovery, start
 from tailrace_server.compaction import worker
 from tailrace_server.intake.committer import Committer
 from tailrace_server.journal import BlockCase
@@ -49,7 +49,7 @@ def segment_without_fsync(self):
 original_finish = SegmentWriter.finish
 original_flush = flusher.Flusher.flush
 original_identity_of = worker.identity_of
-original_decide = catalog.decide_block
+original_decide = feed_recovery.decide_block
 original_fold = Installer.fold
 original_install = Installer._install
 
@@ -121,7 +121,7 @@ BUGS = {
     "deletions are purged in silence": ("fold_and_purge", worker, "identity_of", purge_in_silence),
     "segments are removed before the manifest": ("fold_all", Installer, "fold", remove_before_the_manifest),
     "what is not durable is flushed": ("flush", flusher, "_blocks_through", flush_what_is_not_durable),
-    "a start ignores the flushed seq": ("recovery", catalog, "decide_block", decide_without_flushed_seq),
+    "a start ignores the flushed seq": ("recovery", feed_recovery, "decide_block", decide_without_flushed_seq),
     "a start believes that the stop was clean": ("recovery", start, "why_unclean", believe_every_mark),
     "a journal file is named before its fsync": ("recovery", journal_recovery, "publish_file", publish_without_fsync),
     "the chain changes before the manifest": ("lives", Installer, "_install", install_before_the_manifest),

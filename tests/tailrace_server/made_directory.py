@@ -60,7 +60,7 @@ class MadeDirectory:
         self.node = None
 
     def create(self, name, partitions=2, retention="compact"):
-        self.node.create_feed(
+        self.node.feed_changes.create(
             {
                 "name": name,
                 "feed_id": self.host.randomness.token(16).hex(),
@@ -126,7 +126,7 @@ class MadeDirectory:
         trio.run(run)
 
     def drop(self, name):
-        self.node.drop_feed(self.node.feeds.named(name).info.feed_id)
+        self.node.feed_changes.drop(self.node.feeds.named(name).info.feed_id)
         self._sync_feeds()
         self.rows = {place: row for place, row in self.rows.items() if place[0] != name}
 

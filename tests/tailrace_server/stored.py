@@ -39,6 +39,28 @@ class FakeJournal:
         return 1
 
 
+class TakingPartition:
+    """A partition that takes a producer's blocks of one row, with its index kept level."""
+
+    def __init__(self):
+        self.partition = Partition(FEED_ID, 0, 0, 2**64 - 1)
+        self.partition.log = self.partition.log.with_entry(FailoverEntry(b"u" * 16, 1, 0))
+        self.journal = FakeJournal()
+        self.numbers = 0
+
+    def take(self, key, value, flags=0, *, number=None, now_us=1000, if_version=None):
+        if number is None:
+            self.numbers += 1
+            number = self.numbers
+        block = encode_block([key], [value], partition=0, producer_id=7, producer_seq=number)
+        self.partition.keys.catch_up(self.partition.tree, lambda: False)
+        return self.partition.take(block, self.journal, now_us=now_us, now=0.0, flags=flags, if_version=if_version)
+
+    def refused(self):
+        """The number of what was refused is the next one's."""
+        self.numbers -= 1
+
+
 class StoredPartition(Partition):
     """A partition that is written to without a journal, flushed and folded when a test says so.
 
@@ -64,7 +86,12 @@ class StoredPartition(Partition):
         keys, values = zip(*rows, strict=True)
         block = encode_block(list(keys), list(values), partition=self.id, compress=False)
         self.rows += rows
-        self.recover_block(block.stamped(self.high_seq + 1, timestamp), 1, 0.0)
+        self.hang_recovered(block.stamped(self.high_seq + 1, timestamp))
+
+    def hang_recovered(self, block):
+        """Hangs a block that has its seqs, as if file 1 of a journal had held it."""
+        self.homes.block(1, block.header.last_seq)
+        self.hang(block, self.log.branch_at(block.header.last_seq), 0.0)
 
     def sync(self):
         """Everything is durable."""

@@ -8,6 +8,7 @@
     encode.py    a block from lists of keys and values
     row.py, row_layout.py        a block of one row, encoded and opened in fewer steps
     to_arrow.py, from_arrow.py   columns as Arrow arrays, a block from Arrow arrays
+    hash_columns.py              the hashes of an Arrow array of keys
 
 Everything here is pure: bytes in, objects out. Numpy and pyarrow are used where they are installed, and imported at
 the first need (lazy.py).
@@ -19,6 +20,7 @@ from tailrace.block.block import Block
 from tailrace.block.columns import Columns
 from tailrace.block.encode import Stamps, encode_block
 from tailrace.block.from_arrow import block_from_arrow
+from tailrace.block.hash_columns import hash_array
 from tailrace.block.header import (
     BODY_BYTES_MAX,
     COMPRESS_BYTES_MIN,
@@ -52,4 +54,5 @@ __all__ = [
     "block_from_arrow",
     "encode_block",
     "encode_row",
+    "hash_array",
 ]

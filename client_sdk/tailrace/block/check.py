@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PLAIN_ROWS_MAX = 40  # up to here plain Python is faster than the calls of numpy
 _UNIFORM_ROWS_MAX = 16_384  # 64 KiB of offsets: with 32 kept, at most 2 MiB
+_COMPARED_ROWS_MAX = 1_024  # above, making offsets to compare with takes 30 times as long as numpy does without
 
 
 def check_columns(header: BlockHeader, layout: Layout, raw: memoryview) -> None:
@@ -127,7 +128,7 @@ def _extremes_with_numpy(numpy: Any, offsets: memoryview, rows: int) -> tuple[in
     The last offset is the data's length by the layout, so where no other is above it all are inside, and the steps fit
     into 32 bits with their signs.
     """
-    width = uniform_width(offsets, rows)
+    width = uniform_width(offsets, rows) if rows <= _COMPARED_ROWS_MAX else None
     if width is not None:
         return 0, width, width
     numbers = numpy.frombuffer(offsets, "<u4")

@@ -1,14 +1,14 @@
-"""Blocks from Arrow arrays, by whole columns: no row is touched in Python but to hash its key."""
+"""Blocks from Arrow arrays, by whole columns: no row is touched in Python, but to hash keys of differing lengths."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from tailrace.block.encode import RawColumns, assemble, check_lengths, check_rows, header_of
+from tailrace.block.hash_columns import hash_array
 from tailrace.block.header import BODY_BYTES_MAX
 from tailrace.block.lazy import numpy_or_none, pyarrow
 from tailrace.errors import TooLarge
-from tailrace.hashing import hash_keys
 
 if TYPE_CHECKING:
     from tailrace.block.block import Block
@@ -27,7 +27,7 @@ def block_from_arrow(
     """A block of the mutations in two Arrow arrays of one length, of binary or strings; a null value deletes its key.
 
     Arrays may be sliced, chunked, dictionaries, large or views. ``hashes`` is a numpy array of u64, the keys' hashes;
-    without it each key is hashed in Python. ``compress`` as for ``encode_block``. TypeError for arrays of other types;
+    ``hash_array`` makes them without it. ``compress`` as for ``encode_block``. TypeError for arrays of other types;
     ValueError for a null or empty key, no rows, or different lengths; TooLarge for a key, a value, a number of rows or
     a body over its bound (header.py).
     """
@@ -44,7 +44,7 @@ def block_from_arrow(
     key_offsets, key_data = _parts(numpy, keys, "key")
     value_offsets, value_data = _parts(numpy, values, "value")
     if hashes is None:
-        hashes = numpy.array(hash_keys(keys.to_numpy(zero_copy_only=False).tolist()), "<u8")
+        hashes = hash_array(keys)
     if hashes.dtype != numpy.dtype("<u8") or hashes.shape != (rows,):
         raise ValueError(f"{rows} keys came with hashes of shape {hashes.shape} and type {hashes.dtype}, not u64")
     least, greatest = int(hashes.min()), int(hashes.max())

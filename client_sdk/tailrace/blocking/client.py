@@ -13,7 +13,7 @@ from tailrace.block import Block
 from tailrace.blocking.feed import Feed
 from tailrace.blocking.link import BlockingLink
 from tailrace.blocking.stream import Stream
-from tailrace.consuming.session import Wanted
+from tailrace.consuming.wanted import Wanted
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.finding import Finder, check_state
 from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
@@ -243,6 +243,11 @@ class Client:
     def _check_open(self) -> None:
         if self._closed:
             raise Unreachable("the client was closed: connect again")
+        # A program may take as long as it likes between two calls, and a task of Spark does: nothing is sent, and no
+        # answer taken, meanwhile.
+        paused_s = self._link.take_pause()
+        if paused_s:
+            self._session.postpone(paused_s)
 
 
 def connect(
@@ -254,5 +259,8 @@ def connect(
     retry_for: float = 30.0,
     state: str = "leader",
 ) -> Client:
-    """A client, a context manager. Arguments and errors as ``tailrace.connect``."""
+    """A client, a context manager. Arguments and errors as ``tailrace.connect``.
+
+    Nothing is sent or received between two calls; pauses of a second or more do not count towards ``retry_for``.
+    """
     return Client(url, token=token, name=name, connect_timeout=connect_timeout, retry_for=retry_for, state=state)

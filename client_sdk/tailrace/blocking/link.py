@@ -61,6 +61,15 @@ class BlockingLink:
         self._poll = select.poll()
         self._out: collections.deque[memoryview] = collections.deque()
         self._heard_at = self._said_at = self._moved_at = 0.0
+        self._stepped_at = time.monotonic()
+
+    def take_pause(self) -> float:
+        """For how many seconds nobody has moved any bytes here, 0 where it was less than ``IDLE_SECONDS``."""
+        paused_s = time.monotonic() - self._stepped_at
+        if paused_s < IDLE_SECONDS:
+            return 0.0
+        self._stepped_at += paused_s
+        return paused_s
 
     def run_until(self, done: Callable[[], bool], deadline: float | None) -> bool:
         """Moves bytes until ``done()``; False where ``deadline`` (monotonic seconds) came first.
@@ -109,6 +118,7 @@ class BlockingLink:
         except OSError as error:
             self._lost(Unreachable(f"the connection broke: {error.strerror or error}"))
         self._session.expire()
+        self._stepped_at = time.monotonic()
 
     def _connect(self, wait_s: float) -> None:
         self._sock = self._dialer.step(wait_s)

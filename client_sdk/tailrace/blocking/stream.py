@@ -9,7 +9,8 @@ from typing import cast
 
 from tailrace.blocking.link import BlockingLink
 from tailrace.consuming.partition import PartitionStatus
-from tailrace.consuming.session import ConsumerSession, Event, Wanted
+from tailrace.consuming.session import ConsumerSession, Event
+from tailrace.consuming.wanted import Wanted
 from tailrace.errors import Forbidden, StreamEnded, TailraceError, Unreachable
 from tailrace.finding import Finder
 from tailrace.model import EndReason

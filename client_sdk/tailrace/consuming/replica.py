@@ -18,7 +18,8 @@ from random import random
 
 from tailrace.consuming.partition import ConsumedPartition, State
 from tailrace.consuming.rollbacks import Queued
-from tailrace.consuming.streams import HANDLERS, Handler, PartitionStreams, Wanted
+from tailrace.consuming.streams import HANDLERS, Handler, PartitionStreams
+from tailrace.consuming.wanted import Wanted
 from tailrace.errors import NotLeader, ProtocolError, StreamEnded, TailraceError
 from tailrace.events import Agreed, Rollback, SnapshotStart
 from tailrace.failover import FailoverLog

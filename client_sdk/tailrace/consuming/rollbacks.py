@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import NoReturn
 
-    from tailrace.consuming.streams import Wanted
+    from tailrace.consuming.wanted import Wanted
     from tailrace.errors import TailraceError
 
 # An event that waits to be asked for (bytes: the cookie of a barrier that has come back), its partition, the position

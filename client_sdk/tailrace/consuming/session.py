@@ -18,7 +18,8 @@ from typing import Any
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.replica import ReplicaStreams
 from tailrace.consuming.rollbacks import Queued
-from tailrace.consuming.streams import FINAL, PartitionStreams, Wanted
+from tailrace.consuming.streams import FINAL, PartitionStreams
+from tailrace.consuming.wanted import Wanted
 from tailrace.errors import (
     BadPosition,
     NotLeader,

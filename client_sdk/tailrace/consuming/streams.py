@@ -13,14 +13,14 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
-from types import MappingProxyType
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from tailrace.backoff import backoff_seconds
 from tailrace.block import Block
 from tailrace.consuming.partition import ConsumedPartition, State
-from tailrace.consuming.resume import Move, bare_floor, bounds, decide
+from tailrace.consuming.resume import Move, decide
 from tailrace.consuming.rollbacks import Queued, Rollbacks
+from tailrace.consuming.wanted import Wanted, stream_request, wanted_partition
 from tailrace.errors import (
     DataGone,
     Forbidden,
@@ -32,14 +32,12 @@ from tailrace.errors import (
 )
 from tailrace.events import Event, Mutations, ReplicaEvent, Rollback, SnapshotEnd, SnapshotStart
 from tailrace.failover import FailoverLog
-from tailrace.model import EndReason, Level
-from tailrace.position import Position, Positions
-from tailrace.ring import RING_ROWS, RINGS_BYTES_MAX, Ring, RingChange
-from tailrace.wire.filters import EVERYTHING, StreamFilter
+from tailrace.model import EndReason
+from tailrace.position import Position
+from tailrace.ring import RINGS_BYTES_MAX, Ring
 from tailrace.wire.frames import Frame, encode_frame
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.replica_messages import Replica
-from tailrace.wire.stream_messages import RollBack, SnapshotStartMessage, StreamEnd, StreamOk, StreamRequest, decode_seq
+from tailrace.wire.stream_messages import RollBack, SnapshotStartMessage, StreamEnd, StreamOk, decode_seq
 
 FINAL: dict[EndReason, Callable[[str], TailraceError]] = {
     EndReason.TRIMMED: DataGone,
@@ -55,33 +53,6 @@ _OPEN = frozenset((State.OPEN, State.IN_SNAPSHOT, State.ENDED))
 _state = attrgetter("state")
 
 _new = tuple.__new__  # a NamedTuple's own constructor takes twice as long
-
-
-class Wanted(NamedTuple):
-    """What a consumer asks for. ``since``: "beginning", "now" or positions; ``until``: None, "now" or the
-
-    last seq of each partition. ``since_us`` (microseconds since 1970 UTC): the stream begins then, and ``since`` is
-    "now"; ``until_us``: it ends then, and ``until`` is None. ``ring_rows``: entries kept for each partition; ``rings``:
-    what was stored of them. ``by_index``: an index may go back by itself, and `PartitionStreams.settle` says how far it
-    has. ``filter``: what is left out of the mutations. ``state``: as of `tailrace.connect`.
-    ``replica``: who asks, where that is a node (`tailrace.consuming.replica`).
-    """
-
-    feed: str
-    since: str | Positions = "beginning"
-    until: str | Mapping[int, int] | None = None
-    partitions: frozenset[int] | None = None
-    visibility: Level = Level.DISK
-    on_rollback: str = "follow"
-    stored: tuple[Positions, ...] = ()  # what was given as positions: has to be of this feed
-    ring_rows: int = RING_ROWS
-    rings: Mapping[int, RingChange] = MappingProxyType({})
-    by_index: bool = False
-    filter: StreamFilter = EVERYTHING
-    since_us: int | None = None
-    until_us: int | None = None
-    state: str = "leader"
-    replica: Replica | None = None
 
 
 class PartitionStreams:
@@ -133,33 +104,10 @@ class PartitionStreams:
             self.fail(UnknownFeed(f"feed {wanted.feed!r} has no partition {min(missing)}: it has {len(high_seqs)}"))
         ids = sorted(high_seqs if wanted.partitions is None else wanted.partitions)
         for id in ids:
-            end_seq = None
-            if wanted.until == "now":
-                end_seq = high_seqs[id]
-            elif wanted.until is not None:
-                assert not isinstance(wanted.until, str)
-                end_seq = wanted.until.get(id, 0)
-            start = self._start(id)
-            ring = self._ring(id, start, RINGS_BYTES_MAX // len(ids))
-            partition = ConsumedPartition(id, start, ring, end_seq, now)
+            partition = wanted_partition(wanted, id, high_seqs[id], RINGS_BYTES_MAX // len(ids), now)
             if wanted.until == "now":
                 partition.end_log = logs.get(id)
             self._partitions[id] = self._waiting[id] = partition
-
-    def _start(self, id: int) -> Position | None:
-        since = self._wanted.since
-        if isinstance(since, Positions):
-            return since.get(id, Position.at(FailoverLog(), 0))
-        return None if since == "now" else Position.at(FailoverLog(), 0)
-
-    def _ring(self, id: int, start: Position | None, bytes_max: int) -> Ring:
-        wanted = self._wanted
-        stored = wanted.rings.get(id)
-        if stored is None:
-            return Ring(wanted.ring_rows, bytes_max, 0 if start is None else bare_floor(start))
-        ring = Ring(wanted.ring_rows, bytes_max)
-        ring.apply(stored)
-        return ring
 
     def connection_made(self) -> None:
         """A new connection: its streams have ids of its own."""
@@ -238,28 +186,7 @@ class PartitionStreams:
         del self._waiting[partition.id]
         stream_id = self.new_id(partition)
         partition.state = State.REQUESTED
-        position = partition.position
-        seq, first, last = (0, 0, 0) if position is None else bounds(partition.record)
-        since_us = None
-        if position is None:
-            position, since_us = Position.at(FailoverLog(), 0), self._wanted.since_us
-        request = StreamRequest(
-            feed_id,
-            partition.id,
-            position.log,
-            seq if partition.position is not None else None,
-            first,
-            last,
-            position.purge_seq,
-            partition.end_seq,
-            self._wanted.visibility,
-            self.node_state,
-            self._wanted.filter,
-            since_us,
-            self._wanted.until_us,
-            self._wanted.replica,
-        )
-        return request.encode(stream_id)
+        return stream_request(self._wanted, partition, self.node_state, feed_id).encode(stream_id)
 
     def new_id(self, partition: ConsumedPartition) -> int:
         """An id for the partition's next request, whose answer is then for it."""

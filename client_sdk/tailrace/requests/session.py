@@ -14,11 +14,11 @@ import enum
 import random
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 from tailrace.backoff import backoff_seconds
 from tailrace.block import Block
-from tailrace.errors import NotDurable, NotLeader, ProtocolError, Retryable, TailraceError, Unreachable
+from tailrace.errors import NotDurable, NotLeader, Overloaded, ProtocolError, Retryable, TailraceError, Unreachable
 from tailrace.model import Item, Level, Version, VersionRange
 from tailrace.requests.lane import Done, Lane, State, WriteRequest
 from tailrace.wire.bodies import decode_json, encode_json
@@ -55,14 +55,30 @@ class Sequence:
             self.hold_until = now + backoff_seconds(self.tries, jitter)
 
 
+# Makes a request's frame, with this id; in two buffers where a large body is not to be copied.
+Encode: TypeAlias = Callable[[int], bytes | tuple[bytes, bytes | memoryview]]
+
+
 class Request:
     """Anything but a write: a frame to send, and what makes a result of the answer. ``order``: when it was asked."""
 
-    __slots__ = ("deadline", "decode", "done", "encode", "hold_until", "is_read", "order", "sent", "sequence", "tries")
+    __slots__ = (
+        "deadline",
+        "decode",
+        "done",
+        "encode",
+        "hold_until",
+        "in_doubt",
+        "is_read",
+        "order",
+        "sent",
+        "sequence",
+        "tries",
+    )
 
     def __init__(
         self,
-        encode: Callable[[int], bytes],
+        encode: Encode,
         decode: Callable[[Frame], Any],
         done: Callable[[Any, TailraceError | None], None],
         deadline: float,
@@ -78,6 +94,7 @@ class Request:
         self.order = 0
         self.is_read = is_read  # any copy may answer it
         self.sent = False
+        self.in_doubt = False  # an earlier try of it may have done something
         self.tries = 0
 
 
@@ -138,6 +155,7 @@ class RequestSession:
         self._out = []
         self._by_id.clear()
         for request in self._requests:
+            request.in_doubt |= request.sent
             request.sent = False
         self._unsent = dict(self._requests)
         for lane in self._lanes:
@@ -195,7 +213,7 @@ class RequestSession:
 
     def ask(
         self,
-        encode: Callable[[int], bytes],
+        encode: Encode,
         decode: Callable[[Frame], Any],
         done: Callable[[Any, TailraceError | None], None],
         sequence: Sequence | None,
@@ -267,7 +285,7 @@ class RequestSession:
         for request in [r for r in self._requests if now >= r.deadline]:
             del self._requests[request]
             self._unsent.pop(request, None)
-            request.done(None, self._given_up(request.sent))
+            request.done(None, self._given_up(request.sent, request.in_doubt))
         for lane in list(self._lanes):
             for write in [w for w in lane.requests() if now >= w.deadline]:
                 lane.fail(write, self._given_up(write.state is State.SENT or write.resend))
@@ -286,12 +304,20 @@ class RequestSession:
         self._lanes.clear()
         self._ready_lanes.clear()
 
-    def _given_up(self, uncertain: bool) -> TailraceError:
+    def postpone(self, seconds: float) -> None:
+        """What waits is given up so much later: nobody has moved its bytes meanwhile."""
+        for request in self._requests:
+            request.deadline += seconds
+        for lane in self._lanes:
+            for write in lane.requests():
+                write.deadline += seconds
+
+    def _given_up(self, uncertain: bool, in_doubt: bool = False) -> TailraceError:
         reason = self.last_error
         if isinstance(reason, Retryable) and not isinstance(reason, Unreachable) and not uncertain:
             return reason
         text = "no answer in time" if reason is None else str(reason)
-        return Unreachable(f"given up: {text}", outcome="unknown" if uncertain else "not sent")
+        return Unreachable(f"given up: {text}", outcome="unknown" if uncertain or in_doubt else "not sent")
 
     # Frames
 
@@ -300,7 +326,8 @@ class RequestSession:
             for request in self._ready(now):
                 del self._unsent[request]
                 request.sent = True
-                self._out.append(request.encode(self._id_for(request)))
+                frame = request.encode(self._id_for(request))
+                self._out += (frame,) if isinstance(frame, bytes) else frame
         for lane in list(self._ready_lanes):
             for write in lane.take(now):
                 self._send_write(write)
@@ -385,6 +412,8 @@ class RequestSession:
                 self._look_again(request.lane)
         elif request in self._requests:
             if isinstance(error, Retryable) and now < request.deadline:
+                # A publish is done in steps, and so is what a leader was at when it stepped down.
+                request.in_doubt |= not isinstance(error, Overloaded)
                 request.sent, request.hold_until = False, hold_until
                 if request.sequence is not None:
                     request.sequence.refused(now, self._jitter)

@@ -6,6 +6,7 @@
     builder.py   rows out of many blocks into blocks of a size
     cut.py       the rows of a block above a seq
     found.py     a row that was looked for by its key
+    detached.py  a block that keeps no more in memory than itself
 
 Everything here is pure, and may run in any thread.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 from tailrace_server.blocks.arrays import ColumnArrays, arrays_of, encode_arrays, take
 from tailrace_server.blocks.builder import BlockBuilder
 from tailrace_server.blocks.cut import cut_above, cut_through
+from tailrace_server.blocks.detached import detached
 from tailrace_server.blocks.found import Found, row_of_key
 from tailrace_server.blocks.heads import Heads, heads_of
 from tailrace_server.blocks.merge import fits, merge_blocks, merge_steps
@@ -27,6 +29,7 @@ __all__ = [
     "arrays_of",
     "cut_above",
     "cut_through",
+    "detached",
     "encode_arrays",
     "fits",
     "heads_of",

@@ -20,7 +20,10 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tailrace.block import BlockHeader
+from tailrace.errors import OutcomeUnknown
 from tailrace.model import VersionRange
+from tailrace.wire.failures import OutOfOrder
 
 # At most 16 blocks of a producer are unanswered in a partition, so no resend is older than the last 16 results.
 RESULTS_MAX = 16
@@ -43,6 +46,24 @@ class Decision(NamedTuple):
     verdict: Verdict
     result: VersionRange | None = None
     expected: int = 0
+
+
+def result_of_resend(decision: Decision, header: BlockHeader, partition: int) -> VersionRange:
+    """What a block of ``partition`` was written as that is not to be written now. Raises OutOfOrder, OutcomeUnknown."""
+    block = f"block {header.producer_seq} of producer {header.producer_id:016x}"
+    match decision.verdict:
+        case Verdict.OUT_OF_ORDER:
+            raise OutOfOrder(
+                f"partition {partition}: {block} is out of order, {decision.expected} comes next",
+                expected=decision.expected,
+            )
+        case Verdict.UNKNOWN:
+            raise OutcomeUnknown(
+                f"partition {partition} had to forget producers within the last hour: whether {block} was written "
+                "cannot be told"
+            )
+    assert decision.result is not None, "a block that is accepted is written"
+    return decision.result
 
 
 _ACCEPT = Decision(Verdict.ACCEPT)

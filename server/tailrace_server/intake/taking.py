@@ -17,7 +17,7 @@ from tailrace.failover import SEQ_MAX, FailoverLog, common_seq
 from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
 from tailrace_server.journal.format import RecordKind
 from tailrace_server.manifest.producers import producers_from_json, producers_to_json
-from tailrace_server.publishing import last_batches
+from tailrace_server.publishing import appending, last_batches
 
 if TYPE_CHECKING:
     from tailrace.block import Block
@@ -44,8 +44,12 @@ def check_replica(partition: Partition, block: Block, after_seq: int) -> None:
     block.open_columns()
 
 
-def take(partition: Partition, block: Block, journal: Journal, now: float) -> None:
-    """`Partition.take_replica`."""
+def take_replica(partition: Partition, block: Block, journal: Journal, now: float) -> None:
+    """Takes a block of the leader's, with its seqs, right above the high seq; journals it and hangs it.
+
+    What `adopt_log` was given is taken over as far as the block reaches. Raises BadBlock for what does not fit,
+    UnknownFeed, NoSpace, NotDurable; nothing is kept then.
+    """
     _check_takes(partition)
     _check_next(partition, block, partition.high_seq, partition.held_timestamp)
     branch = partition.log.branch_at(block.header.last_seq)
@@ -56,7 +60,10 @@ def take(partition: Partition, block: Block, journal: Journal, now: float) -> No
 
 
 def take_run(partition: Partition, blocks: Sequence[Block], journal: Journal, now: float) -> None:
-    """`Partition.take_run`."""
+    """Takes a run of the leader's, all of its blocks, as ``take_replica`` takes one; `tell_sinks` came before.
+
+    One record has it all, so that a follower has the whole of a publish or nothing of it.
+    """
     _check_takes(partition)
     if not blocks:
         raise BadBlock(f"a run of partition {partition.id} without a block")
@@ -65,7 +72,7 @@ def take_run(partition: Partition, blocks: Sequence[Block], journal: Journal, no
         _check_next(partition, block, seq, timestamp)
         seq, timestamp = block.header.last_seq, block.header.timestamp
     told, partition.run_sinks = partition.run_sinks, None
-    partition.append_run(blocks, told[1] if told is not None and told[0] == seq else {}, journal)
+    appending.append_run(partition, blocks, told[1] if told is not None and told[0] == seq else {}, journal)
     if partition.run_producers is not None and partition.run_producers[0] == seq:
         partition.producers = partition.run_producers[1]
     partition.run_producers = None
@@ -91,8 +98,12 @@ def _check_next(partition: Partition, block: Block, seq: int, timestamp: int) ->
     check_replica(partition, block, seq)
 
 
-def adopt(partition: Partition, log: FailoverLog, journal: Journal, now: float) -> bool:
-    """`Partition.adopt_log`."""
+def adopt_log(partition: Partition, log: FailoverLog, journal: Journal, now: float = 0.0) -> bool:
+    """Takes over the entries of the leader's ``log`` up to the high seq; True where the log changed.
+
+    Those above follow as they are reached. Raises OtherHistory where what is held is not the log's, NoSpace,
+    NotDurable.
+    """
     common = common_seq(partition.log, partition.high_seq, log, SEQ_MAX)
     if partition.high_seq and (common is None or common < partition.high_seq):
         raise OtherHistory(
@@ -138,7 +149,10 @@ def _reach(partition: Partition, journal: Journal, now: float) -> bool:
 
 
 def tell_producers(partition: Partition, value: dict[str, Any], seq: int, journal: Journal, now: float) -> None:
-    """`Partition.tell_producers`."""
+    """The leader's producers (`producers_to_json`) as of ``seq``: the high seq, or the end of a run that is coming.
+
+    Raises BadBlock, NoSpace, NotDurable; nothing is kept then.
+    """
     if seq < partition.high_seq:
         raise BadBlock(f"producers as of seq {seq}, and partition {partition.id} stands at {partition.high_seq}")
     try:
@@ -156,7 +170,10 @@ def tell_producers(partition: Partition, value: dict[str, Any], seq: int, journa
 
 
 def tell_sinks(partition: Partition, value: dict[str, Any], seq: int, journal: Journal) -> None:
-    """`Partition.tell_sinks`."""
+    """The leader's last batches (`last_batches.to_json`) as of ``seq``: the high seq, or the end of a coming run.
+
+    Raises BadBlock, NoSpace, NotDurable; nothing is kept then.
+    """
     if seq < partition.high_seq:
         raise BadBlock(f"last batches as of seq {seq}, and partition {partition.id} stands at {partition.high_seq}")
     try:
@@ -168,4 +185,4 @@ def tell_sinks(partition: Partition, value: dict[str, Any], seq: int, journal: J
     if seq > partition.high_seq:  # of the run that is on its way, which will have them
         partition.run_sinks = seq, table
     elif any(partition.sinks.find(sink) != last for sink, last in table.items()):
-        partition.note_sinks(table, journal)
+        appending.note_sinks(partition, table, journal)

@@ -5,7 +5,7 @@ A publish of one block has nothing to be cut, so that its readers may stand at i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tailrace.block import FLAG_COMPRESSED, ROWS_MAX, Block
 from tailrace_server.blocks import merge_blocks
@@ -17,20 +17,28 @@ _ANY_TIME = 1
 
 def joined(blocks: Iterable[Block]) -> list[Block]:
     """The rows of a producer's ``blocks``, which have no seqs yet, in few blocks. BadBlock for a damaged one."""
-    made: list[Block] = []
+    return [_one(group) for group in _groups(blocks)]
+
+
+def joining_bytes(blocks: Iterable[Block]) -> int:
+    """How much ``joined`` has to copy: the uncompressed bytes of those blocks that do not stay as they are."""
+    return sum(block.header.raw_bytes for group in _groups(blocks) if len(group) > 1 for block in group)
+
+
+def _groups(blocks: Iterable[Block]) -> Iterator[list[Block]]:
+    """The blocks in their order, in stretches of which each makes one block."""
     group: list[Block] = []
     rows = raw_bytes = 0
     for block in blocks:
         header = block.header
         if group and (rows + header.rows > ROWS_MAX or raw_bytes + header.raw_bytes > JOINED_BYTES_MAX):
-            made.append(_one(group))
+            yield group
             group, rows, raw_bytes = [], 0, 0
         group.append(block)
         rows += header.rows
         raw_bytes += header.raw_bytes
     if group:
-        made.append(_one(group))
-    return made
+        yield group
 
 
 def _one(group: list[Block]) -> Block:

@@ -2,7 +2,7 @@
 
     every stage is sealed and here, else nothing is published at all
     for each partition, in order: its blocks are read, and where the batch is not here yet one record has them all
-    all of it is durable, and at quorum in a set: answered; the stages go
+    all of it is durable, and at quorum in a set: answered; the stages' files go, which nobody waits for
 
 Whatever comes between two partitions, a crash or a broken connection, the same PUBLISH again does what is left. So does
 a PUBLISH of the same batch from other stages: a partition takes its share once, from whoever comes first.
@@ -21,10 +21,11 @@ from tailrace.errors import BatchBehind, Forbidden, NoSpace, TailraceError, TooL
 from tailrace.model import Level, VersionRange
 from tailrace.wire.stage_messages import Publish
 from tailrace_server.partition import Partition
-from tailrace_server.publishing.joining import joined
+from tailrace_server.publishing import appending
+from tailrace_server.publishing.joining import joined, joining_bytes
 from tailrace_server.publishing.last_batches import Verdict, decide, first_free
 from tailrace_server.publishing.record import BLOCKS_MAX, PUBLISH_BYTES_MAX
-from tailrace_server.publishing.stage_file import StagedBlock, partition_bytes
+from tailrace_server.publishing.stage_file import StagedBlock, by_partition
 from tailrace_server.replication.waiting import Answer, Cancel
 
 if TYPE_CHECKING:
@@ -32,15 +33,18 @@ if TYPE_CHECKING:
     from tailrace_server.feed import Feed
     from tailrace_server.node import Node
 
+# What is joined on the loop's thread: about 0.1 ms, as a hop to another one takes.
+JOINED_HERE_BYTES_MAX = 64 * 1024
 # A stage and the blocks in it that are of one partition.
 _Share = tuple[bytes, list[StagedBlock]]
 
 
 class Published(NamedTuple):
-    """What was written now, and which partitions had the batch already."""
+    """What was written now, and which partitions had the batch already; the files of the stages, to be removed."""
 
     written: tuple[VersionRange, ...]
     skipped: tuple[int, ...]
+    files: list[str]
 
 
 class Publisher:
@@ -66,11 +70,9 @@ class Publisher:
             written = await self._write(feed, request, shares)
             concerned = sorted(shares)
             await self._settled(feed, request, concerned)
-        paths = self._node.stages.forget(request.stages)
-        if paths:
-            await self._node.host.workers.in_thread(functools.partial(self._node.stages.remove, paths))
+        files = self._node.stages.forget(request.stages)
         fresh = {versions.partition for versions in written}
-        return Published(tuple(written), tuple(number for number in concerned if number not in fresh))
+        return Published(tuple(written), tuple(number for number in concerned if number not in fresh), files)
 
     @contextlib.asynccontextmanager
     async def _turn(self, request: Publish) -> AsyncIterator[None]:
@@ -111,15 +113,22 @@ class Publisher:
             )
         shares: dict[int, list[_Share]] = {number: [] for number in told}
         for stage in request.stages:
-            index = await self._node.host.workers.in_thread(functools.partial(self._node.stages.read_index, stage))
-            for number in partition_bytes(index):
+            for number, entries in (await self._index(stage)).items():
                 if number not in shares:
                     raise UnknownStage(f"stage {stage.hex()} has rows of partition {number}, which was not named")
-                shares[number].append((stage, [entry for entry in index if entry.partition == number]))
+                shares[number].append((stage, entries))
         for number, share in shares.items():
             if not self._has(feed.partitions[number], request):
                 _check_size(number, share)
         return shares
+
+    async def _index(self, stage: bytes) -> dict[int, list[StagedBlock]]:
+        """The blocks of a sealed stage by partition. UnknownStage where it is gone, or damaged."""
+        stages = self._node.stages
+        kept = stages.kept.find(stage)
+        if kept is not None:
+            return {number: share.entries for number, share in kept.items()}
+        return by_partition(await self._node.host.workers.in_thread(functools.partial(stages.read_index, stage)))
 
     @staticmethod
     def _has(partition: Partition, request: Publish) -> bool:
@@ -132,13 +141,14 @@ class Publisher:
             partition, share = feed.partitions[number], shares[number]
             if not share or self._has(partition, request):
                 continue
-            blocks = await node.host.workers.in_thread(functools.partial(self._read, share))
+            blocks = await self._blocks(number, share)
             await node.memory.room()
             self._check_writable(partition)
             if self._has(partition, request):
                 continue
-            versions = partition.publish(
-                blocks, request.sink, request.batch, request.origin, node.journal, now_us=node.clock.wall_us()
+            now_us = node.clock.wall_us()
+            versions = appending.publish(
+                partition, blocks, request.sink, request.batch, request.origin, node.journal, now_us=now_us
             )
             written.append(versions)
             node.committer.note(partition)
@@ -147,8 +157,20 @@ class Publisher:
             node.turn_ended()
         return written
 
+    async def _blocks(self, number: int, share: Sequence[_Share]) -> list[Block]:
+        """A partition's blocks, in the order of the stages. UnknownStage where one is damaged. A checkpoint."""
+        stages = self._node.stages
+        kept = [found[number].blocks for stage, _ in share if (found := stages.kept.find(stage)) is not None]
+        if len(kept) < len(share):
+            return await self._node.host.workers.in_thread(functools.partial(self._read, share))
+        blocks = [block for part in kept for block in part]
+        if joining_bytes(blocks) > JOINED_HERE_BYTES_MAX:
+            return await self._node.host.workers.in_thread(functools.partial(joined, blocks))
+        await trio.lowlevel.checkpoint()  # others have their turn between two partitions
+        return joined(blocks)
+
     def _read(self, share: Sequence[_Share]) -> list[Block]:
-        """For a thread: a partition's blocks, in the order of the stages. UnknownStage where one is damaged."""
+        """For a thread: what ``_blocks`` gives, from the stages' files."""
         return joined(block for stage, entries in share for block in self._node.stages.read_blocks(stage, entries))
 
     def _check_writable(self, partition: Partition) -> None:

@@ -108,9 +108,9 @@ def decode_index(data: bytes, footer: Footer) -> list[StagedBlock]:
     return entries
 
 
-def partition_bytes(entries: Iterable[StagedBlock]) -> dict[int, int]:
-    """How many bytes of blocks each partition has."""
-    found: dict[int, int] = {}
+def by_partition(entries: Iterable[StagedBlock]) -> dict[int, list[StagedBlock]]:
+    """The blocks of each partition, in their order."""
+    found: dict[int, list[StagedBlock]] = {}
     for entry in entries:
-        found[entry.partition] = found.get(entry.partition, 0) + entry.nbytes
+        found.setdefault(entry.partition, []).append(entry)
     return found

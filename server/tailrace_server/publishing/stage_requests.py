@@ -14,6 +14,7 @@ from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_messages import Publish, StageBlock, Staged, StageSeal, published_to_json
+from tailrace_server.blocks import detached
 from tailrace_server.intake.door import check_at_door
 from tailrace_server.publishing.stages import OpenStage
 
@@ -26,7 +27,7 @@ def _on_stage_block(connection: Connection, frame: Frame) -> None:
     node = connection.node
     node.require_writable()
     message = StageBlock.decode(frame.body)
-    block = Block.parse(message.block)
+    block = detached(Block.parse(message.block))
     partition = node.feeds.partition(message.feed_id, block.header.partition)
     if not partition.takes_writes:
         raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
@@ -86,15 +87,20 @@ def _on_publish(connection: Connection, frame: Frame) -> None:
 
 async def _publish(connection: Connection, id: int, request: Publish) -> None:
     node = connection.node
+    files: list[str] = []
     try:
         published = await node.publisher.publish(request)
     except TailraceError as error:
         connection.answer_error(error, id)
     else:
-        connection.answer(encode_json(Opcode.RESULT, published_to_json(*published), id))
+        connection.answer(encode_json(Opcode.RESULT, published_to_json(published.written, published.skipped), id))
+        files = published.files
     finally:
         connection.waiting_requests -= 1
     node.turn_ended()
+    if files:
+        with trio.CancelScope(shield=True):  # the connection may end now, and nobody else knows of them
+            await node.host.workers.in_thread(functools.partial(node.stages.remove, files))
 
 
 async def expire_stages(node: Node) -> None:

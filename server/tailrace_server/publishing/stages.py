@@ -25,6 +25,8 @@ from tailrace.errors import BadBlock, Overloaded, TailraceError, UnknownStage
 from tailrace.wire.stage_messages import StageSeal
 from tailrace_server.host.disk import Disk, File, raise_if_no_space
 from tailrace_server.publishing import stage_file
+from tailrace_server.publishing.crowding import AGE_S_MIN, Bounds, Held, that_give_way
+from tailrace_server.publishing.kept_blocks import KeptBlocks
 from tailrace_server.publishing.stage_file import BadStage, StagedBlock
 
 log = logging.getLogger("tailrace.server")
@@ -62,12 +64,17 @@ class OpenStage:
 
 
 class SealedStage(NamedTuple):
-    """A stage that can be published; ``sealed_us`` is when it was sealed, by the wall clock."""
+    """A stage that can be published.
+
+    ``sealed_us`` is when it was sealed, by the wall clock; ``heard_at`` when its last block came, or this node began to
+    run, in seconds of the monotonic one.
+    """
 
     feed_id: bytes
     nbytes: int
     checksum: int
     sealed_us: int
+    heard_at: float
 
 
 class StageStatistics(NamedTuple):
@@ -88,6 +95,7 @@ class Stages:
         *,
         stages_max: int,
         bytes_max: int,
+        kept_bytes_max: int,
         monotonic: Callable[[], float],
         wall_us: Callable[[], int],
     ) -> None:
@@ -95,6 +103,7 @@ class Stages:
         self._directory = os.path.join(data, DIRECTORY)
         self._stages_max = stages_max
         self._bytes_max = bytes_max
+        self.kept = KeptBlocks(kept_bytes_max)
         self._monotonic = monotonic
         self._wall_us = wall_us
         self._open: dict[bytes, OpenStage] = {}
@@ -102,6 +111,7 @@ class Stages:
         self._left: dict[bytes, bool] = {}  # unsealed ones of an earlier run; True: they are being opened again
         self._bytes = 0
         self._is_made = False
+        self._is_crowded = False  # a stage was refused for lack of room since the last look for old ones
         self._began_at = monotonic()
 
     def statistics(self) -> StageStatistics:
@@ -137,7 +147,7 @@ class Stages:
             footer = stage_file.decode_footer(file.read_at(max(size - stage_file.FOOTER_BYTES, 0), size))
         if own_id != id:
             raise BadStage(f"it is stage {own_id.hex()}")
-        return SealedStage(feed_id, size, footer.checksum, footer.sealed_us)
+        return SealedStage(feed_id, size, footer.checksum, footer.sealed_us, self._monotonic())
 
     # Writing
 
@@ -167,6 +177,7 @@ class Stages:
             raise TailraceError(f"a stage cannot be written: {error.strerror}") from error
         stage.note(block)
         stage.used_at = self._monotonic()
+        self.kept.add(id, stage.entries[-1], block, stage.used_at)
         self._bytes += block.nbytes
         return held + 1
 
@@ -176,7 +187,7 @@ class Stages:
         if acknowledged:
             raise UnknownStage(f"stage {id.hex()} is not here; {acknowledged} of its blocks were acknowledged")
         if len(self._open) + len(self._sealed) >= self._stages_max or len(self._open) >= OPEN_MAX:
-            raise Overloaded(
+            raise self._crowded(
                 f"this node holds {len(self._open)} stages that are being written and {len(self._sealed)} that nobody "
                 f"has published; at most {OPEN_MAX} and together {self._stages_max}"
             )
@@ -197,11 +208,18 @@ class Stages:
             raise_if_no_space(error, f"for stages in {self._directory}")
             raise TailraceError(f"a stage cannot be written: {error.strerror}") from error
         stage = self._open[id] = OpenStage(feed_id, id, file, path, self._monotonic())
+        self.kept.begin(id, stage.used_at)
         return stage
 
     def _check_room(self, nbytes: int) -> None:
         if self._bytes + nbytes > self._bytes_max:
-            raise Overloaded(f"stages take {self._bytes} bytes on this node, and may take {self._bytes_max}")
+            raise self._crowded(f"stages take {self._bytes} bytes on this node, and may take {self._bytes_max}")
+
+    def _crowded(self, text: str) -> Overloaded:
+        self._is_crowded = True
+        return Overloaded(
+            f"{text}. What jobs have left that failed again and again gives way after {AGE_S_MIN / 60:g} minutes"
+        )
 
     def take_left(self, id: bytes) -> bool:
         """Whether the stage was left unsealed by an earlier run, and nobody opens it again: the caller has to, then."""
@@ -280,13 +298,15 @@ class Stages:
             raise
         finally:
             stage.file.close()
-        return SealedStage(stage.feed_id, stage.end + len(end), checksum, sealed_us)
+        return SealedStage(stage.feed_id, stage.end + len(end), checksum, sealed_us, stage.used_at)
 
     def sealed(self, stage: OpenStage, sealed: SealedStage | None) -> None:
         """What ``finish_seal`` gave; None where it has failed."""
         self._open.pop(stage.id, None)
         self._bytes -= stage.end - stage_file.HEADER_BYTES
-        if sealed is not None:
+        if sealed is None:
+            self.kept.forget((stage.id,))
+        else:
             self._sealed[stage.id] = sealed
             self._bytes += sealed.nbytes
 
@@ -322,6 +342,7 @@ class Stages:
         """These sealed stages are published, or nobody wants them; the files that ``remove`` is to remove."""
         paths = []
         for id in ids:
+            self.kept.forget((id,))
             sealed = self._sealed.pop(id, None)
             if sealed is not None:
                 self._bytes -= sealed.nbytes
@@ -329,20 +350,43 @@ class Stages:
         return paths
 
     def expired(self, cutoff_us: int | None) -> list[str]:
-        """Forgets what has lost its writer, and what was sealed at or before ``cutoff_us``; the files to remove."""
+        """Forgets what has lost its writer, and what was sealed at or before ``cutoff_us``; the files to remove.
+
+        Where there was no room for another one, what is old by `crowding` too.
+        """
         now = self._monotonic()
-        paths = []
-        for stage in [s for s in self._open.values() if not s.is_sealing and now - s.used_at >= IDLE_S_MAX]:
-            del self._open[stage.id]
-            self._bytes -= stage.end - stage_file.HEADER_BYTES
-            stage.file.close()
-            paths.append(stage.path)
+        self.kept.expire(now)
+        paths = [self._abandon(s) for s in self._unsealed() if now - s.used_at >= IDLE_S_MAX]
         if now - self._began_at >= IDLE_S_MAX:
             paths += [self._path(id, OPEN_SUFFIX) for id, opening in self._left.items() if not opening]
             self._left = {id: opening for id, opening in self._left.items() if opening}
         if cutoff_us is not None:
             paths += self.forget([id for id, sealed in self._sealed.items() if sealed.sealed_us <= cutoff_us])
+        if self._is_crowded:
+            self._is_crowded = False
+            paths += self._give_way(now)
         return paths
+
+    def _give_way(self, now: float) -> list[str]:
+        held = [Held(s.id, s.used_at, s.end - stage_file.HEADER_BYTES, True) for s in self._unsealed()]
+        held += [Held(id, sealed.heard_at, sealed.nbytes, False) for id, sealed in self._sealed.items()]
+        ids = that_give_way(held, Bounds(self._stages_max, OPEN_MAX, self._bytes_max), now)
+        if ids:
+            log.warning(
+                "%d stages that nobody has published give way to others: does a job fail again and again?", len(ids)
+            )
+        return [self._abandon(self._open[id]) for id in ids if id in self._open] + self.forget(ids)
+
+    def _unsealed(self) -> list[OpenStage]:
+        return [stage for stage in self._open.values() if not stage.is_sealing]
+
+    def _abandon(self, stage: OpenStage) -> str:
+        """Forgets an unsealed stage; the file to remove."""
+        del self._open[stage.id]
+        self.kept.forget((stage.id,))
+        self._bytes -= stage.end - stage_file.HEADER_BYTES
+        stage.file.close()
+        return stage.path
 
     def remove(self, paths: Sequence[str]) -> None:
         """For a thread: removes files. What cannot be removed is found by the next start, and expires there."""

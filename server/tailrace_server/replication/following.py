@@ -98,7 +98,7 @@ class Following:
 
     def _feeds_told(self) -> None:
         """A snapshot of ``_feeds`` is complete: what is followed becomes what is in it."""
-        dropped, _ = self._node.reconcile_feeds()
+        dropped, _ = self._node.feed_changes.reconcile()
         for feed in dropped:
             taker = self._takers.pop(feed.info.feed_id, None)
             if taker is not None:

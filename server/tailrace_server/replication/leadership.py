@@ -50,6 +50,8 @@ class Leadership(abc.ABC):
         # Set by the member's task: a replica has promised this term, which is higher; how far the leader has come.
         self.on_higher_term: Callable[[int], None] = _nothing
         self.accepted_seqs: Callable[[list[bytes]], Awaitable[Mapping[bytes, Sequence[int]]]] | None = None
+        # Called before a partition is rolled back below what it has in common with its leader, with the standing there.
+        self.on_shortfall: Callable[[Partition, int, int], None] = _nothing_owed
         self.doing = ""  # what is under way, for status
         for partition in catalog.partitions():
             self.adopt(partition)
@@ -195,3 +197,7 @@ class Leadership(abc.ABC):
 
 def _nothing(term: int) -> None:
     """Until the member's task says what is to be done."""
+
+
+def _nothing_owed(partition: Partition, term: int, seq: int) -> None:
+    """Nobody counts on what a node acknowledges that is no member of a set."""

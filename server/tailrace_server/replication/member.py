@@ -21,13 +21,15 @@ from tailrace.errors import NotLeader, StreamEnded, TailraceError
 from tailrace.model import EndReason
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
-from tailrace_server.catalog import begin_branch
 from tailrace_server.host.randomness import fraction
 from tailrace_server.identity import join_cluster
+from tailrace_server.intake.branching import begin_branch
+from tailrace_server.replication.choosing import Place, Standing
+from tailrace_server.replication.debts import Debt, unpaid, with_debt
 from tailrace_server.replication.following import Following, VoteGained
 from tailrace_server.replication.giving_up import give_up_newer
 from tailrace_server.replication.membership import MembershipFile
-from tailrace_server.replication.peers import ask, held_by, look_at, name_of, seqs_from_json
+from tailrace_server.replication.peers import ask, held_by, look_at, name_of, seqs_from_json, standings_of
 from tailrace_server.replication.promotion import Outcome, Promotion
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.situation import Move, Own, Seen, Step, counts, decide, decide_replica
@@ -35,6 +37,7 @@ from tailrace_server.replication.taking import Taker
 
 if TYPE_CHECKING:
     from tailrace_server.node import Node
+    from tailrace_server.partition import Partition
 
 log = logging.getLogger("tailrace.server")
 
@@ -131,6 +134,7 @@ class Member:
         self.progress = "begins"
         self.node.on_higher_term = lambda term: self.wake()
         self.node.accepted_seqs = self.accepted_seqs
+        self.node.on_shortfall = self.owe
         self.node.rest(floor)
 
     async def run(self) -> None:
@@ -332,13 +336,33 @@ class Member:
         """Leads again, as it did before, by the same procedure; a plain replica that was told to lead, by itself."""
         async with self.procedure:
             try:
-                await Promotion(self, force=not self.is_in_set).run()
+                await Promotion(self, force=not self.is_in_set, again=self.is_in_set).run()
             except (TailraceError, OSError) as error:
                 self.progress = f"waits: it cannot lead again: {error}"
                 self._warn(f"it cannot lead again: {error}")
         if self.node.role is not Role.LEADER:
             self.node.rest(self.file.now.term)
             await self._pause(1 + _LOOKS_AFTER_FAILURE * fraction(self.node.host.randomness))
+
+    # What it owes
+
+    def owe(self, partition: Partition, term: int, seq: int) -> None:
+        """``partition`` is about to go back below (``term``, ``seq``), which may have been acknowledged. OSError."""
+        if not self.is_in_set or not self.file.now.votes:
+            return
+        debt = Debt(Place(partition.feed_id, partition.id), Standing(term, seq))
+        self.file.store(self.file.now.owing(with_debt(self.file.now.owes, debt)))
+        log.warning(
+            "partition %s of feed %s goes back below seq %s, which this node may have acknowledged: by its promise "
+            "nobody is promoted who has less",
+            *(partition.id, partition.feed_id.hex(), seq),
+        )
+
+    def settle_debts(self) -> None:
+        """What is there again, durably, is owed no more. OSError."""
+        if self.file.now.owes:
+            held = standings_of(self.node)
+            self.file.store(self.file.now.owing(unpaid(self.file.now.owes, held)))
 
     # With it
 

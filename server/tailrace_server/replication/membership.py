@@ -14,6 +14,7 @@ import xxhash
 from tailrace.failover import SEQ_MAX
 from tailrace_server.host.disk import Disk, read_file, write_atomically
 from tailrace_server.identity import BadDirectory
+from tailrace_server.replication.debts import Debt, debts_from_json, debts_to_json
 
 FILE_NAME = "MEMBERSHIP"
 FORMAT_VERSION = 1
@@ -26,7 +27,8 @@ class Membership(NamedTuple):
     ``term``: the highest that it has promised; nothing of a lower one is accepted. ``leader_term``: that of the last
     leader that it knows of, and ``led``: that was itself. ``forced``: it took that leadership without a majority.
     ``votes``: its promises and acknowledgements count. ``founders``: the placement ids that the set began with.
-    ``founded``: it belongs to a set, or follows a node, and is new no more.
+    ``founded``: it belongs to a set, or follows a node, and is new no more. ``owes``: what it had acknowledged and has
+    not got back yet (debts.py).
     """
 
     term: int = 0
@@ -36,6 +38,7 @@ class Membership(NamedTuple):
     votes: bool = False
     founded: bool = False
     founders: tuple[bytes, ...] = ()
+    owes: tuple[Debt, ...] = ()
 
     def promised(self, term: int) -> Membership:
         """Nothing below ``term`` is accepted from now on."""
@@ -51,13 +54,17 @@ class Membership(NamedTuple):
         )
 
     def leading(self, term: int, *, forced: bool, founders: tuple[bytes, ...] | None = None) -> Membership:
-        """It leads in ``term``. Who leads has what the set has by definition, and so a vote."""
+        """It leads in ``term``. Who leads has what the set has by definition, and so a vote, and owes nothing."""
         assert term >= self.term, "who promised more does not lead"
         return Membership(term, term, True, forced, True, True, self.founders if founders is None else founders)
 
     def voting(self) -> Membership:
         """It has caught up with what the leader held when it came."""
         return self._replace(votes=True)
+
+    def owing(self, debts: tuple[Debt, ...]) -> Membership:
+        """This is what it owes from now on."""
+        return self._replace(owes=debts)
 
 
 class MembershipFile:
@@ -85,6 +92,7 @@ def _to_bytes(membership: Membership, placement_id: bytes) -> bytes:
         "placement_id": placement_id.hex(),
         **membership._asdict(),
         "founders": [id.hex() for id in membership.founders],
+        "owes": debts_to_json(membership.owes),
     }
     return json.dumps({**value, "checksum": _checksum(value)}, indent=1).encode() + b"\n"
 
@@ -103,6 +111,7 @@ def _parse(data: bytes, path: str, placement_id: bytes) -> Membership:
             raise ValueError("its checksum is wrong")
         found = Membership(**{name: value[name] for name in Membership._fields})
         founders = tuple(bytes.fromhex(id) for id in value["founders"])
+        found = found._replace(founders=founders, owes=debts_from_json(value["owes"]))
         if not all(type(term) is int and 0 <= term <= SEQ_MAX for term in (found.term, found.leader_term)):
             raise ValueError("a term is out of its range")
         if any(len(id) != ID_BYTES for id in founders):
@@ -115,5 +124,5 @@ def _parse(data: bytes, path: str, placement_id: bytes) -> Membership:
         ) from None
     if not is_own:
         # The directory was copied: votes and leaderships are of the original.
-        return found._replace(votes=False, led=False, forced=False, founders=founders)
-    return found._replace(founders=founders)
+        return found._replace(votes=False, led=False, forced=False)
+    return found

@@ -13,6 +13,7 @@ from tailrace.model import FEED_ID_BYTES
 from tailrace.wire.bodies import field, hex_field, seq_field
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.replication.choosing import Place, Standing, Standings
 from tailrace_server.replication.situation import Seen
 
 if TYPE_CHECKING:
@@ -50,9 +51,16 @@ def host_of(node: Node) -> Host:
     return Host(connect=node.host.network.connect, random=chance)
 
 
+def standings_of(node: Node) -> Standings:
+    """How far this node has each partition, durably."""
+    return {
+        Place(partition.feed_id, partition.id): Standing(*partition.standing()) for partition in node.feeds.partitions()
+    }
+
+
 def held_by(node: Node) -> tuple[int, int]:
     """How many mutations the node has on its disk, and the term of the newest branch of them, for `Seen`."""
-    standings = [partition.standing() for partition in node.feeds.partitions()]
+    standings = standings_of(node).values()
     return sum(seq for _, seq in standings), max((term for term, _ in standings), default=0)
 
 

@@ -11,23 +11,34 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
-from tailrace.errors import TailraceError, Unreachable
+from tailrace.errors import ProtocolError, TailraceError, Unreachable
 from tailrace.wire.bodies import address_field, field, seq_field
-from tailrace_server.replication.choosing import Place, Standing, Standings, standings_to_json
+from tailrace_server.replication.choosing import Standings, standings_to_json
+from tailrace_server.replication.debts import debts_to_json
+from tailrace_server.replication.peers import standings_of
+from tailrace_server.replication.situation import is_later
 
 if TYPE_CHECKING:
-    from tailrace_server.node import Node
     from tailrace_server.replication.member import Member
 
 log = logging.getLogger("tailrace.server")
 
 
+# A term that is further above the own one is promised only where another member has as good as promised it itself, as
+# who wants to lead always has. A promise is for ever, and nobody leads beyond the highest number there is.
+TERMS_AHEAD_MAX = 1 << 20
+
+
 class Promise(NamedTuple):
-    """What is asked for: ``term``, by the node at ``address``; in a ``handover`` the leader itself is behind it."""
+    """What is asked for: ``term``, by the node at ``address``; in a ``handover`` the leader itself is behind it.
+
+    ``last_led``: the node leads again by itself, and did so in this term; None: somebody wants it to lead.
+    """
 
     term: int
     address: str
     handover: bool
+    last_led: int | None = None
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Promise:
@@ -37,12 +48,21 @@ class Promise(NamedTuple):
             seq_field(value, "term", what),
             address_field(value, "address", what),
             field(value, "handover", bool, what, False),
+            None if value.get("last_led") is None else seq_field(value, "last_led", what),
         )
 
 
 async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
-    """Promises, where nothing as high was promised before; the body of the answer."""
-    if promise.term <= member.file.now.term:
+    """Promises, where nothing as high was promised before; the body of the answer.
+
+    Not to a node that leads again by itself and has missed a later leader, which may be this one. Raises ProtocolError
+    for a term that nobody comes to by leading.
+    """
+    await _check_term(member, promise.term)
+    now = member.file.now
+    if promise.last_led is not None and is_later(now, promise.last_led):
+        return _answer(member, promised=False, standings={}) | {"later": now.leader_term}
+    if promise.term <= now.term:
         return _answer(member, promised=False, standings={})
     log.warning("term %s is promised to %s", promise.term, promise.address)
     await keep_promise(member, promise.term)
@@ -51,8 +71,21 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
     return _answer(member, promised=True, standings=standings_of(member.node))
 
 
+async def _check_term(member: Member, term: int) -> None:
+    """ProtocolError where no member is anywhere near ``term``, this one included."""
+    if term <= member.file.now.term + TERMS_AHEAD_MAX:
+        return
+    await member.look()
+    known = max([member.file.now.term, *(seen.term for seen in member.seen.values() if seen is not None)])
+    if term > known + TERMS_AHEAD_MAX:
+        raise ProtocolError(
+            f"PROMISE: term {term} is more than {TERMS_AHEAD_MAX} above {known}, the highest that any member knows of: "
+            "nothing is promised"
+        )
+
+
 async def keep_promise(member: Member, term: int) -> None:
-    """Promises ``term``, durably; then nothing of a lower one goes on, and all that is held is durable.
+    """Promises ``term``, durably; then nothing of a lower one goes on, all that is held is durable, and owed no more.
 
     Raises OSError where the promise cannot be written: then nothing has changed.
     """
@@ -63,13 +96,7 @@ async def keep_promise(member: Member, term: int) -> None:
     if scope.cancelled_caught:
         raise Unreachable("what was under way with the leader before has not ended in time")
     await member.node.all_durable()
-
-
-def standings_of(node: Node) -> Standings:
-    """How far this node has each partition, durably."""
-    return {
-        Place(partition.feed_id, partition.id): Standing(*partition.standing()) for partition in node.feeds.partitions()
-    }
+    member.settle_debts()
 
 
 def _answer(member: Member, *, promised: bool, standings: Standings) -> dict[str, Any]:
@@ -79,6 +106,7 @@ def _answer(member: Member, *, promised: bool, standings: Standings) -> dict[str
         "placement_id": member.node.identity.placement_id.hex(),
         "votes": member.file.now.votes,
         "partitions": standings_to_json(standings),
+        "owes": debts_to_json(member.file.now.owes),
     }
 
 

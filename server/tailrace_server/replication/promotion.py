@@ -14,21 +14,22 @@ meanwhile ends it as well.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
 from tailrace.address import Address, parse_address
-from tailrace.errors import NotLeader, TailraceError
+from tailrace.errors import NotLeader, ProtocolError, TailraceError
 from tailrace.wire.bodies import field, hex_field, seq_field
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
-from tailrace_server.catalog import begin_branch
+from tailrace_server.intake.branching import begin_branch
 from tailrace_server.replication.choosing import Best, Place, Standings, choose, standings_from_json
-from tailrace_server.replication.peers import ask, name_of
-from tailrace_server.replication.promises import keep_promise, standings_of, why_refused
-from tailrace_server.replication.situation import Seen, majority_of
+from tailrace_server.replication.debts import FEEDS, Debt, debts_from_json
+from tailrace_server.replication.peers import ask, name_of, standings_of
+from tailrace_server.replication.promises import keep_promise, why_refused
+from tailrace_server.replication.situation import Seen, majority_of, why_not_again
 from tailrace_server.replication.taking import Taker
 
 if TYPE_CHECKING:
@@ -50,21 +51,35 @@ class Promised(NamedTuple):
 
     votes: bool
     standings: Standings
+    owes: tuple[Debt, ...] = ()
+
+
+def _debts(value: Any, what: str) -> tuple[Debt, ...]:
+    try:
+        return debts_from_json(value)
+    except ValueError as error:
+        raise ProtocolError(f"{what}: {error}") from None
 
 
 class Promotion:
     """One try to lead. ``run`` may be called once, with the member's ``procedure`` lock held."""
 
-    def __init__(self, member: Member, *, force: bool = False, leader: str = "") -> None:
-        """``force``: lead without a majority too. ``leader``: it hands over, and has to promise before all others."""
+    def __init__(self, member: Member, *, force: bool = False, leader: str = "", again: bool = False) -> None:
+        """``force``: lead without a majority too. ``leader``: it hands over, and has to promise before all others.
+
+        ``again``: nobody has told it to; the last leader of a set leads again, where it was the last one.
+        """
         self._member = member
         self._node = member.node
         self._force = force
         self._leader = leader
+        self._last_led = member.file.now.leader_term if again else None
         self._steps: list[str] = []
         self._term = 0
         self._promised: dict[str, Promised] = {}
         self._silent: dict[str, str] = {}  # who has not promised, and why
+        self._later = ""  # who refuses since it knows of a later leader
+        self._unpaid: list[str] = []  # who owes what, and nobody has it
 
     async def run(self) -> Outcome:
         """Leads at the end. Raises TailraceError that says why not; what was promised by then stays promised."""
@@ -92,10 +107,17 @@ class Promotion:
         await member.look()
         answers = {address: seen for address, seen in member.seen.items() if seen is not None}
         self._silent = dict.fromkeys(member.seen.keys() - answers.keys(), "no answer")
+        self._require_last(answers)
         self._require_voters(member.counts(seen.votes, seen.placement_id) for seen in answers.values())
         self._join(seen for seen in answers.values() if not seen.is_new)
         terms = [seen.term for seen in answers.values()] + [member.file.now.term, self._node.term]
         return max(terms + [p.log.term for p in self._node.feeds.partitions()]) + 1
+
+    def _require_last(self, answers: Mapping[str, Seen]) -> None:
+        """Raises NotLeader where this node leads again by itself, and another one came to lead after it."""
+        why = "" if self._last_led is None else why_not_again(self._last_led, answers)
+        if why:
+            raise NotLeader(f"it does not lead again by itself: {why}")
 
     def _join(self, others: Iterable[Seen]) -> None:
         """A node that is new becomes one of the cluster of those who are not. Without them there is nothing to lead."""
@@ -132,6 +154,8 @@ class Promotion:
         without = ", ".join(sorted(self._silent)) or "nobody"
         if not member.is_in_set:
             return f"What may be lost: all that {member.source} has acknowledged and this node does not have"
+        if self._has_majority() and self._unpaid:
+            return f"What may be lost: writes of every level, quorum among them: {self._unpaid[0]}"
         if self._has_majority():
             text = f"nothing at level quorum; at levels disk and memory what only {without} had"
             return text if self._silent else ""
@@ -145,41 +169,61 @@ class Promotion:
     # Promise
 
     async def _gather(self) -> None:
-        """Asks all others for the term. Raises NotLeader where too few promise."""
+        """Asks all others for the term. Raises NotLeader where too few promise.
+
+        Who did not answer a moment ago is asked too, since a leader that hears of it takes nothing more; but it has had
+        its time, and is waited for only where the others are no majority.
+        """
+        config = self._node.config.replication
+        # Who promises has to end what is under way, and to write all that it holds.
+        timeout_s = 2 * config.step_timeout_s
         others = {str(address): address for address in self._member.others}
-        self._silent.clear()
+        silent = {name: others.pop(name) for name in list(others) if name in self._silent}
+        self._silent = dict.fromkeys(silent, "no answer")
         if self._leader:
-            await self._ask(self._leader, others.pop(self._leader))
+            if self._leader in silent:
+                raise NotLeader(f"{self._leader} does not answer, and has not given the leadership away")
+            await self._ask(self._leader, others.pop(self._leader), timeout_s)
             if self._leader not in self._promised:
                 raise NotLeader(f"{self._leader} has not given the leadership away: {self._silent[self._leader]}")
-        async with trio.open_nursery() as nursery:
-            for name, address in others.items():
-                nursery.start_soon(self._ask, name, address)
+        async with trio.open_nursery() as late:
+            for name, address in silent.items():
+                late.start_soon(self._ask, name, address, config.step_timeout_s)
+            async with trio.open_nursery() as nursery:
+                for name, address in others.items():
+                    nursery.start_soon(self._ask, name, address, timeout_s)
+            if self._has_majority():
+                late.cancel_scope.cancel()
+        if self._later:
+            raise NotLeader(f"it does not lead again by itself: {self._later}")
         self._require_voters(promised.votes for promised in self._promised.values())
         self._require_term()
         said = ", ".join(sorted(self._promised)) or "nobody"
         self._say(f"{said} promised it too" + "".join(f"; {a} did not ({why})" for a, why in self._silent.items()))
 
-    async def _ask(self, name: str, address: Address) -> None:
+    async def _ask(self, name: str, address: Address, timeout_s: float) -> None:
         node = self._node
         value = {
             "term": self._term,
             "address": name_of(node),
             "placement_id": node.identity.placement_id.hex(),
             "handover": bool(self._leader),
+            "last_led": self._last_led,
         }
         try:
             if not self._member.is_in_set:
                 raise TailraceError("it is no member of a set, and promises nothing")
-            # The other one has to end what is under way, and to write all that it holds.
-            timeout_s = 2 * node.config.replication.step_timeout_s
             answer = await ask(node, address, Opcode.PROMISE, value, timeout_s)
             what = "the answer to PROMISE"
             if not field(answer, "promised", bool, what):
+                if self._last_led is not None and "later" in answer:
+                    self._later = f"{name} knows of the leader of term {seq_field(answer, 'later', what)}"
                 self._silent[name] = f"it has promised term {seq_field(answer, 'term', what)}"
                 return
+            self._silent.pop(name, None)
             votes = self._member.counts(field(answer, "votes", bool, what), hex_field(answer, "placement_id", 16, what))
-            self._promised[name] = Promised(votes, standings_from_json(answer.get("partitions"), what))
+            standings = standings_from_json(answer.get("partitions"), what)
+            self._promised[name] = Promised(votes, standings, _debts(answer.get("owes", []), what))
         except (TailraceError, OSError) as error:
             self._silent[name] = why_refused(error)
 
@@ -192,14 +236,17 @@ class Promotion:
 
     async def _fetch_all(self) -> bool:
         """Brings this node to the highest standing of each partition; whether the leader's branches may go on."""
-        node, system = self._node, self._node.feeds.system
-        system_id = system.info.feed_id
+        node = self._node
         before = standings_of(node)
         others = {name: promised.standings for name, promised in self._promised.items()}
-        await self._fetch(choose(before, others, [Place(system_id, 0)]))
-        node.reconcile_feeds()
+        chosen = choose(before, others, [FEEDS])
+        self._require_paid(chosen)
+        await self._fetch(chosen)
+        node.feed_changes.reconcile()
         places = [Place(p.feed_id, p.id) for p in node.feeds.partitions()]
-        await self._fetch(choose(standings_of(node), others, [place for place in places if place.feed_id != system_id]))
+        chosen = choose(standings_of(node), others, [place for place in places if place != FEEDS])
+        self._require_paid(chosen)
+        await self._fetch(chosen)
         await node.all_durable()
         self._require_term()
         own = standings_of(node)
@@ -210,6 +257,20 @@ class Promotion:
                     f"{best.address} has {tuple(best.standing)}: it was not fetched"
                 )
         return bool(self._leader) and own == self._promised[self._leader].standings
+
+    def _require_paid(self, chosen: Mapping[Place, Best]) -> None:
+        """Raises NotLeader where one of those who promised owes what none of them has, and nobody forces it."""
+        owed = {"this node": self._member.file.now.owes} | {name: p.owes for name, p in self._promised.items()}
+        for name, debts in owed.items():
+            for place, standing in debts:
+                if place in chosen and chosen[place].standing < standing:
+                    self._unpaid.append(
+                        f"{name} had acknowledged partition {place.partition} of feed {place.feed_id.hex()} up to seq "
+                        f"{standing.seq}, and has to get it again from who has it, which nobody here does"
+                    )
+        if self._unpaid and not self._force:
+            silent = ", ".join(sorted(self._silent)) or "nobody"
+            raise NotLeader(f"refused: {self._unpaid[0]}. Without: {silent}. --force leads all the same")
 
     async def _fetch(self, chosen: dict[Place, Best]) -> None:
         until: dict[tuple[str, bytes], dict[int, int]] = {}
@@ -238,7 +299,7 @@ class Promotion:
                 begin_branch(partition, node.host.randomness.token(16), node.journal, self._term)
             await node.all_durable()
         self._require_term()
-        forced = not self._has_majority()
+        forced = not self._has_majority() or bool(self._unpaid)
         member.file.store(member.file.now.leading(self._term, forced=forced))
         node.lead(self._term)
         self._say(f"leads in term {self._term}" + (", on the same branches" if kept_branch else ""))

@@ -18,8 +18,9 @@ The first row of the table that fits decides:
 | led | else | LEAD_AGAIN |
 
 So a node leads by itself only where it was the last leader, a majority says that there was no later one, and nobody
-who might be one was left unasked. Everything else is for an operator to decide. Where all have answered, a higher
-promise is that of a promotion that came to nothing: had it not, somebody would know of the leader.
+who might be one was left unasked. The promotion that follows asks all once more (`why_not_again`), and who is asked for
+its promise refuses where it knows of a later leader. Everything else is for an operator to decide. Where all have
+answered, a higher promise is that of a promotion that came to nothing: had it not, somebody would know of the leader.
 
 A set is founded once: fewer than all of it, new, may be what is left of one whose other disks were replaced.
 """
@@ -28,7 +29,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 class Seen(NamedTuple):
@@ -118,7 +119,7 @@ def decide(own: Own, seen: Mapping[str, Seen | None], asked: frozenset[str] | se
         return _wait("new", f"this node is new and nobody leads; {_no_answer(silent)}")
     if not own.led:
         return _wait("was_follower", f"nobody leads, and this node was not the last leader; {_no_answer(silent)}")
-    later = [address for address, answer in answers.items() if _is_later(answer, own)]
+    later = [address for address, answer in answers.items() if is_later(answer, own.leader_term)]
     if later:
         return _wait("later_leader", f"{later[0]} knows of a later leader than this node; {_no_answer(silent)}")
     if seen.keys() - asked:
@@ -133,8 +134,34 @@ def decide(own: Own, seen: Mapping[str, Seen | None], asked: frozenset[str] | se
     return Step(Move.LEAD_AGAIN, "led")
 
 
-def _is_later(answer: Seen, own: Own) -> bool:
-    return answer.leader_term > own.leader_term or (answer.led and answer.leader_term == own.leader_term)
+class Leader(Protocol):
+    """What a node knows of the last leader: `Seen`, and `Membership`."""
+
+    @property
+    def leader_term(self) -> int:
+        """Its term."""
+
+    @property
+    def led(self) -> bool:
+        """It was that node itself."""
+
+
+def is_later(known: Leader, term: int) -> bool:
+    """Whether another node knows of a later leader than the one that led in ``term``, or of another one then."""
+    return known.leader_term > term or (known.led and known.leader_term == term)
+
+
+def why_not_again(leader_term: int, answers: Mapping[str, Seen]) -> str:
+    """Why the leader of ``leader_term`` must not lead again by itself, as the others answer now; "" where it may.
+
+    They are asked anew for a promotion: one that was not to be reached a moment ago may lead.
+    """
+    for address, answer in sorted(answers.items()):
+        if answer.promoting:
+            return f"{address} is being promoted"
+        if is_later(answer, leader_term):
+            return f"{address} knows of a later leader than this node"
+    return ""
 
 
 def decide_replica(own: Own, seen: Mapping[str, Seen | None]) -> Step:

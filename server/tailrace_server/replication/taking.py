@@ -30,6 +30,7 @@ from tailrace.wire.replica_messages import LeaderSeqs, Producers, Replica
 from tailrace.wire.stage_messages import SinksTold
 from tailrace_server.blocks import cut_above
 from tailrace_server.feed import Feed
+from tailrace_server.intake.taking import adopt_log, take_replica, take_run, tell_producers, tell_sinks
 from tailrace_server.partition import Partition
 from tailrace_server.replication.peers import host_of
 
@@ -162,7 +163,7 @@ class Taker:
                 case Producers():
                     self._producers[event.partition] = event
                 case SinksTold():
-                    self.feed.partitions[event.partition].tell_sinks(event.value, event.seq, self._node.journal)
+                    tell_sinks(self.feed.partitions[event.partition], event.value, event.seq, self._node.journal)
                 case LeaderCheck():
                     # A promise of a higher term would have stopped this.
                     stream.confirm(event.number)
@@ -203,7 +204,7 @@ class Taker:
         await self._wait_for_memory()
         if self._stopped:
             return
-        partition.take_replica(block, node.journal, node.clock.monotonic())
+        take_replica(partition, block, node.journal, node.clock.monotonic())
         self._taken(partition)
 
     async def _wait_for_memory(self) -> None:
@@ -234,7 +235,7 @@ class Taker:
         """Takes over what of the other one's log has begun at or below what is held; acknowledged once durable."""
         node, found = self._node, self._logs[partition.id]
         if partition.log != found:
-            partition.adopt_log(found, node.journal, node.clock.monotonic())
+            adopt_log(partition, found, node.journal, node.clock.monotonic())
         if self._durable_logs.get(partition.id) != partition.log:
             node.committer.when_durable(partial(self._log_is_durable, partition, partition.log))
 
@@ -292,12 +293,12 @@ class Taker:
         published = self._published.pop(partition.id, None)
         if told is not None and not self._stopped:  # of a run before its end: they are in the same manifest then
             node = self._node
-            partition.tell_producers(told.value, told.seq, node.journal, node.clock.monotonic())
+            tell_producers(partition, told.value, told.seq, node.journal, node.clock.monotonic())
         if published:
             await self._wait_for_memory()
             if self._stopped:
                 return
-            partition.take_run(published, self._node.journal, self._node.clock.monotonic())
+            take_run(partition, published, self._node.journal, self._node.clock.monotonic())
             self._taken(partition)
         with trio.CancelScope(shield=True):
             if filling is not None:

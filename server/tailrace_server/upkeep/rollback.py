@@ -6,8 +6,9 @@
 
 A node may have acknowledged what it has flushed, and must hold it on: of a segment that R lies in, what is below goes
 into a segment of its own. Of a deduplicated one rows are missing that were superseded further up in it: nobody can
-stand inside of it, nobody has acknowledged anything inside of it, and it goes whole. A block of the tree that R lies in
-was merged, here or by a leader, of such that were acknowledged: it is flushed first, and its segment cut.
+stand inside of it, and it goes whole. What went below R with it may have counted for a majority, so a member of a set
+owes that from then on (`on_shortfall`, replication/debts.py). A block of the tree that R lies in was merged, here or by
+a leader, of such that were acknowledged: it is flushed first, and its segment cut.
 
 1. What is above R goes to lost/, durably: blocks of the tree, and segments that end above it.
 2. ROLLED_BACK is journaled, and the running node's partition changes, in one step. The record is durable before
@@ -91,6 +92,8 @@ async def roll_back(node: Node, partition: Partition, seq: int, log_left: Failov
         if point.cut is not None:
             point = await _cut(node, partition, point, point.cut, log_left)
         try:
+            if log_left and point.seq < min(seq, partition.high_seq):
+                node.on_shortfall(partition, entries_through(log_left, seq).term, seq)
             if blocks or dropped:
                 name = f"{_time_name(node.clock.wall_us())}-{node.host.randomness.token(4).hex()}"
                 await node.host.workers.in_thread(lambda: _keep(node, name, partition, point.seq, blocks, dropped))

@@ -22,4 +22,5 @@ def decode(
     from pyspark.sql import functions as F
 
     text = F.col(column).cast("string")
-    return df.withColumn(column, F.from_json(text, schema, dict(options or {})))
+    # Spark Connect refuses a mapping without entries, whose types it does not know.
+    return df.withColumn(column, F.from_json(text, schema, dict(options) if options else None))

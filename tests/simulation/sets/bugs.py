@@ -7,8 +7,8 @@ from unittest import mock
 
 from tailrace.model import Level
 from tailrace_server import start
-from tailrace_server.catalog import begin_branch
 from tailrace_server.intake import taking as intake_taking
+from tailrace_server.intake.branching import begin_branch
 from tailrace_server.partition import Partition
 from tailrace_server.replication import member, promises, requests, waiting
 from tailrace_server.replication.confirming import Confirmations
@@ -16,6 +16,8 @@ from tailrace_server.replication.member import Member
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.quorum import Acknowledgements
 from tailrace_server.replication.situation import Move, Step
+
+from . import bugs_of_holding, bugs_of_runs
 
 _decide = member.decide
 _store = MembershipFile.store
@@ -117,6 +119,8 @@ BUGS = {
     "a promise that is not durable": [(MembershipFile, "store", _forget_a_promise)],
     "a leader that asks nobody whether it leads": [(Confirmations, "confirm", _confirm_at_once)],
     "level quorum that shows what a majority has not": [(Partition, "visible_seq", _show_all)],
+    **bugs_of_holding.BUGS,
+    **bugs_of_runs.BUGS,
 }
 
 

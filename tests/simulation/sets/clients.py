@@ -6,6 +6,7 @@ histories are those that linearisability.py is asked about. Values are unique, s
 
 from __future__ import annotations
 
+import collections
 import contextlib
 
 import trio
@@ -57,7 +58,7 @@ class WritingProcess(SetProcess):
         self._known = {}  # versions, by key
 
     async def session(self):
-        retry_for = self.random.choice((0.5, 2.0, PATIENT_S))
+        retry_for = PATIENT_S if self.world.is_patient else self.random.choice((0.5, 2.0, PATIENT_S))
         with contextlib.suppress(Retryable), self.world.damage():
             async with self.connect(retry_for=retry_for, connect_timeout=5.0) as client:
                 feed = client.feed(FEED)
@@ -133,7 +134,9 @@ class RegisterProcess(SetProcess):
         self._only = {"looks": self._get, "refusals": self._put_in_vain}.get(only)
 
     async def session(self):
-        retry_for = 0.3 if self._only else self.random.choice((0.5, 2.0, PATIENT_S))
+        retry_for = PATIENT_S if self.world.is_patient else self.random.choice((0.5, 2.0, PATIENT_S))
+        if self._only:
+            retry_for = 0.3
         with contextlib.suppress(Retryable), self.world.damage():
             async with self.connect(retry_for=retry_for, connect_timeout=5.0) as client:
                 feed = client.feed(FEED)
@@ -322,6 +325,7 @@ class FollowerReader(SetProcess):
             while not self.world.is_over.is_set():
                 if self.world.read_from is not None:
                     await self._consume(feed)
+                    await self.pause(0.05 * self.random.random())
                     continue
                 await self.random.choice((self._get, self._consume))(feed)
                 await self.pause(self.random.random() * 0.5)
@@ -334,9 +338,9 @@ class FollowerReader(SetProcess):
         self.world.report.operation("get from a follower")
 
     async def _consume(self, feed):
-        """Its state at one moment, as its stream tells it: one that there was, at a place that it names."""
+        """Its state at each moment that its stream names: one that there was."""
         level = self.random.choice(("memory", "disk", "quorum"))
-        state = {}
+        states = collections.defaultdict(dict)
         async with feed.consume(until="now", visibility=level) as stream:
             async for event in stream:
                 if isinstance(event, Rollback):
@@ -345,11 +349,11 @@ class FollowerReader(SetProcess):
                     return
                 if isinstance(event, tailrace.Mutations):
                     for key, value in zip(event.keys(), event.values(), strict=True):
-                        state[key] = value
+                        states[event.partition][key] = value
                         if value is not None:
                             self.world.check_was_written(self.name, event.partition, key, value)
-            positions = stream.latest_positions
-        self.world.check_state(self.name, state, positions)
+                if isinstance(event, tailrace.SnapshotEnd):
+                    self.world.check_state(self.name, event.partition, states[event.partition], event.position)
         self.world.report.operation("state of a follower")
 
 

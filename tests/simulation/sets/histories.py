@@ -109,7 +109,8 @@ class Histories:
         self.log_seen(place_of(partition), partition.log)
         block = partition.newest_block
         if block is not None and block.header.last_seq == partition.high_seq:
-            self._note(machine, node, partition, block)
+            for one in _appended_blocks(partition):
+                self._note(machine, node, partition, one)
             self._report.appended(f"{machine} {short(partition)}", block.header.last_seq)
         watch()  # there may be feeds that were not there before
 
@@ -179,6 +180,12 @@ class Histories:
         """The rows of it, that of seq 1 first; None for those that nobody was seen to write."""
         lineage, rows = self.lineage(place, log), self.rows.get(place, {})
         return [rows.get((lineage.branch_at(seq), seq)) for seq in range(1, high_seq + 1)]
+
+
+def _appended_blocks(partition):
+    """The newest one, with all that were published together with it."""
+    run = partition.runs.above(partition.high_seq - 1)
+    return [partition.newest_block] if run is None else partition.tree.blocks_after(run.after_seq)
 
 
 def place_of(partition):

@@ -9,62 +9,8 @@ from __future__ import annotations
 import trio
 from tests.simulation.machine import End
 
-from . import shapes
-
-
-class Stage:
-    """Who is who, and what is done to them."""
-
-    def __init__(self, world):
-        self._world = world
-        self.network = world.network
-        self.leader = next(machine.name for machine in world.machines if world.leads(machine))
-        self.first, self.second = [name for name in world.names if name != self.leader]
-
-    @property
-    def three(self):
-        return self.leader, self.first, self.second
-
-    def machine(self, name):
-        return self._world.machine(name)
-
-    def cut(self, *pairs):
-        for one, other in pairs:
-            self.network.cut(one, other)
-
-    def heal(self, *pairs):
-        for one, other in pairs:
-            self.network.heal(one, other)
-
-    def send_clients(self, node, names=None):
-        """These clients reach that node only, and come to it at once."""
-        names = self._world.client_names if names is None else names
-        others = [name for name in self._world.names if name != node]
-        self.network.heal_ways(shapes.between([node], names))
-        self.network.cut_ways(shapes.between(others, names))
-        self.network.drop_all(names)
-
-    def is_ahead_of_itself(self, name):
-        """A node's log names a branch that begins above all that it holds."""
-        partitions = self._world.machine(name).life.node.feeds.of_id(self._world.feed_id).partitions
-        return any(partition.log[0].base > partition.high_seq for partition in partitions)
-
-    async def promote(self, name):
-        """Until it leads, or does not want to."""
-        return await self._world.operator.promote(name)
-
-    async def written(self, count):
-        """Until a majority has so many more writes: clients may take a while to come to another leader."""
-        acknowledged = self._world.promises.count("quorum") + count
-        with trio.move_on_after(10.0):
-            while self._world.promises.count("quorum") < acknowledged:  # noqa: ASYNC110 - it tells nobody
-                await trio.sleep(0.01)
-
-    async def restart(self, name, end=End.KILL):
-        self.machine(name).kill(end)
-        await self.machine(name).life_over()
-        self.machine(name).start()
-        await self.machine(name).up()
+from . import stories_of_holding, stories_of_runs
+from .stage import Stage
 
 
 async def dead_tail(world):
@@ -162,19 +108,6 @@ async def slow_leader(world):
     await trio.sleep(1.0)
 
 
-async def half_a_run(world):
-    """A follower that was away gets what was folded meanwhile, slowly, while somebody reads from it."""
-    await trio.sleep(0.1)
-    stage = Stage(world)
-    old, _, third = stage.three
-    stage.cut((old, third))
-    await trio.sleep(8.0)
-    stage.network.seconds_max = 0.02
-    world.read_from = third
-    stage.heal((old, third))
-    await trio.sleep(2.0)
-
-
 async def two_masters(world):
     """Whoever has promised the next leader still hears the one before."""
     await trio.sleep(0.3)
@@ -207,8 +140,9 @@ STORIES = {
         early_entry,
         forgotten_promise,
         slow_leader,
-        half_a_run,
         two_masters,
         lone_restart,
+        *stories_of_holding.STORIES,
+        *stories_of_runs.STORIES,
     )
 }

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import random
-import sys
-from unittest import mock
 
 import trio
 import trio.testing
 from tests.fake_host import InlineWorker
 from tests.model.history import Violation, most_telling
-from tests.simulation.machine import PORT, Machine
+from tests.simulation.machine import PORT, Machine, bugs_end_the_run
 from tests.simulation.network import Network
 from tests.simulation.scheduling import seeded
+from tests.simulation.sinks import small_sizes
 
 import tailrace
 from tailrace.address import Address
@@ -39,6 +37,7 @@ from .linearisability import Outcome, Undecided, explain, is_linearisable
 from .operators import Operator
 from .promises import Promises
 from .report import SetReport
+from .sinks import Published, SetSink, wants_sink
 
 PARTITIONS = 2
 KEYS = {"quorum": 6, "safe": 4, "disk": 8, "memory": 4}
@@ -72,7 +71,7 @@ class World:
         self.may_end = trio.Event()  # and all has been looked at
         rnd = self.random_of("set")
         self.may_force = rnd.random() < 0.25 and story is None
-        self.retention = rnd.choice(("compact", "compact", "history"))
+        self.retention = rnd.choice(("compact", "compact", "history")) if story is None else "compact"
         count = rnd.choice((3, 3, 3, 3, 2, 5)) if story is None else 3
         self.names = [f"node-{number}" for number in range(1, 1 + count)]
         self.url = "tailrace://" + ",".join(f"{name}:{PORT}" for name in self.names)
@@ -90,7 +89,12 @@ class World:
             )
             for name in self.names
         ]
+        # One block of a folded segment would take all that there is here: a run would have no inside.
+        folded_block_bytes = 250 if story is not None else rnd.choice((None, 250, 1_000))
+        for machine in self.machines:
+            machine.folded_block_bytes = folded_block_bytes
         self.feed_id = None
+        self.is_patient = False  # whoever begins to write from now on waits as long as it takes
         self.read_from = None  # the node whose state is read all the time, where a story wants that
         self.barriers = []  # (who, when it was asked for, floors, positions)
         self._make_keys()
@@ -111,7 +115,10 @@ class World:
         ]
         self.others = [FollowerReader(self, "reader"), FoundingProcess(self, "founder")]
         self.clients = [*self.followers, *self.writers, *self.others]
-        self.client_names = [client.name for client in self.clients]
+        self.published = Published(self)
+        # What befalls them they decide themselves.
+        self.sinks = [SetSink(self, "sink")] if wants_sink(seed, story) else []
+        self.client_names = [client.name for client in (*self.clients, *self.sinks)]
         self.operator = Operator(self)
 
     def random_of(self, name):
@@ -163,18 +170,17 @@ class World:
                 f"{who} was given {key!r}: {value!r:.60} of partition {partition}, which nobody has written"
             )
 
-    def check_state(self, who, state, positions):
-        """Somebody has read all that there was: it is the state that was at the place that he was told."""
-        expected = {}
-        for partition, position in positions.items():
-            history = self.histories.history(self.place(partition), position.log, position.seq)
-            if None in history:
-                return
-            expected |= {key: row.value for key, (_, row) in copies.newest(history).items()}
+    def check_state(self, who, partition, state, position):
+        """Somebody has read up to an end of a snapshot: it is the state that was at the place that he was told."""
+        history = self.histories.history(self.place(partition), position.log, position.seq)
+        if None in history:
+            return
+        self.published.check_stands(who, partition, history)
+        expected = {key: row.value for key, (_, row) in copies.newest(history).items()}
         wrong = sorted(key for key in state.keys() | expected.keys() if state.get(key) != expected.get(key))
         if wrong:
             raise Violation(
-                f"{who} was shown a state at {positions.seqs()} that never was: {wrong[0]!r} is "
+                f"{who} was shown a state at {partition}/{position.seq} that never was: {wrong[0]!r} is "
                 f"{state.get(wrong[0])!r:.60}, not {expected.get(wrong[0])!r:.60}"
             )
 
@@ -192,7 +198,7 @@ class World:
         for machine in self.machines:
             self.nursery.start_soon(machine.run)
         await self._make_feed()
-        for client in self.clients:
+        for client in (*self.clients, *self.sinks):
             self.nursery.start_soon(client.run)
         faults = Faults(self)
         if self._story is None:
@@ -206,7 +212,7 @@ class World:
             doing = "a leader that all follow"
             await self._lead()
             doing = "all clients"
-            for client in (*self.writers, *self.others):
+            for client in (*self.writers, *self.others, *self.sinks):
                 await client.ended.wait()
             doing = "equal copies"
             await self._level()
@@ -288,6 +294,7 @@ class World:
         self.promises.judge(logs, high_seqs)
         for level, count in self.promises.lost.items():
             self.report.operations[f"write at {level} lost"] += count
+        self.published.judge(leader, logs, high_seqs)
         self._check_barriers(logs, high_seqs)
         self._check_followers(logs, high_seqs)
         self._check_registers()
@@ -366,13 +373,6 @@ class World:
             copies.check_copy(machine.name, machine.life.node, self.histories)
 
 
-def _not_swallowed(log, message, *args, **keywords):
-    """A node logs a bug of its own, and goes on: here it ends the run."""
-    error = sys.exc_info()[1]
-    assert error is not None
-    raise error
-
-
 def simulate(seed, *, trace=None, profile="", story=None):
     """A run; its report. What goes wrong is raised, with the seed. ``profile`` and ``story``: as of `World`."""
     clock = trio.testing.MockClock(autojump_threshold=0)
@@ -385,7 +385,8 @@ def simulate(seed, *, trace=None, profile="", story=None):
             nursery.cancel_scope.cancel()
 
     try:
-        with seeded(seed), mock.patch.object(logging.Logger, "exception", _not_swallowed):
+        sizes = small_sizes() if wants_sink(seed, story) else contextlib.nullcontext()
+        with seeded(seed), bugs_end_the_run(), sizes:
             trio.run(main, clock=clock)
     except BaseException as error:
         found = most_telling(error)

@@ -74,6 +74,28 @@ def test_time_out_of_one_call(node_process):
         assert feed.get(b"k").value == b"x"
 
 
+@pytest.mark.parametrize("kind", ["stage", "writer"])
+def test_a_program_may_take_its_time_between_two_calls(node_process, contents, monkeypatch, kind):
+    """Longer than ``retry_for``, with rows on their way: that nobody has asked for answers is not the node's fault."""
+    real, paused = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: real() + paused[0])
+    with blocking.connect(node_process.url, retry_for=30) as client:
+        feed = client.create_feed("orders", partitions=1)
+        rows = feed.stage(batch_rows=1) if kind == "stage" else feed.writer(batch_rows=1)
+        os.kill(node_process.pid, signal.SIGSTOP)
+        try:
+            rows.put(b"a", b"v")
+            paused[0] = 1_000.0
+        finally:
+            threading.Timer(0.5, os.kill, (node_process.pid, signal.SIGCONT)).start()
+        rows.put(b"b", b"v")
+        if kind == "stage":
+            feed.publish("sink", 0, [rows.seal()])
+        else:
+            rows.flush()
+    assert contents(node_process.url).history() == {b"a": [b"v"], b"b": [b"v"]}
+
+
 def test_what_was_not_sent_has_not_happened(node_process):
     with blocking.connect(node_process.url, retry_for=0.5) as client:
         feed = client.create_feed("orders", timeout=60)

@@ -75,6 +75,22 @@ def test_an_unknown_stage_refuses_the_whole_publish(feed):
     assert len(feed.publish("sink", 0, [sealed]).written) == 4
 
 
+def test_a_stage_of_thousands_of_partitions(client, feed_name):
+    feed = client.create_feed(f"{feed_name}-wide", partitions=4_096)
+    sealed = staged(feed, rows_of(0, 30_000))
+    assert sealed.blocks == len(sealed.partitions) > 4_000
+    assert tuple(feed.publish("sink", 0, [sealed]).written) == sealed.partitions
+    assert feed.publish("sink", 0, [sealed]).skipped == sealed.partitions
+
+
+def test_more_stages_than_a_node_holds_are_refused(feed):
+    stages = [SealedStage(b"%016d" % number, (0,), 1, 1) for number in range(4_097)]
+    with pytest.raises(tailrace.TooLarge, match="4097 stages; at most 4096"):
+        feed.publish("sink", 0, stages)
+    with pytest.raises(tailrace.UnknownStage, match="4096 of 4096 stages are not here"):
+        feed.publish("sink", 0, stages[1:])
+
+
 def test_an_unsealed_stage_is_unknown(feed):
     stage = feed.stage()
     stage.put(b"k", b"v")

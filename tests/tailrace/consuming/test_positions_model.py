@@ -104,7 +104,7 @@ def test_many_random_lives(mode):
 
 def test_a_position_that_is_taken_to_know_what_is_above_it(monkeypatch):
     """Planted: the model has to notice."""
-    monkeypatch.setattr("tailrace.consuming.streams.bare_floor", lambda position: 0)
+    monkeypatch.setattr("tailrace.consuming.wanted.bare_floor", lambda position: 0)
     noticed = False
     for seed in range(500):
         try:

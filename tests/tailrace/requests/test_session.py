@@ -1,5 +1,6 @@
 """The requests of a client against frames that are made by hand."""
 
+import contextlib
 import itertools
 import json
 
@@ -219,6 +220,35 @@ def test_what_waits_for_a_connection_is_given_up_too():
     made.session.expire()
     assert made.answers["a"].outcome == "not sent"
     assert "cannot connect" in str(made.answers["a"])
+
+
+@pytest.mark.parametrize(
+    ("refusal", "outcome"), [(None, "unknown"), (NotLeader("steps down"), "unknown"), (Overloaded("later"), "not sent")]
+)
+def test_a_request_of_an_earlier_connection_is_in_doubt(made, refusal, outcome):
+    """A publish that its leader had begun, and whose answer was lost with it: nobody may say that it was not sent."""
+    made.call("a", seconds=1.0)
+    (frame,) = made.sent()
+    if refusal is not None:
+        with contextlib.suppress(NotLeader):
+            made.hear(encode_error(refusal, frame.id))
+    made.session.connection_lost(Unreachable("the node has closed the connection"))
+    made.now += 1.0
+    made.session.expire()
+    assert isinstance(made.answers["a"], Unreachable)
+    assert made.answers["a"].outcome == outcome
+
+
+def test_what_is_postponed_is_given_up_later(made):
+    made.call("a", seconds=1.0)
+    made.write("b", seconds=1.0)
+    made.now += 5.0
+    made.session.postpone(5.0)
+    made.session.expire()
+    assert made.answers == {}
+    made.now += 1.0
+    made.session.expire()
+    assert made.answers.keys() == {"a", "b"}
 
 
 def test_a_block_in_doubt_is_unknown_though_it_was_refused_since(made):

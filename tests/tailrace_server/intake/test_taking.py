@@ -11,7 +11,7 @@ from tailrace.hashing import partition_range
 from tailrace.model import Level
 from tailrace_server.blocks import cut_above
 from tailrace_server.feed import system_feed
-from tailrace_server.intake.taking import OtherHistory
+from tailrace_server.intake.taking import OtherHistory, adopt_log, take_replica, tell_producers
 from tailrace_server.journal import RecordKind
 from tailrace_server.journal.controls import LogRecord, RollbackRecord
 from tailrace_server.memory import MemoryAccount
@@ -47,10 +47,10 @@ class Made:
         self.partition = Partition(FEED, 0, *partition_range(0, 1))
         self.partition.state = "follower"
         self.journal = Journal()
-        self.partition.adopt_log(FailoverLog([U]), self.journal)
+        adopt_log(self.partition, FailoverLog([U]), self.journal)
 
     def take(self, block):
-        self.partition.take_replica(block, self.journal, 0.0)
+        take_replica(self.partition, block, self.journal, 0.0)
 
     def sync(self):
         self.partition.durable_through(self.partition.high_seq)
@@ -93,20 +93,20 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(made, block):
 
 def test_a_key_of_another_partition_is_refused():
     partition = Partition(FEED, 0, *partition_range(0, 64))
-    partition.adopt_log(FailoverLog([U]), Journal())
+    adopt_log(partition, FailoverLog([U]), Journal())
     with pytest.raises(BadBlock, match="outside of partition"):
-        partition.take_replica(block_of(1, 20), Journal(), 0.0)
+        take_replica(partition, block_of(1, 20), Journal(), 0.0)
 
 
 def test_nothing_is_taken_before_a_log_is_known():
     with pytest.raises(BadBlock, match="knows no branch"):
-        Partition(FEED, 0, *partition_range(0, 1)).take_replica(block_of(1, 1), Journal(), 0.0)
+        take_replica(Partition(FEED, 0, *partition_range(0, 1)), block_of(1, 1), Journal(), 0.0)
 
 
 def test_an_entry_is_taken_over_when_its_base_is_reached(made):
     made.take(block_of(1, 3))
     log = FailoverLog([V, U])
-    assert not made.partition.adopt_log(log, made.journal)
+    assert not adopt_log(made.partition, log, made.journal)
     assert made.partition.log == FailoverLog([U])
     made.take(block_of(4, 1))
     assert made.partition.log == log
@@ -118,8 +118,8 @@ def test_an_entry_is_taken_over_when_its_base_is_reached(made):
 
 def test_an_entry_that_holds_nothing_is_given_up_by_a_rollback_to_where_it_stands(made):
     made.take(block_of(1, 4))
-    made.partition.adopt_log(FailoverLog([V, U]), made.journal)
-    assert made.partition.adopt_log(FailoverLog([U]), made.journal)
+    adopt_log(made.partition, FailoverLog([V, U]), made.journal)
+    assert adopt_log(made.partition, FailoverLog([U]), made.journal)
     kind, payload = made.journal.controls[-1]
     record = RollbackRecord.decode(payload)
     assert (kind, record.seq, record.rollbacks, record.log) == (RecordKind.ROLLED_BACK, 4, 1, FailoverLog([U]))
@@ -129,7 +129,7 @@ def test_an_entry_that_holds_nothing_is_given_up_by_a_rollback_to_where_it_stand
 def test_a_log_of_another_history_is_refused(made):
     made.take(block_of(1, 3))
     with pytest.raises(OtherHistory):
-        made.partition.adopt_log(FailoverLog([W, U]), made.journal)
+        adopt_log(made.partition, FailoverLog([W, U]), made.journal)
     assert made.partition.log == FailoverLog([U])
 
 
@@ -137,7 +137,7 @@ def test_streams_end_before_another_log_is_there(made):
     seen = []
     made.take(block_of(1, 4))
     made.partition.on_history_changed = lambda: seen.append(made.partition.log)
-    made.partition.adopt_log(FailoverLog([V, U]), made.journal)
+    adopt_log(made.partition, FailoverLog([V, U]), made.journal)
     assert seen == [FailoverLog([U])]
 
 
@@ -164,13 +164,13 @@ def test_what_was_told_of_another_branch_is_forgotten(made):
     made.take(block_of(1, 3))
     made.sync()
     made.partition.told(10, 10)
-    made.partition.adopt_log(FailoverLog([V, U]), made.journal)
+    adopt_log(made.partition, FailoverLog([V, U]), made.journal)
     assert (made.partition.leader_durable_seq, made.partition.quorum_seq) == (4, 4)
 
 
 def test_an_entry_counts_for_where_it_stands_from_its_base_on(made):
     made.take(block_of(1, 4))
-    made.partition.adopt_log(FailoverLog([V, U]), made.journal)
+    adopt_log(made.partition, FailoverLog([V, U]), made.journal)
     assert made.partition.standing() == (1, 0)
     made.sync()
     assert made.partition.standing() == (2, 4)
@@ -193,14 +193,14 @@ def test_producers_that_were_told_are_those_of_the_leader(made):
         "branches": [U.branch.hex()],
         "entries": [["0000000000000007", 2, 1.0, [[1, 0, 1, 2], [2, 0, 3, 3]]]],
     }
-    made.partition.tell_producers(value, 3, made.journal, 0.0)
+    tell_producers(made.partition, value, 3, made.journal, 0.0)
     [entry], _ = made.partition.producers.snapshot(0.0)
     assert (entry.producer_id, entry.last_number) == (7, 2)
     assert made.journal.controls[-1][0] is RecordKind.PRODUCERS_TOLD
     with pytest.raises(BadBlock):
-        made.partition.tell_producers(value, 2, made.journal, 0.0)
+        tell_producers(made.partition, value, 2, made.journal, 0.0)
     with pytest.raises(BadBlock):
-        made.partition.tell_producers({"entries": []}, 3, made.journal, 0.0)
+        tell_producers(made.partition, {"entries": []}, 3, made.journal, 0.0)
 
 
 def test_clients_do_not_write_the_list_of_feeds():

@@ -18,17 +18,22 @@ from tailrace.wire.stage_messages import Publish, StageSeal
 from tailrace_server.config import Config, Storage
 from tailrace_server.host.host import Host
 from tailrace_server.journal import writer
-from tailrace_server.partition import Partition
-from tailrace_server.publishing import joining, stages
+from tailrace_server.publishing import appending, joining, stages
 from tailrace_server.start import recover
 from tailrace_server.upkeep import flusher
 
 DATA = "/data"
 PARTITIONS = 2
 BATCHES = 4
-# A flush after each batch, several files of the journal, and segments small enough to want a second one.
+# A flush after each batch, several files of the journal, and segments small enough to want a second one. A publish
+# reads its stages.
 STORAGE = Storage(
-    segment_bytes=1, journal_file_bytes_max=3_000, journal_bytes_max=6_000, reserve_bytes=0, free_bytes_min=0
+    segment_bytes=1,
+    journal_file_bytes_max=3_000,
+    journal_bytes_max=6_000,
+    reserve_bytes=0,
+    free_bytes_min=0,
+    stage_kept_bytes_max=0,
 )
 
 
@@ -74,7 +79,7 @@ class World:
         return self.node.feeds.named("orders")
 
     async def create(self):
-        self.node.create_feed({"name": "orders", "feed_id": (b"f" * 16).hex(), "partitions": PARTITIONS})
+        self.node.feed_changes.create({"name": "orders", "feed_id": (b"f" * 16).hex(), "partitions": PARTITIONS})
         await self.node.committer.commit()
 
     def stage(self, batch, part, parts):
@@ -194,36 +199,36 @@ async def test_a_crash_before_every_call():
 
 def forget_the_batch(monkeypatch):
     """The record has the blocks, and not the batch."""
-    append_run = Partition.append_run
+    append_run = appending.append_run
     monkeypatch.setattr(
-        Partition, "append_run", lambda self, blocks, sinks, journal: append_run(self, blocks, {}, journal)
+        appending, "append_run", lambda partition, blocks, sinks, journal: append_run(partition, blocks, {}, journal)
     )
 
 
 def write_block_by_block(monkeypatch):
     """Each block is a record of its own, and only the last one says of which batch it is."""
-    append_run = Partition.append_run
+    append_run = appending.append_run
 
-    def apart(self, blocks, sinks, journal):
+    def apart(partition, blocks, sinks, journal):
         for one in blocks[:-1]:
-            append_run(self, [one], {}, journal)
-        return append_run(self, blocks[-1:], sinks, journal)
+            append_run(partition, [one], {}, journal)
+        return append_run(partition, blocks[-1:], sinks, journal)
 
-    monkeypatch.setattr(Partition, "append_run", apart)
+    monkeypatch.setattr(appending, "append_run", apart)
 
 
 def say_the_batch_too_early(monkeypatch):
     """The batch is told, durably, before its blocks are there."""
-    find = Partition.publish
+    publish = appending.publish
 
-    def early(self, blocks, sink, batch, origin, journal, *, now_us):
+    def early(partition, blocks, sink, batch, origin, journal, *, now_us):
         from tailrace_server.publishing.last_batches import LastBatch
 
-        self.note_sinks({sink: LastBatch(batch, origin, self.high_seq)}, journal)
+        appending.note_sinks(partition, {sink: LastBatch(batch, origin, partition.high_seq)}, journal)
         journal.sync()
-        return find(self, blocks, sink, batch, origin, journal, now_us=now_us)
+        return publish(partition, blocks, sink, batch, origin, journal, now_us=now_us)
 
-    monkeypatch.setattr(Partition, "publish", early)
+    monkeypatch.setattr(appending, "publish", early)
 
 
 def seal_without_a_sync(monkeypatch):

@@ -11,7 +11,7 @@ from tailrace.block import Block
 from tailrace.wire import stage_messages
 from tailrace.wire.bodies import decode_json
 from tailrace_server.config import Storage
-from tailrace_server.publishing import last_batches, record, stage_file, stages
+from tailrace_server.publishing import kept_blocks, last_batches, record, stage_file, stages
 from tailrace_server.publishing.last_batches import LastBatch, Verdict, decide
 
 STAGE = (DOCS / "formats" / "stage.md").read_text()
@@ -40,6 +40,8 @@ def test_the_bounds_are_those_of_the_code():
     storage = Storage()
     assert f"at most {storage.stages_max:,} stages, {stages.OPEN_MAX} of them unsealed" in STAGE
     assert f"{storage.stage_bytes_max >> 30} GiB of them" in STAGE
+    assert f"{storage.stage_kept_bytes_max >> 20} MiB of them, and for a minute" in STAGE
+    assert kept_blocks.KEPT_S_MAX == 60
     assert storage.stage_age_s == 24 * 3_600
     assert stages.IDLE_S_MAX == 3_600
     assert f"At most {last_batches.SINKS_MAX:,} sinks" in STAGE

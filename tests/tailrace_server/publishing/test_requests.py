@@ -54,6 +54,21 @@ async def test_a_stage_and_its_publish(greeted, feed_id):
     assert answer["skipped"] == []
 
 
+@pytest.mark.parametrize("way", ["kept", "kept, joined in a thread", "read"])
+async def test_a_publish_takes_what_is_kept_or_reads_it(greeted, feed, feed_id, node, monkeypatch, way):
+    await seal(greeted, feed_id, *(block_of(b"key", value=b"%d" % number) for number in range(3)))
+    if way == "read":
+        node.stages.kept.forget([STAGE])
+    else:  # nothing of the file is looked at
+        monkeypatch.setattr(node.stages, "_path", lambda id, suffix: "/nowhere")
+    if way == "kept, joined in a thread":
+        monkeypatch.setattr(publisher, "JOINED_HERE_BYTES_MAX", 0)
+    answer = decode_json((await greeted.ask(Opcode.PUBLISH, publish(feed_id), 9)).body, "RESULT")
+    assert [[row[0], row[2], row[3]] for row in answer["written"]] == [[PARTITION, 1, 3]]
+    assert (await feed.get(b"key")).value == b"2"
+    assert node.stages.kept.nbytes == 0
+
+
 @pytest.mark.parametrize(
     ("change", "kind", "text"),
     [

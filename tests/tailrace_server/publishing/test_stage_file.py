@@ -33,9 +33,9 @@ def test_index_and_footer_come_back(sizes):
     assert footer == (len(entries), 3 * len(entries), end, stage_file.sum_of(index), 12_345, 67)
     assert stage_file.decode_index(index, footer) == entries
     wanted = {}
-    for partition, nbytes in sizes:
-        wanted[partition] = wanted.get(partition, 0) + nbytes
-    assert stage_file.partition_bytes(entries) == wanted
+    for entry in entries:
+        wanted.setdefault(entry.partition, []).append(entry)
+    assert stage_file.by_partition(entries) == wanted
 
 
 def test_the_header_comes_back():

@@ -12,10 +12,14 @@ from tests.tailrace_server.publishing.blocks import block
 from tailrace.errors import BadBlock, NoSpace, Overloaded, TailraceError, UnknownStage
 from tailrace.wire.stage_messages import StageSeal
 from tailrace_server.publishing import stages as stages_module
+from tailrace_server.publishing.crowding import AGE_S_MIN
+from tailrace_server.publishing.kept_blocks import KEPT_S_MAX
+from tailrace_server.publishing.stage_file import by_partition
 from tailrace_server.publishing.stages import IDLE_S_MAX, Stages
 
 FEED = b"f" * 16
 ONE, TWO = b"1" * 16, b"2" * 16
+SUFFIXES = (".open", ".stage", ".stage")
 
 
 class Made:
@@ -23,7 +27,7 @@ class Made:
         self.disk = MemoryDisk() if disk is None else disk
         self.clock = FakeClock()
         self.disk.make_directory("/data")
-        self.bounds = {"stages_max": 4, "bytes_max": 100_000} | bounds
+        self.bounds = {"stages_max": 4, "bytes_max": 100_000, "kept_bytes_max": 10_000} | bounds
         self.start()
 
     def start(self):
@@ -234,3 +238,64 @@ def test_one_without_a_writer_goes(made):
     made.clock.advance(IDLE_S_MAX)
     made.stages.remove(made.stages.expired(None))
     assert made.names == []
+
+
+def test_what_is_kept_is_what_the_file_has(made):
+    made.take(0, partition=1, partitions=2)
+    made.take(1, 1, value=b"other", partitions=2)
+    kept = made.stages.kept.find(ONE)
+    made.seal(2)
+    index = made.stages.read_index(ONE)
+    assert {number: share.entries for number, share in kept.items()} == by_partition(index)
+    for share in kept.values():
+        assert made.stages.read_blocks(ONE, share.entries) == share.blocks
+    assert made.stages.kept.nbytes == sum(entry.nbytes for entry in index)
+
+
+def test_nothing_is_kept_of_what_is_gone(made):
+    made.take(0)
+    made.take(0, id=TWO)
+    made.take(0, id=b"3" * 16)
+    made.seal()
+    made.stages.forget([ONE])
+    made.stages.sealed(made.stages._open[TWO], None)
+    assert made.stages.kept.nbytes == block().nbytes
+    made.clock.advance(KEPT_S_MAX)
+    made.stages.expired(None)
+    assert made.stages.kept.nbytes == 0
+    assert made.stages.statistics().open == 1
+
+
+def test_a_stage_that_is_opened_again_is_not_kept(made):
+    made.take(0)
+    made.disk.kill()
+    made.start()
+    made.stages.reopened(ONE, made.stages.reopen(ONE))
+    made.take(1, 1)
+    assert made.stages.kept.find(ONE) is None
+
+
+def test_where_there_is_no_room_the_oldest_give_way(made):
+    """Those of a job that fails again and again: others need not wait until they are a day old."""
+    ids = [bytes([number]) * 16 for number in range(5)]
+    for id in ids[:4]:
+        made.take(0, id=id)
+        if id != ids[1]:
+            made.seal(id=id)
+        made.clock.advance(10)
+    made.clock.advance(AGE_S_MIN - 21)
+    assert made.stages.expired(None) == [], "nobody has needed room"
+    with pytest.raises(Overloaded, match="gives way after 10 minutes"):
+        made.take(0, id=ids[4])
+    made.stages.remove(made.stages.expired(None))
+    assert made.names == sorted(id.hex() + suffix for id, suffix in zip(ids[1:4], SUFFIXES, strict=True))
+    assert made.take(0, id=ids[4]) == 1
+    assert made.stages.expired(None) == [], "there is room again"
+    with pytest.raises(UnknownStage):
+        made.seal(id=ids[0])
+    made.clock.advance(AGE_S_MIN)
+    with pytest.raises(Overloaded):
+        made.take(0, id=b"x" * 16)
+    paths = made.stages.expired(None)
+    assert [path.rpartition("/")[2] for path in paths] == [ids[1].hex() + ".open"]
+    assert made.stages.statistics().open == 1

@@ -14,6 +14,8 @@ from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_messages import SinksTold
 from tailrace_server.blocks import cut_above
+from tailrace_server.intake.taking import adopt_log, take_replica, take_run, tell_sinks
+from tailrace_server.publishing import appending
 from tailrace_server.publishing.last_batches import LastBatch
 from tailrace_server.stream import partition_stream
 from tailrace_server.stream.partition_stream import PartitionStream
@@ -63,7 +65,7 @@ class Published(StoredPartition):
             case "publish":
                 blocks = [encode_block([b"k"] * rows, [b"v"] * rows, partition=0, compress=False) for rows in what]
                 after_seq = self.high_seq
-                self.publish(blocks, "job", self.batches, "job", self.journal, now_us=1)
+                appending.publish(self, blocks, "job", self.batches, "job", self.journal, now_us=1)
                 self.batches += 1
                 self.all_runs.append((after_seq, self.high_seq))
                 self.sync()
@@ -135,13 +137,15 @@ def frames_of(stream):
 
 
 @settings(max_examples=150)
+@example([("write", 1), ("read", None), ("write", 1), ("publish", [1, 1]), ("merge", None)])
 @given(STEPS)
 @example([*[("write", 1)] * 15, ("read", None), ("write", 1), ("merge", None)])
+@example([*[("write", 1)] * 15, ("read", None), ("publish", [1]), ("merge", None)])
 def test_a_replica_has_the_last_batches_wherever_it_stands(steps):
     """It takes what it is sent as a node does; where it could crash, rows and last batches agree."""
     partition, replica, journal = Published(), StoredPartition(1), RecordingJournal()
     replica.id, replica.log = partition.id, FailoverLog()
-    replica.adopt_log(partition.log, journal)
+    adopt_log(replica, partition.log, journal)
 
     def check():
         batches = [index for index, (_, last) in enumerate(partition.all_runs) if last <= replica.high_seq]
@@ -155,21 +159,23 @@ def test_a_replica_has_the_last_batches_wherever_it_stands(steps):
         )
         for frame in FrameDecoder().receive_data(b"".join(stream.at_start())):
             told = SinksTold.decode(frame.body)
-            replica.tell_sinks(told.value, told.seq, journal)
+            tell_sinks(replica, told.value, told.seq, journal)
         while stream.has_news:
             blocks = read_snapshot(stream)
             stream.end_snapshot()
+            if blocks:  # merged, the first one may begin with what the replica has
+                blocks[0] = cut_above(blocks[0], replica.high_seq)
             if stream.is_complete:
-                for block in blocks:  # merged, the first one may begin with what the replica has
-                    replica.take_replica(cut_above(block, replica.high_seq), journal, 0.0)
+                for block in blocks:
+                    take_replica(replica, block, journal, 0.0)
                     check()
             told = frames_of(stream)
             if told is not None:
                 assert told.seq == stream.snapshot_last
-                replica.tell_sinks(told.value, told.seq, journal)
+                tell_sinks(replica, told.value, told.seq, journal)
             if stream.is_published:
                 assert blocks[-1].header.last_seq == stream.snapshot_last
-                replica.take_run(blocks, journal, 0.0)
+                take_run(replica, blocks, journal, 0.0)
             elif not stream.is_complete:  # a segment of its own
                 fill(replica, stream.snapshot_last)
             check()

@@ -9,9 +9,9 @@ import trio
 from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config
 
 from tailrace.address import Address
-from tailrace_server.catalog import begin_branch
 from tailrace_server.config import Config
 from tailrace_server.host.host import Host
+from tailrace_server.intake.branching import begin_branch
 from tailrace_server.start import recover
 
 # Nobody listens there: the addresses that two replicas made by hand say that they have.

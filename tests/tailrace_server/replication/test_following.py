@@ -25,7 +25,7 @@ LEADER = "127.0.0.1:1"
 @pytest.fixture
 async def feed_id(running, greeted):
     """Of a feed with one row of KEY, which is on this follower's disk; nothing is known of the leader's."""
-    feed = running.node.create_feed({"name": "orders", "feed_id": "11" * 16, "partitions": 4})
+    feed = running.node.feed_changes.create({"name": "orders", "feed_id": "11" * 16, "partitions": 4})
     await greeted.ask(Opcode.WRITE, write(feed.info.feed_id, block_of(KEY)))
     running.node.follow(2, LEADER)
     return feed.info.feed_id
@@ -127,7 +127,7 @@ async def test_a_feed_that_a_follower_has_not_heard_of_yet(greeted, feed_id):
 @pytest.fixture
 def leader(running, feed_id):
     """The leader that this follower has, with all that `_feeds` tells of taken over."""
-    running.node.reconcile_feeds()
+    running.node.feed_changes.reconcile()
     made = Leader()
     running.node.accepted_seqs = made.accepted_seqs
     return made
@@ -166,7 +166,7 @@ async def test_rows_of_feeds_that_were_not_taken_over_yet_do_not_count(greeted, 
     await greeted.send(request(b"y" * 16).encode(9))
     await leader.answer(system_seqs(running))
     assert StreamEnd.decode((await greeted.receive()).body).reason is EndReason.BEHIND
-    node.reconcile_feeds()
+    node.feed_changes.reconcile()
     await greeted.send(request(b"y" * 16).encode(9))
     await leader.answer(system_seqs(running))
     assert StreamEnd.decode((await greeted.receive()).body).reason is EndReason.FEED_DROPPED
@@ -361,7 +361,7 @@ async def greeted_alone(nursery, open_member):
 
 async def test_the_leader_of_a_plain_replica(greeted_alone):
     running, connection = greeted_alone
-    feed_id = running.node.create_feed({"name": "orders", "feed_id": "11" * 16, "partitions": 4}).info.feed_id
+    feed_id = running.node.feed_changes.create({"name": "orders", "feed_id": "11" * 16, "partitions": 4}).info.feed_id
     replica = HandMade(connection, running.node)
     await connection.send(replica_request(feed_id, replica.replica._replace(term=0)).encode(STREAM))
     await replica.until(Opcode.STREAM_OK)

@@ -30,7 +30,7 @@ WRITES = 200
 @pytest.fixture
 async def feed_id(running, raw):
     """Of a feed of four partitions; a majority has it, by its word only."""
-    feed = running.node.create_feed({"name": "orders", "feed_id": "11" * 16, "partitions": 4})
+    feed = running.node.feed_changes.create({"name": "orders", "feed_id": "11" * 16, "partitions": 4})
     await running.node.all_durable()
     [system] = running.node.feeds.system.partitions
     system.set_quorum_seq(system.high_seq)
@@ -175,7 +175,7 @@ async def test_a_vote_that_is_gained_counts_what_was_acknowledged_before(replica
 async def test_a_write_that_waits_hears_that_its_feed_is_dropped(running, greeted, feed_id):
     await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY), QUORUM), 5))
     await nothing_yet(greeted)
-    running.node.drop_feed(feed_id)
+    running.node.feed_changes.drop(feed_id)
     await running.node.all_durable()
     [system] = running.node.feeds.system.partitions
     system.set_quorum_seq(system.high_seq)
@@ -347,7 +347,7 @@ async def test_a_drop_that_a_failover_has_lost_has_taken_nothing(greeted, runnin
     await drop(greeted, feed_id, 6)
     node.rest(2)
     assert await node.roll_back(system, 1, system.log) == 1
-    node.reconcile_feeds()
+    node.feed_changes.reconcile()
     assert node.feeds.of_id(feed_id).partitions[PARTITION] is partition
     assert (partition.is_dropped, partition.high_seq) == (False, 1)
 

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace_server.identity import BadDirectory
+from tailrace_server.replication.choosing import Place, Standing
+from tailrace_server.replication.debts import Debt
 from tailrace_server.replication.membership import FILE_NAME, Membership, MembershipFile
 
 ME, OTHER = b"m" * 16, b"o" * 16
@@ -21,6 +23,11 @@ def disk(memory_disk):
 
 
 terms = st.integers(0, 2**63 - 1)
+debts = st.builds(
+    Debt,
+    st.builds(Place, st.binary(min_size=16, max_size=16), st.integers(0, 9)),
+    st.builds(Standing, terms, terms),
+)
 memberships = st.builds(
     Membership,
     terms,
@@ -30,6 +37,7 @@ memberships = st.builds(
     st.booleans(),
     st.booleans(),
     st.lists(st.binary(min_size=16, max_size=16), max_size=3).map(tuple),
+    st.lists(debts, max_size=3).map(tuple),
 )
 
 
@@ -85,6 +93,13 @@ def test_who_leads_votes_from_then_on():
     forced = Membership(term=3).leading(3, forced=True)
     assert forced.votes
     assert forced.followed(4, (), ME).votes
+
+
+def test_who_leads_owes_nothing_and_who_follows_still_does():
+    debts = (Debt(Place(ME, 0), Standing(1, 80)),)
+    owing = Membership(term=3).owing(debts)
+    assert owing.promised(4).followed(4, (), ME).owes == debts
+    assert owing.leading(4, forced=True).owes == ()
 
 
 def test_following_ends_having_led():

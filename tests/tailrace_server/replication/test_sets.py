@@ -7,15 +7,18 @@ import pathlib
 
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, until
+from tests.tailrace_server.replication.made_set import REPLICATION, MadeNode, free_addresses, make_config, until
 
 import tailrace
-from tailrace.errors import NotLeader, Overloaded, TailraceError, Unreachable
+from tailrace.errors import NotLeader, Overloaded, ProtocolError, TailraceError, Unreachable
 from tailrace.model import Level
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Storage
+from tailrace_server.replication.member import Member
+from tailrace_server.replication.promises import TERMS_AHEAD_MAX
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.requests import TURNS_MAX
+from tailrace_server.replication.taking import Taker
 
 
 def numbered(first, count):
@@ -325,6 +328,29 @@ async def test_a_refused_promotion_leaves_a_set_that_goes_on(members):
         await feed.put(b"k", b"w", level="quorum")  # with the one that had promised more
 
 
+async def test_a_term_that_nobody_comes_to_by_leading_is_refused(members):
+    """A promise is for ever, and nobody can lead beyond the highest number."""
+    promise = {"address": "nobody:1", "placement_id": "00" * 16}
+    for term in (TERMS_AHEAD_MAX + 100, 2**62):
+        for node in members:
+            with pytest.raises(ProtocolError, match="nothing is promised"):
+                await node.ask(Opcode.PROMISE, term=term, **promise)
+    assert {node.member.file.now.term for node in members} == {1}
+
+
+async def test_a_set_goes_on_whose_terms_were_driven_up(new_set):
+    """In steps that are promised, at one member of five: the others have to believe the one that leads anew."""
+    made = new_set(count=5)
+    await made.start()
+    await made.settled()
+    promise = {"address": "nobody:1", "placement_id": "00" * 16}
+    for step in (1, 2, 3):
+        answer = await made[4].ask(Opcode.PROMISE, term=step * TERMS_AHEAD_MAX, **promise)
+        assert answer["promised"]
+    await until(lambda: made[0].leads and made[0].node.term > 3 * TERMS_AHEAD_MAX)
+    assert await made.settled() is made[0]
+
+
 async def test_a_handover_that_ends_half_way_ends_in_one_leader(members):
     """The leader has promised, and the other one never comes to lead."""
     async with members.client() as client:
@@ -605,7 +631,7 @@ async def test_a_leader_that_has_promised_writes_nothing_more(members):
     assert not members[0].leads
 
 
-async def never():
+async def never(*_):
     await trio.sleep_forever()
 
 
@@ -702,3 +728,123 @@ async def test_who_leads_by_force_forgets_what_a_majority_had_of_what_it_lacks(m
         assert scope.cancelled_caught, "nobody else has it"
         assert partition.durable_seq == 2
         assert partition.quorum_seq <= 1
+
+
+async def test_who_went_back_below_what_it_acknowledged_helps_nobody_to_lead_who_lacks_it(members, monkeypatch):
+    """One and another make a majority for rows 5 to 9; the one goes back to nothing, and the other is gone."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 5), level="quorum")
+        await members.level("orders")
+        [partition] = members[0].node.feeds.named("orders").partitions
+        for turn in range(2):
+            await members[0].node.flusher.flush_all(partition)
+            await put(feed, {b"x": b"%d" % turn}, level="quorum")
+        await members.level("orders")
+        await members[2].kill()
+        await put(feed, numbered(5, 5), level="quorum")
+        await members[0].node.flusher.flush_all(partition)
+        await members[1].kill()
+        await put(feed, {b"lost": b"x", b"7": b"lost"})
+        partition.needs_quorum = False  # as of a run that came folded: the fourth segment is folded with the others
+        await members[0].node.flusher.flush_all(partition)
+        await until(lambda: [segment.identity.deduplicated for segment in partition.chain.segments] == [True])
+        await members[0].kill()
+        # From here on nobody gets any rows.
+        with monkeypatch.context() as patched:
+            patched.setattr(Taker, "_take", never)
+            for node in members.nodes[1:]:
+                await node.start()
+            await members[1].promote()
+            await members[0].start()
+            await until(lambda: members[0].seqs("orders") == [0] and members[2].follows(members[1]))
+            await members[1].kill()
+            for node in (members[2], members[0]):
+                with pytest.raises(NotLeader, match=r"had acknowledged partition 0 .* up to seq 12"):
+                    await node.promote()
+            await members[0].kill()
+            await members[0].start()  # it is durable
+            with pytest.raises(NotLeader, match=f"{members[0].address} had acknowledged"):
+                await members[2].promote()
+            await members[1].start()
+            await members.settled()
+        for node in (members[0], members[2]):
+            await node.kill()
+            await node.start()
+        await put(feed, numbered(10, 1), level="quorum")
+        await members.level("orders")
+        assert members[0].rows("orders") == numbered(0, 11) | {b"x": b"1"}
+        await members[1].kill()
+        await members[2].promote()
+        assert members[0].member.file.now.owes == ()
+        await put(feed, numbered(11, 1), level="quorum")
+
+
+@pytest.mark.parametrize("hidden_looks", [1, 10**9])
+async def test_a_leader_that_comes_back_deposes_nobody_who_leads_by_force(members, monkeypatch, hidden_looks):
+    """It cannot see the one that leads, when it decides or for as long as it tries; the other one knows nothing."""
+    back, forced, unknowing = members
+    looks = 0
+    look_at = Member._look_at
+
+    async def look_past(member, address, found):
+        nonlocal looks
+        if address == forced.address and member.node.config in (back.config, unknowing.config):
+            looks += member.node.config is back.config
+            if member.node.config is unknowing.config or looks <= hidden_looks:
+                found[str(address)] = None
+                return
+        await look_at(member, address, found)
+
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 5), level="quorum")
+        await members.level("orders")
+    await back.kill()
+    await unknowing.kill()
+    term = (await forced.promote(force=True))["term"]
+    tries = []
+    run = Promotion.run
+
+    async def try_to_lead(promotion):
+        tries.append(promotion._member.node)
+        return await run(promotion)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Member, "_look_at", look_past)
+        patched.setattr(Promotion, "run", try_to_lead)
+        await unknowing.start()
+        await back.start()
+        await until(lambda: back.node in tries and not back.member.promoting)
+        assert not back.leads
+        if hidden_looks == 1:
+            await until(lambda: back.follows(forced))
+            assert forced.node.term == term, "nobody was asked for a promise"
+    assert await members.level("orders") is forced
+
+
+async def test_a_promotion_waits_once_for_a_leader_that_is_silent(new_set, monkeypatch):
+    """It has not answered the first question, whose time-out is short: its promise is not waited for as well."""
+    for_ever = dataclasses.replace(REPLICATION, step_timeout_s=10**6)
+    made = new_set(replication=for_ever)
+    await made.start()
+    silent = (await made.settled()).address
+    look_at = Member._look_at
+
+    async def look_past(member, address, found):
+        if address == silent:
+            found[str(address)] = None
+        else:
+            await look_at(member, address, found)
+
+    async with made.client() as client:
+        await (await client.create_feed("orders", partitions=1)).put(b"k", b"v", level="quorum")
+    await made.level("orders")
+    await made[0].kill()
+    monkeypatch.setattr(Member, "_look_at", look_past)
+    [listener] = await trio.open_tcp_listeners(silent.port, host=silent.host)
+    async with listener:  # whoever connects hears nothing
+        outcome = await made[1].promote()
+    assert str(silent) in outcome["may_be_lost"]
+    assert any(f"{silent} did not (no answer)" in step for step in outcome["steps"])
+    assert await made.level("orders") is made[1]

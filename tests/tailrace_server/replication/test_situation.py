@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tailrace_server.replication import situation
-from tailrace_server.replication.situation import Move, Own, Seen, decide, decide_replica, majority_of
+from tailrace_server.replication.situation import Move, Own, Seen, decide, decide_replica, majority_of, why_not_again
 
 NAMES = ("b:1", "c:1")
 
@@ -96,6 +96,14 @@ def test_a_leader_by_force_that_cannot_be_reached_is_not_deposed_by_the_last_one
     assert decide(own, seen, frozenset(NAMES)).case == "promised_away"
     seen["b:1"] = Seen(votes=True, term=2, leader_term=2)
     assert decide(own, seen, frozenset(NAMES)).case == "later_leader"
+
+
+def test_who_leads_again_by_itself_asks_once_more_who_has_led_since():
+    for leader_term, (_, seen) in itertools.product((1, 2), ALL):
+        there = {address: answer for address, answer in seen.items() if answer is not None}
+        why = why_not_again(leader_term, there)
+        later = [a for a in there.values() if a.leader_term > leader_term or (a.led and a.leader_term == leader_term)]
+        assert bool(why) == bool(later or any(answer.promoting for answer in there.values()))
 
 
 def test_a_handover_that_nobody_finished_ends_with_the_last_leader():

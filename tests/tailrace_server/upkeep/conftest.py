@@ -51,7 +51,7 @@ class Engine:
     def create(self, name="orders", **members):
         """A feed of one partition, durable; the partition."""
         feed_id = name.encode().ljust(16, b".").hex()
-        self.node.create_feed({"name": name, "feed_id": feed_id, "partitions": 1, **members})
+        self.node.feed_changes.create({"name": name, "feed_id": feed_id, "partitions": 1, **members})
         self.sync()
         return self.partition(name)
 
@@ -59,7 +59,7 @@ class Engine:
         return self.node.feeds.named(name).partitions[0]
 
     def drop(self, name="orders"):
-        self.node.drop_feed(self.node.feeds.named(name).info.feed_id)
+        self.node.feed_changes.drop(self.node.feeds.named(name).info.feed_id)
 
     def put(self, partition, *rows, sync=True, producer=7, number=None, flags=0):
         """A block of rows; durable unless ``sync`` is False. What ``take`` gives."""

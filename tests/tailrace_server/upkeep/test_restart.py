@@ -197,7 +197,7 @@ async def test_the_next_feed_of_a_name(engine):
     engine.drop()
     feed_id = b"\xff" * 16
     for order in (b"\x01" * 16, feed_id):
-        engine.node.create_feed({"name": "orders", "feed_id": order.hex(), "partitions": 1})
+        engine.node.feed_changes.create({"name": "orders", "feed_id": order.hex(), "partitions": 1})
         engine.sync()
         new = engine.partition()
         engine.put(new, (b"new", order))

@@ -7,8 +7,9 @@ from tests.memory_disk import Crashed
 
 from tailrace.block import encode_block
 from tailrace.failover import FailoverEntry, FailoverLog
-from tailrace_server.catalog import begin_branch
 from tailrace_server.host.disk import read_file
+from tailrace_server.intake.branching import begin_branch
+from tailrace_server.intake.taking import adopt_log, take_replica
 from tailrace_server.journal import RecordKind, open_journal
 from tailrace_server.offline.repair import repair
 from tailrace_server.offline.verify import verify
@@ -146,6 +147,23 @@ async def test_a_deduplicated_segment_goes_whole(engine):
     assert engine.partition().high_seq == after_seq
 
 
+async def test_what_goes_below_the_point_that_was_asked_for_is_told_before_it_is_gone(engine):
+    partition = engine.create()
+    for number in range(12):
+        engine.put(partition, (b"a", b"%d" % number), (b"b", b""))
+        await engine.flusher.flush(partition)
+    assert await engine.node.compactor.fold(partition, engine.node.feeds.of_id(partition.feed_id).info)
+    engine.put(partition, (b"a", b"last"))
+    told = []
+    engine.node.on_shortfall = lambda *what: told.append((*what, partition.high_seq))
+    await engine.node.roll_back(partition, 24, partition.log)
+    assert told == []  # all of that is still there
+    segment = next(segment for segment in partition.chain.segments if segment.identity.deduplicated)
+    seq = segment.identity.after_seq + 3
+    await engine.node.roll_back(partition, seq, partition.log)
+    assert told == [(partition, partition.log.term, seq, 24)]
+
+
 async def test_a_segment_that_cannot_be_read_goes_whole(engine, held):
     content = engine.disk.content(held.chain.segments[1].path)
     content[100] ^= 1
@@ -207,10 +225,10 @@ async def test_who_has_led_forgets_what_an_earlier_leader_told(engine):
     """After a handover no log is told again where all have the same: the next block is on the branch that goes on."""
     partition = engine.create()
     engine.put(partition, (b"a", b"1"))
-    partition.adopt_log(partition.log, engine.node.journal)
+    adopt_log(partition, partition.log, engine.node.journal)
     begin_branch(partition, b"w" * 16, engine.node.journal)
     led = partition.log
     block = encode_block([b"b"], [b"2"], partition=0, compress=False).stamped(2, partition.last_timestamp)
-    partition.take_replica(block, engine.node.journal, engine.clock.monotonic())
+    take_replica(partition, block, engine.node.journal, engine.clock.monotonic())
     assert partition.log == led
     partition.check()

@@ -1,4 +1,4 @@
-"""The list of feeds, and that the feeds follow it."""
+"""Feeds that are made and dropped: the list of feeds says so, and the feeds follow it."""
 
 import pytest
 from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
@@ -12,6 +12,7 @@ from tailrace.model import FeedInfo
 from tailrace_server.config import Config
 from tailrace_server.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, creation_to_bytes
 from tailrace_server.host.host import Host
+from tailrace_server.intake.taking import adopt_log, take_replica
 from tailrace_server.journal import RecordKind
 from tailrace_server.start import recover
 
@@ -31,7 +32,7 @@ def test_a_feed_is_listed_as_long_as_it_is_there():
     assert made.node.feeds.named(SYSTEM_FEED_NAME) is made.node.feeds.of_id(SYSTEM_FEED_ID) is made.node.feeds.system
     assert [feed.info.name for feed in made.node.feeds] == ["orders"]
     with pytest.raises(Forbidden):
-        made.node.drop_feed(SYSTEM_FEED_ID)
+        made.node.feed_changes.drop(SYSTEM_FEED_ID)
 
 
 def test_a_creation_that_fails_half_way_leaves_no_row(monkeypatch):
@@ -72,7 +73,7 @@ class Follower:
             clock=FakeClock(), randomness=SeededRandomness(), disk=self.disk, workers=InlineWorkers(self.disk)
         )
         self.start()
-        self.partition.adopt_log(U, self.node.journal)
+        adopt_log(self.partition, U, self.node.journal)
 
     def start(self):
         self.node = recover(Config(DATA, replica_of=("leader", 1)), self.host)
@@ -83,7 +84,7 @@ class Follower:
         info = FeedInfo(name, feed_id, 2, "hash", "compact", None, None, 259_200, "stream")
         value = None if drops else creation_to_bytes(info, b"b" * 16)
         block = encode_block([feed_id], [value], partition=0).stamped(self.partition.high_seq + 1, 1_000)
-        self.partition.take_replica(block, self.node.journal, 0.0)
+        take_replica(self.partition, block, self.node.journal, 0.0)
         self.node.journal.sync()
         self.partition.durable_through(self.partition.high_seq)
 
@@ -94,10 +95,10 @@ class Follower:
 def test_a_follower_makes_the_feeds_that_are_listed_on_the_branch_that_the_row_names():
     follower = Follower()
     follower.row("orders")
-    dropped, [feed] = follower.node.reconcile_feeds()
+    dropped, [feed] = follower.node.feed_changes.reconcile()
     assert (dropped, follower.names()) == ([], ["orders"])
     assert feed.partitions[0].log == FailoverLog([FailoverEntry(b"b" * 16, 1, 0)])
-    assert follower.node.reconcile_feeds() == ([], [])
+    assert follower.node.feed_changes.reconcile() == ([], [])
 
 
 def test_what_a_crash_has_left_between_a_row_and_its_feed_is_made_good_by_the_start():
@@ -112,9 +113,9 @@ def test_a_follower_drops_a_feed_only_when_that_cannot_be_lost_any_more():
     follower = Follower()
     follower.partition.needs_quorum = True
     follower.row("orders")
-    follower.node.reconcile_feeds()
+    follower.node.feed_changes.reconcile()
     follower.row("orders", drops=True)
-    assert follower.node.reconcile_feeds() == ([], [])
+    assert follower.node.feed_changes.reconcile() == ([], [])
     follower.partition.told(2, 1)
     assert follower.names() == ["orders"], "a majority does not have it"
     follower.partition.told(2, 2)
@@ -125,13 +126,13 @@ async def test_a_feed_whose_row_was_rolled_back_goes_when_all_of_the_list_is_the
     follower = Follower()
     follower.row("kept")
     follower.row("undone")
-    follower.node.reconcile_feeds()
+    follower.node.feed_changes.reconcile()
     follower.partition.told(2, 2)
     await follower.node.roll_back(follower.partition, 1, U)
-    follower.node.reconcile_feeds()
+    follower.node.feed_changes.reconcile()
     assert follower.names() == ["kept", "undone"], "the leader may have more rows"
     follower.partition.told(2, 1)
     assert follower.names() == ["kept", "undone"], "the leader has more rows"
     follower.row("new")
-    follower.node.reconcile_feeds()
+    follower.node.feed_changes.reconcile()
     assert follower.names() == ["kept", "new"]

@@ -1,0 +1,99 @@
+"""What a consumer asks for, and what that means for one partition: where it begins and ends, and its request. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tailrace.consuming.partition import ConsumedPartition
+from tailrace.consuming.resume import bare_floor, bounds
+from tailrace.failover import FailoverLog
+from tailrace.model import Level
+from tailrace.position import Position, Positions
+from tailrace.ring import RING_ROWS, Ring, RingChange
+from tailrace.wire.filters import EVERYTHING, StreamFilter
+from tailrace.wire.replica_messages import Replica
+from tailrace.wire.stream_messages import StreamRequest
+
+
+class Wanted(NamedTuple):
+    """What a consumer asks for. ``since``: "beginning", "now" or positions; ``until``: None, "now" or the
+
+    last seq of each partition. ``since_us`` (microseconds since 1970 UTC): the stream begins then, and ``since`` is
+    "now"; ``until_us``: it ends then, and ``until`` is None. ``ring_rows``: entries kept for each partition; ``rings``:
+    what was stored of them. ``by_index``: an index may go back by itself, and `PartitionStreams.settle` says how far it
+    has. ``filter``: what is left out of the mutations. ``state``: as of `tailrace.connect`.
+    ``replica``: who asks, where that is a node (`tailrace.consuming.replica`).
+    """
+
+    feed: str
+    since: str | Positions = "beginning"
+    until: str | Mapping[int, int] | None = None
+    partitions: frozenset[int] | None = None
+    visibility: Level = Level.DISK
+    on_rollback: str = "follow"
+    stored: tuple[Positions, ...] = ()  # what was given as positions: has to be of this feed
+    ring_rows: int = RING_ROWS
+    rings: Mapping[int, RingChange] = MappingProxyType({})
+    by_index: bool = False
+    filter: StreamFilter = EVERYTHING
+    since_us: int | None = None
+    until_us: int | None = None
+    state: str = "leader"
+    replica: Replica | None = None
+
+
+def wanted_partition(wanted: Wanted, id: int, high_seq: int, ring_bytes_max: int, now: float) -> ConsumedPartition:
+    """A partition that is to be asked for at once, at ``now`` (monotonic seconds).
+
+    ``high_seq`` is how far the node has it; its ring may hold ``ring_bytes_max``.
+    """
+    end_seq = None
+    if wanted.until == "now":
+        end_seq = high_seq
+    elif wanted.until is not None:
+        assert not isinstance(wanted.until, str)
+        end_seq = wanted.until.get(id, 0)
+    start = _start(wanted, id)
+    return ConsumedPartition(id, start, _ring(wanted, id, start, ring_bytes_max), end_seq, now)
+
+
+def _start(wanted: Wanted, id: int) -> Position | None:
+    if isinstance(wanted.since, Positions):
+        return wanted.since.get(id, Position.at(FailoverLog(), 0))
+    return None if wanted.since == "now" else Position.at(FailoverLog(), 0)
+
+
+def _ring(wanted: Wanted, id: int, start: Position | None, bytes_max: int) -> Ring:
+    stored = wanted.rings.get(id)
+    if stored is None:
+        return Ring(wanted.ring_rows, bytes_max, 0 if start is None else bare_floor(start))
+    ring = Ring(wanted.ring_rows, bytes_max)
+    ring.apply(stored)
+    return ring
+
+
+def stream_request(wanted: Wanted, partition: ConsumedPartition, node_state: str, feed_id: bytes) -> StreamRequest:
+    """What is asked for a partition as it stands, of a node that is in this state."""
+    position = partition.position
+    seq, first, last = (0, 0, 0) if position is None else bounds(partition.record)
+    since_us = None
+    if position is None:
+        position, since_us = Position.at(FailoverLog(), 0), wanted.since_us
+    return StreamRequest(
+        feed_id,
+        partition.id,
+        position.log,
+        seq if partition.position is not None else None,
+        first,
+        last,
+        position.purge_seq,
+        partition.end_seq,
+        wanted.visibility,
+        node_state,
+        wanted.filter,
+        since_us,
+        wanted.until_us,
+        wanted.replica,
+    )

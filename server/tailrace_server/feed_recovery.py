@@ -1,0 +1,283 @@
+"""How the feeds of a node come back at its start: from the manifests first, then from the journal.
+
+    manifests ── restore ──>  feeds and their segments, up to the flushed seq of each partition
+    journal   ── gather ───>  what was rolled back: which blocks are void, and rollbacks that no manifest tells of yet
+              ── recover ──>  everything else, record by record, in the order of the files
+
+What becomes of a block is a table of cases (journal/replay.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from tailrace.block import BlockHeader
+from tailrace.errors import BadBlock
+from tailrace_server.catalog import Catalog
+from tailrace_server.chain import Chain, LostSegment
+from tailrace_server.feed import Feed, feed_of_creation
+from tailrace_server.host.disk import Disk
+from tailrace_server.identity import BadDirectory
+from tailrace_server.journal import BlockCase, Journal, Record, RecordKind, Rollback, decide_block
+from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
+from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, producers_from_json
+from tailrace_server.partition import Partition
+from tailrace_server.publishing.appending import recover_run
+from tailrace_server.publishing.record import PublishedRecord, decode_published
+from tailrace_server.segment import Segment, SegmentDamaged
+from tailrace_server.upkeep.cutting import cut_segment, straddling
+
+# So many blocks of a partition are merged while the journal is read: they take several times their bytes until then.
+UNMERGED_BLOCKS_MAX = 4_096
+
+log = logging.getLogger("tailrace.server")
+
+
+class FeedRecovery:
+    """Fills an empty ``catalog``, by ``restore``, ``gather`` and ``recover``. ``now`` are monotonic seconds."""
+
+    def __init__(self, catalog: Catalog, disk: Disk, store: ManifestStore, now: float) -> None:
+        self._catalog = catalog
+        self._disk = disk
+        self._store = store
+        self._now = now
+        self._rollbacks: dict[tuple[bytes, int], list[Rollback]] = {}  # that the journal tells of
+
+    def restore(self) -> None:
+        """Takes over what the manifests say: comes before the journal's records. Raises ManifestDamaged, OSError."""
+        feeds = [self._catalog.system]
+        for feed_file in self._store.feeds():
+            feeds.append(Feed.of(feed_file.info, feed_file.branch, self._catalog.account))
+            self._catalog.add(feeds[-1])
+        for feed in feeds:
+            for partition in feed.partitions:
+                manifest = self._store.read(partition.feed_id, partition.id)
+                if manifest is not None:
+                    _restore_partition(partition, manifest, self._disk, self._store, self._now)
+                    self._store.sweep(manifest)
+
+    def gather(self, records: Iterable[Record], token: Callable[[int], bytes]) -> None:
+        """Takes over what the journal says of rollbacks: between ``restore`` and ``recover``.
+
+        One that no manifest tells of yet is finished: its segments leave the chain, and one that it goes into is cut.
+        ``token`` gives so many random bytes. Raises BadDirectory, NoSpace, OSError.
+        """
+        for record in records:
+            if record.kind is RecordKind.ROLLED_BACK:
+                with _usable(record):
+                    found = RollbackRecord.decode(record.payload)
+                place = record.feed_id, record.partition
+                self._rollbacks.setdefault(place, []).append(Rollback(record.lsn, found.seq))
+                feed = self._catalog.find(record.feed_id)
+                if feed is not None and found.rollbacks > feed.partitions[record.partition].rollbacks:
+                    partition = feed.partitions[record.partition]
+                    if found.seq < partition.flushed_seq:
+                        _finish_rollback(partition, found, self._disk, self._store, token(16))
+
+    def recover(self, record: Record, journal: Journal) -> None:
+        """Applies a record that the journal held, in the order of the file. Raises BadDirectory."""
+        match record.kind:
+            case RecordKind.FEED_CREATED:
+                self._recover_creation(record)
+            case RecordKind.FEED_DROPPED:
+                feed = self._catalog.find(record.feed_id)
+                if feed is not None:
+                    self._catalog.dropped(feed, record.lsn)
+            case RecordKind.BLOCK | RecordKind.PUBLISHED:
+                if record.feed_id in self._catalog:  # else it was dropped with its feed
+                    self._recover_blocks(record, journal.file_of(record.lsn))
+            case RecordKind.FAILOVER_ENTRY | RecordKind.ROLLED_BACK | RecordKind.PRODUCERS_TOLD:
+                if record.feed_id in self._catalog:
+                    self._recover_control(record, journal.file_of(record.lsn))
+            case _:
+                raise BadDirectory(
+                    f"the journal has a record of kind {record.kind.name}, which this version does not know: start the "
+                    "version that wrote it"
+                )
+
+    def _recover_creation(self, record: Record) -> None:
+        if record.feed_id in self._catalog:  # it has its FEED
+            return
+        with _usable(record):
+            created = feed_of_creation(record.payload, self._catalog.account)
+        self._catalog.add(created)
+        self._catalog.creations[record.feed_id] = record.lsn
+
+    def _recover_blocks(self, record: Record, file: int) -> None:
+        partition = self._catalog.partition(record.feed_id, record.partition)
+        rollbacks = self._rollbacks.get((record.feed_id, record.partition), ())
+        if record.kind is RecordKind.BLOCK:
+            _recover_block(partition, record, file, self._now, rollbacks)
+            return
+        with _usable(record):
+            published = decode_published(record.payload, record.covered)
+        _recover_run(partition, published, record.lsn, file, rollbacks)
+
+    def _recover_control(self, record: Record, file: int) -> None:
+        """What a partition has beside its blocks: its log, and its producers."""
+        partition = self._catalog.partition(record.feed_id, record.partition)
+        with _usable(record):
+            match record.kind:
+                case RecordKind.FAILOVER_ENTRY:
+                    _recover_log(partition, LogRecord.decode(record.payload))
+                case RecordKind.ROLLED_BACK:
+                    _recover_rollback(partition, RollbackRecord.decode(record.payload), self._now)
+                case _:
+                    _recover_producers(partition, ProducersRecord.decode(record.payload), self._now)
+        partition.homes.control(file)
+
+
+@contextlib.contextmanager
+def _usable(record: Record) -> Iterator[None]:
+    """Its checksum is right, so it is what was written: by another version, or by a bug."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadDirectory(
+            f"the journal's {record.kind.name} record of feed {record.feed_id.hex()} cannot be used ({error!r}): start "
+            "the version that wrote it, or see with `tailrace repair` what can be saved without it"
+        ) from error
+
+
+def _restore_partition(partition: Partition, manifest: Manifest, disk: Disk, store: ManifestStore, now: float) -> None:
+    """Opens the segments. A damaged one is told by ``partition.damage``: other partitions are not concerned."""
+    segments: list[Segment] = []
+    for entry in manifest.segments:
+        path = store.segment_path(manifest.feed_id, manifest.partition, entry.id)
+        try:
+            segments.append(_open_segment(disk, path, entry))
+        except SegmentDamaged as error:
+            log.error("partition %s of feed %s cannot be served: %s", partition.id, partition.feed_id.hex(), error)
+            partition.damage = partition.damage or error
+            segments.append(LostSegment(manifest.identity_of(entry), entry.nbytes, error))
+    producers = producers_from_json(manifest.producers, partition.id, now)
+    partition.restore(manifest.flushed_seq, Chain(segments), manifest.log, producers, manifest.last_timestamp)
+    partition.purge_seq, partition.trim_seq = manifest.purge_seq, manifest.trim_seq
+    partition.sinks.tell(manifest.sinks)
+    partition.rollbacks = manifest.rollbacks
+
+
+def _open_segment(disk: Disk, path: str, entry: SegmentEntry) -> Segment:
+    try:
+        segment = Segment.open(disk, path)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # says nothing about the segment: the start has to fail
+            raise
+        raise SegmentDamaged(path, 0, f"it cannot be opened: {error.strerror}") from error
+    found = entry_of(segment.identity, segment.nbytes, entry.placements)
+    if found != entry:
+        segment.close()
+        name, said, there = next(
+            (name, *both) for name, *both in zip(entry._fields, entry, found, strict=True) if both[0] != both[1]
+        )
+        raise SegmentDamaged(path, 0, f"its {name} is {there!r}, the manifest says {said!r}")
+    return segment
+
+
+def _finish_rollback(
+    partition: Partition, record: RollbackRecord, disk: Disk, store: ManifestStore, segment_id: bytes
+) -> None:
+    """Takes what is above out of the chain, as a manifest that was never written would have said.
+
+    Where that goes into a segment which cannot be read, the partition is damaged, and stays as it was.
+    """
+    seq, chain = record.seq, partition.chain.through(record.seq)
+    whole = straddling(partition.chain, seq)
+    if whole is not None:
+        try:
+            part = cut_segment(disk, store, whole, seq, (record.log or partition.log).branch_at(seq), segment_id)
+        except (SegmentDamaged, BadBlock) as error:
+            log.error("partition %s of feed %s cannot be served: %s", partition.id, partition.feed_id.hex(), error)
+            partition.damage = SegmentDamaged(whole.path, 0, f"it cannot be cut at seq {seq}: {error}")
+            return
+        chain = Chain((*chain.segments, part))
+    for segment in partition.chain.segments[len(partition.chain.through(seq).segments) :]:
+        segment.close()
+    if not any(isinstance(segment, LostSegment) for segment in chain.segments):
+        partition.damage = None
+    partition.stand_at(chain.flushed_seq, chain, partition.log, partition.rollbacks)
+
+
+def _recover_block(partition: Partition, record: Record, file: int, now: float, rollbacks: Sequence[Rollback]) -> None:
+    assert record.block is not None
+    header = record.block.header
+    case = _case_of(partition, header, header.last_seq, record.lsn, rollbacks)
+    if case is BlockCase.NEXT:
+        if not partition.log:
+            raise BadDirectory(
+                f"the journal has blocks of feed {partition.feed_id.hex()}, and no branch of it: repair it"
+            )
+        partition.homes.block(file, header.last_seq)
+        partition.hang(record.block, partition.log.branch_at(header.last_seq), now)
+        _merge_some(partition)
+    elif case is BlockCase.GAP:
+        raise _gap(partition, header.first_seq, header.last_seq)
+
+
+def _recover_run(
+    partition: Partition, published: PublishedRecord, lsn: int, file: int, rollbacks: Sequence[Rollback]
+) -> None:
+    """As ``_recover_block``, of blocks that are there together or not at all, with the batches that they are of."""
+    if not published.blocks:
+        recover_run(partition, (), published.sinks, file)
+        return
+    first, last = published.blocks[0].header, published.blocks[-1].header
+    case = _case_of(partition, first, last.last_seq, lsn, rollbacks)
+    if case is BlockCase.NEXT:
+        recover_run(partition, published.blocks, published.sinks, file)
+        _merge_some(partition)
+    elif case is BlockCase.GAP:
+        raise _gap(partition, first.first_seq, last.last_seq)
+
+
+def _case_of(
+    partition: Partition, first: BlockHeader, last_seq: int, lsn: int, rollbacks: Sequence[Rollback]
+) -> BlockCase:
+    """What becomes of the block of ``first``, and of those behind it in its record, up to ``last_seq``."""
+    held = partition.tree.find(first.first_seq)
+    return decide_block(
+        lsn=lsn,
+        first_seq=first.first_seq,
+        last_seq=last_seq,
+        rollbacks=rollbacks,
+        flushed_seq=partition.flushed_seq,
+        held_seq=partition.high_seq,
+        known=held is not None and held.header.body_sum == first.body_sum,
+    )
+
+
+def _merge_some(partition: Partition) -> None:
+    if partition.tree.unmerged_blocks >= UNMERGED_BLOCKS_MAX:
+        partition.put_tree(partition.tree.merge_aged(partition.high_seq, partition.merge_cuts))
+
+
+def _gap(partition: Partition, first_seq: int, last_seq: int) -> BadDirectory:
+    return BadDirectory(
+        f"the journal has seqs {first_seq} to {last_seq} of partition {partition.id} after seq {partition.high_seq}: "
+        "what lies between is missing; restore the directory from a backup"
+    )
+
+
+def _recover_log(partition: Partition, record: LogRecord) -> None:
+    """Unless the manifest has it, or a later one."""
+    if (record.rollbacks, record.log.term) > (partition.rollbacks, partition.log.term):
+        partition.log = record.log
+
+
+def _recover_rollback(partition: Partition, record: RollbackRecord, now: float) -> None:
+    """What was voided has not been applied, so nothing is above but what a manifest has that was written later."""
+    if record.rollbacks <= partition.rollbacks:
+        return
+    partition.log, partition.rollbacks = record.log, record.rollbacks
+    partition.producers = producers_from_json(record.producers, partition.id, now)
+    partition.last_timestamp = partition.held_timestamp
+
+
+def _recover_producers(partition: Partition, record: ProducersRecord, now: float) -> None:
+    """A manifest of a later seq has them; of blocks that were voided they are not wanted."""
+    if partition.flushed_seq <= record.seq == partition.high_seq:
+        partition.producers = producers_from_json(record.value, partition.id, now)
+        partition.producers.drop_above(record.seq)

@@ -1,0 +1,76 @@
+"""Put before a node's program: it kills itself at a point of staging or publishing, when it is told to.
+
+The order is a file with the name of the point. Who comes there takes it away and dies, before it does anything else: so
+one node dies once, the one that leads.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from tailrace_server.publishing import appending
+from tailrace_server.publishing.publisher import Publisher
+from tailrace_server.publishing.stages import Stages
+
+
+class Deaths:
+    """Plants itself where the points are."""
+
+    def __init__(self, order):
+        self._order = Path(order)
+        self._take, Stages.take = Stages.take, self._with_self("take")
+        self._begin_seal, Stages.begin_seal = Stages.begin_seal, self._with_self("begin_seal")
+        self._publish, Publisher.publish = Publisher.publish, self._with_self("publish")
+        self._write, Publisher._write = Publisher._write, self._with_self("write")
+        self._settled, Publisher._settled = Publisher._settled, self._with_self("settled")
+        self._share, appending.publish = appending.publish, self.share
+
+    def _with_self(self, name):
+        function = getattr(self, name)
+        return lambda of, *arguments, **named: function(of, *arguments, **named)
+
+    def _is_ordered(self, point):
+        return self._order.exists() and self._order.read_text() == point
+
+    def _die_at(self, point):
+        if self._is_ordered(point):
+            self._order.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def take(self, stages, *arguments):
+        """A block was staged, and nobody is told."""
+        blocks = self._take(stages, *arguments)
+        self._die_at("staged")
+        return blocks
+
+    def begin_seal(self, stages, *arguments):
+        """All blocks were acknowledged."""
+        self._die_at("before the seal")
+        return self._begin_seal(stages, *arguments)
+
+    async def publish(self, publisher, *arguments):
+        """Every stage is sealed."""
+        self._die_at("before the publish")
+        return await self._publish(publisher, *arguments)
+
+    def share(self, *arguments, **named):
+        """The first partition has its share, on this node alone."""
+        versions = self._share(*arguments, **named)
+        self._die_at("one partition")
+        return versions
+
+    async def write(self, publisher, feed, request, shares):
+        """The first partition has its share, on a majority of the nodes."""
+        if self._is_ordered("one partition, at quorum"):
+            first = min(shares)
+            await self._write(publisher, feed, request, {first: shares[first]})
+            await self._settled(publisher, feed, request, [first])
+            self._die_at("one partition, at quorum")
+        return await self._write(publisher, feed, request, shares)
+
+    async def settled(self, *arguments):
+        """A majority has all of it."""
+        await self._settled(*arguments)
+        self._die_at("before the answer")

@@ -1,0 +1,78 @@
+"""Exactly once with a real Spark into a set of three nodes, whose leader dies at each point of a publish."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from tests.pyspark_tailrace.dying_set import PATIENCE_S, DyingSet
+from tests.pyspark_tailrace.test_sink_exactly_once import Job, once
+
+from pyspark_tailrace.sink import StreamSink
+from pyspark_tailrace.source import TailraceSource
+
+# Where the leader dies, and whether the query ends of it: what was staged there is gone, and the tasks' rows too.
+DEATHS = [
+    ("staged", False),  # nothing of it was acknowledged: the task sends it again
+    ("before the seal", True),
+    ("before the publish", True),
+    ("one partition", True),
+    ("one partition, at quorum", True),
+    ("before the answer", False),  # the new leader has all of the batch: it passes over it
+    ("after the answer", False),
+]
+
+
+@pytest.fixture
+def dying(tmp_path):
+    made = DyingSet(tmp_path)
+    yield made
+    made.end()
+
+
+def deadly_source(folder):
+    """A source whose sink kills the process that the file ``prey`` names, when it has published."""
+
+    class DeadlySink(StreamSink):
+        def commit(self, messages, batchId):
+            super().commit(messages, batchId)
+            if (folder / "prey").exists():
+                os.kill(int((folder / "prey").read_text()), signal.SIGKILL)
+                (folder / "prey").unlink()
+
+    class DeadlySource(TailraceSource):
+        @classmethod
+        def name(cls):
+            return "deadly"
+
+        def streamWriter(self, schema, overwrite):
+            return DeadlySink(super().streamWriter(schema, overwrite)._options)
+
+    return DeadlySource
+
+
+def test_each_row_once_wherever_the_leader_dies(spark, tmp_path, dying, contents):
+    """Each death in a micro-batch of its own; another node leads after each of them."""
+    job = Job(spark, tmp_path, dying.url)
+    spark.dataSource.register(deadly_source(tmp_path))
+    for tasks, (point, ends) in enumerate(DEATHS, 1):
+        job.add_rows()
+        if point == "after the answer":
+            (tmp_path / "prey").write_text(str(dying.leader().pid))
+        else:
+            dying.order(point)
+        query = job.start(job.frame().repartition(1 if point == "staged" else 1 + tasks % 3), source="deadly")
+        dying.replace_dead()
+        if ends:
+            with pytest.raises(StreamingQueryException, match=r"(?s)UnknownStage.*Start the query again"):
+                query.awaitTermination(PATIENCE_S)
+            job.run(job.frame().repartition(2), source="deadly")
+        else:
+            assert query.awaitTermination(PATIENCE_S), "it does not go on"
+        dying.revive()
+    job.add_rows()
+    job.run()
+    assert Counter(row.key for row in contents(dying.url).rows) == once(len(DEATHS) + 1)

@@ -1,0 +1,49 @@
+"""Bugs that make a place inside of a run one to stand at."""
+
+from __future__ import annotations
+
+from tailrace_server.partition import Partition
+from tailrace_server.replication.taking import Taker
+from tailrace_server.upkeep import rollback
+
+_take = Taker._take
+
+
+async def _keep_what_came(taker, event):
+    """Of a run each block is kept, shown and acknowledged as it comes, before the rest."""
+    await _take(taker, event)
+    node, number, partition = taker._node, event.partition, taker.feed.partitions[event.partition]
+    filling = taker._fillings.get(number)
+    if filling is None or filling._seq == filling.last_seq:
+        return
+    last_seq, filling.last_seq = filling.last_seq, filling._seq
+    await filling.finish(taker._logs[number])
+    taker._follow_log(partition)
+    taker._fillings[number] = node.begin_filling(partition, partition.high_seq, last_seq, filling._purge_seq)
+    taker._acknowledge(partition)
+
+
+async def _acknowledge_inside(taker, event):
+    """Each block of a run is acknowledged as it comes."""
+    await _take(taker, event)
+    filling, wanted = taker._fillings.get(event.partition), taker._logs[event.partition]
+    if filling is not None and taker._stream is not None and taker._until is None and filling._seq >= wanted[0].base:
+        taker._stream.acknowledge(event.partition, wanted.branch, filling._seq)
+
+
+def _cut_anywhere(chain, seq):
+    """Also where rows are missing that were superseded further up."""
+    return next((segment for segment in chain.after(seq)[:1] if segment.identity.after_seq < seq), None)
+
+
+_ABOVE_QUORUM = (Partition, "stable_seq", Partition.safe_seq)  # what a follower's leader has on its disk is folded
+
+BUGS = {
+    "a run that is kept as far as it has come": [(Taker, "_take", _keep_what_came)],
+    "a rollback into the middle of a run": [(rollback, "straddling", _cut_anywhere)],
+    "acknowledgements inside of a run, of what no majority has": [
+        (Taker, "_take", _acknowledge_inside),
+        _ABOVE_QUORUM,
+    ],
+    "folding of what no majority has": [_ABOVE_QUORUM],
+}

@@ -1,0 +1,147 @@
+"""What a story is told with: who is who in a set of three, and what is done to them."""
+
+from __future__ import annotations
+
+import trio
+from tests.simulation.machine import End
+
+from . import shapes
+
+
+class Stage:
+    """Who is who, and what is done to them."""
+
+    def __init__(self, world):
+        self._world = world
+        self.network = world.network
+        self.leader = next(machine.name for machine in world.machines if world.leads(machine))
+        self.first, self.second = [name for name in world.names if name != self.leader]
+
+    @property
+    def three(self):
+        return self.leader, self.first, self.second
+
+    def machine(self, name):
+        return self._world.machine(name)
+
+    def cut(self, *pairs):
+        for one, other in pairs:
+            self.network.cut(one, other)
+
+    def heal(self, *pairs):
+        for one, other in pairs:
+            self.network.heal(one, other)
+
+    def send_clients(self, node, names=None):
+        """These clients reach that node only, and come to it at once."""
+        names = self._world.client_names if names is None else names
+        others = [name for name in self._world.names if name != node]
+        self.network.heal_ways(shapes.between([node], names))
+        self.network.cut_ways(shapes.between(others, names))
+        self.network.drop_all(names)
+
+    def write_patiently(self, node):
+        """All clients come to that node, and whoever writes waits for the answer as long as it takes."""
+        self._world.is_patient = True
+        for writer in self._world.writers:
+            writer.kill(0.01)
+        self.send_clients(node)
+
+    def cut_off(self, name):
+        """Nobody of the set hears it, and it hears nobody."""
+        self.network.cut_ways(shapes.isolated(name, self._world.names))
+
+    def bring_back(self, name):
+        """Ends ``cut_off``."""
+        self.network.heal_ways(shapes.isolated(name, self._world.names))
+
+    def node(self, name):
+        return self.machine(name).life.node
+
+    def partitions(self, name):
+        """Those of the feed that everybody writes to; none where it has not heard of that yet."""
+        feeds = self.node(name).feeds
+        return feeds.of_id(self._world.feed_id).partitions if self._world.feed_id in feeds else ()
+
+    def high_seqs(self, name):
+        """How far it has each of them."""
+        return [partition.high_seq for partition in self.partitions(name)]
+
+    def is_beyond(self, name, high_seqs):
+        """It has more than that of one of them."""
+        return any(seq > had for seq, had in zip(self.high_seqs(name), high_seqs, strict=True))
+
+    def lacks(self, name, high_seqs):
+        """It has less than that of one of them."""
+        return any(seq < had for seq, had in zip(self.high_seqs(name), high_seqs, strict=True))
+
+    def quorum_seqs(self, name):
+        """How far it believes that a majority has each of them."""
+        return [partition.quorum_seq for partition in self.partitions(name)]
+
+    def is_ahead_of_itself(self, name):
+        """A node's log names a branch that begins above all that it holds."""
+        return any(p.log and p.log[0].base > p.high_seq for p in self.partitions(name))
+
+    async def until(self, condition):
+        """Looks every millisecond whether it holds, for a while: where it never does the story is another one."""
+        with trio.move_on_after(20.0):
+            while not condition():  # noqa: ASYNC110 - it tells nobody
+                await trio.sleep(0.001)
+
+    async def leads(self, name):
+        """Until it leads."""
+        await self.until(lambda: self._world.leads(self.machine(name)))
+
+    async def follows(self, name, leader):
+        """Until it has begun to follow that one."""
+        await self.until(lambda: self.node(name).leader.startswith(f"{leader}:"))
+
+    def hang(self, name):
+        """Nothing that the disk is waited for comes to an end there; ``wait_for_disk`` comes long before."""
+        self.machine(name).stall_s = 60.0
+
+    def wait_for_disk(self, name):
+        """From now on fsyncs take so long there that they are made in a thread."""
+        self.machine(name).slowness_s = 0.02
+
+    async def promote(self, name):
+        """Until it leads, or does not want to."""
+        return await self._world.operator.promote(name)
+
+    async def force(self, name):
+        """It leads, whoever else does."""
+        return await self._world.operator.promote(name, force=True)
+
+    async def written(self, count):
+        """Until a majority has so many more writes: clients may take a while to come to another leader."""
+        acknowledged = self._world.promises.count("quorum") + count
+        with trio.move_on_after(10.0):
+            while self._world.promises.count("quorum") < acknowledged:  # noqa: ASYNC110 - it tells nobody
+                await trio.sleep(0.01)
+
+    async def looked(self, count):
+        """Until so many more looks at level quorum had an answer."""
+        operations = self._world.report.operations
+        wanted = operations["get at quorum"] + count
+        await self.until(lambda: operations["get at quorum"] >= wanted)
+
+    async def restart(self, name, end=End.KILL):
+        await self.end(name, end)
+        await self.begin(name)
+
+    async def lose(self, name):
+        """Its power fails, and all is lost that was not synced."""
+        self.machine(name).loses_all = True
+        await self.end(name, End.POWER)
+
+    async def end(self, name, end=End.KILL):
+        self.machine(name).kill(end)
+        await self.machine(name).life_over()
+
+    async def begin(self, name):
+        """Starts it, with a disk that is well."""
+        machine = self.machine(name)
+        machine.stall_s = machine.slowness_s = 0.0
+        machine.start()
+        await machine.up()

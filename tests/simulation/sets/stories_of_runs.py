@@ -1,0 +1,93 @@
+"""Stories of runs: what was folded has no state in between, so nobody stands, counts or leads there."""
+
+from __future__ import annotations
+
+import trio
+from tests.simulation.machine import End
+
+from .stage import Stage
+
+
+async def half_a_run(world):
+    """A follower that was away gets what was folded meanwhile, slowly, while somebody reads from it."""
+    await trio.sleep(0.1)
+    stage = Stage(world)
+    old, _, third = stage.three
+    world.read_from = third
+    stage.cut((old, third))
+    await trio.sleep(5.0)
+    stage.network.seconds_max = 0.02
+    stage.heal((old, third))
+    await trio.sleep(1.0)
+
+
+async def leader_of_half_a_run(world):
+    """A follower is cut off as it gets what was folded, and is forced to lead with what it has."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, _, third = stage.three
+    stage.cut((old, third))
+    await trio.sleep(4.0)
+    held = stage.high_seqs(third)
+    stage.heal((old, third))
+    await stage.until(lambda: stage.is_beyond(third, held))
+    stage.cut_off(third)
+    await stage.restart(third)
+    await stage.force(third)
+
+
+async def fork_in_a_run(world):
+    """A follower that was left behind is forced to lead: the others go back to a place in what they have folded."""
+    await trio.sleep(0.5)
+    stage = Stage(world)
+    third = stage.second
+    stage.cut_off(third)
+    await trio.sleep(2.5)
+    await stage.force(third)
+
+
+async def run_without_an_end(world):
+    """What only the leader had reaches a follower, but not its disk, and then neither of the two leads on."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.cut_off(old)
+    stage.write_patiently(old)
+    await trio.sleep(3.0)
+    await stage.restart(third)
+    stage.machine(third).stall_s = 0.3
+    held = stage.quorum_seqs(old)
+    stage.heal((old, third))
+    await stage.until(lambda: stage.quorum_seqs(old) != held)
+    await trio.sleep(0.3)
+    await stage.end(old)
+    await stage.end(third, End.POWER)
+    await stage.begin(third)
+    await stage.promote(new)
+
+
+async def folded_tail(world):
+    """A leader that was cut off goes back to what a majority has; then whoever had it beside that one is gone."""
+    await trio.sleep(0.1)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.cut((old, new))
+    await stage.written(10)
+    stage.cut_off(old)
+    stage.send_clients(old)
+    held = stage.high_seqs(third)
+    await trio.sleep(2.5)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.promote, third)
+        await stage.leads(third)
+        stage.cut((new, third))
+    stage.network.seconds_max = 0.02
+    stage.heal((old, third))
+    await stage.until(lambda: stage.lacks(old, held))
+    await stage.end(third)
+    stage.network.seconds_max = 0.002
+    stage.heal((old, new))
+    await stage.promote(new)
+
+
+STORIES = [half_a_run, leader_of_half_a_run, fork_in_a_run, run_without_an_end, folded_tail]
