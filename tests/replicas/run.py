@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
+from tests.runs import Row, Violation, run_to_the_end
 
 import tailrace
 from tailrace import Mutations
@@ -28,7 +29,7 @@ from .clients import (
     Looker,
     Writer,
 )
-from .history import Copy, History, Row, Violation, compare, final_state, most_telling
+from .history import Copy, History, compare, final_state
 from .nodes import Node, Nodes, run_command
 
 if TYPE_CHECKING:
@@ -484,20 +485,5 @@ async def read_copy(node: Node, state: str, feed: str = FEED, partitions: int = 
 
 
 def run(scenario: Scenario) -> Run:
-    """Runs a scenario, and says what there was."""
-    print(f"seed {scenario.seed}")
-    made: list[Run] = []
-
-    async def main() -> None:
-        made.append(Run(scenario))
-        await made[0]()
-
-    try:
-        trio.run(main)
-    except BaseExceptionGroup as group:
-        raise most_telling(group) from group
-    finally:
-        for one in made:
-            print(one.figures())
-            print(one.nodes.log_tail())
-    return made[0]
+    """Runs a scenario, and says what there was. Raises Violation, and NodeFailed."""
+    return run_to_the_end(lambda: Run(scenario), scenario.seed)
