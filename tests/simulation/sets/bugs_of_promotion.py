@@ -88,6 +88,7 @@ BUGS = {
         (Member, "step_down", _follow_on),
         (Member, "nothing_under_way", _wait_for_nothing),
     ],
+    "a follower that takes writes": [(Leadership, "require_writable", lambda node: None)],
     "a leader that does not look for a later one": [(Member, "_look_as_leader", _look_at_nobody)],
     "a term that is promised twice": [(requests, "answer_promise", _promise_again)],
     "a promotion without a majority": [(Promotion, "_require_voters", _require_nobody)],

@@ -1,6 +1,8 @@
 """Each rule of promotion and quorum matters: without it a promise is broken, in a story of stories.py."""
 
 import logging
+import re
+from pathlib import Path
 
 import pytest
 from tests.model.history import Violation
@@ -9,6 +11,7 @@ from .bugs import BUGS, planted
 from .stories import STORIES
 from .world import simulate
 
+RELIABILITY = Path(__file__).parents[3] / "docs" / "reliability.md"
 # With so many seeds a story is told at most, so that it need not be found which one shows a bug whenever something
 # changes what is left to chance: most of them do.
 TRIES = 6
@@ -24,6 +27,7 @@ FOUND_BY = {
     "level quorum that shows what a majority has not": [("dead_tail", 0)],
     "a leader that has promised leads on": [("promised_leader", 0)],
     "a follower that has promised follows on": [("two_masters", 0)],
+    "a follower that takes writes": [("busy_handover", 0)],
     "a leader that does not look for a later one": [("stale_leader", 0)],
     "a term that is promised twice": [("two_candidates", 0)],
     "a promotion without a majority": [("lone_candidate", 0)],
@@ -53,8 +57,12 @@ def no_logs():
     logging.disable(logging.NOTSET)
 
 
-def test_each_bug_is_found_somewhere():
+def test_each_bug_is_found_somewhere_and_is_in_the_table_of_rules():
     assert FOUND_BY.keys() == BUGS.keys()
+    table = RELIABILITY.read_text().partition("| rule | planted | story |\n")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| (`[^|]+`) \|$", table, re.MULTILINE)
+    told = {bug: stories.replace("`", "").split(", ") for bug, stories in rows}
+    assert told == {bug: [story for story, _ in where] for bug, where in FOUND_BY.items()}
 
 
 @pytest.mark.parametrize(("bug", "story", "seed"), [(bug, *where) for bug in BUGS for where in FOUND_BY.get(bug, ())])
