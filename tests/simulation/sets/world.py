@@ -8,7 +8,7 @@ import random
 import trio
 import trio.testing
 from tests.fake_host import InlineWorker
-from tests.model.history import Violation, most_telling
+from tests.runs import Violation, most_telling
 from tests.simulation.machine import PORT, Machine, bugs_end_the_run
 from tests.simulation.network import Network
 from tests.simulation.scheduling import seeded

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, make_set, until
+from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, until
 
 import tailrace
 from tailrace.model import Put
@@ -18,14 +18,6 @@ from tailrace_server.publishing.last_batches import LastBatch
 def _blocks_stay_apart(monkeypatch):
     """Else these small ones would be joined, and nothing could be cut."""
     monkeypatch.setattr(joining, "JOINED_BYTES_MAX", 1)
-
-
-@pytest.fixture
-async def members(tmp_path, nursery):
-    made = make_set(tmp_path, nursery)
-    await made.start()
-    await made.settled()
-    return made
 
 
 def numbered(first, count, value=b"v"):

@@ -15,7 +15,6 @@ from tests.tailrace_server.replication.made_set import (
     MadeNode,
     free_addresses,
     make_config,
-    make_set,
     until,
 )
 
@@ -117,9 +116,7 @@ async def test_followers_know_of_a_feed_as_soon_as_it_is_made_and_tell_that_it_w
 
 async def test_a_member_that_was_away_catches_up_from_segments_and_live(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=2)
-        await put(feed, numbered(0, 20), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 20), partitions=2)
         await members[2].stop()
         await put(feed, numbered(10, 20), level="quorum")
         for partition in members[0].node.feeds.named("orders").partitions:
@@ -133,9 +130,7 @@ async def test_a_member_that_was_away_catches_up_from_segments_and_live(members)
 
 async def test_the_leader_is_killed_and_another_one_promoted(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=4)
-        await put(feed, numbered(0, 20), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 20), partitions=4)
         await members[0].kill()
         outcome = await members[1].promote()
         assert outcome["term"] > 1
@@ -149,9 +144,7 @@ async def test_the_leader_is_killed_and_another_one_promoted(members):
 
 async def test_what_only_the_old_leader_had_is_rolled_back_and_kept_aside(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=1)
-        await put(feed, numbered(0, 10), level="quorum")
-    await members.level("orders")
+        await members.filled(client, numbered(0, 10))
     await lost_to_all_but(members, members[0], {b"lost": b"never replicated", b"0": b"newer, and lost"})
     await members[1].promote()
     async with members.client() as client:
@@ -166,8 +159,7 @@ async def test_what_only_the_old_leader_had_is_rolled_back_and_kept_aside(member
 
 async def test_a_promotion_without_a_majority_is_refused_and_says_who_is_missing(members):
     async with members.client() as client:
-        await (await client.create_feed("orders", partitions=1)).put(b"k", b"v", level="quorum")
-    await members.level("orders")
+        await members.filled(client, {b"k": b"v"})
     await members[0].kill()
     await members[2].kill()
     term = members[1].member.file.now.term
@@ -180,9 +172,7 @@ async def test_a_promotion_without_a_majority_is_refused_and_says_who_is_missing
 
 async def test_one_is_promoted_by_force_and_the_others_come_back_to_it(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=2)
-        await put(feed, numbered(0, 10), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 10), partitions=2)
         await members[0].kill()
         await members[2].kill()
         outcome = await members[1].promote(force=True)
@@ -197,9 +187,7 @@ async def test_one_is_promoted_by_force_and_the_others_come_back_to_it(members):
 
 async def test_all_members_are_restarted_and_the_last_leader_leads_again(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=2)
-        await put(feed, numbered(0, 10), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 10), partitions=2)
         terms = [log.term for log in members[0].logs("orders")]
         for node in members:
             await node.kill()
@@ -214,9 +202,7 @@ async def test_all_members_are_restarted_and_the_last_leader_leads_again(members
 
 async def test_a_leadership_is_handed_over_under_writes_without_losing_any(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=2)
-        await feed.put(b"k", b"v", level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, {b"k": b"v"}, partitions=2)
         branches = [log.branch for log in members[0].logs("orders")]
         written, done = {}, trio.Event()
 
@@ -242,9 +228,7 @@ async def test_a_leadership_is_handed_over_under_writes_without_losing_any(membe
 
 async def test_a_member_whose_disk_was_replaced_has_no_vote_before_it_has_caught_up(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=2)
-        await put(feed, numbered(0, 10), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 10), partitions=2)
         for node in members:
             await node.kill()
         members[2].replace_disk()
@@ -268,8 +252,7 @@ async def test_a_member_whose_disk_was_replaced_has_no_vote_before_it_has_caught
 
 async def test_a_member_without_a_vote_that_leads_by_force_has_one_from_then_on(members):
     async with members.client() as client:
-        await (await client.create_feed("orders", partitions=1)).put(b"k", b"v", level="quorum")
-    await members.level("orders")
+        await members.filled(client, {b"k": b"v"})
     for node in members:
         await node.kill()
     members[2].replace_disk()
@@ -296,9 +279,7 @@ async def test_a_new_node_alone_founds_no_second_set_even_by_force(members):
 
 async def test_all_disks_but_one_are_replaced_and_that_one_leads_by_force(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=1)
-        await put(feed, numbered(0, 5), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 5))
         for node in members:
             await node.kill()
         for node in (members[0], members[1]):
@@ -316,9 +297,7 @@ async def test_all_disks_but_one_are_replaced_and_that_one_leads_by_force(member
 async def test_nothing_is_at_quorum_by_what_a_lost_leader_has_said(members):
     """It was told of more than had come to the one that leads by force now."""
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=1)
-        await put(feed, numbered(0, 5), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 5))
         await members[0].kill()
         await members[2].kill()
         [partition] = members[1].node.feeds.named("orders").partitions
@@ -349,9 +328,7 @@ async def test_who_waits_for_a_turn_to_lead_is_bounded(members):
 async def test_a_refused_promotion_leaves_a_set_that_goes_on(members):
     """One has promised a term that nobody leads by: the leader learns of it, and leads anew above it."""
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=1)
-        await feed.put(b"k", b"v", level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, {b"k": b"v"})
         answer = await members[2].ask(
             Opcode.PROMISE, term=50, address="nobody:1", placement_id="00" * 16, handover=False
         )
@@ -388,9 +365,7 @@ async def test_a_set_goes_on_whose_terms_were_driven_up(new_set):
 async def test_a_handover_that_ends_half_way_ends_in_one_leader(members):
     """The leader has promised, and the other one never comes to lead."""
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=1)
-        await feed.put(b"k", b"v", level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, {b"k": b"v"})
         for node in members:
             await node.ask(Opcode.PROMISE, term=50, address="x:1", placement_id="00" * 16, handover=True)
         await until(lambda: members[0].leads and members[0].node.term > 50)
@@ -408,9 +383,7 @@ async def test_the_other_one_dies_in_the_middle_of_a_handover(members, monkeypat
         await trio.sleep_forever()
 
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=1)
-        await put(feed, numbered(0, 5), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 5))
         [log] = members[0].logs("orders")
         with monkeypatch.context() as patched:
             patched.setattr(Promotion, "_lead", hang)
@@ -443,12 +416,8 @@ async def test_a_handover_to_one_that_is_gone_is_refused_and_the_leader_goes_on(
         await feed.put(b"k", b"w", level="quorum")
 
 
-async def test_a_plain_replica_follows_and_leads_only_by_force(tmp_path, nursery):
-    first, second = free_addresses(2)
-    source = MadeNode(make_config(tmp_path / "source", first), nursery)
-    replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
-    await source.start()
-    await replica.start()
+async def test_a_plain_replica_follows_and_leads_only_by_force(source_and_replica):
+    source, replica = source_and_replica
     async with tailrace.connect(source.url, retry_for=60) as client:
         feed = await client.create_feed("orders", partitions=2)
         await put(feed, numbered(0, 10))
@@ -467,12 +436,8 @@ async def test_a_plain_replica_follows_and_leads_only_by_force(tmp_path, nursery
     assert replica.rows("orders") == numbered(0, 20)
 
 
-async def test_a_leader_that_was_replaced_by_force_follows_its_replica_on_its_old_directory(tmp_path, nursery):
-    first, second = free_addresses(2)
-    source = MadeNode(make_config(tmp_path / "source", first), nursery)
-    replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
-    await source.start()
-    await replica.start()
+async def test_a_leader_that_was_replaced_by_force_follows_its_replica_on_its_old_directory(source_and_replica):
+    source, replica = source_and_replica
     async with tailrace.connect(source.url, retry_for=60) as client:
         feed = await client.create_feed("orders", partitions=1)
         await put(feed, numbered(0, 10))
@@ -484,7 +449,7 @@ async def test_a_leader_that_was_replaced_by_force_follows_its_replica_on_its_ol
     await replica.promote(force=True)
     async with tailrace.connect(replica.url, retry_for=60) as client:
         await put(client.feed("orders"), numbered(10, 5))
-    source = MadeNode(make_config(tmp_path / "source", first, replica_of=second), nursery)
+    source.config = dataclasses.replace(source.config, replica_of=replica.address)
     await source.start()
     await until(lambda: source.logs("orders") == replica.logs("orders") and source.seqs("orders") == [15])
     assert source.rows("orders") == numbered(0, 15)
@@ -523,13 +488,9 @@ def lost_keys(node):
     return {key for line in lines for key in line["keys"] if isinstance(key, str)}
 
 
-async def test_an_old_leader_that_went_on_alone_gives_up_what_it_wrote(tmp_path, nursery):
+async def test_an_old_leader_that_went_on_alone_gives_up_what_it_wrote(source_and_replica):
     """Each start has begun a branch, so its terms are above the new leader's."""
-    first, second = free_addresses(2)
-    source = MadeNode(make_config(tmp_path / "source", first), nursery)
-    replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
-    await source.start()
-    await replica.start()
+    source, replica = source_and_replica
     async with tailrace.connect(source.url, retry_for=60) as client:
         feed = await client.create_feed("orders", partitions=2)
         await put(feed, numbered(0, 10))
@@ -544,7 +505,7 @@ async def test_an_old_leader_that_went_on_alone_gives_up_what_it_wrote(tmp_path,
             await put(client.feed("orders"), {b"alone %d" % number: b"x", b"3": b"y"})
             await client.create_feed(f"alone-{number}", partitions=1)
         await source.kill()
-    source = MadeNode(make_config(tmp_path / "source", first, replica_of=second), nursery)
+    source.config = dataclasses.replace(source.config, replica_of=replica.address)
     await source.start()
     assert min(log.term for log in source.logs("orders")) > max(log.term for log in replica.logs("orders"))
     await until(lambda: source.logs("orders") == replica.logs("orders"))
@@ -586,8 +547,8 @@ async def test_a_replica_of_another_cluster_is_not_taken_over(tmp_path, nursery)
     assert replica.rows("mine") == {b"k": b"v"}
 
 
-async def test_a_set_of_two_needs_both(tmp_path, nursery):
-    made = make_set(tmp_path, nursery, count=2)
+async def test_a_set_of_two_needs_both(new_set):
+    made = new_set(count=2)
     await made.start()
     await made.settled()
     await made[0].kill()
@@ -599,9 +560,7 @@ async def test_a_set_of_two_needs_both(tmp_path, nursery):
 
 async def test_one_that_is_behind_is_promoted_and_fetches_from_another_member(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=2)
-        await put(feed, numbered(0, 10), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 10), partitions=2)
         await members[1].kill()
         await put(feed, numbered(5, 20), level="quorum")
         await client.create_feed("later", partitions=1)
@@ -622,9 +581,7 @@ async def test_one_that_is_behind_is_promoted_and_fetches_from_another_member(me
 async def test_a_segment_that_reaches_beyond_the_fork_goes_whole_and_comes_again(members):
     """A rollback can only stand where a segment ends; what it drops below the fork the new leader has."""
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=1)
-        await put(feed, numbered(0, 5), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 5))
         [partition] = members[0].node.feeds.named("orders").partitions
         await members[0].node.flusher.flush_all(partition)
         await put(feed, numbered(5, 5), level="quorum")
@@ -673,9 +630,7 @@ async def test_a_new_member_is_filled_from_folded_segments(members):
 async def test_a_leader_that_has_promised_writes_nothing_more(members):
     """Whatever it was told: the branch is the other one's."""
     async with members.client() as client, members.client(retry_for=0.5) as impatient:
-        feed = await client.create_feed("orders", partitions=1)
-        await feed.put(b"k", b"v", level="quorum")
-        await members.level("orders")
+        await members.filled(client, {b"k": b"v"})
         for node in members.nodes[1:]:
             await node.kill()
         answer = await members[0].ask(Opcode.PROMISE, term=50, address="x:1", placement_id="00" * 16, handover=True)
@@ -717,9 +672,7 @@ async def test_who_has_promised_takes_and_acknowledges_nothing_of_the_leader_bef
 
 async def test_two_who_are_promoted_at_once_end_in_one_leader(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=1)
-        await feed.put(b"k", b"v", level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, {b"k": b"v"})
         await members[0].kill()
         outcomes = []
 
@@ -775,9 +728,7 @@ async def test_every_write_at_quorum_survives_whoever_is_killed_and_promoted(mem
 async def test_who_leads_by_force_forgets_what_a_majority_had_of_what_it_lacks(members):
     """A follower may be told that seqs are at quorum which have not come to it: the new branch gives them out again."""
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=1)
-        await feed.put(b"k", b"v", level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, {b"k": b"v"})
         [partition] = members[2].node.feeds.named("orders").partitions
         await members[0].kill()
         await members[1].kill()

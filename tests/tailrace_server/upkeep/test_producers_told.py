@@ -139,3 +139,33 @@ async def test_what_is_held_is_recognised_and_nothing_else(make_engine, seed):
             case "roll back":
                 await replica.roll_back()
     replica.kill()
+
+
+async def test_what_a_leader_before_has_told_of_seqs_that_others_have_is_void(make_engine):
+    """What was flushed of the others lies below, and what is in the journal of them above."""
+    replica = Replica(make_engine(), 0)
+    while len(replica.coming) < 5:
+        replica.tell()
+    replica.take()
+    led_from = len(replica.held)
+    while len(replica.held) < led_from + 5:
+        replica.lead()
+    replica.partition.set_quorum_seq(replica.held[led_from][3])
+    await replica.engine.flusher.flush(replica.partition)
+    assert replica.partition.flushed_seq == replica.held[led_from][3]
+    replica.kill()
+
+
+async def test_what_was_told_stays_in_the_journal_until_all_of_it_is_flushed(make_engine):
+    """Also after a start: the file with what was told is older than those with the last of the blocks."""
+    replica = Replica(make_engine(), 0)
+    while len(replica.coming) < 6:
+        replica.tell()
+    while replica.coming:
+        replica.take()
+    replica.kill()
+    replica.partition.set_quorum_seq(replica.held[0][3])
+    for _ in range(2):
+        await replica.engine.flusher.pass_once()
+    assert 0 < replica.partition.flushed_seq < replica.partition.high_seq
+    replica.kill()
