@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailrace_server.partition import Partition
-from tailrace_server.replication.member import Member
+from tailrace_server.replication.membership import Membership
 from tailrace_server.replication.taking import Taker
 from tailrace_server.upkeep import rollback
 
@@ -37,6 +37,11 @@ def _cut_anywhere(chain, seq):
     return next((segment for segment in chain.after(seq)[:1] if segment.identity.after_seq < seq), None)
 
 
+def _owe_nothing(membership, debts):
+    """What was acknowledged and is rolled back with a run is not owed."""
+    return membership
+
+
 _ABOVE_QUORUM = (Partition, "stable_seq", Partition.safe_seq)  # what a follower's leader has on its disk is folded
 
 BUGS = {
@@ -46,6 +51,8 @@ BUGS = {
         (Taker, "_take", _acknowledge_inside),
         _ABOVE_QUORUM,
     ],
-    # What it costs would be owed, and come again.
-    "folding of what no majority has": [_ABOVE_QUORUM, (Member, "owe", lambda member, partition, term, seq: None)],
+    "folding of what no majority has, and a debt that is forgotten": [
+        _ABOVE_QUORUM,
+        (Membership, "owing", _owe_nothing),
+    ],
 }

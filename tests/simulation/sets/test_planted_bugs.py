@@ -45,7 +45,7 @@ FOUND_BY = {
     "a run that is kept as far as it has come": [("half_a_run", 0), ("leader_of_half_a_run", 2)],
     "a rollback into the middle of a run": [("fork_in_a_run", 0)],
     "acknowledgements inside of a run, of what no majority has": [("run_without_an_end", 2)],
-    "folding of what no majority has": [("folded_tail", 0)],
+    "folding of what no majority has, and a debt that is forgotten": [("folded_tail", 0)],
 }
 
 
