@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 import trio
 from tests.ports import free_port
+from tests.tailrace_server.replication.made_set import make_set
 
 import tailrace
 from tailrace.errors import TailraceError
@@ -167,6 +168,21 @@ async def client(running):
 async def feed(client):
     """A feed of four partitions."""
     return await client.create_feed("orders", partitions=4)
+
+
+@pytest.fixture
+def new_set(tmp_path, nursery):
+    """A function that makes a set of new nodes, none of them started."""
+    return functools.partial(make_set, tmp_path, nursery)
+
+
+@pytest.fixture
+async def members(new_set):
+    """A set of three, with a leader."""
+    made = new_set()
+    await made.start()
+    await made.settled()
+    return made
 
 
 class RawClient:

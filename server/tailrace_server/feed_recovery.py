@@ -126,7 +126,7 @@ class FeedRecovery:
                 case RecordKind.ROLLED_BACK:
                     _recover_rollback(partition, RollbackRecord.decode(record.payload), self._now)
                 case _:
-                    _recover_producers(partition, ProducersRecord.decode(record.payload), self._now)
+                    _recover_producers(partition, ProducersRecord.decode(record.payload), file, self._now)
         partition.homes.control(file)
 
 
@@ -270,14 +270,21 @@ def _recover_log(partition: Partition, record: LogRecord) -> None:
 def _recover_rollback(partition: Partition, record: RollbackRecord, now: float) -> None:
     """What was voided has not been applied, so nothing is above but what a manifest has that was written later."""
     if record.rollbacks <= partition.rollbacks:
+        partition.producers.drop_above(partition.high_seq)  # what a leader before has told of seqs to come
         return
     partition.log, partition.rollbacks = record.log, record.rollbacks
     partition.producers = producers_from_json(record.producers, partition.id, now)
     partition.last_timestamp = partition.held_timestamp
 
 
-def _recover_producers(partition: Partition, record: ProducersRecord, now: float) -> None:
-    """A manifest of a later seq has them; of blocks that were voided they are not wanted."""
-    if partition.flushed_seq <= record.seq == partition.high_seq:
-        partition.producers = producers_from_json(record.value, partition.id, now)
-        partition.producers.drop_above(record.seq)
+def _recover_producers(partition: Partition, record: ProducersRecord, file: int, now: float) -> None:
+    """Of what has been flushed the manifest tells, which was written later, and of blocks that follow the record.
+
+    Where those have not all come, what it says of them is forgotten by ``settle_producers``, at the end or by a record.
+    """
+    if record.seq < partition.high_seq:
+        partition.producers.drop_above(partition.high_seq)
+        return
+    told = producers_from_json(record.value, partition.id, now)
+    partition.producers.join_told(told, partition.flushed_seq, record.seq, now)
+    partition.homes.block(file, record.seq)

@@ -22,7 +22,7 @@ from tailrace_server.host.disk import Lock
 from tailrace_server.host.host import Host
 from tailrace_server.identity import BadDirectory, Identity, load_or_create
 from tailrace_server.intake.branching import begin_branch
-from tailrace_server.intake.taking import entries_through
+from tailrace_server.intake.taking import entries_through, settle_producers
 from tailrace_server.journal import Reserve, TakenMark, lock_directory, open_journal, take_clean, why_unclean
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.memory import MemoryAccount
@@ -138,6 +138,8 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
             recovery.gather(recovered.records, host.randomness.token)
         for record in recovered.records:
             recovery.recover(record, journal)
+        for partition in catalog.partitions():
+            settle_producers(partition, journal, host.clock.monotonic())
         store.finish_drops(catalog.known_ids())
         uptime = load_uptime(host.disk, config.data, host.clock)
         node = Node(config, host, identity, journal, catalog, memory, uptime)

@@ -38,7 +38,8 @@ def on_stream_request(connection: Connection, frame: Frame) -> None:
     """Opens a stream, or says why it cannot begin as it was asked to."""
     request = StreamRequest.decode(frame.body)
     _check_term(connection.node, request)
-    if _is_unknown(connection, frame.id, request):
+    is_open = frame.id in connection.rounds.streams or frame.id in connection.sought
+    if not is_open and _is_unknown(connection, request):
         _end_once_sure(connection, frame.id, request)
         return
     partition = _checked(connection, frame.id, request)
@@ -66,7 +67,17 @@ def _open(connection: Connection, id: int, request: StreamRequest, partition: Pa
 def on_explain_resume(connection: Connection, frame: Frame) -> None:
     """Says what would be answered to a STREAM_REQUEST, and what that is decided by. No stream is opened."""
     request = StreamRequest.decode(frame.body)
-    refusal = _refusal(connection, request)
+    if not _is_unknown(connection, request):
+        _explain(connection, frame.id, request, _refusal(connection, request))
+        return
+
+    def answer(failure: TailraceError | None) -> None:
+        _explain(connection, frame.id, request, _refusal_once_sure(connection, request, failure))
+
+    connection.absences.ask(answer)
+
+
+def _explain(connection: Connection, id: int, request: StreamRequest, refusal: StreamEnd | None) -> None:
     if refusal is not None:
         explained = ResumeAnswer(refusal)
     else:
@@ -79,7 +90,7 @@ def on_explain_resume(connection: Connection, frame: Frame) -> None:
             partition.purge_seq,
             partition.trim_seq,
         )
-    connection.answer(encode_json(Opcode.RESULT, explained.to_json(), frame.id))
+    connection.answer(encode_json(Opcode.RESULT, explained.to_json(), id))
 
 
 async def _find_and_begin(connection: Connection, id: int, request: StreamRequest, segment: Segment) -> None:
@@ -127,15 +138,13 @@ def _check_term(node: Node, request: StreamRequest) -> None:
     )
 
 
-def _is_unknown(connection: Connection, id: int, request: StreamRequest) -> bool:
+def _is_unknown(connection: Connection, request: StreamRequest) -> bool:
     """The state is right, and there is no such feed here.
 
     A replica is told so at once: it hears of feeds by ``_feeds``, and a majority may need it to be heard.
     """
-    node, rounds = connection.node, connection.rounds
-    if request.replica is not None:
-        return False
-    if connection.draining or request.state != node.role.value or id in rounds.streams or id in connection.sought:
+    node = connection.node
+    if request.replica is not None or connection.draining or request.state != node.role.value:
         return False
     return request.feed_id not in node.feeds
 
@@ -143,24 +152,30 @@ def _is_unknown(connection: Connection, id: int, request: StreamRequest) -> bool
 def _end_once_sure(connection: Connection, id: int, request: StreamRequest) -> None:
     """Says that the feed was dropped, or where that is not sure that this node is behind."""
     connection.sought[id] = request
-    unknown = f"there is no feed of id {request.feed_id.hex()} here"
 
     def answer(failure: TailraceError | None) -> None:
         if not _is_sought(connection, id, request):
             return
         del connection.sought[id]
-        refusal = _refusal(connection, request)
-        if refusal is None or refusal.reason in (EndReason.BEHIND, EndReason.FEED_DROPPED):
-            reason = EndReason.FEED_DROPPED if failure is None else EndReason.BEHIND
-            message = unknown if failure is None else f"{unknown}, and that it was dropped is not sure: {failure}"
-            refusal = StreamEnd(request.partition, reason, message, connection.node.term)
-        connection.answer(refusal.encode(id))
+        connection.answer(_refusal_once_sure(connection, request, failure).encode(id))
 
     try:
         connection.absences.ask(answer)
     except Overloaded:
         del connection.sought[id]
         raise
+
+
+def _refusal_once_sure(connection: Connection, request: StreamRequest, failure: TailraceError | None) -> StreamEnd:
+    """Why there can be no stream of a feed that was not known here, after it was asked whether there is one at all."""
+    refusal = _refusal(connection, request)
+    if refusal is not None and refusal.reason not in (EndReason.BEHIND, EndReason.FEED_DROPPED):
+        return refusal
+    unknown = f"there is no feed of id {request.feed_id.hex()} here"
+    if failure is None:
+        return StreamEnd(request.partition, EndReason.FEED_DROPPED, unknown, connection.node.term)
+    message = f"{unknown}, and that it was dropped is not sure: {failure}"
+    return StreamEnd(request.partition, EndReason.BEHIND, message, connection.node.term)
 
 
 def _is_sought(connection: Connection, id: int, request: StreamRequest) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from tests.runs import Violation
+
 from tailrace import BadPosition, Item, Positions, UnknownFeed
 
-from .history import Violation
 from .nodes import FEED
 
 if TYPE_CHECKING:

@@ -16,12 +16,10 @@ What can be told at once, this module does (``observe``, ``acknowledge``); ``ver
 from __future__ import annotations
 
 import enum
-import heapq
-import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-import trio
+from tests.runs import Answers, Row, Violation
 
 from tailrace import Version
 from tailrace.failover import ENTRIES_MAX, FailoverEntry, FailoverLog
@@ -31,31 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace import VersionRange
-
-
-class Violation(AssertionError):
-    """The feed is not what it promised to be."""
-
-
-def most_telling(error: BaseException) -> BaseException:
-    """A violation, where there is one in ``error``: what it has ended may have failed too."""
-    leaves: list[BaseException] = []
-    todo = [error]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, BaseExceptionGroup):
-            todo += one.exceptions
-        else:
-            leaves.append(one)
-    return next((one for one in leaves if isinstance(one, Violation)), leaves[0])
-
-
-class Row(NamedTuple):
-    """A row of a partition's history; its seq is its place. ``value`` is None where the key was deleted."""
-
-    key: bytes
-    value: bytes | None
-    timestamp: int
 
 
 class Answer(enum.Enum):
@@ -154,7 +127,7 @@ class Branches:
 
 
 @dataclass
-class History:
+class History(Answers):
     """See the module. ``partitions`` is their number."""
 
     partitions: int
@@ -162,9 +135,9 @@ class History:
     pipelines: list[list[Write]] = field(default_factory=list)  # writes of one partition that come in this order
     looks: list[Look] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
-    answers: int = 0
 
     def __post_init__(self) -> None:
+        super().__init__()
         numbers = range(self.partitions)
         self.floors = dict.fromkeys(numbers, 0)
         self.branches = {number: Branches() for number in numbers}
@@ -173,8 +146,6 @@ class History:
         self._told: dict[tuple[int, int], tuple[bytes, bytes | None]] = {}
         self.last_version: Version | None = None  # of the last write that was acknowledged
         self.names: set[tuple[int, int, bytes]] = set()  # (partition, seq, branch) that anybody was told
-        self._waiting: list[tuple[int, int, trio.Event]] = []
-        self._tickets = itertools.count()
 
     def partition_of(self, key: bytes) -> int:
         return partition_of_hash(key_hash(key), self.partitions)
@@ -270,15 +241,3 @@ class History:
         """Somebody was told of ``seq``."""
         if seq > self.floors[partition]:
             self.floors[partition] = seq
-
-    def answered(self) -> None:
-        """A node has answered a writer."""
-        self.answers += 1
-        while self._waiting and self._waiting[0][0] <= self.answers:
-            heapq.heappop(self._waiting)[2].set()
-
-    async def more_answers(self, count: int) -> None:
-        """Waits for so many more answers."""
-        event = trio.Event()
-        heapq.heappush(self._waiting, (self.answers + count, next(self._tickets), event))
-        await event.wait()

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 from tests.ports import free_port
+from tests.runs import Violation
 
 import tailrace
 
-from .history import Violation
 from .node_process import Orders
 
 if TYPE_CHECKING:

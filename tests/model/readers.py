@@ -7,12 +7,11 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 import trio
+from tests.runs import Row, Violation
 
 from tailrace import Mutations, Positions, Rollback, SnapshotEnd
 from tailrace.errors import StreamEnded
 from tailrace.indexes import MemoryIndex, SQLiteIndex
-
-from .history import Row, Violation
 
 if TYPE_CHECKING:
     import random

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
+from tests.runs import Row, Violation, run_to_the_end
 
 import tailrace
 from tailrace import Mutations
@@ -18,7 +19,7 @@ from tailrace_server.host.host import Host
 from tailrace_server.start import recover
 
 from .founders import Founder
-from .history import Answer, History, Row, Violation, most_telling
+from .history import Answer, History
 from .node_process import Orders
 from .nodes import CALLS_IN_A_START, FEED, End, Life, Nodes, random_life, short_life
 from .readers import Consumer, FollowedIndex, Looker, Throwaway
@@ -317,19 +318,4 @@ class Run:
 
 def run(scenario: Scenario) -> Run:
     """Runs a scenario. Raises Violation where the feed does not keep its promises."""
-    print(f"seed {scenario.seed}")
-    made: list[Run] = []
-
-    async def main() -> None:
-        made.append(Run(scenario))
-        await made[0]()
-
-    try:
-        trio.run(main)
-    except BaseExceptionGroup as group:
-        raise most_telling(group) from group
-    finally:
-        for one in made:
-            print(one.figures())
-            print(one.nodes.log_tail())
-    return made[0]
+    return run_to_the_end(lambda: Run(scenario), scenario.seed)

@@ -7,13 +7,13 @@ who asks for what, and how each process ends. When that falls in between what el
 from __future__ import annotations
 
 import pytest
+from tests.runs import Violation
 from tests.seeds import seed_of
 
 from tailrace import Position, Positions
 from tailrace.errors import VersionLost
 from tailrace.indexes import MemoryIndex
 
-from .history import Violation
 from .node_process import Orders
 from .nodes import End, Life
 from .run import Scenario, run

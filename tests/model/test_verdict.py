@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.runs import Row, Violation
 
 from tailrace import Version, VersionRange
 from tailrace.failover import FailoverEntry, FailoverLog
 
-from .history import Branches, Condition, History, Kind, Row, Violation
+from .history import Branches, Condition, History, Kind
 from .verdict import Verdict
 
 BRANCH = b"first branch...."

@@ -6,7 +6,9 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from .history import Answer, Kind, Violation
+from tests.runs import Violation
+
+from .history import Answer, Kind
 
 if TYPE_CHECKING:
     from .history import History, Look, Row, State, Write

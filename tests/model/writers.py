@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import trio
+from tests.runs import Violation
 
 import tailrace
 from tailrace import (
@@ -20,7 +21,7 @@ from tailrace import (
     WritesLost,
 )
 
-from .history import Condition, Kind, Violation
+from .history import Condition, Kind
 from .nodes import FEED
 
 if TYPE_CHECKING:

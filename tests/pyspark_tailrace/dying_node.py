@@ -1,7 +1,7 @@
-"""Put before a node's program: it kills itself at a point of staging or publishing, when it is told to.
+"""Put before a node's program: it kills itself at a point of staging or publishing, when it is told to, or freezes.
 
 The order is a file with the name of the point. Who comes there takes it away and dies, before it does anything else: so
-one node dies once, the one that leads.
+one node dies once, the one that leads. One that is frozen goes on from there when it is thawed.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Deaths:
     def _is_ordered(self, point):
         return self._order.exists() and self._order.read_text() == point
 
-    def _die_at(self, point):
+    def _die_at(self, point, how=signal.SIGKILL):
         if self._is_ordered(point):
             self._order.unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), how)
 
     def take(self, stages, *arguments):
         """A block was staged, and nobody is told."""
@@ -59,6 +59,7 @@ class Deaths:
         """The first partition has its share, on this node alone."""
         versions = self._share(*arguments, **named)
         self._die_at("one partition")
+        self._die_at("one partition, frozen", signal.SIGSTOP)
         return versions
 
     async def write(self, publisher, feed, request, shares):

@@ -1,4 +1,4 @@
-"""A set of three nodes, each a process, whose leader dies where it is told to.
+"""A set of three nodes, each a process, whose leader dies where it is told to, or freezes.
 
 order ──> the leader comes to the point, SIGKILL ──> another one is promoted ──> the dead one starts again, and follows
 """
@@ -6,6 +6,8 @@ order ──> the leader comes to the point, SIGKILL ──> another one is prom
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +24,7 @@ from tailrace.wire.opcodes import Opcode
 DEATHS = Path(__file__).with_name("dying_node.py").read_text()
 # On a busy machine; nothing here is expected to take so long.
 PATIENCE_S = 120.0
-ASK_S = 20.0
+ASK_S = 60.0
 POLL_S = 0.05
 
 
@@ -47,16 +49,12 @@ class DyingSet:
         assert not self._order.exists(), "nobody has died of the last order"
         self._order.write_text(point)
 
-    def kill_leader(self):
-        """It dies now, and another one is promoted."""
-        leader = self.leader()
-        leader.kill()
-        self._promote_another(leader)
-
     def replace_dead(self):
-        """Once the leader has died of the order another one is promoted."""
-        dead = _until(lambda: next((node for node in self.nodes if node.is_running and node.died()), None))
-        self._promote_another(dead)
+        """Once the leader has died of the order, or is frozen, another one is promoted."""
+        self._promote_another(_until(self._dead))
+
+    def _dead(self):
+        return next((node for node in self.nodes if node.is_running and (node.died() or _is_frozen(node))), None)
 
     def _promote_another(self, dead):
         """One that had not caught up yet may be refused: then it is the other one."""
@@ -64,10 +62,12 @@ class DyingSet:
         _until(lambda: next((node for node in others if _ask(node, Opcode.PROMOTE, force=False)), None))
 
     def revive(self):
-        """The dead start again, and follow."""
+        """The dead start again, the frozen go on, and both follow."""
         for node in self.nodes:
             if not node.is_running:
                 node.start()
+            elif _is_frozen(node):
+                os.kill(node.pid, signal.SIGCONT)
         self.leader()
 
     def _settled_leader(self):
@@ -78,10 +78,25 @@ class DyingSet:
         )
         return leaders[0] if is_settled else None
 
+    def become_level(self):
+        """Returns once all nodes hold equally much of each partition."""
+
+        def are_level():
+            told = [_ask(node, Opcode.MEMBER, seqs=True) for node in self.nodes]
+            return all(answer and answer["seqs"] == told[0]["seqs"] for answer in told) or None
+
+        _until(are_level)
+
     def end(self):
         """Every node stops cleanly, after a look at its invariants."""
         for node in self.nodes:
+            if node.is_running and _is_frozen(node):  # the test has failed
+                node.kill()
             node.stop()
+
+
+def _is_frozen(node):
+    return Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def _address(node):

@@ -21,6 +21,7 @@ DEATHS = [
     ("before the publish", True),
     ("one partition", True),
     ("one partition, at quorum", True),
+    ("one partition, frozen", True),  # it goes on when another one leads, and has published
     ("before the answer", False),  # the new leader has all of the batch: it passes over it
     ("after the answer", False),
 ]
@@ -75,4 +76,5 @@ def test_each_row_once_wherever_the_leader_dies(spark, tmp_path, dying, contents
         dying.revive()
     job.add_rows()
     job.run()
+    dying.become_level()
     assert Counter(row.key for row in contents(dying.url).rows) == once(len(DEATHS) + 1)

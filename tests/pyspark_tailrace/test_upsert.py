@@ -57,9 +57,9 @@ def test_the_query_is_the_sink():
     assert written(Frame("q"), 7) == {"feed": "counts", "sink_id": "q", "batch_id": "7", "origin": "q"}
 
 
-def test_a_sink_of_another_name_and_other_numbers_is_still_of_the_query():
+def test_a_sink_of_another_name_is_of_the_query_with_what_is_added_to_its_numbers():
     found = written(Frame("q"), 7, sink_id="s", first_batch=10)
-    assert found == {"feed": "counts", "sink_id": "s", "batch_id": "17", "origin": "q"}
+    assert found == {"feed": "counts", "sink_id": "s", "batch_id": "17", "origin": "q+10"}
 
 
 def test_without_a_query_the_sink_has_to_be_named():

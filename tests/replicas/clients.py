@@ -7,6 +7,7 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 import trio
+from tests.runs import Row, Violation
 
 import tailrace
 from tailrace import Mutations, Positions, Rollback, SnapshotEnd
@@ -14,7 +15,7 @@ from tailrace.errors import OutcomeUnknown, Retryable, StreamEnded, VersionConfl
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.indexes import MemoryIndex, SQLiteIndex
 
-from .history import History, Row, Violation
+from .history import History
 
 if TYPE_CHECKING:
     import random

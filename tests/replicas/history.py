@@ -11,42 +11,15 @@ nothing may have come in between.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import trio
+from tests.runs import Answers, Row, Violation
 
 if TYPE_CHECKING:
     from tailrace import Version
     from tailrace.failover import FailoverLog
-
-
-class Violation(AssertionError):
-    """The set is not what it promised to be."""
-
-
-def most_telling(error: BaseException) -> BaseException:
-    """A violation, where there is one in ``error``: what it has ended may have failed too."""
-    leaves: list[BaseException] = []
-    todo = [error]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, BaseExceptionGroup):
-            todo += one.exceptions
-        else:
-            leaves.append(one)
-    return next((one for one in leaves if isinstance(one, Violation)), leaves[0])
-
-
-class Row(NamedTuple):
-    """A row of a partition's history; its seq is its place, counted from 1."""
-
-    key: bytes
-    value: bytes | None
-    timestamp: int
 
 
 class Copy(NamedTuple):
@@ -68,16 +41,14 @@ class Write:
     refused: bool = False
 
 
-class History:
+class History(Answers):
     """Writers note here; ``check`` judges."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.writes: list[Write] = []
         self.floors: dict[int, int] = defaultdict(int)  # the greatest seq of a partition that nobody may lose any more
         self.newest: dict[bytes, Version] = {}  # of each key, likewise
-        self.answers = 0
-        self._waiting: list[tuple[int, int, trio.Event]] = []
-        self._tickets = itertools.count()
 
     def ask(self, key: bytes, value: bytes, level: str, base: Version | tuple[()] | None = None) -> Write:
         """Somebody is about to write."""
@@ -98,18 +69,6 @@ class History:
         self.floors[partition] = max(self.floors[partition], seq)
         if key not in self.newest or self.newest[key].seq < seq:
             self.newest[key] = version
-
-    def answered(self) -> None:
-        """A writer has got an answer."""
-        self.answers += 1
-        while self._waiting and self._waiting[0][0] <= self.answers:
-            heapq.heappop(self._waiting)[2].set()
-
-    async def more_answers(self, count: int) -> None:
-        """Waits for so many more."""
-        event = trio.Event()
-        heapq.heappush(self._waiting, (self.answers + count, next(self._tickets), event))
-        await event.wait()
 
     # The verdict
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
+from tests.runs import Row, Violation, run_to_the_end
 
 import tailrace
 from tailrace import Mutations
@@ -28,7 +29,7 @@ from .clients import (
     Looker,
     Writer,
 )
-from .history import Copy, History, Row, Violation, compare, final_state, most_telling
+from .history import Copy, History, compare, final_state
 from .nodes import Node, Nodes, run_command
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ STUCK_S = 600.0
 LEADERLESS_S = 20.0
 EQUAL_S = 120.0
 NEWCOMER_S = 2.0
+CERTAIN_S = 60.0  # where it has to come off
 POLL_S = 0.1
 
 
@@ -70,6 +72,7 @@ class Run:
         self.done: Tally[str] = Tally()
         self.told: list[str] = []  # what has happened, in order
         self._former: Node | None = None  # who led when it was cut off
+        self._newcomer_s = NEWCOMER_S
         self._came_off = True  # what happened last did what it was to do
         self._random = self._randomness("acts")
         self._quiet = trio.Event()
@@ -198,12 +201,14 @@ class Run:
 
     async def _certainly(self, act: Callable[[], Awaitable[str | None]]) -> None:
         """Until it has come off: on a busy machine a promotion is refused, or nobody says in time that he leads."""
+        self._newcomer_s = CERTAIN_S
         while True:
             self._came_off = True
             told = await act()
             if told is not None:
                 self._tell(told)
                 if self._came_off:
+                    self._newcomer_s = NEWCOMER_S
                     return
             await trio.sleep(POLL_S)
 
@@ -280,7 +285,7 @@ class Run:
         name = f"newcomer {len(self.told)}"
         writer = Writer(name, self.beside, self._randomness(name), "quorum")
         answers, self._came_off = self.beside.answers, False
-        with trio.move_on_after(NEWCOMER_S), contextlib.suppress(Unreachable):
+        with trio.move_on_after(self._newcomer_s), contextlib.suppress(Unreachable):
             async with tailrace.connect(leader.url, name="newcomer") as client:
                 for key in QUIET:
                     await writer.put(client.feed(BESIDE), key)
@@ -291,7 +296,7 @@ class Run:
         """Who led, and was cut off, is asked by somebody who knows of nobody else."""
         assert self._former is not None
         looker, self._came_off = Looker(self.beside, self._randomness("l2"), QUIET), False
-        with trio.move_on_after(NEWCOMER_S), contextlib.suppress(Unreachable):
+        with trio.move_on_after(self._newcomer_s), contextlib.suppress(Unreachable):
             async with tailrace.connect(self._former.url, name="loyal") as client:
                 while not looker.looks:
                     await looker.step(client.feed(BESIDE))
@@ -484,20 +489,5 @@ async def read_copy(node: Node, state: str, feed: str = FEED, partitions: int = 
 
 
 def run(scenario: Scenario) -> Run:
-    """Runs a scenario, and says what there was."""
-    print(f"seed {scenario.seed}")
-    made: list[Run] = []
-
-    async def main() -> None:
-        made.append(Run(scenario))
-        await made[0]()
-
-    try:
-        trio.run(main)
-    except BaseExceptionGroup as group:
-        raise most_telling(group) from group
-    finally:
-        for one in made:
-            print(one.figures())
-            print(one.nodes.log_tail())
-    return made[0]
+    """Runs a scenario, and says what there was. Raises Violation, and NodeFailed."""
+    return run_to_the_end(lambda: Run(scenario), scenario.seed)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import trio.testing
+from tests.runs import Row, Violation
 
 from tailrace import Version
 from tailrace.failover import FailoverLog
 
-from .history import Copy, History, Row, Violation, compare, final_state
+from .history import Copy, History, compare, final_state
 
 OLD, NEW = b"o" * 16, b"n" * 16
 # OLD has ended at 2; what was at 3 and above on it is gone.

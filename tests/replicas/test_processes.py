@@ -7,9 +7,9 @@ decides what happens, and who asks for what. When it happens in between all else
 from __future__ import annotations
 
 import pytest
+from tests.runs import Violation
 from tests.seeds import seed_of
 
-from .history import Violation
 from .run import Scenario, run
 
 

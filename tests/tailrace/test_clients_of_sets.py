@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, make_set, until
+from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, until
 
 import tailrace
 from tailrace import blocking
@@ -13,14 +13,6 @@ from tailrace.errors import NotLeader
 from tailrace.events import Mutations
 from tailrace.transport import listen_tcp
 from tailrace.wire.messages import PROTOCOL_VERSION, HelloOk
-
-
-@pytest.fixture
-async def members(tmp_path, nursery):
-    made = make_set(tmp_path, nursery)
-    await made.start()
-    await made.settled()
-    return made
 
 
 async def test_a_client_that_names_only_followers(members):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.failover import FailoverEntry, FailoverLog
+from tailrace_server.intake.taking import settle_producers
 from tailrace_server.journal.controls import LogRecord
 from tailrace_server.journal.format import RecordKind
 
@@ -21,11 +22,14 @@ def new_branch(partition: Partition, branch: bytes, term: int | None = None) -> 
     return partition.log.with_entry(FailoverEntry(branch, term or partition.log.term + 1, partition.high_seq))
 
 
-def begin_branch(partition: Partition, branch: bytes, journal: Journal, term: int | None = None) -> None:
+def begin_branch(
+    partition: Partition, branch: bytes, journal: Journal, term: int | None = None, *, now: float = 0.0
+) -> None:
     """Begins a new branch where the partition ends, with the next term, or with this one.
 
-    The entry stands in the journal after the blocks up to its base.
+    The entry stands in the journal after the blocks up to its base. ``now``: monotonic seconds.
     """
+    settle_producers(partition, journal, now)
     log = new_branch(partition, branch, term)
     payload = LogRecord(log, partition.rollbacks).encode()
     place = journal.append(RecordKind.FAILOVER_ENTRY, partition.feed_id, partition.id, payload)

@@ -94,6 +94,9 @@ class ProducerTable:
     def __init__(self) -> None:
         self._entries: collections.OrderedDict[int, _Entry] = collections.OrderedDict()  # least recently used first
         self._evicted_at: float | None = None
+        # Of a replica: the leader's table as of this seq, which comes before the blocks up to there. They tell nothing
+        # more, and may have been merged, so that they tell nothing.
+        self.told_through = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -115,6 +118,8 @@ class ProducerTable:
 
     def record(self, producer_id: int, number: int, result: VersionRange, now: float) -> None:
         """Block ``number`` of a producer was written as ``result``."""
+        if result.last_seq <= self.told_through:
+            return
         entry = self._entries.get(producer_id)
         if entry is None:
             self._expire(now)
@@ -140,6 +145,7 @@ class ProducerTable:
 
         A producer with nothing left is unknown then: its next block is out of order, and it takes a new id.
         """
+        self.told_through = min(self.told_through, seq)
         for producer_id, entry in list(self._entries.items()):
             kept = [(number, result) for number, result in entry.results if result.last_seq <= seq]
             if not kept:
@@ -147,6 +153,25 @@ class ProducerTable:
             elif len(kept) < len(entry.results):
                 entry.results = collections.deque(kept, maxlen=RESULTS_MAX)
                 entry.last_number = kept[-1][0]
+
+    def join_told(self, told: ProducerTable, after_seq: int, through_seq: int, now: float) -> None:
+        """Takes over what ``told``, a leader's table as of ``through_seq``, has of seqs above ``after_seq``.
+
+        Of those up to ``after_seq`` this one has it all.
+        """
+        (held, held_age_s), (found, found_age_s) = self.snapshot(now), told.snapshot(now)
+        joined = {
+            entry.producer_id: entry._replace(results=tuple(r for r in entry.results if r[1].last_seq <= after_seq))
+            for entry in held
+        }
+        for entry in found:
+            known = joined[entry.producer_id].results if entry.producer_id in joined else ()
+            later = tuple(r for r in entry.results if after_seq < r[1].last_seq <= through_seq)
+            joined[entry.producer_id] = entry._replace(results=(known + later)[-RESULTS_MAX:])
+        left = [entry._replace(last_number=entry.results[-1][0]) for entry in joined.values() if entry.results]
+        ages = [age_s for age_s in (held_age_s, found_age_s) if age_s is not None]
+        self.restore(sorted(left, key=lambda entry: -entry.age_s)[-PRODUCERS_MAX:], min(ages, default=None), now)
+        self.told_through = through_seq
 
     def snapshot(self, now: float) -> tuple[list[ProducerEntry], float | None]:
         """All entries, least recently used first, and how long ago one was evicted; what is over its age is left out.

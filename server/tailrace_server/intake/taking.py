@@ -21,6 +21,7 @@ from tailrace_server.publishing import appending, last_batches
 
 if TYPE_CHECKING:
     from tailrace.block import Block
+    from tailrace_server.intake.producers import ProducerTable
     from tailrace_server.journal import Journal
     from tailrace_server.partition import Partition
 
@@ -149,10 +150,26 @@ def _reach(partition: Partition, journal: Journal, now: float) -> bool:
 
 
 def tell_producers(partition: Partition, value: dict[str, Any], seq: int, journal: Journal, now: float) -> None:
-    """The leader's producers (`producers_to_json`) as of ``seq``: the high seq, or the end of a run that is coming.
+    """The leader's producers (`producers_to_json`) as of ``seq``, the high seq or one that the next blocks reach.
 
     Raises BadBlock, NoSpace, NotDurable; nothing is kept then.
     """
+    table = _told(partition, value, seq, now)
+    payload = ProducersRecord(seq, value).encode()
+    place = journal.append(RecordKind.PRODUCERS_TOLD, partition.feed_id, partition.id, payload)
+    file = journal.file_of(place)
+    partition.homes.control(file)
+    # What it says of seqs that are still to come no manifest says before they are there.
+    partition.homes.block(file, seq)
+    partition.producers = table
+
+
+def expect_producers(partition: Partition, value: dict[str, Any], seq: int, now: float) -> None:
+    """The leader's producers as of ``seq``, the end of a run that is on its way and will have them. BadBlock."""
+    partition.run_producers = seq, _told(partition, value, seq, now)
+
+
+def _told(partition: Partition, value: dict[str, Any], seq: int, now: float) -> ProducerTable:
     if seq < partition.high_seq:
         raise BadBlock(f"producers as of seq {seq}, and partition {partition.id} stands at {partition.high_seq}")
     try:
@@ -160,13 +177,24 @@ def tell_producers(partition: Partition, value: dict[str, Any], seq: int, journa
     except ValueError as error:
         raise BadBlock(f"producers of partition {partition.id}: {error}") from None
     table.drop_above(seq)
-    if seq > partition.high_seq:  # of the run that is on its way, whose manifest will have it
-        partition.run_producers = seq, table
+    table.told_through = seq
+    return table
+
+
+def settle_producers(partition: Partition, journal: Journal, now: float) -> None:
+    """What was told of producers above the high seq, where another history goes on now, is forgotten, and journaled.
+
+    NoSpace, NotDurable.
+    """
+    seq, table = partition.high_seq, partition.producers
+    partition.run_producers = None
+    if table.told_through <= seq:
         return
-    payload = ProducersRecord(seq, value).encode()
+    payload = ProducersRecord(seq, producers_to_json(table, seq, now)).encode()
     place = journal.append(RecordKind.PRODUCERS_TOLD, partition.feed_id, partition.id, payload)
+    table.drop_above(seq)
+    partition.homes.cut(seq, partition.flushed_seq)
     partition.homes.control(journal.file_of(place))
-    partition.producers = table
 
 
 def tell_sinks(partition: Partition, value: dict[str, Any], seq: int, journal: Journal) -> None:

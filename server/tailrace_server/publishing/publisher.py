@@ -62,6 +62,7 @@ class Publisher:
         """
         async with self._turn(request):
             self._node.require_writable()
+            self._node.require_publishing()
             feed = self._node.feeds.of_id(request.feed_id)
             if not all(partition.takes_writes for partition in feed.partitions):
                 raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")

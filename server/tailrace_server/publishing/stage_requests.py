@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 def _on_stage_block(connection: Connection, frame: Frame) -> None:
     node = connection.node
     node.require_writable()
+    node.require_publishing()
     message = StageBlock.decode(frame.body)
     block = detached(Block.parse(message.block))
     partition = node.feeds.partition(message.feed_id, block.header.partition)

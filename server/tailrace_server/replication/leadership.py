@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tailrace.address import Address
-from tailrace.errors import NotDurable, NotLeader, Overloaded
+from tailrace.errors import Forbidden, NotDurable, NotLeader, Overloaded
 from tailrace.model import EndReason, Level
 from tailrace.wire.replica_messages import ReplicaAck
 from tailrace_server.catalog import Catalog
@@ -153,6 +153,19 @@ class Leadership(abc.ABC):
         """Raises NotDurable where there is no majority to ask."""
         if not self.in_set:
             raise NotDurable("level quorum needs a set of nodes, and this node is in none: use level disk")
+
+    def require_publishing(self) -> None:
+        """Raises Forbidden where a promotion could lose a publish that was answered: with replicas, and without a set.
+
+        A node that is alone does not know of replicas that are away, but for those that it has seen since its start.
+        """
+        if self.replicas.plain and not self.in_set:
+            raise Forbidden(
+                f"nothing is published exactly once here: {self.replicas.plain} follows this node, or did since its "
+                "start, as a plain replica (--replica-of). Once promoted, that may lack a batch that was committed. "
+                "Make the nodes a set (--members), where a majority has a batch before it is answered, or write with "
+                "delivery at_least_once. Where no replica follows this node any more, restart it"
+            )
 
     def confirm(self, callback: Answer) -> Cancel | None:
         """Calls ``callback(None)`` once it is sure that nobody else led when this was called, or with NotLeader.

@@ -334,9 +334,11 @@ class Member:
 
     async def _lead_again(self) -> None:
         """Leads again, as it did before, by the same procedure; a plain replica that was told to lead, by itself."""
+        # One that leads goes on leading by this, in a term that those who have promised more can follow it in.
+        again = self.is_in_set and self.node.role is not Role.LEADER
         async with self.procedure:
             try:
-                await Promotion(self, force=not self.is_in_set, again=self.is_in_set).run()
+                await Promotion(self, force=not self.is_in_set, again=again).run()
             except (TailraceError, OSError) as error:
                 self.progress = f"waits: it cannot lead again: {error}"
                 self._warn(f"it cannot lead again: {error}")

@@ -295,8 +295,9 @@ class Promotion:
     async def _lead(self, kept_branch: bool) -> Outcome:
         node, member = self._node, self._member
         if not kept_branch:
+            now = node.clock.monotonic()
             for partition in node.feeds.partitions():
-                begin_branch(partition, node.host.randomness.token(16), node.journal, self._term)
+                begin_branch(partition, node.host.randomness.token(16), node.journal, self._term, now=now)
             await node.all_durable()
         self._require_term()
         forced = not self._has_majority() or bool(self._unpaid)

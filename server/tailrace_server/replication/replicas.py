@@ -98,6 +98,7 @@ class Replicas:
         ``feeds`` is the partition of ``_feeds``.
         """
         self.peers: dict[bytes, Peer] = {}
+        self.plain = ""  # the address of a replica that has followed this node since its start, without a set
         self._members = members
         self._majority = majority
         self._quorums: dict[Partition, Acknowledgements] = {}
@@ -108,6 +109,8 @@ class Replicas:
 
     def opened(self, replica: Replica, partition: Partition) -> Peer:
         """A stream of ``partition`` has been opened for ``replica``."""
+        if not self._members:
+            self.plain = replica.address
         peer = self.peers.get(replica.placement_id)
         if peer is None:
             peer = self.peers[replica.placement_id] = Peer(replica)

@@ -1,7 +1,7 @@
 """Takes over what another node streams of a feed: blocks, runs, logs, rollbacks. For following and for promotions.
 
     STREAM_OK       ──> the leader's log, its entries taken over as what is held reaches their bases
-    complete snapshot   blocks ──> journal, tree                      ──fsync──> acknowledged
+    complete snapshot   producers, blocks ──> journal, tree           ──fsync──> acknowledged
     a publish           blocks, last batches ──> one record of the journal   ──fsync──> acknowledged
     a run               blocks ──> a segment of its own, installed at its end    ──> acknowledged
     ROLLBACK        ──> what is above goes; the point where the partition stands then is asked from
@@ -30,7 +30,15 @@ from tailrace.wire.replica_messages import LeaderSeqs, Producers, Replica
 from tailrace.wire.stage_messages import SinksTold
 from tailrace_server.blocks import cut_above
 from tailrace_server.feed import Feed
-from tailrace_server.intake.taking import adopt_log, take_replica, take_run, tell_producers, tell_sinks
+from tailrace_server.intake.taking import (
+    adopt_log,
+    expect_producers,
+    settle_producers,
+    take_replica,
+    take_run,
+    tell_producers,
+    tell_sinks,
+)
 from tailrace_server.partition import Partition
 from tailrace_server.replication.peers import host_of
 
@@ -83,7 +91,6 @@ class Taker:
         self._logs: dict[int, FailoverLog] = {}
         self._durable_logs: dict[int, FailoverLog] = {}  # of our own partitions, as far as they are on the disk
         self._fillings: dict[int, Filling] = {}
-        self._producers: dict[int, Producers] = {}
         self._published: dict[int, list[Block]] = {}  # what has come of publishes, by partition
 
     @property
@@ -161,7 +168,7 @@ class Taker:
                 case Agreed():
                     self._agreed(event, self.feed.partitions[event.partition])
                 case Producers():
-                    self._producers[event.partition] = event
+                    self._told_producers(event, self.feed.partitions[event.partition])
                 case SinksTold():
                     tell_sinks(self.feed.partitions[event.partition], event.value, event.seq, self._node.journal)
                 case LeaderCheck():
@@ -180,12 +187,22 @@ class Taker:
 
     def _agreed(self, event: Agreed, partition: Partition) -> None:
         self._logs[event.partition] = event.log
+        # What another one has told of blocks that have not come is not what follows now.
+        settle_producers(partition, self._node.journal, self._node.clock.monotonic())
         self._follow_log(partition)
         if self._until is not None:
             # Nobody leads who would say so: what is fetched is on the disk of the one who has it.
             partition.told(self._until[partition.id], 0)
         if event.high_seq == partition.high_seq and self._on_snapshot is not None:
             self._on_snapshot()  # there is nothing to come
+
+    def _told_producers(self, event: Producers, partition: Partition) -> None:
+        """Before the blocks that do not tell of theirs; what a crash leaves of these are recognised all the same."""
+        node, now = self._node, self._node.clock.monotonic()
+        if partition.id in self._fillings or partition.id in self._published:  # all of it is there at once, or nothing
+            expect_producers(partition, event.value, event.seq, now)
+        else:
+            tell_producers(partition, event.value, event.seq, node.journal, now)
 
     # Blocks
 
@@ -289,11 +306,7 @@ class Taker:
 
     async def _snapshot_ended(self, partition: Partition) -> None:
         filling = self._fillings.pop(partition.id, None)
-        told = self._producers.pop(partition.id, None)
         published = self._published.pop(partition.id, None)
-        if told is not None and not self._stopped:  # of a run before its end: they are in the same manifest then
-            node = self._node
-            tell_producers(partition, told.value, told.seq, node.journal, node.clock.monotonic())
         if published:
             await self._wait_for_memory()
             if self._stopped:

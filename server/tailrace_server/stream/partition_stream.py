@@ -330,6 +330,10 @@ class PartitionStream:
         self.delivered_seq = self.snapshot_last  # whose row may have been purged
         self.in_snapshot = False
 
+    def before_block(self, block: Block) -> Sequence[bytes]:
+        """Frames that go before ``block`` of the snapshot that was announced."""
+        return ()
+
     def before_end(self) -> Sequence[bytes]:
         """Frames that go before the end of the snapshot that has been sent."""
         return ()

@@ -2,7 +2,7 @@
 
 A block carries the producer and the number that it was written with; merged ones, and those of segments, carry none. A
 replica that takes such a snapshot would not recognise what is sent again after a change of leaders, so it is told the
-table of producers just before the snapshot's end.
+table of producers as of the snapshot's end, before the first such block: it may be the leader with what it has by then.
 
 Of which batch blocks were published a block does not tell either, and a replica that had the blocks without the batch
 would publish them again, or not at all, once it leads. So what was published is a snapshot of its own, with the last
@@ -34,8 +34,9 @@ class ReplicaStream(PartitionStream):
         super().__init__(*arguments, **options)
         self.on_close: Callable[[], None] | None = None
         self._now = now
-        # What it holds may have come to it without: it crashed between the blocks of a snapshot and the end.
+        # What it holds may have come to it of another one, or in a run.
         self._lacks_producers = self.delivered_seq > 0
+        self._told_through = 0  # the table was told as of this seq
         self._knows_sinks = False  # it was told the last batches once
 
     def only_block(self) -> Block | None:
@@ -81,10 +82,16 @@ class ReplicaStream(PartitionStream):
         self.is_published = self.is_complete = False
         super().let_go()
 
-    def _passed(self, block: Block) -> Block:
-        if not block.header.producer_id and not self._is_one_publish:
+    def before_block(self, block: Block) -> list[bytes]:
+        """PRODUCERS, where ``block`` does not tell of its own, and they were not told as of the snapshot's end."""
+        if not block.header.producer_id and not self._is_one_publish and self._told_through < self.snapshot_last:
             self._lacks_producers = True
-        return super()._passed(block)
+        return self._encode_producers() if self._lacks_producers else []
+
+    def _encode_producers(self) -> list[bytes]:
+        self._lacks_producers = False
+        self._told_through = self.snapshot_last
+        return encode_producers(self.partition, self.snapshot_last, self._now(), self.id)
 
     @property
     def _is_one_publish(self) -> bool:
@@ -95,17 +102,14 @@ class ReplicaStream(PartitionStream):
     def before_end(self) -> list[bytes]:
         """What the replica has to know together with the snapshot that ends now: SINKS, and PRODUCERS.
 
-        SINKS where something of it may have been published, and at the end of the first one; PRODUCERS where it had
-        blocks without one.
+        SINKS where something of it may have been published, and at the end of the first one; PRODUCERS where they are
+        still to be told, since it had no block.
         """
         frames = []
         if not self.is_complete or not self._knows_sinks:
             frames += self._encode_sinks(self.snapshot_last)
         self._knows_sinks = True
-        if self._lacks_producers:
-            self._lacks_producers = False
-            frames += encode_producers(self.partition, self.snapshot_last, self._now(), self.id)
-        return frames
+        return frames + (self._encode_producers() if self._lacks_producers else [])
 
     def at_start(self) -> list[bytes]:
         """SINKS, where nothing comes that the replica could be told them with."""

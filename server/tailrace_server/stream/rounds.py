@@ -335,7 +335,9 @@ class Rounds:
         while (taken < SLICE_BYTES or stream.is_published) and (block := stream.next_block()) is not None:
             if not stream.is_announced:
                 self._announce(stream)
-            taken += self._send_block(stream, block)
+            before = stream.before_block(block)
+            self._out += before
+            taken += self._send_block(stream, block) + sum(map(len, before))
             if self.window_full and not stream.all_sent and not stream.is_past_time:
                 self._interrupted = stream  # its turn goes on where the consumer grants more
                 self._load_next(stream)

@@ -17,8 +17,9 @@ class Homes:
         self._controls: list[int] = []  # the file of each control record, in their order
 
     def block(self, file: int, last_seq: int) -> None:
-        """A block that ends at ``last_seq`` was written to ``file``."""
-        self._blocks[file] = last_seq
+        """A block that ends at ``last_seq`` was written to ``file``, or what is said of seqs up to there."""
+        if last_seq > self._blocks.get(file, -1):
+            self._blocks[file] = last_seq
 
     def control(self, file: int) -> None:
         """A record that changed the partition, and is no block, was written to ``file``."""

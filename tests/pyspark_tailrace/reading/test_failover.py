@@ -5,18 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.pyspark_tailrace.reading.conftest import Query
 from tests.pyspark_tailrace.reading.test_partition_reader import keys
-from tests.tailrace_server.replication.made_set import make_set
 from tests.tailrace_server.replication.test_sets import numbered, put
 
 from tailrace import StreamEnded
-
-
-@pytest.fixture
-async def members(tmp_path, nursery):
-    made = make_set(tmp_path, nursery)
-    await made.start()
-    await made.settled()
-    return made
 
 
 @pytest.fixture

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from tailrace.model import Level
+from tailrace_server.partition import Partition
+from tailrace_server.replication import waiting
+from tailrace_server.replication.member import Member
 from tailrace_server.replication.quorum import Acknowledgements
 from tailrace_server.replication.taking import Taker
 
-_agreed = Taker._agreed
+_agreed, _take = Taker._agreed, Taker._take
+_visible_seq = Partition.visible_seq
 
 
 def _acknowledge_at_once(taker, event, partition):
@@ -23,9 +28,36 @@ def _count_any_branch(acknowledgements, voter, branch, seq, log):
     return True
 
 
+async def _acknowledge_before_fsync(taker, event):
+    """A follower acknowledges what it has taken."""
+    await _take(taker, event)
+    number, partition, wanted = event.partition, taker.feed.partitions[event.partition], taker._logs[event.partition]
+    if taker._stream is None or taker._until is not None or number in taker._fillings:
+        return
+    if partition.log.branch == wanted.branch and partition.high_seq >= wanted[0].base:
+        taker._stream.acknowledge(number, wanted.branch, partition.high_seq)
+
+
+def _shown_by_own_disk(partition, level):
+    """A follower shows at level disk what is on its own."""
+    return partition.durable_seq if level == Level.DISK else _visible_seq(partition, level)
+
+
+def _reached_by_leader(partition, level):
+    """An answer at quorum waits for the leader's disk only."""
+    return partition.durable_seq if level == Level.QUORUM else partition.visible_seq(level)
+
+
 BUGS = {
     "acknowledgements of another branch": [
         (Taker, "_agreed", _acknowledge_at_once),
         (Acknowledgements, "acknowledged", _count_any_branch),
+    ],
+    "an acknowledgement before the fsync": [(Taker, "_take", _acknowledge_before_fsync)],
+    "an answer at quorum that waits for nobody": [(waiting, "_reached", _reached_by_leader)],
+    "a follower that shows at disk what its leader has not": [(Partition, "visible_seq", _shown_by_own_disk)],
+    "a replaced disk that votes at once": [
+        (Member, "counts", lambda member, votes, placement_id: True),
+        (Member, "votes", property(lambda member: True)),
     ],
 }

@@ -11,6 +11,7 @@ import contextlib
 
 import trio
 from tests.fake_host import InlineWorker
+from tests.model.history import Violation
 from tests.simulation.process import PATIENT_S, Process
 
 import tailrace
@@ -339,7 +340,7 @@ class FollowerReader(SetProcess):
 
     async def _consume(self, feed):
         """Its state at each moment that its stream names: one that there was."""
-        level = self.random.choice(("memory", "disk", "quorum"))
+        level = self.world.read_level or self.random.choice(("memory", "disk", "quorum"))
         states = collections.defaultdict(dict)
         async with feed.consume(until="now", visibility=level) as stream:
             async for event in stream:
@@ -354,6 +355,7 @@ class FollowerReader(SetProcess):
                             self.world.check_was_written(self.name, event.partition, key, value)
                 if isinstance(event, tailrace.SnapshotEnd):
                     self.world.check_state(self.name, event.partition, states[event.partition], event.position)
+                    self.world.promises.shown(self.world.place(event.partition), level, event.position)
         self.world.report.operation("state of a follower")
 
 
@@ -372,12 +374,31 @@ class FoundingProcess(SetProcess):
             async with self.connect(retry_for=PATIENT_S, connect_timeout=5.0) as client:
                 while not self.world.is_over.is_set():
                     feed = await client.create_feed("passing", partitions=self.random.choice((1, 2)))
-                    [info] = [info for info in await client.feeds() if info.name == "passing"]
-                    await feed.put(b"key", self._value(), level=self.random.choice(("disk", "quorum")))
-                    await self.pause(self.random.random() * 2.0)
+                    try:
+                        feed_id = await self._use(client, feed)
+                    except tailrace.UnknownFeed:
+                        self._is_missing("the feed that it has made")
+                        continue
                     await client.drop_feed("passing")
-                    self.dropped.append(info.feed_id)
+                    self.dropped.append(feed_id)
                     self.world.report.operation("feed made and dropped")
                     await self.pause(self.random.random() * 2.0)
             return
         await trio.sleep(0.1)
+
+    async def _use(self, client, feed):
+        """The feed's id. What it was told of is there, a while later too."""
+        infos = [info for info in await client.feeds() if info.name == "passing"]
+        if not infos:
+            raise tailrace.UnknownFeed("it is not listed")
+        value, level = self._value(), self.random.choice(("disk", "quorum"))
+        await feed.put(b"key", value, level=level)
+        await self.pause(self.random.random() * 2.0)
+        item = await feed.get(b"key", level="quorum")
+        if level == "quorum" and (item is None or item.value != value):
+            self._is_missing("what it has written at quorum")
+        return infos[0].feed_id
+
+    def _is_missing(self, what):
+        if self.world.promises.forced_at is None:
+            raise Violation(f"{self.name} does not find {what}, and nobody has forced a promotion")

@@ -55,6 +55,7 @@ class Promises:
     forced_at: int | None = None  # the moment of the first try to force a promotion
     acknowledged: dict = field(default_factory=dict)  # place -> [(branch, seq)], of all levels, as they were told
     lost: dict = field(default_factory=dict)  # level -> how many acknowledged writes were
+    seen: dict = field(default_factory=dict)  # (place, level, branch, seq) that somebody was shown -> None
 
     def asked(self, place, level, changes):
         write = Write(place, level, tuple(changes), self.histories.moment())
@@ -64,6 +65,11 @@ class Promises:
     def written(self, write, versions):
         write.answer, write.versions, write.moment = Answer.WRITTEN, versions, self.histories.moment()
         self.acknowledged.setdefault(write.place, []).append((versions.branch, versions.last_seq))
+
+    def shown(self, place, level, position):
+        """Somebody was shown everything up to a position: that promises what an acknowledgement at the level does."""
+        if position.seq:
+            self.seen[place, level, position.log.branch_at(position.seq), position.seq] = None
 
     def count(self, level):
         """How many writes were acknowledged at it by now."""
@@ -91,6 +97,16 @@ class Promises:
             self._check_once(write, lineage, high_seq)
             if write.answer is Answer.WRITTEN:
                 self._check_kept(write, lineage, high_seq)
+        for place, level, branch, seq in self.seen:
+            lineage, high_seq = lineages[place], high_seqs[place]
+            if seq <= high_seq and lineage.holds(branch, seq):
+                continue
+            why = self._why_not_lost(place, level, branch, seq, lineage, high_seq)
+            if why:
+                raise Violation(
+                    f"{short_place(place)}/{seq} of branch {branch.hex()[:8]} was shown at {level}, and is lost, "
+                    f"though {why}"
+                )
 
     def _standing(self, place, change, lineage, high_seq):
         """Where a change stands in the history that there is."""
@@ -117,7 +133,7 @@ class Promises:
         if last_seq <= high_seq and lineage.holds(branch, last_seq):
             return
         self.lost[write.level] = self.lost.get(write.level, 0) + 1
-        why = self._why_not_lost(write, lineage, high_seq)
+        why = self._why_not_lost(write.place, write.level, branch, last_seq, lineage, high_seq)
         if why:
             raise Violation(
                 f"{write.changes} was acknowledged at {write.level} as {short_place(write.place)}/{last_seq} of branch "
@@ -125,17 +141,16 @@ class Promises:
                 f"{[(b.hex()[:8], term, base) for b, term, base in lineage.forks]} up to {high_seq}"
             )
 
-    def _why_not_lost(self, write, lineage, high_seq):
-        """Why this write must not be lost; "" where it may."""
-        if write.level == "memory":
+    def _why_not_lost(self, place, level, branch, seq, lineage, high_seq):
+        """Why this row must not be lost; "" where it may."""
+        if level == "memory":
             return ""
-        if write.level == "quorum":
+        if level == "quorum":
             return "nobody has forced a promotion" if self.forced_at is None else ""
-        _, branch, _, seq = write.versions
         if lineage.holds(branch, seq):
             return f"its branch goes on, and ends at {high_seq}"
-        writer = self.histories.writers.get(write.place, {}).get((branch, seq))
-        cut = self._first_without(write.place, branch, seq)
+        writer = self.histories.writers.get(place, {}).get((branch, seq))
+        cut = self._first_without(place, branch, seq)
         if cut is None:
             return ""
         before = max((it.term for it in self.histories.leaderships if it.term < cut.term), default=0)

@@ -109,6 +109,10 @@ class Stage:
         """Until it leads, or does not want to."""
         return await self._world.operator.promote(name)
 
+    async def hand_over(self, name, to):
+        """Until the other one leads, or it is said that it does not, or for a while."""
+        return await self._world.operator.hand_over(name, to)
+
     async def force(self, name):
         """It leads, whoever else does."""
         return await self._world.operator.promote(name, force=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import trio
 from tests.simulation.machine import End
 
-from . import stories_of_holding, stories_of_runs
+from . import stories_of_holding, stories_of_promotion, stories_of_runs
 from .stage import Stage
 
 
@@ -142,6 +142,7 @@ STORIES = {
         slow_leader,
         two_masters,
         lone_restart,
+        *stories_of_promotion.STORIES,
         *stories_of_holding.STORIES,
         *stories_of_runs.STORIES,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import trio
+from tests.simulation.machine import End
 
 from .stage import Stage
 
@@ -41,4 +42,53 @@ async def returned_tail(world):
     await trio.sleep(0.5)
 
 
-STORIES = [returned_tail]
+async def slow_follower(world):
+    """What the leader and a follower have is lost with both: the follower's disk was slow, and its power fails."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.cut((old, new))
+    stage.wait_for_disk(third)
+    await trio.sleep(1.5)
+    stage.hang(third)
+    await trio.sleep(0.5)
+    await stage.end(old)
+    await stage.lose(third)
+    await stage.begin(third)
+    await stage.promote(third)
+
+
+async def eager_follower(world):
+    """What a follower has on its disk is lost on the leader's, which was slow, and leads again without it."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, third = stage.three
+    world.read_from, world.read_level = third, "disk"
+    stage.cut((old, new))
+    stage.wait_for_disk(old)
+    await trio.sleep(1.5)
+    stage.hang(old)
+    await trio.sleep(3.0)
+    stage.cut((old, third))
+    await stage.lose(old)
+    await stage.begin(old)
+    stage.heal((old, new))
+    await stage.leads(old)
+
+
+async def replaced_disk(world):
+    """One of the two who have what was written gets an empty disk, and the other one is away."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.cut_off(third)
+    await stage.written(10)
+    await stage.end(old)
+    await stage.end(new, End.POWER)
+    stage.machine(new).replace_disk()
+    await stage.begin(new)
+    stage.bring_back(third)
+    await stage.promote(third)
+
+
+STORIES = [returned_tail, slow_follower, eager_follower, replaced_disk]

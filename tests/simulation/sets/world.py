@@ -8,7 +8,7 @@ import random
 import trio
 import trio.testing
 from tests.fake_host import InlineWorker
-from tests.model.history import Violation, most_telling
+from tests.runs import Violation, most_telling
 from tests.simulation.machine import PORT, Machine, bugs_end_the_run
 from tests.simulation.network import Network
 from tests.simulation.scheduling import seeded
@@ -95,7 +95,8 @@ class World:
             machine.folded_block_bytes = folded_block_bytes
         self.feed_id = None
         self.is_patient = False  # whoever begins to write from now on waits as long as it takes
-        self.read_from = None  # the node whose state is read all the time, where a story wants that
+        # The node whose state is read all the time, and at which level, where a story wants that.
+        self.read_from = self.read_level = None
         self.barriers = []  # (who, when it was asked for, floors, positions)
         self._make_keys()
         self.operations = {key: [] for key in self.all_keys["quorum"]}

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import make_set, until
+from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, until
 
 import tailrace
 from tailrace.model import Put
@@ -18,14 +18,6 @@ from tailrace_server.publishing.last_batches import LastBatch
 def _blocks_stay_apart(monkeypatch):
     """Else these small ones would be joined, and nothing could be cut."""
     monkeypatch.setattr(joining, "JOINED_BYTES_MAX", 1)
-
-
-@pytest.fixture
-async def members(tmp_path, nursery):
-    made = make_set(tmp_path, nursery)
-    await made.start()
-    await made.settled()
-    return made
 
 
 def numbered(first, count, value=b"v"):
@@ -145,3 +137,28 @@ async def test_what_only_the_old_leader_had_is_published_again(members):
         leader.node.check()
         ends = [partition.high_seq for partition in leader.node.feeds.named("orders").partitions]
         assert last_batches(leader) == [LastBatch(1, "job", seq) for seq in ends]
+
+
+async def test_a_node_with_a_plain_replica_publishes_nothing(tmp_path, nursery):
+    """That may be promoted without a batch that was answered; what was published before it came is no news."""
+    first, second = free_addresses(2)
+    source = MadeNode(make_config(tmp_path / "source", first), nursery)
+    replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
+    await source.start()
+    async with tailrace.connect(source.url, retry_for=20) as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await publish(feed, 0, numbered(0, 10))
+        sealed = await staged(feed, numbered(10, 10))
+        await replica.start()
+        await until(lambda: replica.seqs("orders") == source.seqs("orders"))
+        for is_away in (False, True):
+            if is_away:
+                await replica.kill()
+            with pytest.raises(tailrace.Forbidden, match=f"{second} follows this node.*--members.*at_least_once"):
+                await feed.publish("job", 1, [sealed])
+            with pytest.raises(tailrace.Forbidden, match="plain replica"):
+                await staged(feed, numbered(20, 10))
+        await feed.put(b"at least once", b"v")
+        await source.stop()
+        await source.start()  # what is away for good nobody promotes
+        assert not (await feed.publish("job", 1, [sealed])).skipped

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from types import SimpleNamespace
 
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import make_set
+from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config
 
 from tailrace.address import Address
 from tailrace_server.config import Config
@@ -65,15 +64,11 @@ async def running(nursery, open_member):
 
 
 @pytest.fixture
-def new_set(tmp_path, nursery):
-    """A function that makes a set of new nodes, none of them started."""
-    return functools.partial(make_set, tmp_path, nursery)
-
-
-@pytest.fixture
-async def members(new_set):
-    """A set of three, with a leader."""
-    made = new_set()
-    await made.start()
-    await made.settled()
-    return made
+async def source_and_replica(tmp_path, nursery):
+    """A node that is alone, and a plain replica of it."""
+    first, second = free_addresses(2)
+    source = MadeNode(make_config(tmp_path / "source", first), nursery)
+    replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
+    await source.start()
+    await replica.start()
+    return source, replica

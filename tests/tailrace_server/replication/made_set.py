@@ -177,6 +177,14 @@ class MadeSet:
         await until(is_level)
         return leader
 
+    async def filled(self, client, rows, partitions=1):
+        """A new feed "orders" with these keys and values, which all that are up hold; gives the client's handle."""
+        feed = await client.create_feed("orders", partitions=partitions)
+        for key, value in rows.items():
+            await feed.put(key, value, level="quorum")
+        await self.level("orders")
+        return feed
+
     def client(self, **options):
         return tailrace.connect(self.url, **({"retry_for": 60} | options))
 

@@ -12,11 +12,12 @@ from tests.tailrace_server.replication.replicas import STREAM, HandMade, replica
 from tailrace.errors import NotDurable, NotLeader, UnknownFeed
 from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
+from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import Get, Got, HelloOk, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import LeaderSeqs
-from tailrace.wire.stream_messages import RollBack, StreamEnd, StreamOk, StreamRequest
+from tailrace.wire.stream_messages import ResumeAnswer, RollBack, StreamEnd, StreamOk, StreamRequest
 from tailrace_server.feed import SYSTEM_FEED_ID
 
 LEADER = "127.0.0.1:1"
@@ -158,6 +159,17 @@ async def test_a_feed_that_may_be_new_is_one_that_a_follower_is_behind_with(gree
     await greeted.send(encode_frame(Opcode.PARTITIONS, b'{"name": "new"}', 5))
     await leader.answer([] if more is None else system_seqs(running, more))
     assert type(await greeted.error(5)) is NotLeader
+
+
+@pytest.mark.parametrize(("more", "reason"), [(0, EndReason.FEED_DROPPED), (1, EndReason.BEHIND)])
+async def test_what_is_explained_of_a_feed_that_is_not_here(greeted, running, feed_id, leader, more, reason):
+    """The same as would be answered to a request for a stream."""
+    await greeted.send(encode_json(Opcode.EXPLAIN_RESUME, request(b"x" * 16).to_json(), 9))
+    await nothing_yet(greeted)
+    await leader.answer(system_seqs(running, more))
+    frame = await greeted.receive()
+    assert (frame.opcode, frame.id) == (Opcode.RESULT, 9)
+    assert ResumeAnswer.of_json(decode_json(frame.body, "RESULT")).answer.reason is reason
 
 
 async def test_rows_of_feeds_that_were_not_taken_over_yet_do_not_count(greeted, running, feed_id, leader):

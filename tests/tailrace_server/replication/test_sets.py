@@ -1,5 +1,6 @@
 """Sets of three nodes: founded, followed, promoted, handed over, deposed, and with disks replaced."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -7,20 +8,23 @@ import pathlib
 
 import pytest
 import trio
+from tests.conftest import RawClient
+from tests.tailrace_server.raw_requests import KEY, PARTITION, block_of, write
 from tests.tailrace_server.replication.made_set import (
     REPLICATION,
     MadeNode,
     free_addresses,
     make_config,
-    make_set,
     until,
 )
 
 import tailrace
 from tailrace.errors import NotLeader, Overloaded, ProtocolError, TailraceError, Unreachable
 from tailrace.model import Level
+from tailrace.wire.messages import WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Storage
+from tailrace_server.intake.producers import RESULTS_MAX
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.promises import TERMS_AHEAD_MAX
 from tailrace_server.replication.promotion import Promotion
@@ -112,9 +116,7 @@ async def test_followers_know_of_a_feed_as_soon_as_it_is_made_and_tell_that_it_w
 
 async def test_a_member_that_was_away_catches_up_from_segments_and_live(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=2)
-        await put(feed, numbered(0, 20), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 20), partitions=2)
         await members[2].stop()
         await put(feed, numbered(10, 20), level="quorum")
         for partition in members[0].node.feeds.named("orders").partitions:
@@ -128,9 +130,7 @@ async def test_a_member_that_was_away_catches_up_from_segments_and_live(members)
 
 async def test_the_leader_is_killed_and_another_one_promoted(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=4)
-        await put(feed, numbered(0, 20), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 20), partitions=4)
         await members[0].kill()
         outcome = await members[1].promote()
         assert outcome["term"] > 1
@@ -144,9 +144,7 @@ async def test_the_leader_is_killed_and_another_one_promoted(members):
 
 async def test_what_only_the_old_leader_had_is_rolled_back_and_kept_aside(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=1)
-        await put(feed, numbered(0, 10), level="quorum")
-    await members.level("orders")
+        await members.filled(client, numbered(0, 10))
     await lost_to_all_but(members, members[0], {b"lost": b"never replicated", b"0": b"newer, and lost"})
     await members[1].promote()
     async with members.client() as client:
@@ -161,8 +159,7 @@ async def test_what_only_the_old_leader_had_is_rolled_back_and_kept_aside(member
 
 async def test_a_promotion_without_a_majority_is_refused_and_says_who_is_missing(members):
     async with members.client() as client:
-        await (await client.create_feed("orders", partitions=1)).put(b"k", b"v", level="quorum")
-    await members.level("orders")
+        await members.filled(client, {b"k": b"v"})
     await members[0].kill()
     await members[2].kill()
     term = members[1].member.file.now.term
@@ -175,9 +172,7 @@ async def test_a_promotion_without_a_majority_is_refused_and_says_who_is_missing
 
 async def test_one_is_promoted_by_force_and_the_others_come_back_to_it(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=2)
-        await put(feed, numbered(0, 10), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 10), partitions=2)
         await members[0].kill()
         await members[2].kill()
         outcome = await members[1].promote(force=True)
@@ -192,9 +187,7 @@ async def test_one_is_promoted_by_force_and_the_others_come_back_to_it(members):
 
 async def test_all_members_are_restarted_and_the_last_leader_leads_again(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=2)
-        await put(feed, numbered(0, 10), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 10), partitions=2)
         terms = [log.term for log in members[0].logs("orders")]
         for node in members:
             await node.kill()
@@ -209,9 +202,7 @@ async def test_all_members_are_restarted_and_the_last_leader_leads_again(members
 
 async def test_a_leadership_is_handed_over_under_writes_without_losing_any(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=2)
-        await feed.put(b"k", b"v", level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, {b"k": b"v"}, partitions=2)
         branches = [log.branch for log in members[0].logs("orders")]
         written, done = {}, trio.Event()
 
@@ -237,9 +228,7 @@ async def test_a_leadership_is_handed_over_under_writes_without_losing_any(membe
 
 async def test_a_member_whose_disk_was_replaced_has_no_vote_before_it_has_caught_up(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=2)
-        await put(feed, numbered(0, 10), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 10), partitions=2)
         for node in members:
             await node.kill()
         members[2].replace_disk()
@@ -263,8 +252,7 @@ async def test_a_member_whose_disk_was_replaced_has_no_vote_before_it_has_caught
 
 async def test_a_member_without_a_vote_that_leads_by_force_has_one_from_then_on(members):
     async with members.client() as client:
-        await (await client.create_feed("orders", partitions=1)).put(b"k", b"v", level="quorum")
-    await members.level("orders")
+        await members.filled(client, {b"k": b"v"})
     for node in members:
         await node.kill()
     members[2].replace_disk()
@@ -291,9 +279,7 @@ async def test_a_new_node_alone_founds_no_second_set_even_by_force(members):
 
 async def test_all_disks_but_one_are_replaced_and_that_one_leads_by_force(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=1)
-        await put(feed, numbered(0, 5), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 5))
         for node in members:
             await node.kill()
         for node in (members[0], members[1]):
@@ -311,9 +297,7 @@ async def test_all_disks_but_one_are_replaced_and_that_one_leads_by_force(member
 async def test_nothing_is_at_quorum_by_what_a_lost_leader_has_said(members):
     """It was told of more than had come to the one that leads by force now."""
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=1)
-        await put(feed, numbered(0, 5), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 5))
         await members[0].kill()
         await members[2].kill()
         [partition] = members[1].node.feeds.named("orders").partitions
@@ -344,9 +328,7 @@ async def test_who_waits_for_a_turn_to_lead_is_bounded(members):
 async def test_a_refused_promotion_leaves_a_set_that_goes_on(members):
     """One has promised a term that nobody leads by: the leader learns of it, and leads anew above it."""
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=1)
-        await feed.put(b"k", b"v", level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, {b"k": b"v"})
         answer = await members[2].ask(
             Opcode.PROMISE, term=50, address="nobody:1", placement_id="00" * 16, handover=False
         )
@@ -383,9 +365,7 @@ async def test_a_set_goes_on_whose_terms_were_driven_up(new_set):
 async def test_a_handover_that_ends_half_way_ends_in_one_leader(members):
     """The leader has promised, and the other one never comes to lead."""
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=1)
-        await feed.put(b"k", b"v", level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, {b"k": b"v"})
         for node in members:
             await node.ask(Opcode.PROMISE, term=50, address="x:1", placement_id="00" * 16, handover=True)
         await until(lambda: members[0].leads and members[0].node.term > 50)
@@ -403,9 +383,7 @@ async def test_the_other_one_dies_in_the_middle_of_a_handover(members, monkeypat
         await trio.sleep_forever()
 
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=1)
-        await put(feed, numbered(0, 5), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 5))
         [log] = members[0].logs("orders")
         with monkeypatch.context() as patched:
             patched.setattr(Promotion, "_lead", hang)
@@ -438,12 +416,8 @@ async def test_a_handover_to_one_that_is_gone_is_refused_and_the_leader_goes_on(
         await feed.put(b"k", b"w", level="quorum")
 
 
-async def test_a_plain_replica_follows_and_leads_only_by_force(tmp_path, nursery):
-    first, second = free_addresses(2)
-    source = MadeNode(make_config(tmp_path / "source", first), nursery)
-    replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
-    await source.start()
-    await replica.start()
+async def test_a_plain_replica_follows_and_leads_only_by_force(source_and_replica):
+    source, replica = source_and_replica
     async with tailrace.connect(source.url, retry_for=60) as client:
         feed = await client.create_feed("orders", partitions=2)
         await put(feed, numbered(0, 10))
@@ -462,12 +436,8 @@ async def test_a_plain_replica_follows_and_leads_only_by_force(tmp_path, nursery
     assert replica.rows("orders") == numbered(0, 20)
 
 
-async def test_a_leader_that_was_replaced_by_force_follows_its_replica_on_its_old_directory(tmp_path, nursery):
-    first, second = free_addresses(2)
-    source = MadeNode(make_config(tmp_path / "source", first), nursery)
-    replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
-    await source.start()
-    await replica.start()
+async def test_a_leader_that_was_replaced_by_force_follows_its_replica_on_its_old_directory(source_and_replica):
+    source, replica = source_and_replica
     async with tailrace.connect(source.url, retry_for=60) as client:
         feed = await client.create_feed("orders", partitions=1)
         await put(feed, numbered(0, 10))
@@ -479,7 +449,7 @@ async def test_a_leader_that_was_replaced_by_force_follows_its_replica_on_its_ol
     await replica.promote(force=True)
     async with tailrace.connect(replica.url, retry_for=60) as client:
         await put(client.feed("orders"), numbered(10, 5))
-    source = MadeNode(make_config(tmp_path / "source", first, replica_of=second), nursery)
+    source.config = dataclasses.replace(source.config, replica_of=replica.address)
     await source.start()
     await until(lambda: source.logs("orders") == replica.logs("orders") and source.seqs("orders") == [15])
     assert source.rows("orders") == numbered(0, 15)
@@ -518,13 +488,9 @@ def lost_keys(node):
     return {key for line in lines for key in line["keys"] if isinstance(key, str)}
 
 
-async def test_an_old_leader_that_went_on_alone_gives_up_what_it_wrote(tmp_path, nursery):
+async def test_an_old_leader_that_went_on_alone_gives_up_what_it_wrote(source_and_replica):
     """Each start has begun a branch, so its terms are above the new leader's."""
-    first, second = free_addresses(2)
-    source = MadeNode(make_config(tmp_path / "source", first), nursery)
-    replica = MadeNode(make_config(tmp_path / "replica", second, replica_of=first), nursery)
-    await source.start()
-    await replica.start()
+    source, replica = source_and_replica
     async with tailrace.connect(source.url, retry_for=60) as client:
         feed = await client.create_feed("orders", partitions=2)
         await put(feed, numbered(0, 10))
@@ -539,7 +505,7 @@ async def test_an_old_leader_that_went_on_alone_gives_up_what_it_wrote(tmp_path,
             await put(client.feed("orders"), {b"alone %d" % number: b"x", b"3": b"y"})
             await client.create_feed(f"alone-{number}", partitions=1)
         await source.kill()
-    source = MadeNode(make_config(tmp_path / "source", first, replica_of=second), nursery)
+    source.config = dataclasses.replace(source.config, replica_of=replica.address)
     await source.start()
     assert min(log.term for log in source.logs("orders")) > max(log.term for log in replica.logs("orders"))
     await until(lambda: source.logs("orders") == replica.logs("orders"))
@@ -581,8 +547,8 @@ async def test_a_replica_of_another_cluster_is_not_taken_over(tmp_path, nursery)
     assert replica.rows("mine") == {b"k": b"v"}
 
 
-async def test_a_set_of_two_needs_both(tmp_path, nursery):
-    made = make_set(tmp_path, nursery, count=2)
+async def test_a_set_of_two_needs_both(new_set):
+    made = new_set(count=2)
     await made.start()
     await made.settled()
     await made[0].kill()
@@ -594,9 +560,7 @@ async def test_a_set_of_two_needs_both(tmp_path, nursery):
 
 async def test_one_that_is_behind_is_promoted_and_fetches_from_another_member(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=2)
-        await put(feed, numbered(0, 10), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 10), partitions=2)
         await members[1].kill()
         await put(feed, numbered(5, 20), level="quorum")
         await client.create_feed("later", partitions=1)
@@ -617,9 +581,7 @@ async def test_one_that_is_behind_is_promoted_and_fetches_from_another_member(me
 async def test_a_segment_that_reaches_beyond_the_fork_goes_whole_and_comes_again(members):
     """A rollback can only stand where a segment ends; what it drops below the fork the new leader has."""
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=1)
-        await put(feed, numbered(0, 5), level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, numbered(0, 5))
         [partition] = members[0].node.feeds.named("orders").partitions
         await members[0].node.flusher.flush_all(partition)
         await put(feed, numbered(5, 5), level="quorum")
@@ -668,9 +630,7 @@ async def test_a_new_member_is_filled_from_folded_segments(members):
 async def test_a_leader_that_has_promised_writes_nothing_more(members):
     """Whatever it was told: the branch is the other one's."""
     async with members.client() as client, members.client(retry_for=0.5) as impatient:
-        feed = await client.create_feed("orders", partitions=1)
-        await feed.put(b"k", b"v", level="quorum")
-        await members.level("orders")
+        await members.filled(client, {b"k": b"v"})
         for node in members.nodes[1:]:
             await node.kill()
         answer = await members[0].ask(Opcode.PROMISE, term=50, address="x:1", placement_id="00" * 16, handover=True)
@@ -712,9 +672,7 @@ async def test_who_has_promised_takes_and_acknowledges_nothing_of_the_leader_bef
 
 async def test_two_who_are_promoted_at_once_end_in_one_leader(members):
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=1)
-        await feed.put(b"k", b"v", level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, {b"k": b"v"})
         await members[0].kill()
         outcomes = []
 
@@ -770,9 +728,7 @@ async def test_every_write_at_quorum_survives_whoever_is_killed_and_promoted(mem
 async def test_who_leads_by_force_forgets_what_a_majority_had_of_what_it_lacks(members):
     """A follower may be told that seqs are at quorum which have not come to it: the new branch gives them out again."""
     async with members.client() as client:
-        feed = await client.create_feed("orders", partitions=1)
-        await feed.put(b"k", b"v", level="quorum")
-        await members.level("orders")
+        feed = await members.filled(client, {b"k": b"v"})
         [partition] = members[2].node.feeds.named("orders").partitions
         await members[0].kill()
         await members[1].kill()
@@ -903,3 +859,44 @@ async def test_a_promotion_waits_once_for_a_leader_that_is_silent(new_set, monke
     assert str(silent) in outcome["may_be_lost"]
     assert any(f"{silent} did not (no answer)" in step for step in outcome["steps"])
     assert await made.level("orders") is made[1]
+
+
+@contextlib.asynccontextmanager
+async def raw_connection(node):
+    stream = await trio.open_tcp_stream(node.address.host, node.address.port)
+    async with stream:
+        yield await RawClient(stream).hello()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_who_leads_with_a_part_of_a_snapshot_recognises_what_it_has_of_it(members, monkeypatch, is_restarted):
+    """Its blocks are merged, and tell of no producer; the leader is gone before their snapshot ends."""
+    leader, _, late = members
+    async with members.client() as client:
+        await client.create_feed("orders", partitions=4)
+    await members.level("orders")
+    await late.kill()
+    [feed_id] = [feed.info.feed_id for feed in leader.node.feeds]
+    partition = leader.node.feeds.of_id(feed_id).partitions[PARTITION]
+    blocks = [block_of(KEY, number=number) for number in range(1, 201)]
+    async with raw_connection(leader) as connection:
+        for block in blocks:
+            level = Level.QUORUM if block is blocks[-1] else Level.MEMORY
+            await connection.ask(Opcode.WRITE, write(feed_id, block, level))
+    partition.put_tree(partition.tree.merge_aged(partition.high_seq, partition.merge_cuts))
+    merged = [block for block in partition.tree.blocks_after(0) if not block.header.producer_id]
+    assert merged[-1].header.last_seq > len(blocks) - RESULTS_MAX
+    monkeypatch.setattr(Taker, "_snapshot_ended", never)
+    await late.start()
+    await until(lambda: late.is_up and late.seqs("orders") is not None and sum(late.seqs("orders")) == len(blocks))
+    await leader.kill()
+    if is_restarted:
+        await late.kill()
+        await late.start()
+    await late.promote()
+    async with raw_connection(late) as connection:
+        for number, block in list(enumerate(blocks, 1))[-RESULTS_MAX:]:
+            frame = await connection.ask(Opcode.WRITE, write(feed_id, block, Level.DISK, WriteFlag.RESEND))
+            assert frame.opcode is Opcode.WRITTEN, decode_error(frame.body)
+            assert Written.decode(frame.body).last_seq == number
+    assert sum(late.seqs("orders")) == len(blocks)

@@ -1,0 +1,110 @@
+"""Bugs in how a node comes to lead: by whom, with what, and what becomes of who led before."""
+
+from __future__ import annotations
+
+from tailrace.model import Level
+from tailrace_server.feed import SYSTEM_FEED_ID
+from tailrace_server.replication import promises, promotion, requests
+from tailrace_server.replication.choosing import NOTHING, Best, Standing
+from tailrace_server.replication.leadership import Leadership
+from tailrace_server.replication.member import Member
+from tailrace_server.replication.promotion import Promotion
+from tailrace_server.replication.role import Role
+
+_step_down = Member.step_down
+_choose = promotion.choose
+_gather, _fetch_all = Promotion._gather, Promotion._fetch_all
+
+
+async def _promise_again(member, promise):
+    """Who has promised a term promises it to the next one too."""
+    if promise.term < member.file.now.term:
+        return promises._answer(member, promised=False, standings={})
+    await promises.keep_promise(member, promise.term)
+    return promises._answer(member, promised=True, standings=promises.standings_of(member.node))
+
+
+def _lead_on(member):
+    """A leader that has promised a higher term does not step down."""
+    if member.node.role is not Role.LEADER:
+        _step_down(member)
+
+
+def _follow_on(member):
+    """A follower that has promised a higher term takes and acknowledges what comes of the lower one."""
+    if member.node.role is Role.LEADER:
+        _step_down(member)
+
+
+async def _wait_for_nothing(member):
+    """What it follows does not end."""
+
+
+def _require_nobody(promoting, votes):
+    """A promotion goes on with whoever answers."""
+
+
+def _choose_own(own, others, places):
+    """Whoever is promoted has what it has."""
+    return {place: Best("", own.get(place, Standing(*NOTHING))) for place in places}
+
+
+def _choose_own_feeds(own, others, places):
+    """The list of feeds is not fetched."""
+    own_of = {place: place.feed_id == SYSTEM_FEED_ID for place in places}
+    kept = _choose_own(own, others, [place for place, is_own in own_of.items() if is_own])
+    return kept | _choose(own, others, [place for place, is_own in own_of.items() if not is_own])
+
+
+async def _keep_branch(promoting):
+    """No entry is made."""
+    await _fetch_all(promoting)
+    return True
+
+
+async def _keep_branch_of_handover(promoting):
+    """Who is handed the leadership over goes on with the branch, whatever it has of it."""
+    leader, promoting._leader = promoting._leader, ""
+    await _fetch_all(promoting)
+    promoting._leader = leader
+    return bool(leader)
+
+
+async def _gather_without_leader(promoting):
+    """Who hands over is asked as all others are."""
+    leader, promoting._leader = promoting._leader, ""
+    await _gather(promoting)
+    promoting._leader = leader
+
+
+async def _look_at_nobody(member):
+    """A leader does not look for a later one."""
+    await member._pause(2)
+
+
+BUGS = {
+    "a leader that has promised leads on": [(Member, "step_down", _lead_on)],
+    "a follower that has promised follows on": [
+        (Member, "step_down", _follow_on),
+        (Member, "nothing_under_way", _wait_for_nothing),
+    ],
+    "a follower that takes writes": [(Leadership, "require_writable", lambda node: None)],
+    "a leader that does not look for a later one": [(Member, "_look_as_leader", _look_at_nobody)],
+    "a term that is promised twice": [(requests, "answer_promise", _promise_again)],
+    "a promotion without a majority": [(Promotion, "_require_voters", _require_nobody)],
+    "a promotion that fetches nothing": [(promotion, "choose", _choose_own)],
+    "a promotion that does not fetch the list of feeds": [(promotion, "choose", _choose_own_feeds)],
+    "a promotion that goes on with the branch of the leader before": [(Promotion, "_fetch_all", _keep_branch)],
+    "a list of feeds that is written at level disk": [
+        (Leadership, "safest_level", property(lambda node: Level.DISK)),
+    ],
+    "a handover without the leader's promise": [
+        (Promotion, "_gather", _gather_without_leader),
+        (Promotion, "_fetch_all", _keep_branch_of_handover),
+    ],
+    "a handover beside writes, of what has come": [
+        (Leadership, "pause_writes", lambda node: None),
+        (promotion, "choose", _choose_own),
+        (Promotion, "_fetch_all", _keep_branch_of_handover),
+    ],
+}

@@ -1,0 +1,101 @@
+"""Stories of who comes to lead: candidates, voters, and those who led before."""
+
+from __future__ import annotations
+
+import trio
+
+from .stage import Stage
+
+
+async def lone_candidate(world):
+    """Whom nobody hears wants to lead, while the others go on."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    new = stage.first
+    stage.cut_off(new)
+    await stage.promote(new)
+    await stage.written(5)
+
+
+async def two_candidates(world):
+    """Two who do not hear each other want to lead at the same time."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    _, new, third = stage.three
+    stage.cut((new, third))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.promote, new)
+        nursery.start_soon(stage.promote, third)
+
+
+async def laggard(world):
+    """Who was away while others wrote is to lead, and the leader is gone."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, _, third = stage.three
+    await stage.until(lambda: len(stage.node(old).feeds) == 1)
+    stage.cut((old, third))
+    await stage.written(10)
+    await stage.until(lambda: len(stage.node(old).feeds) == 2)  # there is one that it has not heard of
+    await trio.sleep(0.1)
+    await stage.end(old)
+    await stage.promote(third)
+    await trio.sleep(2.0)
+
+
+async def promised_leader(world):
+    """A leader promises the next one, of whom its other follower does not hear."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.cut((new, third))
+    await stage.promote(new)
+    stage.send_clients(old, ["looker", "register-1", "writer-quorum"])
+    await trio.sleep(1.5)
+
+
+async def lone_founder(world):
+    """Somebody makes feeds at a leader that is cut off, and goes on at the next one."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, _ = stage.three
+    await stage.until(lambda: len(stage.node(old).feeds) == 1)
+    stage.cut_off(old)
+    stage.send_clients(old)
+    await trio.sleep(2.0)
+    await stage.promote(new)
+    stage.send_clients(new)
+    await trio.sleep(2.0)
+
+
+async def lost_handover(world):
+    """A leader hands over, and is not heard any more by the one who takes over."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, _ = stage.three
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.hand_over, old, new)
+        await stage.until(lambda: stage.node(new).member.promoting)
+        stage.cut((old, new))
+    stage.send_clients(new, ["register-1", "writer-disk", "writer-quorum"])
+    stage.send_clients(old, ["register-2", "writer-memory", "looker"])
+    await trio.sleep(6.0)
+
+
+async def busy_handover(world):
+    """A leader hands over while everybody writes, on a slow network."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, _ = stage.three
+    stage.send_clients(old)
+    await trio.sleep(0.5)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.hand_over, old, new)
+        await stage.until(lambda: stage.node(new).member.promoting)
+        stage.network.seconds_max = 0.1
+    stage.network.seconds_max = 0.002
+    stage.send_clients(new)
+    await trio.sleep(1.0)
+
+
+STORIES = [lone_candidate, two_candidates, laggard, promised_leader, lone_founder, lost_handover, busy_handover]
