@@ -27,7 +27,7 @@ ALL = (
     "filter x barrier",
     *(f"{what} x rollback" for what in ("crash", "rollback")),
 )
-# Ten seeds need not have them.
+# The seeds of the quick test need not have them.
 RARE = ("rollback x rollback",)
 # Before a partition had its first row, or was folded for the first time.
 NEVER = -1.0

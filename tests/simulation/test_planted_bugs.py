@@ -11,8 +11,8 @@ from .world import simulate
 FOUND_BY = {
     "an acknowledgement before fsync": 17,
     "`>` for `>=` at a base": 0,
-    "a barrier answered one round early": 22,
-    "a purge without raising the purge seq": 2,
+    "a barrier answered one round early": 37,
+    "a purge without raising the purge seq": 51,
     "a ring dropped after a refetch": 37,
     "a publish that forgets its batch": 5,
     "a manifest without the last batches": 3,
