@@ -760,6 +760,9 @@ async def test_who_went_back_below_what_it_acknowledged_helps_nobody_to_lead_who
         partition.needs_quorum = False  # as of a run that came folded: the fourth segment is folded with the others
         await members[0].node.flusher.flush_all(partition)
         await until(lambda: [segment.identity.deduplicated for segment in partition.chain.segments] == [True])
+        # Its manifest is written, and that there is such a feed: else the start would take all of it from the journal.
+        async with members[0].node.installer.holding(partition):
+            await members[0].node.flusher.write_feeds()
         await members[0].kill()
         # From here on nobody gets any rows.
         with monkeypatch.context() as patched:
