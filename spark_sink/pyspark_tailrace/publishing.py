@@ -10,7 +10,7 @@ from pyspark_tailrace.connections import IN_FLIGHT_BYTES, held_feed
 from pyspark_tailrace.options import SinkOptions
 from tailrace.block import Block
 from tailrace.blocking import Feed, Stage
-from tailrace.errors import BatchBehind, UnknownStage, Unreachable
+from tailrace.errors import BatchBehind, TooLarge, UnknownStage, Unreachable
 from tailrace.staging import SealedStage
 
 # A node remembers few of the sinks that are named so, since a job does not come back.
@@ -23,6 +23,13 @@ PUBLISH_BYTES = 48 * 1024 * 1024
 STAGED_ANEW = (
     "Start the query again with the same checkpoint, unless Spark runs the task again by itself: the micro-batch is "
     "staged anew, and each partition takes it once"
+)
+# Spark has noted what is in a micro-batch before it runs it: no option makes it smaller any more.
+TOO_LARGE = (
+    "A micro-batch that has begun has the same rows after every start. Start the query once with .option('delivery', "
+    "'at_least_once'), let it end this batch, and go on without that option; or take a new checkpoint. Then bound what "
+    "a batch takes at its source, as by maxFilesPerTrigger or maxRowsPerTrigger. A batch job with a batch_id: make it "
+    "several, each with a batch_id of its own"
 )
 
 assert STAGE_PARTITION_BYTES * 2 < PUBLISH_BYTES
@@ -115,6 +122,8 @@ def _publish(options: SinkOptions, sink: str, batch: int, origin: str, stages: S
             )
         except UnknownStage as error:
             raise UnknownStage(f"{error}. {STAGED_ANEW}") from error
+        except TooLarge as error:
+            raise TooLarge(f"{error}. {TOO_LARGE}") from error
         except BatchBehind as error:
             raise BatchBehind(
                 f"{error}. The checkpoint, or option 'first_batch', is another one than that of the batches which "

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tailrace
-from pyspark_tailrace import connections, publishing
+from pyspark_tailrace import connections, publishing, sink
 from pyspark_tailrace.options import sink_options
 from pyspark_tailrace.publishing import Share, parts, publish_batch, publish_job
 from pyspark_tailrace.sink import Staged, StreamSink, stage_batches
@@ -104,13 +104,44 @@ def test_the_publish_is_asked_for_until_its_answer_is_known(options, history, mo
     assert capsys.readouterr().err.count("has no answer yet") == 2
 
 
+SMALL_PUBLISHES = """
+from tailrace_server.publishing import record
+record.PUBLISH_BYTES_MAX = 2_000
+"""
+
+
+def test_a_micro_batch_that_is_too_large_is_written_at_least_once_and_the_next_ones_once(
+    start_node, contents, monkeypatch
+):
+    node = start_node(planted=SMALL_PUBLISHES)
+    said = {"url": node.url, "feed": "orders", "create_feed": "true", "partitions": "1", "retry_for": "60"}
+
+    def run(batch, begin, end, **more):
+        monkeypatch.setattr(sink, "_micro_batch", lambda: ("query", batch))
+        stream = StreamSink(sink_options(said | more))
+        messages = [stream.write(iter([rows(n, n + 1)])) for n in range(begin, end)]
+        stream.commit(messages, batch)
+
+    run(0, 0, 2)
+    for _ in range(2):  # a restart plans the same batch
+        with pytest.raises(tailrace.TooLarge, match=r"partition 0 would get .*\.option\('delivery', 'at_least_once'\)"):
+            run(1, 2, 50)
+    assert contents(node.url).state().keys() == {b"0", b"1"}
+    run(1, 2, 50, delivery="at_least_once")
+    run(2, 50, 52)
+    run(2, 50, 52)
+    history = contents(node.url).history()
+    assert history.keys() == {b"%d" % n for n in range(52)}
+    assert {len(values) for values in history.values()} == {1}
+
+
 def test_messages_of_another_batch_or_query_are_refused(options):
     share = stage(options, rows(0, 1))
-    sink = StreamSink(options)
+    stream = StreamSink(options)
     with pytest.raises(RuntimeError, match="have come to the commit of batch 1"):
-        sink.commit([Staged(0, "q", 0, share)], 1)
+        stream.commit([Staged(0, "q", 0, share)], 1)
     with pytest.raises(RuntimeError, match="queries"):
-        sink.commit([Staged(0, "q", 1, share), Staged(1, "r", 1, share)], 1)
+        stream.commit([Staged(0, "q", 1, share), Staged(1, "r", 1, share)], 1)
 
 
 def test_outside_of_a_query_nothing_can_be_staged_for_one(options):
