@@ -13,8 +13,6 @@ from tailrace.blocking import Feed, Stage
 from tailrace.errors import BatchBehind, TooLarge, UnknownStage, Unreachable
 from tailrace.staging import SealedStage
 
-# A node remembers few of the sinks that are named so, since a job does not come back.
-JOB_PREFIX = "job:"
 # A task goes on with another stage at so much of one partition: a job's publishes are made of whole stages.
 STAGE_PARTITION_BYTES = 16 * 1024 * 1024
 # What a job publishes of one partition at a time: a node takes at most 60 MiB.

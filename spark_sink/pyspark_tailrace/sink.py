@@ -9,6 +9,7 @@ published again, in whatever pieces, and each partition passes over what it has.
 
 from __future__ import annotations
 
+import collections
 import itertools
 import uuid
 from collections.abc import Iterator, Mapping
@@ -35,9 +36,9 @@ from pyspark.sql.types import (
 )
 
 from pyspark_tailrace.connections import held_feed, held_writer
-from pyspark_tailrace.options import EXACTLY_ONCE, SinkOptions
+from pyspark_tailrace.options import EXACTLY_ONCE, JOB_PREFIX, SinkOptions
 from pyspark_tailrace.ordering import in_order
-from pyspark_tailrace.publishing import JOB_PREFIX, TaskStages, numberer, publish_batch, publish_job, stage_blocks
+from pyspark_tailrace.publishing import TaskStages, numberer, publish_batch, publish_job, stage_blocks
 from pyspark_tailrace.routing import Router
 from pyspark_tailrace.values import json_values
 from tailrace.block import Block
@@ -152,6 +153,9 @@ def _micro_batch() -> tuple[str, int]:
 def check_schema(schema: StructType, options: SinkOptions) -> None:
     """Raises ValueError where the columns are not those that the sink takes; says which and what to do."""
     types = {field.name: field.dataType for field in schema.fields}
+    if len(types) < len(schema.fields):
+        twice = next(name for name, count in collections.Counter(schema.names).items() if count > 1)
+        raise ValueError(f"there is more than one column {twice!r}: drop all but one, or give them other names")
     wanted: dict[str, tuple[type[DataType], ...]] = {options.key: _STRINGS}
     if not options.is_json:
         wanted[options.value] = _STRINGS
