@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
@@ -11,7 +12,7 @@ from pyspark_tailrace.options import SinkOptions
 from tailrace.block import Block
 from tailrace.blocking import Feed, Stage
 from tailrace.errors import BatchBehind, TooLarge, UnknownStage, Unreachable
-from tailrace.staging import SealedStage
+from tailrace.staging import Published, SealedStage
 
 # A task goes on with another stage at so much of one partition: a job's publishes are made of whole stages.
 STAGE_PARTITION_BYTES = 16 * 1024 * 1024
@@ -78,11 +79,20 @@ def numberer(query: str, first_batch: int) -> str:
     return f"{query}+{first_batch}" if first_batch else query
 
 
-def publish_batch(options: SinkOptions, sink: str, batch: int, origin: str, tasks: Sequence[TaskStages]) -> None:
-    """Publishes what the tasks have staged as one batch. Raises UnknownStage, BatchBehind, TooLarge, ..."""
+def publish_batch(options: SinkOptions, sink: str, batch: int, origin: str, tasks: Sequence[TaskStages]) -> Published:
+    """Publishes what the tasks have staged as one batch. Raises UnknownStage, BatchBehind, TooLarge, ...
+
+    ``skipped`` of what it gives are the partitions that have had this batch, or a later one, before this call.
+    """
     stages = [share.stage for shares in tasks for share in shares]
-    if stages:
-        _publish(options, sink, batch, origin, stages)
+    return _publish(options, sink, batch, origin, stages) if stages else Published({}, ())
+
+
+def make_feed(options: SinkOptions) -> None:
+    """Creates the feed where it is not there and the sink may: what is there is checked. For input without a row."""
+    if options.create_feed:
+        with held_feed(options):
+            pass
 
 
 def publish_job(options: SinkOptions, job_id: str, tasks: Sequence[TaskStages]) -> None:
@@ -107,13 +117,16 @@ def parts(shares: Iterable[Share], bytes_max: int) -> Iterator[list[Share]]:
         yield part
 
 
-def _publish(options: SinkOptions, sink: str, batch: int, origin: str, stages: Sequence[SealedStage]) -> None:
-    """Asks until the answer is known: a publish that was heard of only by the node would be taken for a failed one."""
-    while True:
+def _publish(options: SinkOptions, sink: str, batch: int, origin: str, stages: Sequence[SealedStage]) -> Published:
+    """Asks until the answer is known: a publish that was heard of only by the node would be taken for a failed one.
+
+    What is passed over after the first try is not told as ``skipped``: that try may have written it.
+    """
+    for tries in itertools.count(1):
         try:
             with held_feed(options) as feed:
-                feed.publish(sink, batch, stages, origin=origin)
-            return
+                published = feed.publish(sink, batch, stages, origin=origin)
+            return published if tries == 1 else published._replace(skipped=())
         except Unreachable as error:
             print(
                 f"tailrace: batch {batch} of {sink} has no answer yet, it is asked for again: {error}", file=sys.stderr
@@ -129,3 +142,4 @@ def _publish(options: SinkOptions, sink: str, batch: int, origin: str, stages: S
                 f"{error.first_batch}), or use another sink_id",
                 first_batch=error.first_batch,
             ) from error
+    raise AssertionError("the tries have no end")
