@@ -136,6 +136,17 @@ def test_a_micro_batch_that_is_too_large_is_written_at_least_once_and_the_next_o
     assert {len(values) for values in history.values()} == {1}
 
 
+def test_what_was_staged_for_a_feed_that_was_dropped_is_not_published_to_the_new_one(options, history, feed_name):
+    task = stage(options, rows(0, 10))
+    with tailrace.blocking.connect(options.url) as client:
+        client.drop_feed(feed_name)
+    with pytest.raises(tailrace.UnknownStage, match="staged anew"):
+        publish_batch(options, "query", 0, "query", [task])
+    assert history() == {}
+    publish_batch(options, "query", 0, "query", [stage(options, rows(0, 10))])
+    assert history() == {b"%d" % n: [b"v"] for n in range(10)}
+
+
 def test_messages_of_another_batch_or_query_are_refused(options):
     share = stage(options, rows(0, 1))
     stream = StreamSink(options)
