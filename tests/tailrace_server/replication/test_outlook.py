@@ -181,7 +181,7 @@ async def test_a_leader_does_not_count_on_followers_that_are_gone(members):
         await second.kill()
         await third.kill()
         replicas = first.node.replicas.voters()
-        await until(lambda: not any(peer.is_connected for peer in replicas))
+        await until(lambda: not any(peer.streams for peer in replicas))
         for number in range(5):
             await feed.put(b"%d" % number, b"v")
     told = replication(first)
@@ -293,6 +293,7 @@ async def test_a_set_before_and_after_its_leader_is_gone(members):
     await until(lambda: promotion(second).startswith("would succeed"))
     await second.promote()
     assert promotion(second).startswith("leads already")
+    assert f"{first.address} is not connected" in promotion(second), "who has not come yet is named, too"
 
 
 async def test_how_much_would_be_fetched_is_told(members):
