@@ -25,8 +25,9 @@ from tailrace.wire.messages import WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Storage
 from tailrace_server.intake.producers import RESULTS_MAX
+from tailrace_server.replication import requests
 from tailrace_server.replication.member import Member
-from tailrace_server.replication.promises import TERMS_AHEAD_MAX
+from tailrace_server.replication.promises import TERMS_AHEAD_MAX, answer_promise
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.requests import TURNS_MAX
 from tailrace_server.replication.taking import Taker
@@ -414,6 +415,49 @@ async def test_a_handover_to_one_that_is_gone_is_refused_and_the_leader_goes_on(
             await members[0].hand_over(members[2])
         assert members[0].leads
         await feed.put(b"k", b"w", level="quorum")
+
+
+@pytest.fixture
+async def patient_set(new_set):
+    """One whose members wait for ever for each other; the first of them leads."""
+    made = new_set(replication=dataclasses.replace(REPLICATION, ask_timeout_s=10**6, step_timeout_s=10**6))
+    await made.start()
+    assert await made.settled() is made[0]
+    return made
+
+
+async def test_a_handover_does_not_wait_for_a_third_one_that_is_silent(patient_set):
+    made = patient_set
+    async with made.client() as client:
+        feed = await made.filled(client, {b"k": b"v"})
+        [log] = made[0].logs("orders")
+        await made[2].kill()
+        silent = made[2].address
+        [listener] = await trio.open_tcp_listeners(silent.port, host=silent.host)
+        async with listener:  # whoever connects hears nothing
+            await made[0].hand_over(made[1])
+            await feed.put(b"k", b"w", level="disk")
+        assert made[1].logs("orders") == [log]
+        assert await made.level("orders") is made[1]
+    assert made[0].rows("orders") == {b"k": b"w"}
+
+
+async def test_a_handover_does_not_wait_for_a_third_one_that_promises_nothing(patient_set, monkeypatch):
+    """It says what it is, and hangs: the promises of the leader and of the other one are a majority's."""
+    made = patient_set
+
+    async def hang(member, promise):
+        if member is made[2].member:
+            await trio.sleep_forever()
+        return await answer_promise(member, promise)
+
+    monkeypatch.setattr(requests, "answer_promise", hang)
+    async with made.client() as client:
+        feed = await made.filled(client, {b"k": b"v"})
+        await made[0].hand_over(made[1])
+        await feed.put(b"k", b"w", level="quorum")
+        assert await made.level("orders") is made[1]
+    assert made[2].rows("orders") == {b"k": b"w"}
 
 
 async def test_a_plain_replica_follows_and_leads_only_by_force(source_and_replica):
