@@ -426,17 +426,27 @@ async def patient_set(new_set):
     return made
 
 
-async def test_a_handover_does_not_wait_for_a_third_one_that_is_silent(patient_set):
+async def test_a_handover_does_not_wait_for_a_third_one_that_is_silent(patient_set, monkeypatch):
+    """It is heard of again only once the other one leads."""
     made = patient_set
+    silent, is_led = made[2].address, trio.Event()
+    look_at = Member._look_at
+
+    async def look_past(member, address, found):
+        if address == silent:
+            await is_led.wait()
+        await look_at(member, address, found)
+
+    monkeypatch.setattr(Member, "_look_at", look_past)
     async with made.client() as client:
         feed = await made.filled(client, {b"k": b"v"})
         [log] = made[0].logs("orders")
         await made[2].kill()
-        silent = made[2].address
         [listener] = await trio.open_tcp_listeners(silent.port, host=silent.host)
         async with listener:  # whoever connects hears nothing
             await made[0].hand_over(made[1])
             await feed.put(b"k", b"w", level="disk")
+        is_led.set()
         assert made[1].logs("orders") == [log]
         assert await made.level("orders") is made[1]
     assert made[0].rows("orders") == {b"k": b"w"}
