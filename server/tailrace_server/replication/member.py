@@ -10,7 +10,7 @@ Promotions and handovers come from an operator, as requests. One procedure at a 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,16 @@ from tailrace_server.replication.following import Following, VoteGained
 from tailrace_server.replication.giving_up import give_up_newer
 from tailrace_server.replication.lists import why_other_list
 from tailrace_server.replication.membership import MembershipFile
-from tailrace_server.replication.peers import ask, held_by, look_at, name_of, seqs_from_json, standings_of
+from tailrace_server.replication.peers import (
+    ask,
+    ask_all,
+    held_by,
+    look_at,
+    name_of,
+    never_enough,
+    seqs_from_json,
+    standings_of,
+)
 from tailrace_server.replication.promotion import Outcome, Promotion
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.situation import Move, Own, Seen, Step, counts, decide, decide_replica
@@ -184,14 +193,18 @@ class Member:
         with trio.move_on_after(seconds):
             await self._changed.wait()
 
-    async def look(self) -> None:
-        """Asks all others what they are: ``seen`` and ``asked``."""
+    async def look(self, is_enough: Callable[[Mapping[str, Seen | None]], bool] | None = None) -> None:
+        """Asks all others what they are: ``seen`` and ``asked``.
+
+        Once ``is_enough`` of what was found, the rest is not waited for much longer: it is taken for unreachable.
+        """
         asked = self.asked
         found: dict[str, Seen | None] = {}
-        async with trio.open_nursery() as nursery:
-            for address in [*self.others, *self._hints()]:
-                nursery.start_soon(self._look_at, address, found)
-        self.seen = found  # all at once: who has looked decides by its own look, whoever else looks meanwhile
+        addresses = [*self.others, *self._hints()]
+        questions = [partial(self._look_at, address, found) for address in addresses]
+        await ask_all(questions, never_enough if is_enough is None else partial(is_enough, found))
+        # All at once: who has looked decides by its own look, whoever else looks meanwhile.
+        self.seen = {str(address): found.get(str(address)) for address in addresses}
         asked.update(found)
 
     def _hints(self) -> list[Address]:

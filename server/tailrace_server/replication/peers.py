@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
+
+import trio
 
 from tailrace import asking
 from tailrace.address import Address
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from tailrace_server.node import Node
 
 _ID_BYTES = 16
+# So long those are waited for in a handover without whom it goes on as well: writers wait meanwhile.
+_MORE_SECONDS = 0.25
 
 
 async def ask(node: Node, address: Address, opcode: Opcode, value: dict[str, Any], timeout_s: float) -> dict[str, Any]:
@@ -37,6 +42,29 @@ async def ask(node: Node, address: Address, opcode: Opcode, value: dict[str, Any
 async def look_at(node: Node, address: Address, timeout_s: float) -> Seen:
     """What another node says of itself. Raises as ``ask``."""
     return seen_from_json(await ask(node, address, Opcode.MEMBER, {}, timeout_s))
+
+
+def never_enough() -> bool:
+    """All are waited for."""
+    return False
+
+
+async def ask_all(questions: Iterable[Callable[[], Awaitable[None]]], is_enough: Callable[[], bool]) -> None:
+    """Runs all of them at once. Those that have not ended a quarter of a second after ``is_enough()`` are cancelled."""
+    async with trio.open_nursery() as nursery:
+        scope = nursery.cancel_scope
+
+        def look() -> None:
+            if is_enough():
+                scope.deadline = min(scope.deadline, trio.current_time() + _MORE_SECONDS)
+
+        async def run(question: Callable[[], Awaitable[None]]) -> None:
+            await question()
+            look()
+
+        look()
+        for question in questions:
+            nursery.start_soon(run, question)
 
 
 def name_of(node: Node) -> str:
