@@ -10,7 +10,7 @@ Promotions and handovers come from an operator, as requests. One procedure at a 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,8 +28,18 @@ from tailrace_server.replication.choosing import Place, Standing
 from tailrace_server.replication.debts import Debt, unpaid, with_debt
 from tailrace_server.replication.following import Following, VoteGained
 from tailrace_server.replication.giving_up import give_up_newer
+from tailrace_server.replication.lists import why_other_list
 from tailrace_server.replication.membership import MembershipFile
-from tailrace_server.replication.peers import ask, held_by, look_at, name_of, seqs_from_json, standings_of
+from tailrace_server.replication.peers import (
+    ask,
+    ask_all,
+    held_by,
+    look_at,
+    name_of,
+    never_enough,
+    seqs_from_json,
+    standings_of,
+)
 from tailrace_server.replication.promotion import Outcome, Promotion
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.situation import Move, Own, Seen, Step, counts, decide, decide_replica
@@ -67,6 +77,8 @@ class Member:
         self.turns = 0  # requests that are to change who leads, and have not ended
         self.seen: dict[str, Seen | None] = {str(address): None for address in self.others}
         self.asked: set[str] = set()
+        self.misfits: dict[str, str] = {}  # who had another list in its last answer, by address: the sentence
+        self._doing = ""
         self._higher_looks = 0
         self._changed = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -86,7 +98,16 @@ class Member:
 
     @progress.setter
     def progress(self, text: str) -> None:
-        self.node.doing = text
+        self._doing = text
+        self._tell()
+
+    def _tell(self) -> None:
+        self.node.doing = "; ".join(filter(None, [self._doing, *self.misfits.values()]))
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The list that this node was started with; empty where it is a plain replica."""
+        return tuple(map(str, self.node.config.members))
 
     @property
     def source(self) -> str:
@@ -119,6 +140,7 @@ class Member:
             name_of(node) if node.role is Role.LEADER else node.leader,
             now.founders,
             *held_by(node),
+            self.members,
         )
 
     # Running
@@ -171,14 +193,18 @@ class Member:
         with trio.move_on_after(seconds):
             await self._changed.wait()
 
-    async def look(self) -> None:
-        """Asks all others what they are: ``seen`` and ``asked``."""
+    async def look(self, is_enough: Callable[[Mapping[str, Seen | None]], bool] | None = None) -> None:
+        """Asks all others what they are: ``seen`` and ``asked``.
+
+        Once ``is_enough`` of what was found, the rest is not waited for much longer: it is taken for unreachable.
+        """
         asked = self.asked
         found: dict[str, Seen | None] = {}
-        async with trio.open_nursery() as nursery:
-            for address in [*self.others, *self._hints()]:
-                nursery.start_soon(self._look_at, address, found)
-        self.seen = found  # all at once: who has looked decides by its own look, whoever else looks meanwhile
+        addresses = [*self.others, *self._hints()]
+        questions = [partial(self._look_at, address, found) for address in addresses]
+        await ask_all(questions, never_enough if is_enough is None else partial(is_enough, found))
+        # All at once: who has looked decides by its own look, whoever else looks meanwhile.
+        self.seen = {str(address): found.get(str(address)) for address in addresses}
         asked.update(found)
 
     def _hints(self) -> list[Address]:
@@ -195,10 +221,24 @@ class Member:
     async def _look_at(self, address: Address, found: dict[str, Seen | None]) -> None:
         name = str(address)
         try:
-            found[name] = await look_at(self.node, address, self.node.config.replication.ask_timeout_s)
+            seen = await look_at(self.node, address, self.node.config.replication.ask_timeout_s)
         except (TailraceError, OSError) as error:
             log.debug("%s does not answer: %s", name, error)
             found[name] = None
+            return
+        found[name] = None if self._is_misfit(name, seen) else seen
+
+    def _is_misfit(self, name: str, seen: Seen) -> bool:
+        """Whether it was started with another list: that is said, and to decide anything its answer is none."""
+        why = why_other_list(self.members, name, seen.members)
+        if why != self.misfits.get(name, ""):
+            if why:
+                log.warning("%s: its answers count for nothing", why)
+                self.misfits[name] = why
+            else:
+                del self.misfits[name]
+            self._tell()
+        return bool(why)
 
     async def _look_beside(self, scope: trio.CancelScope) -> None:
         """For status, while a leader is followed: what the others are, which decides nothing meanwhile."""

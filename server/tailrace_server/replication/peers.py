@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
+
+import trio
 
 from tailrace import asking
 from tailrace.address import Address
 from tailrace.errors import ProtocolError
 from tailrace.host import Host
 from tailrace.model import FEED_ID_BYTES
-from tailrace.wire.bodies import field, hex_field, seq_field
+from tailrace.wire.bodies import address_field, field, hex_field, seq_field
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.replication.choosing import Place, Standing, Standings
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from tailrace_server.node import Node
 
 _ID_BYTES = 16
+# So long those are waited for in a handover without whom it goes on as well: writers wait meanwhile.
+_MORE_SECONDS = 0.25
 
 
 async def ask(node: Node, address: Address, opcode: Opcode, value: dict[str, Any], timeout_s: float) -> dict[str, Any]:
@@ -37,6 +42,29 @@ async def ask(node: Node, address: Address, opcode: Opcode, value: dict[str, Any
 async def look_at(node: Node, address: Address, timeout_s: float) -> Seen:
     """What another node says of itself. Raises as ``ask``."""
     return seen_from_json(await ask(node, address, Opcode.MEMBER, {}, timeout_s))
+
+
+def never_enough() -> bool:
+    """All are waited for."""
+    return False
+
+
+async def ask_all(questions: Iterable[Callable[[], Awaitable[None]]], is_enough: Callable[[], bool]) -> None:
+    """Runs all of them at once. Those that have not ended a quarter of a second after ``is_enough()`` are cancelled."""
+    async with trio.open_nursery() as nursery:
+        scope = nursery.cancel_scope
+
+        def look() -> None:
+            if is_enough():
+                scope.deadline = min(scope.deadline, trio.current_time() + _MORE_SECONDS)
+
+        async def run(question: Callable[[], Awaitable[None]]) -> None:
+            await question()
+            look()
+
+        look()
+        for question in questions:
+            nursery.start_soon(run, question)
 
 
 def name_of(node: Node) -> str:
@@ -80,6 +108,7 @@ def seen_to_json(seen: Seen) -> dict[str, Any]:
         "founders": [id.hex() for id in seen.founders],
         "held": seen.held,
         "held_term": seen.held_term,
+        "members": list(seen.members),
     }
 
 
@@ -100,7 +129,14 @@ def seen_from_json(value: dict[str, Any]) -> Seen:
         _ids(field(value, "founders", list, what), what),
         seq_field(value, "held", what, 0),
         seq_field(value, "held_term", what, 0),
+        members_field(value, what),
     )
+
+
+def members_field(value: dict[str, Any], what: str) -> tuple[str, ...]:
+    """The list that a member was started with; empty where it is not told. ProtocolError."""
+    texts = field(value, "members", list, what, [])
+    return tuple(address_field({"members": text}, "members", what) for text in texts)
 
 
 def _ids(texts: list[Any], what: str) -> tuple[bytes, ...]:

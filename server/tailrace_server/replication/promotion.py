@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
@@ -27,7 +28,7 @@ from tailrace.wire.replica_messages import Replica
 from tailrace_server.intake.branching import begin_branch
 from tailrace_server.replication.choosing import Best, Place, Standings, choose, standings_from_json
 from tailrace_server.replication.debts import FEEDS, Debt, debts_from_json
-from tailrace_server.replication.peers import ask, name_of, standings_of
+from tailrace_server.replication.peers import ask, ask_all, name_of, never_enough, standings_of
 from tailrace_server.replication.promises import keep_promise, why_refused
 from tailrace_server.replication.situation import Seen, majority_of, why_not_again
 from tailrace_server.replication.taking import Taker
@@ -104,14 +105,20 @@ class Promotion:
     async def _look(self) -> int:
         """The term to ask for. Raises NotLeader where there is no majority to be had and nobody forces it."""
         member = self._member
-        await member.look()
+        await member.look(self._has_found_enough if self._leader else None)
         answers = {address: seen for address, seen in member.seen.items() if seen is not None}
-        self._silent = dict.fromkeys(member.seen.keys() - answers.keys(), "no answer")
+        self._silent = {name: member.misfits.get(name, "no answer") for name in member.seen.keys() - answers.keys()}
         self._require_last(answers)
         self._require_voters(member.counts(seen.votes, seen.placement_id) for seen in answers.values())
         self._join(seen for seen in answers.values() if not seen.is_new)
         terms = [seen.term for seen in answers.values()] + [member.file.now.term, self._node.term]
         return max(terms + [p.log.term for p in self._node.feeds.partitions()]) + 1
+
+    def _has_found_enough(self, found: Mapping[str, Seen | None]) -> bool:
+        """In a handover: the leader has answered, and it, this node and who else has are a majority."""
+        member = self._member
+        votes = sum(member.counts(seen.votes, seen.placement_id) for seen in found.values() if seen is not None)
+        return found.get(self._leader) is not None and votes + member.votes >= majority_of(len(member.others) + 1)
 
     def _require_last(self, answers: Mapping[str, Seen]) -> None:
         """Raises NotLeader where this node leads again by itself, and another one came to lead after it."""
@@ -172,14 +179,15 @@ class Promotion:
         """Asks all others for the term. Raises NotLeader where too few promise.
 
         Who did not answer a moment ago is asked too, since a leader that hears of it takes nothing more; but it has had
-        its time, and is waited for only where the others are no majority.
+        its time, and is waited for only where the others are no majority. Nobody is waited for long in a handover whose
+        leader has promised, and is in a majority: it has all there is, and the others learn of the term from who leads.
         """
         config = self._node.config.replication
         # Who promises has to end what is under way, and to write all that it holds.
         timeout_s = 2 * config.step_timeout_s
         others = {str(address): address for address in self._member.others}
         silent = {name: others.pop(name) for name in list(others) if name in self._silent}
-        self._silent = dict.fromkeys(silent, "no answer")
+        self._silent = {name: self._silent[name] for name in silent} | dict.fromkeys(others, "no answer")
         if self._leader:
             if self._leader in silent:
                 raise NotLeader(f"{self._leader} does not answer, and has not given the leadership away")
@@ -189,9 +197,8 @@ class Promotion:
         async with trio.open_nursery() as late:
             for name, address in silent.items():
                 late.start_soon(self._ask, name, address, config.step_timeout_s)
-            async with trio.open_nursery() as nursery:
-                for name, address in others.items():
-                    nursery.start_soon(self._ask, name, address, timeout_s)
+            questions = [partial(self._ask, name, address, timeout_s) for name, address in others.items()]
+            await ask_all(questions, self._has_majority if self._leader else never_enough)
             if self._has_majority():
                 late.cancel_scope.cancel()
         if self._later:
@@ -209,6 +216,7 @@ class Promotion:
             "placement_id": node.identity.placement_id.hex(),
             "handover": bool(self._leader),
             "last_led": self._last_led,
+            "members": self._member.members,
         }
         try:
             if not self._member.is_in_set:

@@ -25,8 +25,9 @@ from tailrace.wire.messages import WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Storage
 from tailrace_server.intake.producers import RESULTS_MAX
+from tailrace_server.replication import handover, requests
 from tailrace_server.replication.member import Member
-from tailrace_server.replication.promises import TERMS_AHEAD_MAX
+from tailrace_server.replication.promises import TERMS_AHEAD_MAX, answer_promise
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.requests import TURNS_MAX
 from tailrace_server.replication.taking import Taker
@@ -71,6 +72,65 @@ async def test_a_set_is_founded_once_all_are_there_and_new(new_set):
     assert await made.settled() is made[0]
     assert len({node.node.identity.cluster_id for node in made}) == 1
     assert all(node.member.votes for node in made)
+
+
+def with_list(node, nodes):
+    """The configuration of a member that is started with the list of ``nodes`` in this order."""
+    return dataclasses.replace(node.config, members=tuple(other.address for other in nodes))
+
+
+def misfits(node):
+    """Who has another list, as the node's status says."""
+    said = [text.partition(" was started with other --members: ") for text in node.node.doing.split("; ")]
+    return {address for address, found, _ in said if found}
+
+
+async def test_no_set_is_founded_while_lists_differ_in_their_order(new_set):
+    made = new_set()
+    a, b, c = made
+    right, b.config = b.config, with_list(b, [b, a, c])
+    await made.start()
+    others = {a: {str(b.address)}, b: {str(a.address), str(c.address)}, c: {str(b.address)}}
+    await until(lambda: any(n.leads for n in made) or all(misfits(node) == told for node, told in others.items()))
+    assert not any(node.leads for node in made)
+    await b.stop()
+    b.config = right
+    await b.start()
+    assert await made.settled() is a
+    await until(lambda: not any("--members" in node.node.doing for node in made))
+
+
+async def test_a_member_with_another_list_neither_follows_nor_leads(members, caplog):
+    a, b, c = members
+    await c.stop()
+    c.config = with_list(c, [c, b, a])
+    await c.start()
+    told = {a: {str(c.address)}, c: {str(a.address), str(b.address)}}
+    await until(lambda: c.member.following or all(misfits(node) == expected for node, expected in told.items()))
+    assert c.member.following is None
+    assert "waits" in c.member.progress
+    term = a.node.term
+    with pytest.raises(NotLeader, match=r"refused: 1 of the 2 voters .* was started with other --members"):
+        await c.promote()
+    with pytest.raises(TailraceError, match="other --members"):
+        await a.hand_over(c)
+    assert (a.leads, a.node.term) == (True, term)
+    said = [record.message for record in caplog.records if "other --members" in record.message]
+    assert len([text for text in said if text.startswith(f"{a.address} was")]) == 1, "once, however often it looks"
+
+
+async def test_a_promise_to_a_node_with_another_list_is_refused(members):
+    """Its majority may have nobody in common with this one's."""
+    leader = members.leader
+    term = leader.node.term
+    promise = {"term": term + 1, "address": "x:1", "placement_id": "00" * 16}
+    names = [str(node.address) for node in members]
+    for other in (names[::-1], [*names[:2], "x:1"], [*names, "x:1"]):
+        for node in members:
+            with pytest.raises(TailraceError, match=r"x:1 was started with other --members: .*: nothing is promised"):
+                await node.ask(Opcode.PROMISE, members=other, **promise)
+    assert [node.member.file.now.term for node in members] == [term] * 3
+    assert leader.leads
 
 
 async def test_what_is_written_at_quorum_is_on_all_soon(members):
@@ -414,6 +474,154 @@ async def test_a_handover_to_one_that_is_gone_is_refused_and_the_leader_goes_on(
             await members[0].hand_over(members[2])
         assert members[0].leads
         await feed.put(b"k", b"w", level="quorum")
+
+
+@pytest.fixture
+async def patient_set(new_set):
+    """One whose members wait for ever for each other; the first of them leads."""
+    made = new_set(replication=dataclasses.replace(REPLICATION, ask_timeout_s=10**6, step_timeout_s=10**6))
+    await made.start()
+    assert await made.settled() is made[0]
+    return made
+
+
+async def test_a_handover_does_not_wait_for_a_third_one_that_is_silent(patient_set, monkeypatch):
+    """It is heard of again only once the other one leads."""
+    made = patient_set
+    silent, is_led = made[2].address, trio.Event()
+    look_at = Member._look_at
+
+    async def look_past(member, address, found):
+        if address == silent:
+            await is_led.wait()
+        await look_at(member, address, found)
+
+    monkeypatch.setattr(Member, "_look_at", look_past)
+    async with made.client() as client:
+        feed = await made.filled(client, {b"k": b"v"})
+        [log] = made[0].logs("orders")
+        await made[2].kill()
+        [listener] = await trio.open_tcp_listeners(silent.port, host=silent.host)
+        async with listener:  # whoever connects hears nothing
+            await made[0].hand_over(made[1])
+            await feed.put(b"k", b"w", level="disk")
+        is_led.set()
+        assert made[1].logs("orders") == [log]
+        assert await made.level("orders") is made[1]
+    assert made[0].rows("orders") == {b"k": b"w"}
+
+
+async def test_a_handover_does_not_wait_for_a_third_one_that_promises_nothing(patient_set, monkeypatch):
+    """It says what it is, and hangs: the promises of the leader and of the other one are a majority's."""
+    made = patient_set
+
+    async def hang(member, promise):
+        if member is made[2].member:
+            await trio.sleep_forever()
+        return await answer_promise(member, promise)
+
+    monkeypatch.setattr(requests, "answer_promise", hang)
+    async with made.client() as client:
+        feed = await made.filled(client, {b"k": b"v"})
+        await made[0].hand_over(made[1])
+        await feed.put(b"k", b"w", level="quorum")
+        assert await made.level("orders") is made[1]
+    assert made[2].rows("orders") == {b"k": b"w"}
+
+
+@pytest.fixture
+def hold_up(monkeypatch):
+    """A function after which a node takes no block of another one before something holds."""
+
+    def hold(node, holds):
+        take = Taker._take
+
+        async def take_later(taker, *arguments):
+            if taker._node is node.node:
+                await until(holds)
+            await take(taker, *arguments)
+
+        monkeypatch.setattr(Taker, "_take", take_later)
+
+    return hold
+
+
+async def test_writes_go_on_while_a_handover_waits_for_one_that_is_behind(patient_set, hold_up):
+    made = patient_set
+    goes_on = trio.Event()
+    async with made.client() as client:
+        feed = await made.filled(client, {b"k": b"v"})
+        [log] = made[0].logs("orders")
+        hold_up(made[1], goes_on.is_set)
+        await put(feed, numbered(0, 10))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(made[0].hand_over, made[1])
+            await until(lambda: made[0].member.progress.startswith("hands over"))
+            await put(feed, numbered(10, 10))
+            assert made[0].leads
+            goes_on.set()
+        assert made[1].logs("orders") == [log]
+        assert await made.level("orders") is made[1]
+    assert made[1].rows("orders") == numbered(0, 20) | {b"k": b"v"}
+
+
+async def test_a_handover_pauses_writes_anew_where_the_last_of_them_take_long(patient_set, monkeypatch):
+    made = patient_set
+    pauses = []
+
+    async def ask_in_vain(node, address, opcode, *arguments):
+        if node.refuses_writes and not pauses:
+            pauses.append(opcode)
+            await trio.sleep_forever()
+        return await asked(node, address, opcode, *arguments)
+
+    asked = handover.ask
+    monkeypatch.setattr(handover, "ask", ask_in_vain)
+    async with made.client() as client:
+        feed = await made.filled(client, {b"k": b"v"})
+        await made[0].hand_over(made[1])
+        assert pauses == [Opcode.MEMBER]
+        await feed.put(b"k", b"w", level="quorum")
+        assert await made.level("orders") is made[1]
+
+
+async def test_a_handover_to_one_that_never_catches_up_fails_and_the_leader_goes_on(new_set, monkeypatch):
+    made = new_set(replication=dataclasses.replace(REPLICATION, step_timeout_s=0.2))
+    await made.start()
+    assert await made.settled() is made[0]
+    async with made.client() as client:
+        feed = await made.filled(client, {b"k": b"v"})
+        monkeypatch.setattr(handover, "ask", never)
+        with pytest.raises(Unreachable, match="has not caught up"):
+            await made[0].hand_over(made[1])
+        await feed.put(b"k", b"w", level="quorum")
+        assert await made.level("orders") is made[0]
+
+
+async def test_writes_go_on_where_the_other_one_does_not_ask_for_the_promise(patient_set, monkeypatch, hold_up):
+    """What is written then comes with the promise, and the branch goes on with it."""
+    made = patient_set
+    goes_on = trio.Event()
+
+    async def take_over_later(member, term):
+        await goes_on.wait()
+        return await handover.take_over(member, term)
+
+    monkeypatch.setattr(requests, "take_over", take_over_later)
+    monkeypatch.setattr(handover, "_UNASKED_SECONDS", 0.05)
+    async with made.client() as client:
+        feed = await made.filled(client, {b"k": b"v"})
+        [log] = made[0].logs("orders")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(made[0].hand_over, made[1])
+            await until(lambda: made[1].member.turns)
+            hold_up(made[1], lambda: made[1].member.promoting)  # it has to fetch
+            await put(feed, numbered(0, 10))
+            assert made[0].leads
+            goes_on.set()
+        assert made[1].logs("orders") == [log]
+        assert await made.level("orders") is made[1]
+    assert made[1].rows("orders") == numbered(0, 10) | {b"k": b"v"}
 
 
 async def test_a_plain_replica_follows_and_leads_only_by_force(source_and_replica):
