@@ -67,7 +67,7 @@ def test_a_driver_that_is_killed_at_every_point(node_process, contents, tmp_path
     add_files(tmp_path, 8)
     for point, batch, cores, tasks in KILLS:
         assert run(tmp_path, node_process.url, point, batch, cores, tasks) is None, f"not killed {point}"
-    assert run(tmp_path, node_process.url, cores=2, tasks=3) is not None
+    assert run(tmp_path, node_process.url, cores=1, tasks=3) is not None
     wanted = {b"%d-%d" % (number, row): 1 for number in range(8) for row in range(ROWS)}
     assert times_written(contents, node_process.url) == wanted
 

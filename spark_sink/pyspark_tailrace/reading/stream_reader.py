@@ -91,14 +91,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         positions = from_offset(start)
         check_feed(positions, feed)
         begins = {id: self._goes_on(id, positions, feed) for id in feed.partitions}
-        try:
-            taken = self._taken(feed, begins, limit)
-        except DataGone:
-            if self._options.fail_on_data_loss or not feed.is_history:
-                raise
-            # The tasks leave out what is gone. What they cannot give is not to fill micro-batches either.
-            begins = self._kept(feed, begins)
-            taken = self._taken(feed, begins, limit)
+        begins, taken = self._taken(feed, begins, limit)
         ends = dict(positions)
         for id, rows in taken.items():
             begin = begins[id]
@@ -109,12 +102,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = Positions(feed.cluster_id, feed.feed_id, ends)
         return to_offset(self._planned)
 
-    def _taken(self, feed: NodeFeed, begins: Mapping[int, GoesOn], limit: ReadLimit) -> dict[int, int]:
-        available = {id: self._available(id, begin, feed) for id, begin in begins.items()}
-        return self._admitted(feed, begins, available, limit)
+    def _taken(
+        self, feed: NodeFeed, begins: dict[int, GoesOn], limit: ReadLimit
+    ) -> tuple[dict[int, GoesOn], dict[int, int]]:
+        """How many rows each partition gives from where; that is moved where a loss is no error, and some are gone."""
+        while True:
+            available = {id: self._available(id, begin, feed) for id, begin in begins.items()}
+            try:
+                return begins, self._admitted(feed, begins, available, limit)
+            except DataGone:
+                # Tasks leave out what is gone: it is not to fill micro-batches either. More may go meanwhile.
+                kept = begins if self._options.fail_on_data_loss else self._kept(feed, begins)
+                if kept == begins:
+                    raise
+                begins = kept
 
     def _kept(self, feed: NodeFeed, begins: Mapping[int, GoesOn]) -> dict[int, GoesOn]:
-        """``begins``, where that is gone at what the history keeps."""
+        """``begins``; where that is gone, what the history keeps."""
         moved = dict(begins)
         for id, trim_seq in self._node.kept_since(feed).items():
             begin = begins[id]
