@@ -24,7 +24,7 @@ if __name__ == "__main__" and "--without" in sys.argv:  # before anything could 
     for name in sys.argv[sys.argv.index("--without") + 1].split(","):
         sys.modules[name] = None  # type: ignore[assignment]
 
-from tailrace.block import Block, block_from_arrow, encode_block
+from tailrace.block import Block, block_from_arrow, encode_block, hash_array
 from tailrace.block.lazy import numpy_or_none, pyarrow_or_none
 from tailrace.events import Mutations
 from tailrace.hashing import hash_keys
@@ -111,12 +111,17 @@ def lines_of(keys: list[bytes], values: list[bytes]) -> list[Line]:
         return opened.key_array(), opened.value_array()
 
     arrays = arrow()
+    # As Spark would hand them over: xxhash64(key), which is the key's hash, as a signed number.
+    column = pyarrow_or_none().array(hashes.view("<i8"))
     return [
         Line("encode", encode, lambda: bare_encode(keys, values), 1.5),
         columns,
         Line("to rows (Mutation)", lambda: list(Mutations(stamped)), lambda: bare_slices(parts)),
         Line("key and value to Arrow", arrow, None, None, 15),
         Line("RecordBatch of six columns", lambda: Mutations(stamped).to_arrow()),
+        Line("hashes of the keys", lambda: hash_array(arrays[0])),
+        Line("hashes by a column of Spark's", lambda: column.to_numpy().view("<u8")),
+        Line("from Arrow", lambda: block_from_arrow(*arrays, partition=0, compress=False)),
         Line("from Arrow, hashes given", lambda: block_from_arrow(*arrays, partition=0, hashes=hashes, compress=False)),
         Line("header and checksums (parse)", lambda: Block.parse(data)),
         Line("checks at the door", lambda: check_at_door(arrived(block), *HASHES), None, None, 50),

@@ -14,6 +14,7 @@ than the counting sink's, which is Spark's own share.
     exactly_once, at_least_once    the sink
     ordered                        the sink, exactly once, with ``partition_of`` and ``order_by``
     arrow, rows                    sinks in Python that count what they get: Arrow batches, rows
+    hashed                         as ``arrow``, and gets the hash of each key as a column: what handing it over costs
     partitions                     foreachBatch, foreachPartition, and the SDK's writer
     parquet                        Spark's own sink to files
 """
@@ -32,6 +33,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import functions as F
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceStreamArrowWriter,
@@ -43,7 +45,7 @@ from _report import Line, show
 from _server import Server
 from pyspark_tailrace import local_session, partition_of
 
-SINKS = ("arrow", "exactly_once", "at_least_once", "ordered", "rows", "partitions", "parquet")
+SINKS = ("arrow", "hashed", "exactly_once", "at_least_once", "ordered", "rows", "partitions", "parquet")
 OURS = ("exactly_once", "at_least_once", "ordered")
 COUNTING = "arrow"  # what the others are compared with: it gets the rows in the same way, and does nothing with them
 SHARE_MIN = 0.5
@@ -123,6 +125,8 @@ class Bench:
         """A query over a folder; what each micro-batch but the first one took, in milliseconds."""
         reader = self.spark.readStream.schema("key BINARY, value BINARY").option("maxFilesPerTrigger", 1)
         frame = reader.parquet(str(source))
+        if sink == "hashed":
+            frame = frame.withColumn("hash", F.xxhash64("key"))
         by = [partition_of("key", PARTITIONS)] if sink == "ordered" else []
         writer = frame.repartition(self.args.cores, *by).writeStream.option(
             "checkpointLocation", str(self.folder / f"{name}-{sink}")
@@ -133,8 +137,10 @@ class Bench:
                 said = {"url": self.url, "feed": feed, "create_feed": "true", "partitions": PARTITIONS}
                 said |= {"order_by": "key"} if sink == "ordered" else {"delivery": sink}
                 writer = writer.format("tailrace").options(**said)
-            case "arrow" | "rows":
-                writer = writer.format(f"counting-{sink}")
+            case "arrow" | "hashed":
+                writer = writer.format("counting-arrow")
+            case "rows":
+                writer = writer.format("counting-rows")
             case "partitions":
                 from tailrace import blocking
 

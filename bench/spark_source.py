@@ -70,8 +70,9 @@ def readings(spark: SparkSession, url: str, folder: Path, rows: int, partitions:
     options = {"url": url, "feed": "bench", "maxRowsPerTrigger": -(-rows // BATCHES)}
     parquet = str(folder)
 
-    def feed(**more: object) -> DataFrame:
-        return spark.read.format("tailrace").options(**options, **more).load()
+    def feed(schema: str = "", **more: object) -> DataFrame:
+        reader = spark.read.format("tailrace").options(**options, **more)
+        return (reader.schema(schema) if schema else reader).load()
 
     def streamed(schema: str = "") -> DataFrame:
         reader = spark.readStream.format("tailrace").options(**options)
@@ -85,6 +86,7 @@ def readings(spark: SparkSession, url: str, folder: Path, rows: int, partitions:
         "stream, keys and values only": lambda: stream(streamed(SCHEMA)),
         "stream of Parquet files": lambda: stream(files()),
         "batch, every mutation": lambda: batch(feed(read="mutations")),
+        "batch, every mutation, keys and values only": lambda: batch(feed(SCHEMA, read="mutations")),
         "batch, latest state (rows read)": lambda: batch(feed()),
         "batch of Parquet files": lambda: batch(spark.read.parquet(parquet)),
     }

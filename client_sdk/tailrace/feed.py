@@ -173,7 +173,8 @@ class Feed:
 
         Raises UnknownStage where a stage is not sealed or not there (nothing is published then), BatchBehind where
         another origin has used the batch's number, TooLarge where a partition's share is, UnknownFeed, and Retryable
-        after ``retry_for`` seconds: then a part may be published, and the rest by the same call.
+        after ``retry_for`` seconds: then a part may be published, and the rest by the same call. ValueError for a name
+        or number that cannot be had, and where a stage is given twice.
         """
         feed = await self.resolve()
         value = publish_request(feed.feed_id, sink, batch, stages, origin)

@@ -150,6 +150,8 @@ def publish_request(
     stages = [stage for stage in stages if stage.blocks]
     partitions = sorted({partition for stage in stages for partition in stage.partitions})
     ids = tuple(stage.stage_id for stage in stages)
+    if len(set(ids)) < len(ids):
+        raise ValueError("a stage is given twice: its rows would be published twice")
     if len(ids) > STAGES_MAX:
         raise TooLarge(
             f"a publish of {len(ids)} stages; at most {STAGES_MAX}: make fewer, larger ones, or more batches"

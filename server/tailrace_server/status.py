@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace import _version
 from tailrace.address import Address
-from tailrace.model import Level
 from tailrace_server.feed import info_to_json
 from tailrace_server.replication.outlook import outlook_of
 from tailrace_server.replication.peers import seen_to_json
@@ -16,6 +15,11 @@ if TYPE_CHECKING:
     from tailrace_server.feed import Feed
     from tailrace_server.node import Node
     from tailrace_server.partition import Partition
+
+
+# Partitions of all feeds together whose state is told one by one: the answer to STATUS is one frame. A partition takes
+# some 300 bytes, and 2.5 kB with all the branches and followers that it can have.
+STATES_MAX = 10_000
 
 
 def status_of(node: Node) -> dict[str, Any]:
@@ -50,7 +54,7 @@ def status_of(node: Node) -> dict[str, Any]:
             **node.compactor.statistics()._asdict(),
         },
         "replication": _replication_status(node, now),
-        "feeds": [_feed_status(node, feed, now) for feed in node.feeds],
+        "feeds": _feeds_status(node, now),
         "connections": [connection.status(now) for connection in node.connections],
     }
 
@@ -81,16 +85,20 @@ def partition_map(node: Node, feed: Feed) -> dict[str, Any]:
 def _replication_status(node: Node, now: float) -> dict[str, Any]:
     """Who leads, who follows this node, and what ``promote`` would do on it."""
     outlook = outlook_of(node)
+    partitions = list(node.feeds.partitions())
     return {
         "role": node.role.value,
-        "term": node.term,
+        # A node that is alone has promised no term: it is in that of its newest branch.
+        "term": node.term or max(partition.log.term for partition in partitions),
         "leader": node.leader,
         "members": [str(member) for member in node.config.members],
         "replica_of": None if node.config.replica_of is None else str(node.config.replica_of),
         "others": _others_status(node),
         "doing": node.doing,
-        "promotion": outlook.text if outlook is not None else "",
-        "replicas": [peer.summary(now) for peer in node.replicas.peers.values()],
+        "promotion": outlook.text,
+        "promotion_case": outlook.case,
+        "promotion_succeeds": outlook.succeeds,
+        "replicas": [peer.summary(partitions, now) for peer in node.replicas.peers.values()],
     }
 
 
@@ -104,24 +112,31 @@ def _others_status(node: Node) -> list[dict[str, Any]]:
 
 
 def _partition_status(node: Node, partition: Partition, now: float) -> dict[str, Any]:
-    """A partition of a node that is not the only one to hold it."""
+    """A partition, and who follows it."""
     return {
         "id": partition.id,
         "role": partition.state,
-        "term": partition.log.term,
+        "term": max(node.term, partition.log.term),  # a handover keeps the branch, and with it the branch's term
         "branches": partition.log.to_json(),
         "high": partition.high_seq,
         "durable": partition.durable_seq,
         "quorum": partition.quorum_seq,
-        "visible": partition.visible_seq(Level.QUORUM if node.in_set else Level.DISK),
+        "visible": partition.visible_seq(node.safest_level),
         "followers": [peer.to_json(partition, now) for peer in node.replicas.followers(partition)],
     }
 
 
-def _feed_status(node: Node, feed: Feed, now: float) -> dict[str, Any]:
+def _feeds_status(node: Node, now: float) -> list[dict[str, Any]]:
+    feeds, room = [], STATES_MAX
+    for feed in node.feeds:
+        told = feed.partitions[:room]
+        room -= len(told)
+        feeds.append(_feed_status(feed) | {"states": [_partition_status(node, p, now) for p in told]})
+    return feeds
+
+
+def _feed_status(feed: Feed) -> dict[str, Any]:
     partitions = feed.partitions
-    # A node that nobody follows has no more to tell of a partition than the sums below, and may have very many.
-    is_shared = not node.is_alone or bool(node.replicas.peers)
     return {
         "name": feed.info.name,
         "feed_id": feed.info.feed_id.hex(),
@@ -136,5 +151,4 @@ def _feed_status(node: Node, feed: Feed, now: float) -> dict[str, Any]:
         "flushed": sum(p.flushed_seq for p in partitions),
         "high_seqs": [p.high_seq for p in partitions],
         "terms": [p.log.term for p in partitions],
-        "states": [_partition_status(node, p, now) for p in partitions] if is_shared else [],
     }

@@ -3,6 +3,9 @@
 Spark's Python workers live on from task to task. So does the connection, and with it the writer's producer: were it a
 new one for each task, the node would soon have to forget some, and could no longer tell what was sent twice. A
 connection that the node has ended meanwhile, because it was silent, is made again by the next task.
+
+Between two tasks a feed can be dropped and made again, and another node, which began anew, can come to the same
+address. So each task asks for the feed; where it is another one the connection is given up, and with it its producer.
 """
 
 from __future__ import annotations
@@ -32,6 +35,18 @@ class _Held:
         self._level = level
         self.feed = feed
         self._writer: blocking.Writer | None = None
+        self._identity = self._ask()
+
+    def _ask(self) -> tuple[bytes, bytes]:
+        return self.feed.resolve().feed_id, self.client.cluster_id
+
+    def is_same(self) -> bool:
+        """Whether the feed is still the one that it was. One round trip; Unreachable, Forbidden."""
+        self.feed.forget()
+        try:
+            return self._ask() == self._identity
+        except UnknownFeed:
+            return False
 
     @property
     def writer(self) -> blocking.Writer:
@@ -64,13 +79,26 @@ def held_feed(options: SinkOptions) -> Iterator[blocking.Feed]:
 @contextlib.contextmanager
 def _held_for(options: SinkOptions) -> Iterator[_Held]:
     key = (os.getpid(), options)
-    held = _held.pop(key, None) or _open(options)
+    held = _reused(key) or _open(options)
     try:
         yield held
     except BaseException:
         held.client.close()
         raise
     _keep(key, held)
+
+
+def _reused(key: tuple[int, SinkOptions]) -> _Held | None:
+    """What an earlier task has left, where its feed is still there; else it is closed."""
+    held = _held.pop(key, None)
+    if held is None:
+        return None
+    with contextlib.ExitStack() as unless_same:
+        unless_same.callback(held.client.close)
+        if held.is_same():
+            unless_same.pop_all()
+            return held
+    return None
 
 
 def _keep(key: tuple[int, SinkOptions], held: _Held) -> None:

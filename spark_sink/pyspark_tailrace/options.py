@@ -42,6 +42,8 @@ NAMES = (
     "level",
 )
 SINK_ID_CHARS_MAX = 200
+# Of the sinks of batch jobs without a number; a node remembers few of them, since such a job does not come back.
+JOB_PREFIX = "job:"
 # How much an unknown name has to be like one of ours to be taken for a slip of the pen; Spark has options of its own.
 _ALIKE = 0.8
 
@@ -109,6 +111,27 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     )
 
 
+def check_of_stream(options: SinkOptions) -> None:
+    """ValueError for what only a batch job can say: it would be ignored."""
+    given = [name for name in ("batch_id", "origin") if getattr(options, name) is not None]
+    if given:
+        raise ValueError(
+            f"option {given[0]!r} is for batch jobs: Spark numbers the batches of a query. Leave it out; a number to "
+            "add to them is option 'first_batch'"
+        )
+
+
+def check_of_job(options: SinkOptions) -> None:
+    """ValueError for what only a stream can say, and for numbers and sinks of a batch job that would be ignored."""
+    if options.first_batch:
+        raise ValueError("option 'first_batch' is for streams: a batch job has a number of its own, option 'batch_id'")
+    if options.delivery == EXACTLY_ONCE and options.sink_id is not None and options.batch_id is None:
+        raise ValueError(
+            "option 'sink_id' of a batch job goes with option 'batch_id', the number by which the sink knows it again: "
+            "without it each run is written"
+        )
+
+
 def check_names(options: Mapping[str, str], names: Sequence[str], others: Sequence[str] = ()) -> None:
     """ValueError for a name that is almost one of ``names``: it would be ignored, and with it, say, an order of rows.
 
@@ -129,7 +152,12 @@ def _check_numbering(options: Mapping[str, str]) -> None:
     for name in ("first_batch", "batch_id", "origin"):
         if name in options and "sink_id" not in options:
             raise ValueError(f"option {name!r} numbers the batches of a sink: it goes with option 'sink_id'")
-    if "value" in options and options.get("value_format") == JSON:
+    if options.get("sink_id", "").startswith(JOB_PREFIX):
+        raise ValueError(
+            f"option 'sink_id' is {options['sink_id'][:60]!r}: what begins with {JOB_PREFIX!r} is for jobs without a "
+            "number, which a node forgets sooner. Take another name"
+        )
+    if "value" in options and choice(options, "value_format", (BINARY, JSON)) == JSON:
         raise ValueError("option 'value' names a column, and with value_format 'json' the value is made of all of them")
 
 

@@ -7,7 +7,8 @@ signed 64-bit number. For n equal ranges the partition is (hash * n) >> 64, done
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import operator
+from typing import TYPE_CHECKING, Protocol, SupportsIndex
 
 from tailrace.hashing import HASH_MAX, partition_range
 
@@ -33,20 +34,21 @@ class HashRange(Protocol):
     def hash_last(self) -> int: ...
 
 
-def partition_of(col: Column | str, partitions: int | Iterable[HashRange]) -> Column:
+def partition_of(col: Column | str, partitions: SupportsIndex | Iterable[HashRange]) -> Column:
     """The partition (int) that owns the key in ``col``, to be used as in ``df.repartition(n, partition_of("key", n))``.
 
     ``col``: a column or its name, binary or string; of a string the UTF-8 bytes are the key. ``partitions``: the count
-    of a feed whose partitions are equal ranges, or the ranges themselves, as ``feed.partitions()`` gives them. A null
-    key, which no feed takes, gets some partition. ValueError where the ranges are not the whole of the hashes, once.
+    of a feed whose partitions are equal ranges (an int or another integer, such as numpy's), or the ranges themselves,
+    as ``feed.partitions()`` gives them. A null key, which no feed takes, gets some partition. ValueError where the
+    ranges are not the whole of the hashes, once.
     """
     from pyspark.sql import functions as F
 
     column = F.col(col) if isinstance(col, str) else col
     # By way of binary, since the hash of a string with a collation is that of its collation key.
     key_hash = F.xxhash64(column.cast("binary"))
-    if isinstance(partitions, int):
-        return _equal_ranges(key_hash, _checked_count(partitions))
+    if isinstance(partitions, SupportsIndex):
+        return _equal_ranges(key_hash, _checked_count(operator.index(partitions)))
     ranges = checked_ranges(partitions)
     if are_equal_ranges(ranges):
         return _equal_ranges(key_hash, len(ranges))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
@@ -10,11 +11,9 @@ from pyspark_tailrace.connections import IN_FLIGHT_BYTES, held_feed
 from pyspark_tailrace.options import SinkOptions
 from tailrace.block import Block
 from tailrace.blocking import Feed, Stage
-from tailrace.errors import BatchBehind, UnknownStage, Unreachable
-from tailrace.staging import SealedStage
+from tailrace.errors import BatchBehind, TooLarge, UnknownStage, Unreachable
+from tailrace.staging import Published, SealedStage
 
-# A node remembers few of the sinks that are named so, since a job does not come back.
-JOB_PREFIX = "job:"
 # A task goes on with another stage at so much of one partition: a job's publishes are made of whole stages.
 STAGE_PARTITION_BYTES = 16 * 1024 * 1024
 # What a job publishes of one partition at a time: a node takes at most 60 MiB.
@@ -23,6 +22,13 @@ PUBLISH_BYTES = 48 * 1024 * 1024
 STAGED_ANEW = (
     "Start the query again with the same checkpoint, unless Spark runs the task again by itself: the micro-batch is "
     "staged anew, and each partition takes it once"
+)
+# Spark has noted what is in a micro-batch before it runs it: no option makes it smaller any more.
+TOO_LARGE = (
+    "A micro-batch that has begun has the same rows after every start. Start the query once with .option('delivery', "
+    "'at_least_once'), let it end this batch, and go on without that option; or take a new checkpoint. Then bound what "
+    "a batch takes at its source, as by maxFilesPerTrigger or maxRowsPerTrigger. A batch job with a batch_id: make it "
+    "several, each with a batch_id of its own"
 )
 
 assert STAGE_PARTITION_BYTES * 2 < PUBLISH_BYTES
@@ -73,11 +79,20 @@ def numberer(query: str, first_batch: int) -> str:
     return f"{query}+{first_batch}" if first_batch else query
 
 
-def publish_batch(options: SinkOptions, sink: str, batch: int, origin: str, tasks: Sequence[TaskStages]) -> None:
-    """Publishes what the tasks have staged as one batch. Raises UnknownStage, BatchBehind, TooLarge, ..."""
+def publish_batch(options: SinkOptions, sink: str, batch: int, origin: str, tasks: Sequence[TaskStages]) -> Published:
+    """Publishes what the tasks have staged as one batch. Raises UnknownStage, BatchBehind, TooLarge, ...
+
+    ``skipped`` of what it gives are the partitions that have had this batch, or a later one, before this call.
+    """
     stages = [share.stage for shares in tasks for share in shares]
-    if stages:
-        _publish(options, sink, batch, origin, stages)
+    return _publish(options, sink, batch, origin, stages) if stages else Published({}, ())
+
+
+def make_feed(options: SinkOptions) -> None:
+    """Creates the feed where it is not there and the sink may: what is there is checked. For input without a row."""
+    if options.create_feed:
+        with held_feed(options):
+            pass
 
 
 def publish_job(options: SinkOptions, job_id: str, tasks: Sequence[TaskStages]) -> None:
@@ -102,19 +117,24 @@ def parts(shares: Iterable[Share], bytes_max: int) -> Iterator[list[Share]]:
         yield part
 
 
-def _publish(options: SinkOptions, sink: str, batch: int, origin: str, stages: Sequence[SealedStage]) -> None:
-    """Asks until the answer is known: a publish that was heard of only by the node would be taken for a failed one."""
-    while True:
+def _publish(options: SinkOptions, sink: str, batch: int, origin: str, stages: Sequence[SealedStage]) -> Published:
+    """Asks until the answer is known: a publish that was heard of only by the node would be taken for a failed one.
+
+    What is passed over after the first try is not told as ``skipped``: that try may have written it.
+    """
+    for tries in itertools.count(1):
         try:
             with held_feed(options) as feed:
-                feed.publish(sink, batch, stages, origin=origin)
-            return
+                published = feed.publish(sink, batch, stages, origin=origin)
+            return published if tries == 1 else published._replace(skipped=())
         except Unreachable as error:
             print(
                 f"tailrace: batch {batch} of {sink} has no answer yet, it is asked for again: {error}", file=sys.stderr
             )
         except UnknownStage as error:
             raise UnknownStage(f"{error}. {STAGED_ANEW}") from error
+        except TooLarge as error:
+            raise TooLarge(f"{error}. {TOO_LARGE}") from error
         except BatchBehind as error:
             raise BatchBehind(
                 f"{error}. The checkpoint, or option 'first_batch', is another one than that of the batches which "
@@ -122,3 +142,4 @@ def _publish(options: SinkOptions, sink: str, batch: int, origin: str, stages: S
                 f"{error.first_batch}), or use another sink_id",
                 first_batch=error.first_batch,
             ) from error
+    raise AssertionError("the tries have no end")

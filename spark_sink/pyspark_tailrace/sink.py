@@ -9,9 +9,11 @@ published again, in whatever pieces, and each partition passes over what it has.
 
 from __future__ import annotations
 
+import collections
 import itertools
+import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,12 +37,13 @@ from pyspark.sql.types import (
 )
 
 from pyspark_tailrace.connections import held_feed, held_writer
-from pyspark_tailrace.options import EXACTLY_ONCE, SinkOptions
+from pyspark_tailrace.options import EXACTLY_ONCE, JOB_PREFIX, SinkOptions
 from pyspark_tailrace.ordering import in_order
-from pyspark_tailrace.publishing import JOB_PREFIX, TaskStages, numberer, publish_batch, publish_job, stage_blocks
+from pyspark_tailrace.publishing import TaskStages, make_feed, numberer, publish_batch, publish_job, stage_blocks
 from pyspark_tailrace.routing import Router
 from pyspark_tailrace.values import json_values
 from tailrace.block import Block
+from tailrace.staging import Published
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -54,6 +57,10 @@ class Written(WriterCommitMessage):
     rows: int
     blocks: int
 
+    @property
+    def has_rows(self) -> bool:
+        return self.rows > 0
+
 
 @dataclass
 class Staged(WriterCommitMessage):
@@ -63,6 +70,10 @@ class Staged(WriterCommitMessage):
     query_id: str
     batch: int
     stages: TaskStages
+
+    @property
+    def has_rows(self) -> bool:
+        return bool(self.stages)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -83,6 +94,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
         Raises UnknownStage where a stage is gone, BatchBehind where another checkpoint has used the batch's number.
         """
+        _make_feed_if_empty(self._options, messages)
         staged = [message for message in messages if isinstance(message, Staged)]
         if not staged:
             return
@@ -120,16 +132,37 @@ class BatchSink(DataSourceArrowWriter):
         return Staged(_task(), "", -1, stage_batches(self._options, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publishes what the tasks have staged, once."""
+        """Publishes what the tasks have staged, once. Says on stderr where partitions had a numbered batch already."""
+        _make_feed_if_empty(self._options, messages)
         stages = [message.stages for message in messages if isinstance(message, Staged)]
         options = self._options
         if options.batch_id is not None and options.sink_id is not None:
-            publish_batch(options, options.sink_id, options.batch_id, options.origin or options.sink_id, stages)
+            origin = options.origin or options.sink_id
+            told = publish_batch(options, options.sink_id, options.batch_id, origin, stages)
+            if told.skipped:
+                print(f"tailrace: {_passed_over(told, options.sink_id, options.batch_id)}", file=sys.stderr)
         else:
             publish_job(options, self._job_id, stages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing: what was staged goes by itself."""
+
+
+def _make_feed_if_empty(options: SinkOptions, messages: Iterable[WriterCommitMessage | None]) -> None:
+    """Readers may wait for the feed, and a wrong count of partitions shows before the first row."""
+    if not any(message.has_rows for message in messages if isinstance(message, Written | Staged)):
+        make_feed(options)
+
+
+def _passed_over(published: Published, sink: str, batch: int) -> str:
+    who, what = "every partition", "nothing was"
+    if published.written:
+        skipped = len(published.skipped)
+        who, what = f"{skipped} of {skipped + len(published.written)} partitions", "their part was not"
+    return (
+        f"{who} had batch {batch} of {sink!r} already, or a later one: {what} written. The numbers of a sink have to "
+        "grow, and one sink writes to a feed once for each"
+    )
 
 
 def _task() -> int:
@@ -152,6 +185,9 @@ def _micro_batch() -> tuple[str, int]:
 def check_schema(schema: StructType, options: SinkOptions) -> None:
     """Raises ValueError where the columns are not those that the sink takes; says which and what to do."""
     types = {field.name: field.dataType for field in schema.fields}
+    if len(types) < len(schema.fields):
+        twice = next(name for name, count in collections.Counter(schema.names).items() if count > 1)
+        raise ValueError(f"there is more than one column {twice!r}: drop all but one, or give them other names")
     wanted: dict[str, tuple[type[DataType], ...]] = {options.key: _STRINGS}
     if not options.is_json:
         wanted[options.value] = _STRINGS

@@ -18,11 +18,15 @@ def upsert_batch(**options: object) -> Callable[[DataFrame, int], None]:
     """A function for ``writeStream.outputMode("update").foreachBatch(...)``: each micro-batch is published once.
 
     ``options`` are those of ``format("tailrace")``; the rows that an aggregation has changed are written with their new
-    values. The sink is the query, by its id, unless ``sink_id`` names another one. With Spark Connect, which does not
+    values; one that is None is left out. The sink is the query, by its id, unless ``sink_id`` names another one. A
+    function of one's own that writes to one feed by several of these gives each a ``sink_id`` of its own: the second
+    would be passed over, since the feed has this batch of the sink already. With Spark Connect, which does not
     tell the query's id there, ``sink_id`` has to be given, and ``origin``, a name of the checkpoint, where the batches
     of another checkpoint under the same ``sink_id`` are to be refused rather than taken for those that are there.
     """
-    told = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    told = {name: _text(value) for name, value in options.items() if value is not None}
+    if "batch_id" in told:
+        raise ValueError("upsert_batch() takes no 'batch_id': Spark numbers the batches of a query")
     first_batch = int(told.pop("first_batch", "0"))
 
     def upsert(frame: DataFrame, batch: int) -> None:
@@ -37,6 +41,10 @@ def upsert_batch(**options: object) -> Callable[[DataFrame, int], None]:
         frame.write.format(FORMAT).options(**numbered).mode("append").save()
 
     return upsert
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _query_id(frame: DataFrame) -> str | None:

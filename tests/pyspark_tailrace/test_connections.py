@@ -89,6 +89,62 @@ def test_connection_that_the_node_has_dropped_is_made_again(start_node, contents
     assert len({block.header.producer_id for block in found.blocks}) == 1
 
 
+def written(node, feed, value, **options):
+    """One task writes; gives how many partitions the feed has."""
+    with held_writer(options_of(node, feed, **options)) as (found, writer):
+        for number in range(20):  # to several partitions
+            writer.put(b"%d" % number, value)
+        writer.flush()
+        return found.resolve().partitions
+
+
+def history_of(value):
+    return {b"%d" % number: [value] for number in range(20)}
+
+
+def test_feed_that_was_dropped_and_made_again(shared_node, feed_name, contents):
+    assert written(shared_node, feed_name, b"1") == 16
+    with tailrace.blocking.connect(shared_node.url) as client:
+        client.drop_feed(feed_name)
+        client.create_feed(feed_name, partitions=3)
+        assert written(shared_node, feed_name, b"2") == 3
+        assert contents(shared_node.url, feed_name).history() == history_of(b"2")
+        client.drop_feed(feed_name)
+    assert written(shared_node, feed_name, b"3") == 16
+    assert contents(shared_node.url, feed_name).history() == history_of(b"3")
+
+
+def test_partitions_of_a_feed_that_was_made_again_are_checked(shared_node, feed_name):
+    assert written(shared_node, feed_name, b"1", partitions="4") == 4
+    with tailrace.blocking.connect(shared_node.url) as client:
+        client.drop_feed(feed_name)
+        client.create_feed(feed_name, partitions=3)
+    with pytest.raises(ValueError, match="has 3 partitions, and option 'partitions' says 4"):
+        written(shared_node, feed_name, b"2", partitions="4")
+
+
+def test_feed_that_was_dropped_is_not_made_unless_the_job_says_so(shared_node, feed_name):
+    with tailrace.blocking.connect(shared_node.url) as client:
+        client.create_feed(feed_name)
+        written(shared_node, feed_name, b"1", create_feed="false")
+        client.drop_feed(feed_name)
+    with pytest.raises(tailrace.UnknownFeed, match=r"\.option\('create_feed', 'true'\)"):
+        written(shared_node, feed_name, b"2", create_feed="false")
+    assert not connections._held
+
+
+def test_another_node_at_the_same_address(start_node, tmp_path, contents):
+    node = start_node()
+    assert written(node, "orders", b"1") == 16
+    node.stop()
+    node.data = str(tmp_path / "fresh")
+    node.start()
+    with tailrace.blocking.connect(node.url) as client:
+        client.create_feed("orders", partitions=3)
+    assert written(node, "orders", b"2") == 3
+    assert contents(node.url).history() == history_of(b"2")
+
+
 def test_feed_that_is_not_there(shared_node, feed_name):
     options = options_of(shared_node, feed_name, create_feed="false")
     text = rf"there is no feed '{feed_name}'.*\.option\('create_feed', 'true'\)"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.cloudpickle import dumps
 
-from pyspark_tailrace.options import NAMES, RETRY_FOR_S, SinkOptions, sink_options
+from pyspark_tailrace.options import NAMES, RETRY_FOR_S, SinkOptions, check_of_job, check_of_stream, sink_options
 
 LEAST = {"url": "tailrace://127.0.0.1:4700", "feed": "orders"}
 
@@ -83,6 +83,8 @@ def test_token_is_not_shown():
         ({"delivery": "at_most_once"}, r"'delivery' is 'at_most_once', none of 'exactly_once', 'at_least_once'"),
         ({"value_format": "avro"}, r"'value_format' is 'avro', none of 'binary', 'json'"),
         ({"value_format": "json", "value": "v"}, "option 'value' names a column"),
+        ({"value_format": " JSON", "value": "v"}, "option 'value' names a column"),
+        ({"sink_id": "job:1"}, "'sink_id' is 'job:1': what begins with 'job:' is for jobs without a number"),
         ({"sink_id": "a\nb"}, "option 'sink_id' is .* has to be 1 to 200 printable characters"),
         ({"sink_id": "s", "first_batch": "-1"}, "'first_batch' is '-1', and has to be a whole number from 0"),
         ({"first_batch": "1"}, "'first_batch' numbers the batches of a sink: it goes with option 'sink_id'"),
@@ -93,6 +95,28 @@ def test_token_is_not_shown():
 def test_what_cannot_be_had(option, text):
     with pytest.raises(ValueError, match=text):
         sink_options(LEAST | option)
+
+
+@pytest.mark.parametrize(
+    ("check", "option", "text"),
+    [
+        (check_of_stream, {"batch_id": "0"}, "option 'batch_id' is for batch jobs"),
+        (check_of_stream, {"origin": "o"}, "option 'origin' is for batch jobs"),
+        (check_of_job, {"first_batch": "1", "batch_id": "1"}, "option 'first_batch' is for streams"),
+        (check_of_job, {}, "'sink_id' of a batch job goes with option 'batch_id'"),
+    ],
+)
+def test_numbers_that_would_be_ignored(check, option, text):
+    with pytest.raises(ValueError, match=text):
+        check(sink_options(LEAST | {"sink_id": "s"} | option))
+
+
+def test_numbers_that_are_not_ignored():
+    check_of_stream(sink_options(LEAST))
+    check_of_stream(sink_options(LEAST | {"sink_id": "s", "first_batch": "1"}))
+    check_of_job(sink_options(LEAST))
+    check_of_job(sink_options(LEAST | {"sink_id": "s", "batch_id": "0", "origin": "o"}))
+    check_of_job(sink_options(LEAST | {"sink_id": "s", "delivery": "at_least_once"}))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
+import numpy
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
@@ -60,6 +61,10 @@ def partitions_in_spark(frame, partitions):
 def test_count_of_equal_ranges(keys_frame, some_keys, count):
     expected = [(key, partition_of_hash(key_hash(key), count)) for key in some_keys]
     assert partitions_in_spark(keys_frame, count) == expected
+
+
+def test_count_that_numpy_has_computed(keys_frame):
+    assert partitions_in_spark(keys_frame, numpy.int64(16)) == partitions_in_spark(keys_frame, 16)
 
 
 @pytest.mark.parametrize("count", [1, 3, 16, 1024])

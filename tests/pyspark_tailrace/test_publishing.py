@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 
 import pyarrow as pa
@@ -10,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tailrace
-from pyspark_tailrace import connections, publishing
+from pyspark_tailrace import connections, publishing, sink
 from pyspark_tailrace.options import sink_options
 from pyspark_tailrace.publishing import Share, parts, publish_batch, publish_job
-from pyspark_tailrace.sink import Staged, StreamSink, stage_batches
+from pyspark_tailrace.sink import BatchSink, Staged, StreamSink, stage_batches
 from tailrace.staging import SealedStage
 
 
@@ -104,13 +105,106 @@ def test_the_publish_is_asked_for_until_its_answer_is_known(options, history, mo
     assert capsys.readouterr().err.count("has no answer yet") == 2
 
 
+SMALL_PUBLISHES = """
+from tailrace_server.publishing import record
+record.PUBLISH_BYTES_MAX = 2_000
+"""
+
+
+def test_a_micro_batch_that_is_too_large_is_written_at_least_once_and_the_next_ones_once(
+    start_node, contents, monkeypatch
+):
+    node = start_node(planted=SMALL_PUBLISHES)
+    said = {"url": node.url, "feed": "orders", "create_feed": "true", "partitions": "1", "retry_for": "60"}
+
+    def run(batch, begin, end, **more):
+        monkeypatch.setattr(sink, "_micro_batch", lambda: ("query", batch))
+        stream = StreamSink(sink_options(said | more))
+        messages = [stream.write(iter([rows(n, n + 1)])) for n in range(begin, end)]
+        stream.commit(messages, batch)
+
+    run(0, 0, 2)
+    for _ in range(2):  # a restart plans the same batch
+        with pytest.raises(tailrace.TooLarge, match=r"partition 0 would get .*\.option\('delivery', 'at_least_once'\)"):
+            run(1, 2, 50)
+    assert contents(node.url).state().keys() == {b"0", b"1"}
+    run(1, 2, 50, delivery="at_least_once")
+    run(2, 50, 52)
+    run(2, 50, 52)
+    history = contents(node.url).history()
+    assert history.keys() == {b"%d" % n for n in range(52)}
+    assert {len(values) for values in history.values()} == {1}
+
+
 def test_messages_of_another_batch_or_query_are_refused(options):
     share = stage(options, rows(0, 1))
-    sink = StreamSink(options)
+    stream = StreamSink(options)
     with pytest.raises(RuntimeError, match="have come to the commit of batch 1"):
-        sink.commit([Staged(0, "q", 0, share)], 1)
+        stream.commit([Staged(0, "q", 0, share)], 1)
     with pytest.raises(RuntimeError, match="queries"):
-        sink.commit([Staged(0, "q", 1, share), Staged(1, "r", 1, share)], 1)
+        stream.commit([Staged(0, "q", 1, share), Staged(1, "r", 1, share)], 1)
+
+
+@pytest.fixture
+def numbered(options):
+    """Runs a job with a number."""
+
+    def run(number, begin, end):
+        job = BatchSink(dataclasses.replace(options, sink_id="nightly", batch_id=number))
+        job.commit([job.write(iter([rows(begin, end)])), None])
+
+    return run
+
+
+def test_a_number_that_was_used_or_is_lower_is_told_and_nothing_is_written(numbered, history, capsys):
+    for number in (7, 8):
+        numbered(number, 1, 2)
+    assert capsys.readouterr().err == ""
+    for number in (8, 7, 3):
+        numbered(number, 1, 2)
+        text = f"tailrace: every partition had batch {number} of 'nightly' already, or a later one: nothing was written"
+        assert capsys.readouterr().err.startswith(text)
+    assert history() == {b"1": [b"v", b"v"]}
+
+
+def test_where_some_partitions_had_the_number_it_is_told(numbered, history, capsys):
+    """As by two calls with one sink in one micro-batch: what has gone where others had gone is not written."""
+    numbered(0, 1, 2)
+    numbered(0, 2, 40)
+    text = "tailrace: 1 of 3 partitions had batch 0 of 'nightly' already, or a later one: their part was not written"
+    assert capsys.readouterr().err.startswith(text)
+    assert 1 < len(history()) < 39
+
+
+def test_what_an_earlier_try_has_written_is_not_told_as_old(numbered, monkeypatch, capsys):
+    publish, tries = tailrace.blocking.Feed.publish, []
+
+    def lost(self, *arguments, **named):
+        published = publish(self, *arguments, **named)
+        tries.append(published)
+        if len(tries) == 1:
+            raise tailrace.Unreachable("the connection broke", outcome="unknown")
+        return published
+
+    monkeypatch.setattr(tailrace.blocking.Feed, "publish", lost)
+    numbered(0, 1, 2)
+    assert not tries[1].written
+    assert "nothing was written" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("kind", [StreamSink, BatchSink])
+def test_without_a_row_the_feed_is_made_nevertheless(options, shared_node, feed_name, delivery, kind, monkeypatch):
+    monkeypatch.setattr(sink, "_micro_batch", lambda: ("query", 0))
+    batch = (0,) if kind is StreamSink else ()
+    with tailrace.blocking.connect(shared_node.url) as client:
+        for create_feed in (False, True):
+            made = kind(dataclasses.replace(options, create_feed=create_feed, delivery=delivery))
+            made.commit([made.write(iter([rows(0, 0)])), None], *batch)
+            assert (feed_name in {feed.name for feed in client.feeds()}) == create_feed
+        made = kind(dataclasses.replace(options, create_feed=True, delivery=delivery, partitions=4))
+        with pytest.raises(ValueError, match="has 3 partitions"):
+            made.commit([], *batch)
 
 
 def test_outside_of_a_query_nothing_can_be_staged_for_one(options):

@@ -203,6 +203,12 @@ def test_columns_that_the_sink_refuses(columns, options, text):
         check_schema(schema_of(**columns), sink_options({"url": "tailrace://a", "feed": "f"} | options))
 
 
+def test_two_columns_of_one_name_are_refused():
+    schema = StructType([*schema_of(**GOOD).fields, StructField("value", BinaryType())])
+    with pytest.raises(ValueError, match=r"more than one column 'value': drop all but one"):
+        check_schema(schema, sink_options({"url": "tailrace://a", "feed": "f"}))
+
+
 # Sizes
 
 
@@ -241,11 +247,15 @@ def test_blocks_are_compressed(write):
 
 
 def test_error_of_the_node_ends_the_task(write, shared_node, feed_name):
-    write(batch_of([(b"a", b"1")]))
-    with tailrace.blocking.connect(shared_node.url) as client:
-        client.drop_feed(feed_name)
+    def dropping():
+        yield batch_of([(b"a", b"1")])
+        with tailrace.blocking.connect(shared_node.url) as client:
+            client.drop_feed(feed_name)
+        yield batch_of([(b"b", b"1")])
+
+    options = sink_options({"url": shared_node.url, "feed": feed_name, "create_feed": "true", "retry_for": "30"})
     with pytest.raises(tailrace.UnknownFeed, match="it was dropped"):
-        write(batch_of([(b"a", b"1")]))
+        write_batches(options, dropping())
     assert write(batch_of([(b"a", b"2")])).history() == {b"a": [b"2"]}
 
 

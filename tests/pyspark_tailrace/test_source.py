@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
 
 from pyspark_tailrace.source import FORMAT, TailraceSource
 
@@ -67,6 +68,16 @@ def test_other_modes_of_a_batch_job(rows, options, mode, text):
 def test_options_are_checked_before_anything_runs(rows, options, more, text):
     with pytest.raises(AnalysisException, match=text):
         rows.write.format(FORMAT).options(**options | more).mode("append").save()
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "text"),
+    [("streamWriter", {"batch_id": "1"}, "'batch_id' is for batch"), ("writer", {"first_batch": "1"}, "for streams")],
+)
+def test_numbers_are_checked_for_what_asks_for_them(kind, more, text):
+    source = TailraceSource({"url": "tailrace://a", "feed": "f", "sink_id": "s"} | more)
+    with pytest.raises(ValueError, match=text):
+        getattr(source, kind)(StructType([StructField(name, StringType()) for name in ("key", "value")]), False)
 
 
 def test_columns_are_checked_before_anything_runs(rows, options):

@@ -78,6 +78,15 @@ def test_values_of_python_are_written_as_options_are():
     assert (found["create_feed"], found["partitions"]) == ("true", "4")
 
 
+def test_none_is_as_if_it_was_left_out():
+    assert written(Frame("q"), 7, token=None, partitions=None, sink_id=None, first_batch=None) == written(Frame("q"), 7)
+
+
+def test_a_number_of_its_own_is_refused():
+    with pytest.raises(ValueError, match="takes no 'batch_id'"):
+        upsert_batch(feed="counts", batch_id=7)
+
+
 def test_at_least_once_has_no_numbers():
     found = written(Frame("q"), 0, delivery="at_least_once")
     assert found == {"feed": "counts", "delivery": "at_least_once"}

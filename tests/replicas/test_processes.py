@@ -33,7 +33,8 @@ def test_a_set_keeps_its_promises_whatever_happens_to_its_nodes(seed, tmp_path):
     ("bug", "first", "finding"),
     [
         # Two of the three never get what was acknowledged, and one of them leads: anybody may find that first.
-        ("quorum_at_once", ("cut_leader", "write_anew", "kill_leader", "promote_other"), None),
+        # The first write: of a feed that nobody has followed yet a leader counts nothing, with this bug or without it.
+        ("quorum_at_once", ("write_anew", "cut_leader", "write_anew", "kill_leader", "promote_other"), None),
         # One that leads no more, and does not know it, is still asked: whoever does so may be the first.
         (
             "leads_unasked",

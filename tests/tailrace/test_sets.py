@@ -7,11 +7,15 @@ from tests.ports import free_port
 import tailrace
 from tailrace import blocking
 from tailrace.address import Address
+from tailrace.consuming.wanted import Wanted
 from tailrace.errors import NotLeader, Unreachable
 from tailrace.events import Mutations
+from tailrace.model import EndReason
+from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import HelloOk, Write, WriteFlag, encode_error
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import StreamEnd
 
 
 class Signpost:
@@ -53,10 +57,28 @@ class Signpost:
         self.hello = self.hello._replace(leader=str(address))
 
 
+class Lacking(Signpost):
+    """A node that leads, and has none of the partitions of a feed."""
+
+    feed_id = bytes(16)
+
+    def answer(self, frame):
+        match frame.opcode:
+            case Opcode.PARTITIONS:
+                value = {"feed": {"feed_id": self.feed_id.hex()}, "partitions": [{"id": 0, "high_seq": 0}]}
+                return encode_json(Opcode.RESULT, value, frame.id)
+            case Opcode.STREAM_REQUEST:
+                self.asked.append((frame.opcode, bytes(frame.body)))
+                return StreamEnd(0, EndReason.NOT_MY_PARTITION, "not here").encode(frame.id)
+            case Opcode.HELLO | Opcode.NOOP:
+                return super().answer(frame)
+        return b""
+
+
 @pytest.fixture
 async def put_up(nursery):
-    async def begin(**hello):
-        post = Signpost(**hello)
+    async def begin(kind=Signpost, **hello):
+        post = kind(**hello)
         [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
         post.address = Address(*listener.socket.getsockname())
         nursery.start_soon(trio.serve_listeners, post.handle, [listener])
@@ -127,6 +149,42 @@ async def test_a_stream_that_loses_its_leader_finds_the_next_one(put_up, leader,
         async with client.feed(feed.name).consume(until="now") as stream:
             rows = [row.key async for event in stream if isinstance(event, Mutations) for row in event]
     assert rows == [b"k"]
+
+
+@pytest.fixture
+async def one_row(client):
+    """A feed of one partition, and a row."""
+    feed = await client.create_feed("one_row", partitions=1)
+    await feed.put(b"k", b"v")
+    return feed
+
+
+@pytest.fixture
+async def lacking(put_up, running, one_row):
+    """Says that it leads in the real leader's term: so no look at that one tells which of the two to leave."""
+    post = await put_up(Lacking, cluster_id=one_row._client.cluster_id.hex(), term=running.node.term)
+    post.feed_id = (await one_row.resolve()).feed_id
+    return post
+
+
+async def test_a_stream_of_a_partition_that_a_node_does_not_have_goes_to_another_node(lacking, leader, one_row):
+    url = f"tailrace://{lacking.address},{leader}"
+    async with tailrace.connect(url) as client, client.feed(one_row.name).consume() as stream:
+        async for event in stream:
+            if isinstance(event, Mutations):
+                break
+    assert [row.key for row in event] == [b"k"]
+    assert len(lacking.asked) == 3
+
+
+async def test_a_stream_without_async_goes_to_another_node_likewise(lacking, leader, one_row):
+    def work():
+        url = f"tailrace://{lacking.address},{leader}"
+        with blocking.connect(url) as client, client.stream(Wanted(one_row.name)) as stream:
+            return next(row.key for event in stream if isinstance(event, Mutations) for row in event)
+
+    assert await trio.to_thread.run_sync(work) == b"k"
+    assert len(lacking.asked) == 3
 
 
 async def test_nobody_leads(put_up):

@@ -33,7 +33,9 @@ def promote(
     It asks a majority of the set, takes over what that has of acknowledged writes, and leads. Without a majority it
     refuses, and says whom it has missed.
     """
-    [address] = _addresses("promote", url, node, token)[:1]
+    address, *more = _addresses("promote", url, node, token)
+    if more:
+        raise WrongUsage(f"the URL names {1 + len(more)} nodes: name the one that is to lead by --node HOST:PORT")
     answer = trio.run(_ask, address, Opcode.PROMOTE, {"force": force}, math.inf, token)
     term, steps, may_be_lost = _outcome(answer)
     if json:

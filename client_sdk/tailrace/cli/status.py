@@ -90,7 +90,7 @@ def render(details: dict[str, Any]) -> RenderableType:
     if replication.get("replicas"):
         parts.append(_replicas(replication["replicas"]))
     if any(feed.get("states") for feed in details["feeds"]):
-        parts.append(_partitions(details["feeds"]))
+        parts.append(_partitions(details["feeds"], in_set=bool(replication.get("members"))))
     return Group(*parts, _connections(details["connections"]))
 
 
@@ -106,7 +106,7 @@ def _summary(details: dict[str, Any]) -> Text:
         ),
     ]
     replication = details.get("replication", {})
-    if replication.get("members") or replication.get("replica_of") or replication.get("replicas"):
+    if replication:
         lines.append(Text(printable(_role(replication))))
     if replication.get("doing"):
         lines.append(Text(f"doing: {printable(replication['doing'])}"))
@@ -133,6 +133,7 @@ def _replicas(replicas: list[dict[str, Any]]) -> RenderableType:
         ("replica", "left"),
         ("at", "left"),
         ("votes", "left"),
+        ("connected", "left"),
         ("partitions", "right"),
         ("behind", "right"),
         ("last acknowledged", "right"),
@@ -142,6 +143,7 @@ def _replicas(replicas: list[dict[str, Any]]) -> RenderableType:
             replica["placement_id"][:8],
             replica["address"],
             "yes" if replica["votes"] else "no",
+            "yes" if replica.get("connected", True) else "no",
             replica["partitions"],
             f"{replica['lag']:,}",
             "never" if replica["since_ack_s"] is None else f"{show_seconds(replica['since_ack_s'])} ago",
@@ -151,7 +153,7 @@ def _replicas(replicas: list[dict[str, Any]]) -> RenderableType:
     return make_table("Replicas", columns, rows)
 
 
-def _partitions(feeds: list[dict[str, Any]]) -> RenderableType:
+def _partitions(feeds: list[dict[str, Any]], *, in_set: bool) -> RenderableType:
     columns = [
         ("feed", "left"),
         ("partition", "right"),
@@ -171,15 +173,19 @@ def _partitions(feeds: list[dict[str, Any]]) -> RenderableType:
             state["term"],
             len(state["branches"]),
             f"{state['durable']:,}",
-            f"{state['quorum']:,}",
+            f"{state['quorum']:,}" if in_set else "-",
             f"{state['visible']:,}",
-            ", ".join(f"{follower['lag']:,}" for follower in state["followers"]),
+            ", ".join(_behind(follower) for follower in state["followers"]),
         )
         for feed in feeds
         for state in feed["states"]
     ]
     more = f", the first {PARTITIONS_SHOWN_MAX} of {len(rows):,}" if len(rows) > PARTITIONS_SHOWN_MAX else ""
     return make_table(f"Partitions{more}", columns, rows[:PARTITIONS_SHOWN_MAX])
+
+
+def _behind(follower: dict[str, Any]) -> str:
+    return f"{follower['lag']:,}" + ("" if follower.get("connected", True) else " (not connected)")
 
 
 def _feeds(feeds: list[dict[str, Any]]) -> RenderableType:

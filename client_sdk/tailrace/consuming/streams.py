@@ -45,8 +45,10 @@ FINAL: dict[EndReason, Callable[[str], TailraceError]] = {
     EndReason.FEED_DROPPED: UnknownFeed,
 }
 
-# A node that is behind may be about to catch up: another one is asked after so many tries.
-_BEHIND_TRIES = 3
+# What another node may have: one that is behind, or that has no such partition, may be about to get it. So another one
+# is asked after so many tries.
+_LACKING = frozenset((EndReason.BEHIND, EndReason.NOT_MY_PARTITION))
+_LACKING_TRIES = 3
 
 # Asked of all partitions for each barrier, so without a step of Python for each.
 _OPEN = frozenset((State.OPEN, State.IN_SNAPSHOT, State.ENDED))
@@ -363,8 +365,8 @@ class PartitionStreams:
 
     def _move_on(self, partition: ConsumedPartition, end: StreamEnd) -> None:
         """Raises NotLeader, which ends the connection, where another node should be asked."""
-        behind = end.reason is EndReason.BEHIND and self.has_others and partition.tries >= _BEHIND_TRIES
-        if behind or end.reason is EndReason.WRONG_STATE:
+        lacking = end.reason in _LACKING and self.has_others and partition.tries >= _LACKING_TRIES
+        if lacking or end.reason is EndReason.WRONG_STATE:
             raise NotLeader(f"partition {partition.id}: {end.message}")
 
     def try_again(self, partition: ConsumedPartition, reason: str) -> None:

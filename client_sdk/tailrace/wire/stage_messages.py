@@ -111,14 +111,11 @@ class Publish(NamedTuple):
             )
         if not all(type(number) is int and 0 <= number < PARTITIONS_MAX for number in partitions):
             raise ProtocolError(f"{what}: field 'partitions' is not a list of partitions")
-        return cls(
-            hex_field(value, "feed_id", 16, what),
-            sink,
-            origin,
-            seq_field(value, "batch", what),
-            tuple(hex_field({"stages": stage}, "stages", STAGE_ID_BYTES, what) for stage in stages),
-            tuple(partitions),
-        )
+        ids = tuple(hex_field({"stages": stage}, "stages", STAGE_ID_BYTES, what) for stage in stages)
+        if len(set(ids)) < len(ids):  # its rows would be published twice
+            raise ProtocolError(f"{what}: a stage is named twice")
+        feed_id = hex_field(value, "feed_id", 16, what)
+        return cls(feed_id, sink, origin, seq_field(value, "batch", what), ids, tuple(partitions))
 
 
 def _name(value: dict[str, Any], name: str) -> str:

@@ -63,6 +63,17 @@ class OpenStage:
         self.sum.update(block.head)
 
 
+class LeftStage:
+    """A stage that an earlier run has left unsealed. ``changed_us``: when it was last written, by the wall clock."""
+
+    __slots__ = ("changed_us", "is_opening", "nbytes")
+
+    def __init__(self, nbytes: int, changed_us: int) -> None:
+        self.nbytes = nbytes
+        self.changed_us = changed_us
+        self.is_opening = False  # its writer is there, and it is being opened again
+
+
 class SealedStage(NamedTuple):
     """A stage that can be published.
 
@@ -108,7 +119,7 @@ class Stages:
         self._wall_us = wall_us
         self._open: dict[bytes, OpenStage] = {}
         self._sealed: dict[bytes, SealedStage] = {}
-        self._left: dict[bytes, bool] = {}  # unsealed ones of an earlier run; True: they are being opened again
+        self._left: dict[bytes, LeftStage] = {}
         self._bytes = 0
         self._is_made = False
         self._is_crowded = False  # a stage was refused for lack of room since the last look for old ones
@@ -129,7 +140,8 @@ class Stages:
                 continue
             path = os.path.join(self._directory, name)
             if name.endswith(OPEN_SUFFIX):
-                self._left[id] = False
+                self._left[id] = self._look_left(path)
+                self._bytes += self._left[id].nbytes
                 continue
             try:
                 sealed = self._look(path, id)
@@ -139,6 +151,12 @@ class Stages:
             else:
                 self._sealed[id] = sealed
                 self._bytes += sealed.nbytes
+
+    def _look_left(self, path: str) -> LeftStage:
+        nbytes = 0
+        with contextlib.suppress(OSError), contextlib.closing(self._disk.open(path)) as file:
+            nbytes = file.size()
+        return LeftStage(nbytes, self._disk.changed_ns(path) // 1_000)
 
     def _look(self, path: str, id: bytes) -> SealedStage:
         with contextlib.closing(self._disk.open(path)) as file:
@@ -186,9 +204,10 @@ class Stages:
             raise Overloaded(f"stage {id.hex()} is being opened again")
         if acknowledged:
             raise UnknownStage(f"stage {id.hex()} is not here; {acknowledged} of its blocks were acknowledged")
-        if len(self._open) + len(self._sealed) >= self._stages_max or len(self._open) >= OPEN_MAX:
+        unsealed = len(self._open) + len(self._left)
+        if unsealed + len(self._sealed) >= self._stages_max or len(self._open) >= OPEN_MAX:
             raise self._crowded(
-                f"this node holds {len(self._open)} stages that are being written and {len(self._sealed)} that nobody "
+                f"this node holds {unsealed} stages that are being written and {len(self._sealed)} that nobody "
                 f"has published; at most {OPEN_MAX} and together {self._stages_max}"
             )
         self._check_room(nbytes)
@@ -223,9 +242,10 @@ class Stages:
 
     def take_left(self, id: bytes) -> bool:
         """Whether the stage was left unsealed by an earlier run, and nobody opens it again: the caller has to, then."""
-        if self._left.get(id) is not False:
+        left = self._left.get(id)
+        if left is None or left.is_opening:
             return False
-        self._left[id] = True
+        left.is_opening = True
         return True
 
     def reopen(self, id: bytes) -> OpenStage | None:
@@ -248,7 +268,9 @@ class Stages:
 
     def reopened(self, id: bytes, stage: OpenStage | None) -> None:
         """What ``reopen`` gave: its writer may go on, or hears that the stage is not here."""
-        self._left.pop(id, None)
+        left = self._left.pop(id, None)
+        if left is not None:
+            self._bytes -= left.nbytes
         if stage is not None:
             self._open[id] = stage
             self._bytes += stage.end - stage_file.HEADER_BYTES
@@ -352,14 +374,18 @@ class Stages:
     def expired(self, cutoff_us: int | None) -> list[str]:
         """Forgets what has lost its writer, and what was sealed at or before ``cutoff_us``; the files to remove.
 
-        Where there was no room for another one, what is old by `crowding` too.
+        What an earlier run has left unsealed also goes by when it was last written, with the same ``cutoff_us``. Where
+        there was no room for another one, what is old by `crowding` goes as well.
         """
         now = self._monotonic()
         self.kept.expire(now)
         paths = [self._abandon(s) for s in self._unsealed() if now - s.used_at >= IDLE_S_MAX]
-        if now - self._began_at >= IDLE_S_MAX:
-            paths += [self._path(id, OPEN_SUFFIX) for id, opening in self._left.items() if not opening]
-            self._left = {id: opening for id, opening in self._left.items() if opening}
+        is_idle = now - self._began_at >= IDLE_S_MAX
+        # By their own age too: a node that starts again more often than once an hour would keep them for ever.
+        left = [
+            id for id, left in self._left.items() if is_idle or (cutoff_us is not None and left.changed_us <= cutoff_us)
+        ]
+        paths += self._forget_left(left)
         if cutoff_us is not None:
             paths += self.forget([id for id, sealed in self._sealed.items() if sealed.sealed_us <= cutoff_us])
         if self._is_crowded:
@@ -369,16 +395,29 @@ class Stages:
 
     def _give_way(self, now: float) -> list[str]:
         held = [Held(s.id, s.used_at, s.end - stage_file.HEADER_BYTES, True) for s in self._unsealed()]
+        held += [Held(id, self._began_at, left.nbytes, False) for id, left in self._left.items() if not left.is_opening]
         held += [Held(id, sealed.heard_at, sealed.nbytes, False) for id, sealed in self._sealed.items()]
         ids = that_give_way(held, Bounds(self._stages_max, OPEN_MAX, self._bytes_max), now)
         if ids:
             log.warning(
                 "%d stages that nobody has published give way to others: does a job fail again and again?", len(ids)
             )
-        return [self._abandon(self._open[id]) for id in ids if id in self._open] + self.forget(ids)
+        abandoned = [self._abandon(self._open[id]) for id in ids if id in self._open]
+        return abandoned + self._forget_left(ids) + self.forget(ids)
 
     def _unsealed(self) -> list[OpenStage]:
         return [stage for stage in self._open.values() if not stage.is_sealing]
+
+    def _forget_left(self, ids: Iterable[bytes]) -> list[str]:
+        """Forgets those of ``ids`` that an earlier run has left, and nobody opens again; the files to remove."""
+        paths = []
+        for id in ids:
+            left = self._left.get(id)
+            if left is not None and not left.is_opening:
+                del self._left[id]
+                self._bytes -= left.nbytes
+                paths.append(self._path(id, OPEN_SUFFIX))
+        return paths
 
     def _abandon(self, stage: OpenStage) -> str:
         """Forgets an unsealed stage; the file to remove."""

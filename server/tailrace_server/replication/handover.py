@@ -28,6 +28,7 @@ from tailrace.address import Address
 from tailrace.errors import NotLeader, TailraceError, Unreachable
 from tailrace.wire.bodies import seq_field
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.replication.lists import why_other_list
 from tailrace_server.replication.peers import ask, look_at, seqs_from_json
 from tailrace_server.replication.promotion import Outcome, Promotion
 from tailrace_server.replication.role import Role
@@ -61,6 +62,9 @@ async def hand_over(member: Member, to: Address) -> int:
         if to not in member.others or not member.is_in_set:
             raise TailraceError(f"{to} is no other member of this set: {', '.join(map(str, member.others))} are")
         seen = await look_at(node, to, config.ask_timeout_s)
+        misfit = why_other_list(member.members, str(to), seen.members)
+        if misfit:
+            raise TailraceError(misfit)
         if not member.counts(seen.votes, seen.placement_id):
             raise TailraceError(f"{to} has no vote yet: it has not caught up")
         member.progress = f"hands over to {to}"

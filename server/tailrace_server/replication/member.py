@@ -28,6 +28,7 @@ from tailrace_server.replication.choosing import Place, Standing
 from tailrace_server.replication.debts import Debt, unpaid, with_debt
 from tailrace_server.replication.following import Following, VoteGained
 from tailrace_server.replication.giving_up import give_up_newer
+from tailrace_server.replication.lists import why_other_list
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.peers import (
     ask,
@@ -76,6 +77,8 @@ class Member:
         self.turns = 0  # requests that are to change who leads, and have not ended
         self.seen: dict[str, Seen | None] = {str(address): None for address in self.others}
         self.asked: set[str] = set()
+        self.misfits: dict[str, str] = {}  # who had another list in its last answer, by address: the sentence
+        self._doing = ""
         self._higher_looks = 0
         self._changed = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -95,7 +98,16 @@ class Member:
 
     @progress.setter
     def progress(self, text: str) -> None:
-        self.node.doing = text
+        self._doing = text
+        self._tell()
+
+    def _tell(self) -> None:
+        self.node.doing = "; ".join(filter(None, [self._doing, *self.misfits.values()]))
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The list that this node was started with; empty where it is a plain replica."""
+        return tuple(map(str, self.node.config.members))
 
     @property
     def source(self) -> str:
@@ -128,6 +140,7 @@ class Member:
             name_of(node) if node.role is Role.LEADER else node.leader,
             now.founders,
             *held_by(node),
+            self.members,
         )
 
     # Running
@@ -208,10 +221,24 @@ class Member:
     async def _look_at(self, address: Address, found: dict[str, Seen | None]) -> None:
         name = str(address)
         try:
-            found[name] = await look_at(self.node, address, self.node.config.replication.ask_timeout_s)
+            seen = await look_at(self.node, address, self.node.config.replication.ask_timeout_s)
         except (TailraceError, OSError) as error:
             log.debug("%s does not answer: %s", name, error)
             found[name] = None
+            return
+        found[name] = None if self._is_misfit(name, seen) else seen
+
+    def _is_misfit(self, name: str, seen: Seen) -> bool:
+        """Whether it was started with another list: that is said, and to decide anything its answer is none."""
+        why = why_other_list(self.members, name, seen.members)
+        if why != self.misfits.get(name, ""):
+            if why:
+                log.warning("%s: its answers count for nothing", why)
+                self.misfits[name] = why
+            else:
+                del self.misfits[name]
+            self._tell()
+        return bool(why)
 
     async def _look_beside(self, scope: trio.CancelScope) -> None:
         """For status, while a leader is followed: what the others are, which decides nothing meanwhile."""

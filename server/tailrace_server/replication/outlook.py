@@ -1,10 +1,11 @@
-"""What ``tailrace promote`` would do now on a member or a replica, in a sentence for status. Pure.
+"""What ``tailrace promote`` would do now on a node, for status: a case, and a sentence. Pure.
 
 It goes by what the others answered last and by sums over all partitions, so it is a forecast: the promotion itself asks
 again, and chooses partition by partition. The cases, first fit first:
 
 | case | when |
 |---|---|
+| alone | this node is in no set and is no replica: it leads by itself, for ever |
 | leads | this node leads already |
 | replica | a plain replica: there is no majority to ask |
 | new | nothing was ever in this directory, and nobody whose directory is not new has answered |
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.model import Level
+from tailrace_server.replication.peers import name_of
 from tailrace_server.replication.situation import Seen, counts, majority_of
 
 if TYPE_CHECKING:
@@ -34,11 +35,15 @@ class Outlook(NamedTuple):
 
 
 class Follower(NamedTuple):
-    """One that follows this leader: whether it votes, and what it lacks of all that is at quorum, in mutations."""
+    """One that follows this leader, or is to: whether it votes, and what it lacks of all that is at quorum.
+
+    ``missing``: in mutations, as it has acknowledged; None where it has not come since this node leads.
+    """
 
     address: str
     votes: bool
-    missing: int
+    missing: int | None
+    connected: bool = True
 
 
 def outlook(own: Seen, seen: Mapping[str, Seen | None], *, is_in_set: bool) -> Outlook:
@@ -75,25 +80,51 @@ def outlook(own: Seen, seen: Mapping[str, Seen | None], *, is_in_set: bool) -> O
 
 def outlook_of_leader(own: Seen, followers: Iterable[Follower], members: int) -> Outlook:
     """What ``promote`` would do on the node that leads, and what is kept where it is gone; ``members``: of the set."""
-    text = "leads already: it would change nothing"
     followers = list(followers)
-    level = "quorum" if members else "disk"
-    have = sorted(f.address for f in followers if not f.missing and (f.votes or not members))
-    behind = sorted((f.missing, f.address) for f in followers if f.missing or (members and not f.votes))
-    if have:
-        text += f". Should this node be gone: {_listed(have)} {_hold(have)} all that is at {level}"
-    elif followers or members:
-        text += f". Should this node be gone: nobody who could lead holds all that is at {level}"
-    if behind:
-        text += "; " + ", ".join(
-            f"{address} lacks about {missing} mutations" if missing else f"{address} has no vote"
-            for missing, address in behind
-        )
+    text = f"leads already: it would change nothing. Should this node be gone: {_kept(followers, in_set=members > 0)}"
     needed = majority_of(members) if members else 0
-    voting = sum(f.votes for f in followers) + own.votes
+    voting = sum(f.votes for f in followers if f.connected) + own.votes
     if members and voting < needed:
         text += f". Only {voting} of the {needed} voters that a promotion takes are here"
     return Outlook("leads", False, text)
+
+
+def outlook_of_lone(followers: Iterable[Follower]) -> Outlook:
+    """As ``outlook_of_leader``, of a node that is in no set and is no replica; it may have plain replicas."""
+    why = "this node leads by itself, in no set (--members)"
+    kept = _kept(list(followers), in_set=False)
+    return _refused("alone", f"{why}. Should this node be gone: {kept}")
+
+
+def _kept(followers: list[Follower], *, in_set: bool) -> str:
+    """What is left of a leader that is gone. Only who is connected counts: the others may be gone as well."""
+    level = "quorum" if in_set else "disk"
+    here = [f for f in followers if f.connected]
+    have = sorted(f.address for f in here if not f.missing and (f.votes or not in_set))
+    if have:
+        texts = [f"{_listed(have)} {_hold(have)} all that is at {level}"]
+    elif here:
+        texts = [f"nobody who could lead holds all that is at {level}"]
+    elif in_set:
+        texts = ["nobody who could lead is connected"]
+    else:
+        texts = ["nobody follows it, so nothing can be promoted"]
+    behind = sorted((f.missing or 0, f.address) for f in here if f.missing or (in_set and not f.votes))
+    if behind:
+        texts.append(", ".join(f"{address} {_lacks(missing) or 'has no vote'}" for missing, address in behind))
+    texts += sorted(_away(f, level) for f in followers if not f.connected)
+    return "; ".join(texts)
+
+
+def _away(follower: Follower, level: str) -> str:
+    text = f"{follower.address} is not connected"
+    if follower.missing is None:
+        return text
+    return f"{text}, and {_lacks(follower.missing) or f'had all that is at {level}'}"
+
+
+def _lacks(missing: int) -> str:
+    return f"lacks about {missing} mutations" if missing else ""
 
 
 def _of_replica(own: Seen, answers: Mapping[str, Seen], silent: list[str]) -> Outlook:
@@ -143,15 +174,23 @@ def _listed(addresses: list[str]) -> str:
     return ", ".join(addresses) or "nobody"
 
 
-def outlook_of(node: Node) -> Outlook | None:
-    """The outlook of a node as it is; None of one that is alone, which nobody promotes."""
+def outlook_of(node: Node) -> Outlook:
+    """The outlook of a node as it is."""
     member = node.member
     if member is None:
-        return None
-    own, members = member.own(), len(node.config.members)
+        return outlook_of_lone(_followers(node))
+    own, members = member.own(), node.config.members
     if not own.leads:
         return outlook(own, member.seen, is_in_set=bool(members))
-    level, partitions = (Level.QUORUM if members else Level.DISK), list(node.feeds.partitions())
-    peers = node.replicas.peers.values()
-    followers = [Follower(peer.address, peer.votes, peer.missing(partitions, level)) for peer in peers]
-    return outlook_of_leader(own, followers, members)
+    followers = _followers(node)
+    known = {name_of(node), *(follower.address for follower in followers)}
+    absent = [Follower(name, False, None, connected=False) for name in map(str, members) if name not in known]
+    return outlook_of_leader(own, followers + absent, len(members))
+
+
+def _followers(node: Node) -> list[Follower]:
+    level, partitions = node.safest_level, list(node.feeds.partitions())
+    return [
+        Follower(peer.address, peer.votes, peer.missing(partitions, level), peer.is_connected)
+        for peer in node.replicas.peers.values()
+    ]

@@ -13,7 +13,7 @@ from tailrace.address import Address
 from tailrace.errors import ProtocolError
 from tailrace.host import Host
 from tailrace.model import FEED_ID_BYTES
-from tailrace.wire.bodies import field, hex_field, seq_field
+from tailrace.wire.bodies import address_field, field, hex_field, seq_field
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.replication.choosing import Place, Standing, Standings
@@ -108,6 +108,7 @@ def seen_to_json(seen: Seen) -> dict[str, Any]:
         "founders": [id.hex() for id in seen.founders],
         "held": seen.held,
         "held_term": seen.held_term,
+        "members": list(seen.members),
     }
 
 
@@ -128,7 +129,14 @@ def seen_from_json(value: dict[str, Any]) -> Seen:
         _ids(field(value, "founders", list, what), what),
         seq_field(value, "held", what, 0),
         seq_field(value, "held_term", what, 0),
+        members_field(value, what),
     )
+
+
+def members_field(value: dict[str, Any], what: str) -> tuple[str, ...]:
+    """The list that a member was started with; empty where it is not told. ProtocolError."""
+    texts = field(value, "members", list, what, [])
+    return tuple(address_field({"members": text}, "members", what) for text in texts)
 
 
 def _ids(texts: list[Any], what: str) -> tuple[bytes, ...]:

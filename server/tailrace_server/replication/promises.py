@@ -15,7 +15,8 @@ from tailrace.errors import ProtocolError, TailraceError, Unreachable
 from tailrace.wire.bodies import address_field, field, seq_field
 from tailrace_server.replication.choosing import Standings, standings_to_json
 from tailrace_server.replication.debts import debts_to_json
-from tailrace_server.replication.peers import standings_of
+from tailrace_server.replication.lists import why_other_list
+from tailrace_server.replication.peers import members_field, standings_of
 from tailrace_server.replication.situation import is_later
 
 if TYPE_CHECKING:
@@ -33,12 +34,14 @@ class Promise(NamedTuple):
     """What is asked for: ``term``, by the node at ``address``; in a ``handover`` the leader itself is behind it.
 
     ``last_led``: the node leads again by itself, and did so in this term; None: somebody wants it to lead.
+    ``members``: the list that the node was started with, empty where it is not told.
     """
 
     term: int
     address: str
     handover: bool
     last_led: int | None = None
+    members: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Promise:
@@ -49,6 +52,7 @@ class Promise(NamedTuple):
             address_field(value, "address", what),
             field(value, "handover", bool, what, False),
             None if value.get("last_led") is None else seq_field(value, "last_led", what),
+            members_field(value, what),
         )
 
 
@@ -56,8 +60,11 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
     """Promises, where nothing as high was promised before; the body of the answer.
 
     Not to a node that leads again by itself and has missed a later leader, which may be this one. Raises ProtocolError
-    for a term that nobody comes to by leading.
+    for a term that nobody comes to by leading, TailraceError to a node with another list: its majority is another one.
     """
+    misfit = why_other_list(member.members, promise.address, promise.members)
+    if misfit:
+        raise TailraceError(f"{misfit}: nothing is promised")
     await _check_term(member, promise.term)
     now = member.file.now
     if promise.last_led is not None and is_later(now, promise.last_led):

@@ -107,7 +107,7 @@ class Promotion:
         member = self._member
         await member.look(self._has_found_enough if self._leader else None)
         answers = {address: seen for address, seen in member.seen.items() if seen is not None}
-        self._silent = dict.fromkeys(member.seen.keys() - answers.keys(), "no answer")
+        self._silent = {name: member.misfits.get(name, "no answer") for name in member.seen.keys() - answers.keys()}
         self._require_last(answers)
         self._require_voters(member.counts(seen.votes, seen.placement_id) for seen in answers.values())
         self._join(seen for seen in answers.values() if not seen.is_new)
@@ -187,7 +187,7 @@ class Promotion:
         timeout_s = 2 * config.step_timeout_s
         others = {str(address): address for address in self._member.others}
         silent = {name: others.pop(name) for name in list(others) if name in self._silent}
-        self._silent = dict.fromkeys([*silent, *others], "no answer")
+        self._silent = {name: self._silent[name] for name in silent} | dict.fromkeys(others, "no answer")
         if self._leader:
             if self._leader in silent:
                 raise NotLeader(f"{self._leader} does not answer, and has not given the leadership away")
@@ -216,6 +216,7 @@ class Promotion:
             "placement_id": node.identity.placement_id.hex(),
             "handover": bool(self._leader),
             "last_led": self._last_led,
+            "members": self._member.members,
         }
         try:
             if not self._member.is_in_set:

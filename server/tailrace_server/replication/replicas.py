@@ -50,6 +50,15 @@ class Peer:
         self.acknowledged: dict[Partition, Acknowledged] = {}
         self.doors: dict[Door, None] = {}
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether it streams anything now. One with a vote is known while it is away, too."""
+        return bool(self.streams)
+
+    def _lag(self, partition: Partition) -> int:
+        last = self.acknowledged.get(partition)
+        return max(0, partition.high_seq - (0 if last is None else last.ack.seq))
+
     def to_json(self, partition: Partition, now: float) -> dict[str, Any]:
         """One of the ``followers`` of a partition in status."""
         last = self.acknowledged.get(partition)
@@ -58,7 +67,7 @@ class Peer:
             "placement_id": self.placement_id.hex(),
             "address": self.address,
             "seq": seq,
-            "lag": partition.high_seq - seq,
+            "lag": self._lag(partition),
             "since_ack_s": None if last is None else now - last.at,
             "votes": self.votes,
             "connected": partition in self.streams,
@@ -75,14 +84,18 @@ class Peer:
                 missing += max(0, partition.visible_seq(level) - last.ack.seq)
         return missing
 
-    def summary(self, now: float) -> dict[str, Any]:
-        """One of the ``replicas`` of a node in status: over all partitions that it has open."""
-        lag = sum(p.high_seq - (self.acknowledged[p].ack.seq if p in self.acknowledged else 0) for p in self.streams)
+    def summary(self, partitions: Iterable[Partition], now: float) -> dict[str, Any]:
+        """One of the ``replicas`` of a node in status; ``partitions``: all of the node.
+
+        One that is away falls behind, too: what it has no stream of counts, and whole where it never acknowledged any.
+        """
+        lag = sum(self._lag(partition) for partition in partitions)
         last = max((acknowledged.at for acknowledged in self.acknowledged.values()), default=None)
         return {
             "placement_id": self.placement_id.hex(),
             "address": self.address,
             "votes": self.votes,
+            "connected": self.is_connected,
             "partitions": len(self.streams),
             "lag": lag,
             "since_ack_s": None if last is None else now - last,

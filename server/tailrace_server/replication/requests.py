@@ -45,14 +45,12 @@ def on_member(connection: Connection, frame: Frame) -> None:
         seen = Seen(identity.placement_id, identity.cluster_id, votes=True, leads=True, term=node.term, led=True)
         held, held_term = held_by(node)
         seen = seen._replace(held=held, held_term=held_term)
-        addresses = []
     else:
-        seen, addresses = member.own(), [str(address) for address in node.config.members]
+        seen = member.own()
     answer = {
         **seen_to_json(seen),
         "node_id": identity.node_id.hex(),
         "address": name_of(node),
-        "members": addresses,
     }
     if field(value, "seqs", bool, what, False):
         seqs = _seqs(node) if member is None else high_seqs_of(member)

@@ -35,6 +35,7 @@ from typing import NamedTuple, Protocol
 class Seen(NamedTuple):
     """What another node has answered to MEMBER. ``leads``: its role; the rest as in `Membership`.
 
+    ``members``: the list that it was started with, empty where it is no member of a set.
     ``held``: how many mutations it has on its disk, over all partitions, and ``held_term``: the term of the newest
     branch that any of them is on. They are for people; nothing is decided by them.
     """
@@ -52,6 +53,7 @@ class Seen(NamedTuple):
     founders: tuple[bytes, ...] = ()
     held: int = 0
     held_term: int = 0
+    members: tuple[str, ...] = ()
 
 
 class Own(NamedTuple):

@@ -90,23 +90,37 @@ class Node:
 
     def kept_since(self, feed: NodeFeed) -> dict[int, int]:
         """The seq up to which each partition of a history has been trimmed."""
-        if not feed.is_history:
-            return dict.fromkeys(feed.partitions, 0)
-        return {id: self._answer(feed.feed_id, id).trim_seq for id in feed.partitions}
+        return {id: self._trim_seq(feed, id) for id in feed.partitions}
 
-    def since(self, feed: NodeFeed, since_us: int) -> Positions:
-        """The positions before the first mutation of each partition that was stamped then or later. DataGone."""
+    def since(self, feed: NodeFeed, since_us: int, *, strict: bool = True) -> Positions:
+        """The positions before the first mutation of each partition that was stamped then or later.
+
+        DataGone where one of them may be gone; not ``strict``: there, the position before all that is kept.
+        """
         found: dict[int, Position] = {}
         for id in feed.partitions:
-            wanted = self._wanted(id)._replace(since="now", since_us=since_us, until="now")
-            with self._connected().stream(wanted, 1) as stream:
-                position = stream.positions[id]
-                event = next((event for event in stream if isinstance(event, Mutations)), None)
-                if event is not None and position.snapshot_last == position.seq:
-                    # The node begins with a block, and has stamped the first of its rows before.
-                    position = Position.at(position.log, event.first_seq - 1)
-                found[id] = position
+            try:
+                found[id] = self._since(id, since_us)
+            except DataGone:
+                if strict:
+                    raise
+                trim_seq = self._trim_seq(feed, id)
+                if trim_seq:
+                    found[id] = Position.at(feed.partitions[id].log, trim_seq)
         return Positions(feed.cluster_id, feed.feed_id, found)
+
+    def _since(self, id: int, since_us: int) -> Position:
+        wanted = self._wanted(id)._replace(since="now", since_us=since_us, until="now")
+        with self._connected().stream(wanted, 1) as stream:
+            position = stream.positions[id]
+            event = next((event for event in stream if isinstance(event, Mutations)), None)
+        if event is not None and position.snapshot_last == position.seq:
+            # The node begins with a block, and has stamped the first of its rows before.
+            return Position.at(position.log, event.first_seq - 1)
+        return position
+
+    def _trim_seq(self, feed: NodeFeed, id: int) -> int:
+        return self._answer(feed.feed_id, id).trim_seq if feed.is_history else 0
 
     def since_if_kept(self, feed: NodeFeed, since_us: int) -> dict[int, Position]:
         """As ``since``; nothing where something that was stamped since may be gone."""

@@ -30,7 +30,7 @@ from pyspark_tailrace.reading.options import EARLIEST, FAIL, LATEST, ReadOptions
 from pyspark_tailrace.reading.partition_reader import read_split
 from pyspark_tailrace.reading.schema import Shape
 from pyspark_tailrace.reading.splits import Part, Split, cut
-from tailrace.errors import NotLeader
+from tailrace.errors import DataGone, NotLeader
 from tailrace.position import Position, Positions
 from tailrace.wire.filters import StreamFilter
 
@@ -62,7 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _start(self, feed: NodeFeed) -> Positions:
         start = self._options.start
         if isinstance(start, int):
-            return self._node.since(feed, start)
+            return self._node.since(feed, start, strict=self._options.fail_on_data_loss)
         if start == LATEST:
             return feed.shown
         if start == EARLIEST:
@@ -91,8 +91,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         positions = from_offset(start)
         check_feed(positions, feed)
         begins = {id: self._goes_on(id, positions, feed) for id in feed.partitions}
-        available = {id: self._available(id, begin, feed) for id, begin in begins.items()}
-        taken = self._admitted(feed, begins, available, limit)
+        try:
+            taken = self._taken(feed, begins, limit)
+        except DataGone:
+            if self._options.fail_on_data_loss or not feed.is_history:
+                raise
+            # The tasks leave out what is gone. What they cannot give is not to fill micro-batches either.
+            begins = self._kept(feed, begins)
+            taken = self._taken(feed, begins, limit)
         ends = dict(positions)
         for id, rows in taken.items():
             begin = begins[id]
@@ -102,6 +108,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ends[id] = begin.position
         self._planned = Positions(feed.cluster_id, feed.feed_id, ends)
         return to_offset(self._planned)
+
+    def _taken(self, feed: NodeFeed, begins: Mapping[int, GoesOn], limit: ReadLimit) -> dict[int, int]:
+        available = {id: self._available(id, begin, feed) for id, begin in begins.items()}
+        return self._admitted(feed, begins, available, limit)
+
+    def _kept(self, feed: NodeFeed, begins: Mapping[int, GoesOn]) -> dict[int, GoesOn]:
+        """``begins``, where that is gone at what the history keeps."""
+        moved = dict(begins)
+        for id, trim_seq in self._node.kept_since(feed).items():
+            begin = begins[id]
+            if not begin.waits and trim_seq > begin.position.seq:
+                moved[id] = begin._replace(position=Position.at(feed.partitions[id].log, trim_seq))
+        return moved
 
     def _goes_on(self, id: int, positions: Positions, feed: NodeFeed) -> GoesOn:
         position = positions.get(id, NOTHING)

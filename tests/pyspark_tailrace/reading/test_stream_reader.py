@@ -294,3 +294,33 @@ async def test_history_that_was_trimmed(running, client, query):
     assert left[0]["seq"] > trim_seq  # by as much as was trimmed meanwhile
     (rows,), _ = await query("h").batches()  # which begins with what is kept
     assert rows == left[-len(rows) :]
+
+
+@pytest.mark.parametrize("option", ["maxBytesPerTrigger", "maxRowsPerTrigger"])
+async def test_micro_batches_go_on_with_what_is_kept(running, client, query, option):
+    """Not only the tasks: planning a micro-batch looks at rows too, where bytes are its bound."""
+    feed = await client.create_feed("h", partitions=1, retention="history", history_bytes=1500)
+    await write(feed, b"a", b"b")
+    start = await query("h").latest(await query("h").initial(), ReadMaxRows(1))
+    await trimmed(running, feed)
+    if option == "maxBytesPerTrigger":
+        with pytest.raises(DataGone, match=r"trimmed|kept begins"):
+            await query("h", maxBytesPerTrigger="1").latest(start)
+    batches, end = await query("h", failOnDataLoss="false", **{option: "1"}).batches(start)
+    assert from_offset(end).seqs() == {0: 6}
+    given = [[row["seq"] for row in batch] for batch in batches]
+    (kept,), _ = await query("h").batches()
+    assert [seqs for seqs in given if seqs][-len(kept) :] == [[row["seq"]] for row in kept]
+    assert option == "maxRowsPerTrigger" or all(given), "the batches begin with what is kept"
+
+
+async def test_time_before_what_is_kept(running, client, query):
+    feed = await client.create_feed("h", partitions=1, retention="history", history_bytes=1500)
+    await write(feed, b"a", b"b")
+    await trimmed(running, feed)
+    with pytest.raises(DataGone):
+        await query("h", startingOffsets="2001-01-01T00:00:00Z").initial()
+    (rows,), _ = await query("h", startingOffsets="2001-01-01T00:00:00Z", failOnDataLoss="false").batches()
+    (kept,), _ = await query("h").batches()
+    assert kept
+    assert rows[-len(kept) :] == kept

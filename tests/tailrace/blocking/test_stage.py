@@ -91,6 +91,15 @@ def test_more_stages_than_a_node_holds_are_refused(feed):
         feed.publish("sink", 0, stages[1:])
 
 
+def test_a_stage_that_is_given_twice_is_refused(feed):
+    stage = feed.stage()
+    stage.put(b"k", b"v")
+    sealed = stage.seal()
+    with pytest.raises(ValueError, match="given twice"):
+        feed.publish("sink", 0, [sealed, sealed])
+    assert feed.get(b"k") is None
+
+
 def test_an_unsealed_stage_is_unknown(feed):
     stage = feed.stage()
     stage.put(b"k", b"v")

@@ -25,8 +25,13 @@ def test_tables(call, made_feed, write):
     assert (done.code, done.err) == (0, "")
     text = done.out.decode()
     assert ", healthy\n" in text
-    [row] = [line.split() for line in text.splitlines() if made_feed in line]
+    row, *partitions = [line.split() for line in text.splitlines() if made_feed in line]
     assert row[:5] == [made_feed, "2", "compact", "1", "0"]
+    assert [row[:5] + row[6:7] for row in partitions] == [
+        [made_feed, number, "leader", "1", "1", "-"] for number in "01"
+    ], "no quorum where there is no set"
+    assert "leads in term 1\n" in text
+    assert "nobody follows it, so nothing can be promoted" in " ".join(text.split())
     assert "tailrace status" in text
 
 
@@ -88,23 +93,25 @@ def test_replicas_are_shown(call, made_feed):
                 "placement_id": "01" * 16,
                 "address": "b:1",
                 "votes": True,
+                "connected": False,
                 "partitions": 3,
                 "lag": 1_234,
                 "since_ack_s": None,
             }
         ],
     }
-    followers = [{"lag": 1_234}, {"lag": 0}]
+    followers = [{"lag": 1_234, "connected": False}, {"lag": 0, "connected": True}]
     state = {"role": "leader", "term": 7, "branches": [[], []], "durable": 9, "quorum": 8, "visible": 8}
+    del details["feeds"][1:]
     details["feeds"][0]["states"] = [state | {"id": id, "followers": followers} for id in range(100)]
     text = rendered(details)
     assert "leads in a set of 3 in term 7" in text
     assert "doing: waits for b:1" in text
     assert "promote: leads already" in text
     [replica] = [line.split() for line in text.splitlines() if line.strip().startswith("01010101")]
-    assert replica == ["01010101", "b:1", "yes", "3", "1,234", "never"]
+    assert replica == ["01010101", "b:1", "yes", "no", "3", "1,234", "never"]
     assert "Partitions, the first 64 of 100" in text
-    assert "1,234, 0" in text
+    assert "1,234 (not connected), 0" in text
 
 
 def test_a_follower_says_whom_it_follows(call):

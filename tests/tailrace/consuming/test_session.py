@@ -518,21 +518,22 @@ def test_every_end_but_the_final_ones_is_followed_by_a_request(reason):
     assert made.id() != first_id
 
 
+@pytest.mark.parametrize("reason", [EndReason.BEHIND, EndReason.NOT_MY_PARTITION])
 @pytest.mark.parametrize("has_others", [False, True])
-def test_a_node_that_stays_behind_is_left_where_there_are_others(has_others):
+def test_a_node_that_lacks_what_is_asked_for_is_left_where_there_are_others(has_others, reason):
     made = talk(stored({0: Position.at(LOG_V, 7)}), log=LOG_V)
     made.session._streams.has_others = has_others
     for _ in range(2):
-        made.stream_end(EndReason.BEHIND)
+        made.stream_end(reason)
         assert made.events() == []
         made.now = made.session.next_retry
         assert made.sent() == ["STREAM_REQUEST"]
-    made.stream_end(EndReason.BEHIND)
+    made.stream_end(reason)
     if has_others:
         ends_the_connection(made)
     else:
         assert made.events() == []
-    assert made.requests[0][1].seq == 7, "nobody goes back for a node that is behind"
+    assert made.requests[0][1].seq == 7, "nobody goes back for such a node"
 
 
 def test_a_stream_that_is_refused_by_one_that_does_not_lead():

@@ -112,6 +112,13 @@ async def test_a_number_below_what_is_acknowledged_breaks_the_protocol(greeted, 
     assert isinstance(await greeted.error(), ProtocolError)
 
 
+async def test_a_stage_that_is_named_twice_is_not_published_twice(greeted, feed, feed_id):
+    await seal(greeted, feed_id, block_of(b"key"))
+    await greeted.send(encode_frame(Opcode.PUBLISH, publish(feed_id, stages=(STAGE, STAGE)), 9))
+    assert "a stage is named twice" in str(await greeted.error())
+    assert await feed.get(b"key") is None
+
+
 @given(st.binary(max_size=80))
 def test_hostile_bodies_end_in_protocol_error(body):
     for message in (StageBlock, Staged, StageSeal, Publish, SinksTold):
@@ -133,7 +140,8 @@ def test_hostile_bodies_end_in_protocol_error(body):
         {"stages": "s"},
         {"stages": [7]},
         {"stages": ["00"]},
-        {"stages": ["00" * 16] * 4_097},
+        {"stages": [f"{number:032x}" for number in range(4_097)]},
+        {"stages": ["ab" * 16, "00" * 16, "AB" * 16]},
         {"partitions": [-1]},
         {"partitions": ["0"]},
         {"partitions": [True]},

@@ -240,6 +240,46 @@ def test_one_without_a_writer_goes(made):
     assert made.names == []
 
 
+def test_one_of_an_earlier_run_goes_by_its_own_age(made):
+    """However often the node starts."""
+    written_us = 1_700_000_000_000_000
+    made.disk.changed_ns = lambda path: written_us * 1_000
+    for id in (ONE, TWO):
+        made.take(0, id=id)
+    made.disk.kill()
+    made.start()
+    assert made.stages.take_left(TWO)
+    assert made.stages.expired(None) == []
+    assert made.stages.expired(written_us - 1) == []
+    made.stages.remove(made.stages.expired(written_us))
+    assert made.names == [TWO.hex() + ".open"], "its writer is there"
+    made.stages.reopened(TWO, made.stages.reopen(TWO))
+    assert made.stages.expired(written_us) == []
+    assert made.stages.statistics() == (1, 0, block().nbytes)
+
+
+@pytest.mark.parametrize("bounds", [{"bytes_max": 3 * block().nbytes}, {"stages_max": 2}])
+def test_those_of_an_earlier_run_take_room_and_give_way(bounds):
+    made = Made(**bounds)
+    for id in (ONE, TWO):
+        made.take(0, id=id)
+    made.disk.kill()
+    made.start()
+    assert made.stages.statistics().bytes >= 2 * block().nbytes
+    with pytest.raises(Overloaded, match=r"stages take|holds 2 stages"):
+        made.take(0, id=b"3" * 16)
+    made.clock.advance(AGE_S_MIN - 1)
+    assert made.stages.expired(None) == []
+    with pytest.raises(Overloaded):
+        made.take(0, id=b"3" * 16)
+    made.clock.advance(1)
+    made.stages.remove(made.stages.expired(None))
+    assert made.names == [TWO.hex() + ".open"]
+    assert made.take(0, id=b"3" * 16) == 1
+    made.stages.reopened(TWO, made.stages.reopen(TWO))
+    assert made.stages.statistics() == (2, 0, 2 * block().nbytes)
+
+
 def test_what_is_kept_is_what_the_file_has(made):
     made.take(0, partition=1, partitions=2)
     made.take(1, 1, value=b"other", partitions=2)

@@ -581,7 +581,7 @@ async def test_accepted_seqs_are_told_once_a_majority_says_who_leads(greeted, re
     assert json.loads(bytes((await answers(greeted, 6)).body)) == {"seqs": {feed_id.hex(): expected}}
 
 
-async def test_status_tells_of_roles_and_followers(greeted, replicas, feed_id, partition):
+async def test_status_tells_of_roles_and_followers(running, greeted, replicas, feed_id, partition):
     await replicas[0].follow(feed_id)
     await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
     await replicas[0].acknowledge(partition)
@@ -589,7 +589,9 @@ async def test_status_tells_of_roles_and_followers(greeted, replicas, feed_id, p
     status = await nothing_yet(greeted)
     assert (status["replication"]["role"], status["replication"]["term"]) == ("leader", 1)
     [replica] = status["replication"]["replicas"]
-    assert (replica["address"], replica["votes"], replica["lag"]) == (VOTERS[0].address, True, 0)
+    assert (replica["address"], replica["votes"], replica["connected"]) == (VOTERS[0].address, True, True)
+    [system] = running.node.feeds.system.partitions
+    assert replica["lag"] == system.high_seq > 0, "of what it has never acknowledged it lacks all"
     state = status["feeds"][0]["states"][PARTITION]
     assert (state["role"], state["durable"], state["quorum"], state["visible"]) == ("leader", 1, 1, 1)
     [follower] = state["followers"]

@@ -76,6 +76,14 @@ async def test_commands_to_a_node_that_is_alone(tmp_path, nursery, call):
         assert "this node is alone" in err
 
 
+async def test_promote_wants_one_node(call, monkeypatch):
+    monkeypatch.setenv("TAILRACE_URL", "tailrace://127.0.0.1:1,127.0.0.1:2")
+    code, out, err = await call("promote")
+    assert (code, out) == (2, "")
+    assert "names 2 nodes: name the one that is to lead by --node" in err
+    assert (await call("promote", "--node", "127.0.0.1:1"))[0] == 1, "the one that is named is asked"
+
+
 async def test_wrong_addresses(call):
     assert (await call("handover", "--to", "a:b"))[0] == 2
     assert (await call("promote", "--node", "a:b"))[0] == 2

@@ -1,19 +1,27 @@
 """What status says of a promotion, by tables and by sets as they are."""
 
 import itertools
+import json
 import re
+from pathlib import Path
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, until
 
 import tailrace
 from tailrace.errors import NotLeader
+from tailrace.model import Level
+from tailrace_server import status
+from tailrace_server.console import http_door
 from tailrace_server.replication import outlook as module
-from tailrace_server.replication.outlook import Follower, outlook, outlook_of_leader
+from tailrace_server.replication.outlook import Follower, outlook, outlook_of_leader, outlook_of_lone
 from tailrace_server.replication.situation import Seen
 from tailrace_server.status import status_of
+
+GUIDE = Path(__file__).parents[3] / "docs/guides/replication.md"
 
 ids = itertools.count(1)
 
@@ -89,8 +97,22 @@ LEADERS = {
     "all hold all": ([Follower("b:1", True, 0), Follower("c:1", True, 0)], 3, "b:1, c:1 hold all that is at quorum$"),
     "one is behind": ([Follower("b:1", True, 0), Follower("c:1", True, 5)], 3, "b:1 holds all.*c:1 lacks about 5"),
     "one has no vote": ([Follower("b:1", True, 0), Follower("c:1", False, 0)], 3, "b:1 holds all.*c:1 has no vote"),
-    "nobody is there": ([], 3, "nobody who could lead.*Only 1 of the 2"),
-    "nobody follows": ([], 0, "change nothing$"),
+    "one is away": (
+        [Follower("b:1", True, 0), Follower("c:1", True, 0, connected=False)],
+        3,
+        "gone: b:1 holds all.*; c:1 is not connected, and had all that is at quorum$",
+    ),
+    "all are away": (
+        [Follower("b:1", True, 0, connected=False), Follower("c:1", True, 4, connected=False)],
+        3,
+        "nobody who could lead is connected; b:1 is .* had all .*; c:1 is .* lacks about 4 mutations. Only 1 of the 2",
+    ),
+    "they have not come": (
+        [Follower(name, False, None, connected=False) for name in ("b:1", "c:1")],
+        3,
+        "is connected; b:1 is not connected; c:1 is not connected. Only 1 of the 2",
+    ),
+    "nobody follows": ([], 0, "nobody follows it, so nothing can be promoted$"),
     "a plain replica": ([Follower("b:1", False, 0)], 0, "b:1 holds all that is at disk$"),
     "a plain replica is behind": ([Follower("b:1", False, 2)], 0, "nobody who could lead.*b:1 lacks about 2"),
 }
@@ -102,6 +124,13 @@ def test_leaders(name):
     found = outlook_of_leader(OWN, followers, members)
     assert (found.case, found.succeeds) == ("leads", False)
     assert re.search(text, found.text), found.text
+
+
+def test_a_node_that_is_alone_is_not_promoted():
+    found = outlook_of_lone([])
+    assert (found.case, found.succeeds) == ("alone", False)
+    assert re.search("^would be refused: .*by itself.*nobody follows it, so nothing can be promoted$", found.text)
+    assert outlook_of_lone([Follower("b:1", False, 0)]).text.endswith("gone: b:1 holds all that is at disk")
 
 
 answers = st.builds(
@@ -130,8 +159,109 @@ def test_it_succeeds_where_a_majority_votes_and_names_all_who_are_silent(own, ot
         assert all(name in found.text for name, other in others.items() if other is None)
 
 
+def replication(node):
+    return status_of(node.node)["replication"]
+
+
 def promotion(node):
-    return status_of(node.node)["replication"]["promotion"]
+    return replication(node)["promotion"]
+
+
+def forecast(node):
+    """The case, and whether it would succeed."""
+    told = replication(node)
+    return told["promotion_case"], told["promotion_succeeds"]
+
+
+async def test_a_leader_does_not_count_on_followers_that_are_gone(members):
+    first, second, third = members
+    async with members.client() as client:
+        feed = await members.filled(client, {b"k": b"v"})
+        await until(lambda: all_have_all(first))
+        await second.kill()
+        await third.kill()
+        replicas = first.node.replicas.voters()
+        await until(lambda: not any(peer.streams for peer in replicas))
+        for number in range(5):
+            await feed.put(b"%d" % number, b"v")
+    told = replication(first)
+    assert "gone: nobody who could lead is connected; " in told["promotion"]
+    assert f"{third.address} is not connected, and had all that is at quorum" in told["promotion"]
+    assert "Only 1 of the 2 voters" in told["promotion"]
+    assert [(r["connected"], r["lag"], r["partitions"]) for r in told["replicas"]] == [(False, 5, 0)] * 2
+
+
+async def test_the_term_of_a_handover_that_keeps_the_branch_is_told(members):
+    first, second, _ = members
+    async with members.client() as client:
+        await members.filled(client, {b"k": b"v"})
+    await first.hand_over(second)
+    told = status_of(second.node)
+    [state] = told["feeds"][0]["states"]
+    assert second.logs("orders")[0].term < second.node.term, "the branch was kept"
+    assert state["term"] == told["replication"]["term"] == second.node.term
+
+
+async def test_a_set_tells_all_over_http(members):
+    async with members.client() as client:
+        await members.filled(client, {b"k": b"v"}, partitions=2)
+    leader = members.leader
+    await until(lambda: all_have_all(leader))
+    await until(lambda: all(sum(p.quorum_seq for p in orders(node)) == 1 for node in members))
+    answers = [await http_status(node) for node in members]
+    for node, answer in zip(members, answers, strict=True):
+        told, [feed] = answer["replication"], answer["feeds"]
+        assert told.keys() == documented("replication")
+        assert told["term"] == leader.node.term
+        assert [state["id"] for state in feed["states"]] == [0, 1]
+        for state in feed["states"]:
+            assert state.keys() == documented("states")
+            assert state["role"] == told["role"] == ("leader" if node is leader else "follower")
+            assert state["term"] == told["term"]
+        assert sum(state["quorum"] for state in feed["states"]) == 1
+    answer = answers[members.nodes.index(leader)]
+    told, [feed] = answer["replication"], answer["feeds"]
+    assert (told["promotion_case"], told["promotion_succeeds"]) == ("leads", False)
+    others = sorted(str(node.address) for node in members if node is not leader)
+    assert sorted(replica["address"] for replica in told["replicas"]) == others
+    for replica in told["replicas"]:
+        assert replica.keys() == documented("replicas")
+        assert (replica["connected"], replica["lag"]) == (True, 0)
+    for state in feed["states"]:
+        assert sorted(follower["address"] for follower in state["followers"]) == others
+        assert all(follower.keys() == documented("followers") for follower in state["followers"])
+
+
+async def test_so_many_states_are_told(running, monkeypatch):
+    for name in ("a", "b", "c"):
+        running.node.feed_changes.create({"name": name, "feed_id": name * 32, "partitions": 2})
+    monkeypatch.setattr(status, "STATES_MAX", 3)
+    feeds = status_of(running.node)["feeds"]
+    assert [[state["id"] for state in feed["states"]] for feed in feeds] == [[0, 1], [0], []]
+    assert [len(feed["terms"]) for feed in feeds] == [2, 2, 2]
+
+
+def documented(name):
+    """The members of an object of status, as the guide lists them."""
+    text = GUIDE.read_text().split(f"### `{name}`\n")[1].split("\n#")[0]
+    return set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", text, re.MULTILINE))))
+
+
+def all_have_all(leader):
+    """Both followers have acknowledged every row, those of the list of feeds as well."""
+    partitions, voters = list(leader.node.feeds.partitions()), leader.node.replicas.voters()
+    return len(voters) == 2 and not any(peer.missing(partitions, Level.MEMORY) for peer in voters)
+
+
+def orders(node):
+    return node.node.feeds.named("orders").partitions
+
+
+async def http_status(node):
+    async with http_door(node.node, ("127.0.0.1", 0)) as address, await trio.open_tcp_stream(*address) as stream:
+        await stream.send_all(b"GET /api/status HTTP/1.0\r\n\r\n")
+        answer = b"".join([part async for part in stream])
+    return json.loads(answer.partition(b"\r\n\r\n")[2])
 
 
 async def test_a_set_before_and_after_its_leader_is_gone(members):
@@ -146,6 +276,7 @@ async def test_a_set_before_and_after_its_leader_is_gone(members):
     assert str(second.address) in promotion(first)
     await until(lambda: f"{first.address} leads, and would step down" in promotion(second))
     assert promotion(second).startswith("would succeed: 3 of the 2 voters")
+    assert (forecast(first), forecast(second)) == (("leads", False), ("granted", True))
     await first.kill()
     await until(lambda: f"What {first.address} alone" in promotion(second))
     assert promotion(second).startswith("would succeed: 2 of the 2 voters")
@@ -162,6 +293,7 @@ async def test_a_set_before_and_after_its_leader_is_gone(members):
     await until(lambda: promotion(second).startswith("would succeed"))
     await second.promote()
     assert promotion(second).startswith("leads already")
+    assert f"{first.address} is not connected" in promotion(second), "who has not come yet is named, too"
 
 
 async def test_how_much_would_be_fetched_is_told(members):
@@ -187,8 +319,18 @@ async def test_a_plain_replica_and_its_leader(tmp_path, nursery):
     await replica.start()
     async with tailrace.connect(source.url, retry_for=20) as client:
         await (await client.create_feed("orders", partitions=1)).put(b"k", b"v")
-    assert promotion(source) == "", "a node that is alone is not promoted"
+    await until(lambda: f"{second} holds all that is at disk" in promotion(source))
+    told = replication(source)
+    assert (told["promotion_case"], told["promotion_succeeds"], told["term"]) == ("alone", False, 1)
     await until(lambda: f"{first}, which leads now, has and this node does not: about 0" in promotion(replica))
+    assert replication(replica)["term"] == source.logs("orders")[0].term
+    await replica.stop()
+    await until(lambda: promotion(source).endswith("nobody follows it, so nothing can be promoted"))
+    [state] = status_of(source.node)["feeds"][0]["states"]
+    assert (state["role"], state["term"], state["durable"], state["visible"]) == ("leader", 1, 1, 1)
+    assert (len(state["branches"]), state["followers"]) == (1, [])
+    await replica.start()
+    await until(lambda: forecast(replica) == ("replica", False))
     await source.kill()
     await until(lambda: f"{first} has acknowledged" in promotion(replica))
     await replica.promote(force=True)

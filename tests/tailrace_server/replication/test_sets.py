@@ -74,6 +74,65 @@ async def test_a_set_is_founded_once_all_are_there_and_new(new_set):
     assert all(node.member.votes for node in made)
 
 
+def with_list(node, nodes):
+    """The configuration of a member that is started with the list of ``nodes`` in this order."""
+    return dataclasses.replace(node.config, members=tuple(other.address for other in nodes))
+
+
+def misfits(node):
+    """Who has another list, as the node's status says."""
+    said = [text.partition(" was started with other --members: ") for text in node.node.doing.split("; ")]
+    return {address for address, found, _ in said if found}
+
+
+async def test_no_set_is_founded_while_lists_differ_in_their_order(new_set):
+    made = new_set()
+    a, b, c = made
+    right, b.config = b.config, with_list(b, [b, a, c])
+    await made.start()
+    others = {a: {str(b.address)}, b: {str(a.address), str(c.address)}, c: {str(b.address)}}
+    await until(lambda: any(n.leads for n in made) or all(misfits(node) == told for node, told in others.items()))
+    assert not any(node.leads for node in made)
+    await b.stop()
+    b.config = right
+    await b.start()
+    assert await made.settled() is a
+    await until(lambda: not any("--members" in node.node.doing for node in made))
+
+
+async def test_a_member_with_another_list_neither_follows_nor_leads(members, caplog):
+    a, b, c = members
+    await c.stop()
+    c.config = with_list(c, [c, b, a])
+    await c.start()
+    told = {a: {str(c.address)}, c: {str(a.address), str(b.address)}}
+    await until(lambda: c.member.following or all(misfits(node) == expected for node, expected in told.items()))
+    assert c.member.following is None
+    assert "waits" in c.member.progress
+    term = a.node.term
+    with pytest.raises(NotLeader, match=r"refused: 1 of the 2 voters .* was started with other --members"):
+        await c.promote()
+    with pytest.raises(TailraceError, match="other --members"):
+        await a.hand_over(c)
+    assert (a.leads, a.node.term) == (True, term)
+    said = [record.message for record in caplog.records if "other --members" in record.message]
+    assert len([text for text in said if text.startswith(f"{a.address} was")]) == 1, "once, however often it looks"
+
+
+async def test_a_promise_to_a_node_with_another_list_is_refused(members):
+    """Its majority may have nobody in common with this one's."""
+    leader = members.leader
+    term = leader.node.term
+    promise = {"term": term + 1, "address": "x:1", "placement_id": "00" * 16}
+    names = [str(node.address) for node in members]
+    for other in (names[::-1], [*names[:2], "x:1"], [*names, "x:1"]):
+        for node in members:
+            with pytest.raises(TailraceError, match=r"x:1 was started with other --members: .*: nothing is promised"):
+                await node.ask(Opcode.PROMISE, members=other, **promise)
+    assert [node.member.file.now.term for node in members] == [term] * 3
+    assert leader.leads
+
+
 async def test_what_is_written_at_quorum_is_on_all_soon(members):
     async with members.client() as client:
         feed = await client.create_feed("orders", partitions=4)
