@@ -122,14 +122,9 @@ def check_of_stream(options: SinkOptions) -> None:
 
 
 def check_of_job(options: SinkOptions) -> None:
-    """ValueError for what only a stream can say, and for numbers and sinks of a batch job that would be ignored."""
+    """ValueError for what only a stream can say. (A ``sink_id`` alone changes nothing: the job is written once.)"""
     if options.first_batch:
         raise ValueError("option 'first_batch' is for streams: a batch job has a number of its own, option 'batch_id'")
-    if options.delivery == EXACTLY_ONCE and options.sink_id is not None and options.batch_id is None:
-        raise ValueError(
-            "option 'sink_id' of a batch job goes with option 'batch_id', the number by which the sink knows it again: "
-            "without it each run is written"
-        )
 
 
 def check_names(options: Mapping[str, str], names: Sequence[str], others: Sequence[str] = ()) -> None:

@@ -103,7 +103,6 @@ def test_what_cannot_be_had(option, text):
         (check_of_stream, {"batch_id": "0"}, "option 'batch_id' is for batch jobs"),
         (check_of_stream, {"origin": "o"}, "option 'origin' is for batch jobs"),
         (check_of_job, {"first_batch": "1", "batch_id": "1"}, "option 'first_batch' is for streams"),
-        (check_of_job, {}, "'sink_id' of a batch job goes with option 'batch_id'"),
     ],
 )
 def test_numbers_that_would_be_ignored(check, option, text):
@@ -116,7 +115,7 @@ def test_numbers_that_are_not_ignored():
     check_of_stream(sink_options(LEAST | {"sink_id": "s", "first_batch": "1"}))
     check_of_job(sink_options(LEAST))
     check_of_job(sink_options(LEAST | {"sink_id": "s", "batch_id": "0", "origin": "o"}))
-    check_of_job(sink_options(LEAST | {"sink_id": "s", "delivery": "at_least_once"}))
+    check_of_job(sink_options(LEAST | {"sink_id": "s"}))
 
 
 @pytest.mark.parametrize(
