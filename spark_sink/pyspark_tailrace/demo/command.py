@@ -20,7 +20,7 @@ from pyspark_tailrace.demo.progress import ProgressBars
 from pyspark_tailrace.demo.run import Results, run
 from pyspark_tailrace.demo.standard_library import StandardLibrary
 from pyspark_tailrace.demo.stderr import stderr_to
-from pyspark_tailrace.demo.workspace import open_workspace
+from pyspark_tailrace.demo.workspace import Workspace, open_workspace
 from tailrace.cli.errors import CommandFailed, WrongUsage, alone
 
 INTERRUPTED = 130  # as shells have it: 128 and the number of SIGINT
@@ -48,10 +48,44 @@ def demo(
         with open_workspace(data, keep=keep) as workspace:
             _print(report.opening(total, workspace))
             with ProgressBars() as bars, stderr_to(workspace.spark_log):
-                found = trio.run(run, history, total, workspace, bars)
+                found = trio.run(_run_until_stopped, history, total, workspace, bars)
             _print(report.results(found, workspace.server_bytes))
             _print(["", *report.by_hand(workspace, found.commands, found.url, found.search)])
     _require_equal(found)
+
+
+async def _run_until_stopped(history: History, total: int, workspace: Workspace, bars: ProgressBars) -> Results:
+    """The demo; KeyboardInterrupt where a signal ends it, once it has cleaned up.
+
+    The signals come as events. A KeyboardInterrupt of the signal's handler may strike inside of trio itself, which then
+    ends without any clean-up.
+    """
+    stopped = False
+    found: Results | Exception | None = None
+
+    async def stop(scope: trio.CancelScope) -> None:
+        nonlocal stopped
+        async for _ in signals:
+            stopped = True
+            scope.cancel()
+
+    try:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stop, nursery.cancel_scope)
+                try:
+                    found = await run(history, total, workspace, bars)
+                except Exception as error:  # raised below: the nursery would make a group of it
+                    found = error
+                nursery.cancel_scope.cancel()
+    except BaseException:
+        if not stopped:
+            raise
+    if stopped or found is None:
+        raise KeyboardInterrupt
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 def choose_history(repo: Path) -> tuple[History, int]:
