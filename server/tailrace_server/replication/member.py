@@ -79,6 +79,7 @@ class Member:
         self.asked: set[str] = set()
         self.misfits: dict[str, str] = {}  # who had another list in its last answer, by address: the sentence
         self._doing = ""
+        self._looking = trio.CancelScope()  # of the look of a node that leads
         self._higher_looks = 0
         self._changed = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -264,7 +265,9 @@ class Member:
     # Without the leadership
 
     async def _look_as_follower(self) -> None:
-        await self.look()
+        # The first row of the table in situation.py: whom another one hears of changes nothing then. Writes at quorum
+        # wait for this node.
+        await self.look(self._is_led)
         if self.procedure.locked() or self.node.role is Role.LEADER:
             return
         step = self._decide()
@@ -283,6 +286,10 @@ class Member:
             case Move.WAIT:
                 self.progress = f"waits: {step.why}"
                 await self._pause()
+
+    def _is_led(self, found: Mapping[str, Seen | None]) -> bool:
+        """Somebody leads, in a term not below what this node has promised."""
+        return any(seen is not None and seen.leads and seen.term >= self.file.now.term for seen in found.values())
 
     def _decide(self) -> Step:
         now, config = self.file.now, self.node.config
@@ -416,7 +423,8 @@ class Member:
         await self._pause(2)
         if self.procedure.locked() or self.node.role is not Role.LEADER:
             return
-        await self.look()
+        with trio.CancelScope() as self._looking:
+            await self.look()
         if self.procedure.locked() or self.node.role is not Role.LEADER:
             return
         term = self.node.term
@@ -443,6 +451,7 @@ class Member:
         """Ends leading and following, at once; what was under way then changes nothing any more."""
         if self.node.role is Role.LEADER:
             self.asked = set()
+            self._looking.cancel()  # it decides nothing any more
         self.following = None
         if self.under_way is not None:
             self.under_way.stop()

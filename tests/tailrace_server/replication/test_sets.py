@@ -505,10 +505,11 @@ async def test_a_handover_does_not_wait_for_a_third_one_that_is_silent(patient_s
         async with listener:  # whoever connects hears nothing
             await made[0].hand_over(made[1])
             await feed.put(b"k", b"w", level="disk")
+            await feed.put(b"l", b"q", level="quorum")  # the one that led has to follow
         is_led.set()
         assert made[1].logs("orders") == [log]
         assert await made.level("orders") is made[1]
-    assert made[0].rows("orders") == {b"k": b"w"}
+    assert made[0].rows("orders") == {b"k": b"w", b"l": b"q"}
 
 
 async def test_a_handover_does_not_wait_for_a_third_one_that_promises_nothing(patient_set, monkeypatch):
