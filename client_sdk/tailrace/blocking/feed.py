@@ -92,7 +92,7 @@ class Feed:
         deadline = self._client.deadline(timeout)
         feed = self._resolve(deadline)
         lane, block = row_block(key, value, feed, if_version, self._client.lanes)
-        with self._forgetting():
+        with self.forgetting():
             return self._client.write(lane, block, wanted, deadline, flags=flags, if_version=if_version)
 
     def write(
@@ -103,7 +103,7 @@ class Feed:
         deadline = self._client.deadline(timeout)
         feed = self._resolve(deadline)
         blocks = batch_blocks(changes, feed, self._client.lanes)
-        with self._forgetting():
+        with self.forgetting():
             return self._client.write_all(blocks, wanted, deadline)
 
     def writer(
@@ -164,7 +164,7 @@ class Feed:
         deadline = self._client.deadline(timeout)
         feed = self._resolve(deadline)
         value = publish_request(feed.feed_id, sink, batch, stages, origin)
-        with self._forgetting():
+        with self.forgetting():
             return Published(*published_from_json(self._client.call(Opcode.PUBLISH, value, deadline)))
 
     def get(
@@ -197,7 +197,7 @@ class Feed:
         deadline = self._client.deadline(timeout)
         feed = self._resolve(deadline)
         items: list[Item | None] = []
-        with self._forgetting():
+        with self.forgetting():
             for part in look_ups(asked):
                 items += self._client.get(feed.feed_id, wanted, part, deadline)
         return items
@@ -221,7 +221,7 @@ class Feed:
         self._resolved = None
 
     @contextlib.contextmanager
-    def _forgetting(self) -> Iterator[None]:
+    def forgetting(self) -> Iterator[None]:
         try:
             yield
         except UnknownFeed:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from tailrace.batch import Batches, Ready, check_value
 from tailrace.block import Block
-from tailrace.errors import UnknownFeed
 from tailrace.model import Delete, Put, Resolved
 from tailrace.staging import SealedStage, StageProgress
 
@@ -104,8 +103,5 @@ class Stage:
             self.send(ready.encode())
 
     def _check(self) -> None:
-        try:
+        with self._feed.forgetting():
             self._progress.check()
-        except UnknownFeed:
-            self._feed.forget()
-            raise

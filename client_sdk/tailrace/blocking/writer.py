@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.batch import Batches, Ready, check_value
 from tailrace.block import Block
-from tailrace.errors import UnknownFeed, Unreachable
+from tailrace.errors import Unreachable
 from tailrace.model import Delete, Level, Put, Resolved, VersionRange
 from tailrace.requests.lane import Lane, random_producer_id
 from tailrace.requests.outcome import WriterOutcome
@@ -110,8 +110,5 @@ class Writer:
             self.send(batch.encode())
 
     def _check(self) -> None:
-        try:
+        with self._feed.forgetting():
             self._outcome.check()
-        except UnknownFeed:
-            self._feed.forget()
-            raise
