@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.processes import bad_network, contents, feed_name, node_process, shared_node, start_node
 
-from pyspark_tailrace import local_session
+from pyspark_tailrace import connections, local_session
 
 __all__ = ["bad_network", "contents", "feed_name", "node_process", "shared_node", "start_node"]
 
@@ -31,3 +31,11 @@ def spark(tmp_path_factory):
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def nothing_held():
+    """In the end no connection is left for another task of this process."""
+    yield
+    while connections._held:
+        connections._held.popitem()[1].client.close()

@@ -9,12 +9,7 @@ from pyspark_tailrace import connections
 from pyspark_tailrace.connections import held_writer
 from pyspark_tailrace.options import sink_options
 
-
-@pytest.fixture(autouse=True)
-def _nothing_held():
-    yield
-    while connections._held:
-        connections._held.popitem()[1].client.close()
+pytestmark = pytest.mark.usefixtures("nothing_held")
 
 
 def options_of(node, feed, **options):

@@ -17,12 +17,7 @@ from pyspark_tailrace.publishing import Share, parts, publish_batch, publish_job
 from pyspark_tailrace.sink import BatchSink, Staged, StreamSink, stage_batches
 from tailrace.staging import SealedStage
 
-
-@pytest.fixture(autouse=True)
-def _nothing_held():
-    yield
-    while connections._held:
-        connections._held.popitem()[1].client.close()
+pytestmark = pytest.mark.usefixtures("nothing_held")
 
 
 @pytest.fixture

@@ -33,12 +33,7 @@ from pyspark_tailrace.sink import check_schema, write_batches
 from tailrace.block import FLAG_COMPRESSED, VALUE_BYTES_MAX
 from tailrace.hashing import key_hash, partition_of_hash
 
-
-@pytest.fixture(autouse=True)
-def _nothing_held():
-    yield
-    while connections._held:
-        connections._held.popitem()[1].client.close()
+pytestmark = pytest.mark.usefixtures("nothing_held")
 
 
 @pytest.fixture

@@ -6,11 +6,10 @@ import json
 import os
 from collections import Counter
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
+from tests.pyspark_tailrace.jobs import Job
 
 from pyspark_tailrace import upsert_batch
 from pyspark_tailrace.sink import StreamSink
@@ -20,46 +19,9 @@ from tailrace import blocking
 PARTITIONS = 3
 
 
-class Job:
-    """A query over parquet files, a file a micro-batch."""
-
-    def __init__(self, spark, folder, url):
-        self.spark = spark
-        self.folder = folder
-        self.options = {"url": url, "feed": "orders", "create_feed": "true", "partitions": str(PARTITIONS)}
-        self._count = 0
-        (folder / "in").mkdir()
-
-    def add_file(self, **columns):
-        path = self.folder / "in" / f"{self._count}.parquet"
-        pq.write_table(pa.table(columns), path)
-        os.utime(path, (1_700_000_000 + self._count, 1_700_000_000 + self._count))
-        self._count += 1
-
-    def add_rows(self, count=60):
-        self.add_file(key=[b"%d-%d" % (self._count, row) for row in range(count)], value=[b"v"] * count)
-
-    def frame(self, schema="key BINARY, value BINARY"):
-        reader = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
-        return reader.parquet(str(self.folder / "in"))
-
-    def start(self, frame=None, source="tailrace", checkpoint="checkpoint", **options):
-        writer = (self.frame() if frame is None else frame).writeStream.format(source)
-        writer = writer.options(**self.options | options)
-        writer = writer.option("checkpointLocation", str(self.folder / checkpoint))
-        return writer.trigger(availableNow=True).start()
-
-    def run(self, *arguments, **options):
-        query = self.start(*arguments, **options)
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
-
-
 @pytest.fixture
 def job(spark, tmp_path, node_process):
-    return Job(spark, tmp_path, node_process.url)
+    return Job(spark, tmp_path, node_process.url, PARTITIONS)
 
 
 @pytest.fixture

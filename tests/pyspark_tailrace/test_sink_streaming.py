@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import threading
@@ -11,56 +10,18 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
+from tests.pyspark_tailrace.jobs import Job
 
 from pyspark_tailrace import partition_of
-from pyspark_tailrace.source import FORMAT
 
 PARTITIONS = 4
 
 
-class Job:
-    """A streaming query over parquet files of one folder, a file a micro-batch unless ``files`` says otherwise."""
-
-    def __init__(self, spark, folder, url):
-        self.spark = spark
-        self.folder = folder
-        self.options = {"url": url, "feed": "orders", "create_feed": "true", "partitions": str(PARTITIONS)}
-        self.files = 1
-        self._count = 0
-        (folder / "in").mkdir()
-
-    def add_file(self, **columns):
-        """Files are read in the order in which they were added."""
-        path = self.folder / "in" / f"{self._count}.parquet"
-        pq.write_table(pa.table(columns), path)
-        os.utime(path, (1_700_000_000 + self._count, 1_700_000_000 + self._count))
-        self._count += 1
-
-    def frame(self, schema="key BINARY, value BINARY"):
-        reader = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", self.files)
-        return reader.parquet(str(self.folder / "in"))
-
-    def start(self, frame, **options):
-        writer = frame.writeStream.format(FORMAT).options(**self.options | options)
-        writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
-        return writer.trigger(availableNow=True).start()
-
-    def run(self, frame, **options):
-        """Runs it over all there is; gives the query."""
-        query = self.start(frame, **options)
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
-        return query
-
-
 @pytest.fixture
 def job(spark, tmp_path, node_process):
-    return Job(spark, tmp_path, node_process.url)
+    return Job(spark, tmp_path, node_process.url, PARTITIONS)
 
 
 def test_columns_of_each_kind(job, node_process, contents):

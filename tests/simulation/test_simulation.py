@@ -1,15 +1,10 @@
 """Whatever goes wrong, every promise holds, and what is hard together has met. Longer: `make simulate SECONDS=...`."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from .crosses import ALL, RARE
 from .report import Report
-from .suite import PROCESSES, QUICK, ROLLBACKS, SEEDS
+from .suite import QUICK, ROLLBACKS, SEEDS, run_the_others
 from .world import simulate
 
 
@@ -45,20 +40,4 @@ def test_a_seed_in_which_rollbacks_meet():
 
 @pytest.mark.slow
 def test_the_other_seeds_keep_every_promise():
-    """In processes of their own, since seeds share nothing: coverage has seen what they do, and would take longest."""
-    others = SEEDS[len(QUICK) :]
-    each = -(-len(others) // PROCESSES)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.simulation"],
-            cwd=Path(__file__).parents[2],
-            env={**os.environ, "FIRST": str(seeds[0]), "SEEDS": str(len(seeds))},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for seeds in (others[first : first + each] for first in range(0, len(others), each))
-    ]
-    told = [process.communicate()[0] for process in processes]
-    print(*told, sep="\n")
-    assert [process.returncode for process in processes] == [0] * PROCESSES
+    run_the_others(SEEDS[len(QUICK) :])

@@ -2,5 +2,3 @@
 
 SEEDS = range(200)
 QUICK = range(6)
-# So many run the others, at the same time.
-PROCESSES = 2

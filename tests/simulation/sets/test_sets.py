@@ -1,16 +1,13 @@
 """Whatever goes wrong with a set, every promise holds. Longer: `make simulate SETS=1 SECONDS=...`."""
 
 import logging
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from ..suite import run_the_others
 from .report import SetReport
 from .stories import STORIES
-from .suite import PROCESSES, QUICK, SEEDS
+from .suite import QUICK, SEEDS
 from .world import simulate
 
 
@@ -45,23 +42,7 @@ def test_some_seeds_keep_every_promise():
 
 @pytest.mark.slow
 def test_the_other_seeds_keep_every_promise():
-    """In processes of their own, since seeds share nothing: coverage has seen what they do, and would take longest."""
-    others = SEEDS[len(QUICK) :]
-    each = -(-len(others) // PROCESSES)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.simulation"],
-            cwd=Path(__file__).parents[3],
-            env={**os.environ, "SETS": "1", "FIRST": str(seeds[0]), "SEEDS": str(len(seeds))},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for seeds in (others[first : first + each] for first in range(0, len(others), each))
-    ]
-    told = [process.communicate()[0] for process in processes]
-    print(*told, sep="\n")
-    assert [process.returncode for process in processes] == [0] * PROCESSES
+    run_the_others(SEEDS[len(QUICK) :], SETS="1")
 
 
 @pytest.mark.parametrize("story", STORIES)
