@@ -7,9 +7,12 @@
 #              a node, writers and followers under faults, in one process on virtual time, a run for each seed:
 #              SEED=n that one (TRACE=1 tells all that it does), SEEDS=n so many, SECONDS=n as many as that time allows;
 #              FIRST=n begins there; without any of them 20. SETS=1: sets of several nodes instead of one
+# make reproduce BUG=13.1
+#              a bug that was found from outside (docs/reliability.md): its tests without the mend, and with it;
+#              without BUG: lists them
 # make clean   removes everything that the others made
 #
-# The first five do all the set-up by themselves: a .venv with the versions of constraints.txt, made again where
+# The first six do all the set-up by themselves: a .venv with the versions of constraints.txt, made again where
 # pyproject.toml or constraints.txt changed. PYTHON=python3.12 takes another interpreter for a new .venv.
 
 PYTHON ?= python3
@@ -19,7 +22,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: demo test check bench simulate clean
+.PHONY: demo test check bench simulate reproduce clean
 
 demo: $(INSTALLED)
 	@$(BIN)/tailrace demo --data demo-data $(if $(REPO),--repo '$(REPO)')
@@ -37,6 +40,9 @@ bench: $(INSTALLED)
 
 simulate: $(INSTALLED)
 	@SEED='$(SEED)' SEEDS='$(SEEDS)' SECONDS='$(SECONDS)' FIRST='$(FIRST)' TRACE='$(TRACE)' SETS='$(SETS)' $(BIN)/python -m tests.simulation
+
+reproduce: $(INSTALLED)
+	@$(BIN)/python -m tests.reproduce $(BUG)
 
 clean:
 	rm -rf $(VENV) build dist demo-data spark-warehouse metastore_db derby.log

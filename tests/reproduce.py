@@ -1,0 +1,143 @@
+"""Reproduces a bug that was found from outside: `python -m tests.reproduce 13.1`, for `make reproduce BUG=13.1`.
+
+A commit that mends such a bug has the trailers ``Bug:``, its number, and ``Test:``, a test that failed before. Each of
+those commits is tried twice in a folder of its own: its tests with the product before the commit, where they have to
+fail, and with the product of the commit, where they have to pass. Without a number it lists the bugs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGES = ("client_sdk", "server", "spark_sink")
+ROOT = Path(__file__).parents[1]
+
+# pytest's exit code if it ran the tests and some failed. Any other one but 0 says that it could not run them.
+_SOME_FAILED = 1
+
+
+@dataclass(frozen=True)
+class Mend:
+    """A commit that mends a bug."""
+
+    commit: str
+    subject: str
+    bugs: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+class NotReproduced(Exception):
+    """A test passes without the mend, or fails with it."""
+
+
+def _git(repository: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", repository, *arguments], check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout
+
+
+def mends(repository: Path) -> list[Mend]:
+    """Returns the commits that mend a bug, oldest first."""
+    fields = [
+        "%H",
+        "%s",
+        "%(trailers:key=Bug,valueonly,separator=%x20)",
+        "%(trailers:key=Test,valueonly,separator=%x20)",
+    ]
+    log = _git(repository, "log", "--reverse", f"--format={'%x00'.join(fields)}")
+    found = []
+    for line in log.splitlines():
+        commit, subject, bugs, tests = line.split("\0")
+        if bugs:
+            found.append(Mend(commit, subject, tuple(bugs.split()), tuple(tests.split())))
+    return found
+
+
+@contextmanager
+def _checkout(repository: Path, commit: str) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tailrace-reproduce-") as temporary:
+        folder = Path(temporary) / "tailrace"
+        _git(repository, "worktree", "add", "--quiet", "--detach", str(folder), commit)
+        try:
+            yield folder
+        finally:
+            _git(repository, "worktree", "remove", "--force", str(folder))
+
+
+def _failures(folder: Path, tests: tuple[str, ...]) -> set[str]:
+    """Returns the tests that fail with the product that lies in the folder."""
+    path = os.pathsep.join(str(folder / package) for package in PACKAGES)
+    failing = set()
+    for test in tests:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", test]
+        done = subprocess.run(
+            command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True
+        )
+        if done.returncode not in (0, _SOME_FAILED):
+            raise NotReproduced(f"pytest could not run {test}:\n{done.stdout}")
+        if done.returncode:
+            failing.add(test)
+            print(done.stdout)
+    return failing
+
+
+def reproduce(repository: Path, mend: Mend) -> None:
+    """Runs a mend's tests with the product before it and with its own.
+
+    Raises:
+        NotReproduced: A test passes without the mend, or fails with it, or cannot be run.
+    """
+    if not mend.tests:
+        raise NotReproduced(f"the commit '{mend.subject}' names no test")
+    with _checkout(repository, f"{mend.commit}^") as folder:
+        _git(folder, "checkout", mend.commit, "--", "tests")
+        print(f"== before '{mend.subject}'", flush=True)
+        passing = set(mend.tests) - _failures(folder, mend.tests)
+        if passing:
+            raise NotReproduced(f"passes before the mend: {', '.join(sorted(passing))}")
+        _git(folder, "checkout", "--quiet", "--force", "--detach", mend.commit)
+        print(f"== with '{mend.subject}'", flush=True)
+        failing = _failures(folder, mend.tests)
+        if failing:
+            raise NotReproduced(f"fails with the mend: {', '.join(sorted(failing))}")
+    print(f"fails before, passes with it: {', '.join(mend.tests)}")
+
+
+def main(arguments: list[str], repository: Path = ROOT) -> int:
+    """Reproduces the bugs that are named; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.reproduce", description="Reproduce bugs that were mended.")
+    parser.add_argument("bugs", nargs="*", metavar="BUG", help="a number from docs/reliability.md, such as 13.1")
+    asked = parser.parse_args(arguments).bugs
+    try:
+        found = mends(repository)
+    except subprocess.CalledProcessError:
+        print(f"reproducing a bug needs a clone with its history, and {repository} is none", file=sys.stderr)
+        return 1
+    if not asked:
+        for mend in found:
+            print(f"{' '.join(mend.bugs):12}{mend.subject}")
+        return 0
+    failed = 0
+    for bug in asked:
+        chosen = [mend for mend in found if bug in mend.bugs]
+        if not chosen:
+            print(f"no commit in this history mends a bug {bug}; without a number this lists them", file=sys.stderr)
+            failed = 1
+        for mend in chosen:
+            try:
+                reproduce(repository, mend)
+            except NotReproduced as error:
+                print(error, file=sys.stderr)
+                failed = 1
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

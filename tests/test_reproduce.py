@@ -1,0 +1,75 @@
+"""A mend is reproduced by its trailers: its tests fail before the commit and pass with it."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from tests.reproduce import main, mends
+
+TEST = "tests/test_it.py::test_it"
+
+
+def git(folder, *arguments):
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", folder, *identity, *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def commit(tmp_path):
+    """Returns a function that commits a value, the value that the test expects, and a message."""
+    folder = tmp_path / "repository"
+    (folder / "client_sdk").mkdir(parents=True)
+    (folder / "tests").mkdir()
+    git(folder, "init", "--quiet", "--initial-branch=main")
+
+    def commit(value, expected, message):
+        (folder / "client_sdk" / "product.py").write_text(f"VALUE = {value}\n")
+        (folder / "tests" / "test_it.py").write_text(
+            f"from product import VALUE\n\n\ndef test_it():\n    assert VALUE == {expected}\n"
+        )
+        git(folder, "add", "--all")
+        git(folder, "commit", "--quiet", "--message", message)
+        return folder
+
+    commit(1, 1, "Begin")
+    return commit
+
+
+def test_a_mend_is_reproduced_and_leaves_nothing_behind(commit, capfd):
+    folder = commit(22, 22, f"Mend it\n\nWhy.\n\nBug: 13.2\nTest: {TEST}")
+    assert main(["13.2"], folder) == 0
+    assert "assert 1 == 22" in capfd.readouterr().out
+    assert len(list((folder / ".git").glob("worktrees/*"))) == 0
+
+
+def test_a_test_that_passes_before_the_mend_reproduces_nothing(commit, capfd):
+    folder = commit(1, 1.0, f"Mend nothing\n\nBug: 13.2\nTest: {TEST}")
+    assert main(["13.2"], folder) == 1
+    assert f"passes before the mend: {TEST}" in capfd.readouterr().err
+
+
+def test_a_test_that_fails_with_the_mend_reproduces_nothing(commit, capfd):
+    folder = commit(2, 3, f"Mend it badly\n\nBug: 13.2\nTest: {TEST}")
+    assert main(["13.2"], folder) == 1
+    assert f"fails with the mend: {TEST}" in capfd.readouterr().err
+
+
+def test_a_test_that_is_not_there_reproduces_nothing(commit, capfd):
+    folder = commit(2, 2, "Mend it\n\nBug: 13.2\nTest: tests/test_it.py::test_other")
+    assert main(["13.2"], folder) == 1
+    assert "pytest could not run tests/test_it.py::test_other" in capfd.readouterr().err
+
+
+def test_bugs_are_listed_and_an_unknown_one_is_refused(commit, capfd):
+    folder = commit(2, 2, f"Mend it\n\nBug: 13.2\nBug: 13.4\nTest: {TEST}")
+    assert [(mend.bugs, mend.tests) for mend in mends(folder)] == [(("13.2", "13.4"), (TEST,))]
+    assert main([], folder) == 0
+    assert "13.2 13.4   Mend it" in capfd.readouterr().out
+    assert main(["13.3"], folder) == 1
+    assert "no commit in this history mends a bug 13.3" in capfd.readouterr().err
+
+
+def test_a_folder_without_history_is_refused(tmp_path, capfd):
+    assert main([], tmp_path) == 1
+    assert "needs a clone with its history" in capfd.readouterr().err
