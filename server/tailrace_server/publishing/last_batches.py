@@ -69,14 +69,6 @@ class LastBatches:
         entries = self._entries.get(sink)
         return entries[-1] if entries else None
 
-    def record(self, sink: str, last: LastBatch) -> None:
-        """``last`` was published by ``sink``, above all that is known of it."""
-        before = self._entries.pop(sink, ())
-        self._entries[sink] = (*before, last)
-        if sink.startswith(JOB_PREFIX):
-            self._forget_oldest([name for name in self._entries if name.startswith(JOB_PREFIX)], JOBS_MAX)
-        self._forget_oldest(list(self._entries), SINKS_MAX)
-
     def _forget_oldest(self, names: list[str], most: int) -> None:
         for name in names[: max(len(names) - most, 0)]:
             del self._entries[name]
@@ -103,11 +95,17 @@ class LastBatches:
         self._entries = {sink: entries for sink, entries in kept.items() if entries}
 
     def tell(self, table: Mapping[str, LastBatch]) -> None:
-        """What the partition's leader, or a manifest, says: its word for each sink that it names."""
+        """Takes over the last batch of each sink in ``table``, from a publish, the leader, or a manifest.
+
+        The sinks that were heard of longest ago are forgotten, down to the bounds: jobs down to theirs first, so that
+        no number of jobs pushes out a sink that comes back.
+        """
         for sink, last in table.items():
             before = self._entries.pop(sink, ())
             self._entries[sink] = (*(entry for entry in before if entry.seq < last.seq), last)
-        self._forget_oldest(list(self._entries), SINKS_MAX)
+        if len(self._entries) > JOBS_MAX:
+            self._forget_oldest([name for name in self._entries if name.startswith(JOB_PREFIX)], JOBS_MAX)
+            self._forget_oldest(list(self._entries), SINKS_MAX)
 
 
 def to_json(table: Mapping[str, LastBatch]) -> dict[str, Any]:

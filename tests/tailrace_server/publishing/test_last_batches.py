@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tailrace_server.made_directory import MadeDirectory
+from tests.tailrace_server.publishing.blocks import block
 
+from tailrace_server.publishing import last_batches
+from tailrace_server.publishing.appending import publish as publish_blocks
 from tailrace_server.publishing.last_batches import (
     JOB_PREFIX,
     JOBS_MAX,
@@ -54,7 +58,7 @@ def test_it_tells_what_was_last_at_any_seq_that_is_not_flushed(steps):
     for step, what, rows in steps:
         if step == "publish":
             seq, batch = seq + rows, batch + 1
-            table.record(what, LastBatch(batch, "o", seq))
+            table.tell({what: LastBatch(batch, "o", seq)})
             model.append((what, LastBatch(batch, "o", seq)))
         elif step == "flush":
             flushed = max(flushed, min(what, seq))
@@ -71,7 +75,7 @@ def test_it_tells_what_was_last_at_any_seq_that_is_not_flushed(steps):
 @given(st.dictionaries(SINK, st.builds(LastBatch, st.integers(0, 9), st.just("o"), st.integers(0, 50)), max_size=3))
 def test_what_is_told_counts(told):
     table = LastBatches()
-    table.record("a", LastBatch(3, "o", 20))
+    table.tell({"a": LastBatch(3, "o", 20)})
     table.tell(told)
     assert table.as_of(50) == {"a": LastBatch(3, "o", 20)} | told
 
@@ -101,18 +105,92 @@ def test_bad_json_is_refused(value):
 
 def test_jobs_are_forgotten_before_queries_and_both_are_bounded():
     table = LastBatches()
-    table.record("query", LastBatch(1, "o", 1))
+    table.tell({"query": LastBatch(1, "o", 1)})
     for number in range(JOBS_MAX + 5):
-        table.record(f"{JOB_PREFIX}{number}", LastBatch(0, "o", 2 + number))
+        table.tell({f"{JOB_PREFIX}{number}": LastBatch(0, "o", 2 + number)})
     assert table.find("query") == LastBatch(1, "o", 1)
     assert table.find(f"{JOB_PREFIX}4") is None
     assert table.find(f"{JOB_PREFIX}5") is not None
     for number in range(SINKS_MAX):
-        table.record(f"q{number}", LastBatch(0, "o", 1_000 + number))
+        table.tell({f"q{number}": LastBatch(0, "o", 1_000 + number)})
     assert len(table) == SINKS_MAX
     assert table.find("query") is None
+
+
+ANY_SINK = st.sampled_from(["a", "b", "c", *(f"{JOB_PREFIX}{number}" for number in range(8))])
+ANY_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), ANY_SINK),
+        st.tuples(st.just("told"), st.lists(ANY_SINK, max_size=6, unique=True)),
+        st.tuples(st.sampled_from(["flush", "rollback", "restart"]), st.integers(0, 60)),
+    ),
+    max_size=60,
+)
+
+
+@given(ANY_STEPS)
+def test_no_number_of_jobs_pushes_out_a_query(steps):
+    """With 3 queries, 8 jobs, and room for 5 sinks of which 2 may be jobs, all queries are known after each step."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(last_batches, "JOBS_MAX", 2)
+        patch.setattr(last_batches, "SINKS_MAX", 5)
+        table, model = LastBatches(), {}
+        seq = flushed = 0
+        for step, what in steps:
+            if step in ("publish", "told"):
+                sinks = [what] if step == "publish" else what
+                batches = {sink: LastBatch(seq + 1 + n, "o", seq + 1 + n) for n, sink in enumerate(sinks)}
+                seq += len(sinks)
+                table.tell(batches)
+                for sink, last in batches.items():
+                    model.setdefault(sink, []).append(last)
+            elif step == "flush":
+                flushed = max(flushed, min(what, seq))
+                table.flushed(flushed)
+            else:
+                seq = max(flushed, min(what, seq)) if step == "rollback" else seq
+                table.forget_above(seq)
+                model = {sink: [last for last in lasts if last.seq <= seq] for sink, lasts in model.items()}
+                if step == "restart":  # the manifest tells of all up to the flushed seq, the journal of the rest
+                    restarted = LastBatches()
+                    restarted.tell(from_json(to_json(table.as_of(flushed))))
+                    for last, sink in sorted((last, sink) for sink, lasts in model.items() for last in lasts):
+                        if last.seq > flushed:
+                            restarted.tell({sink: last})
+                    table = restarted
+            jobs = [sink for sink in table.as_of(seq) if sink.startswith(JOB_PREFIX)]
+            assert len(jobs) <= 2
+            for sink in "abc":
+                assert table.find(sink) == (model.get(sink) or [None])[-1]
+            for job in jobs:
+                assert table.find(job) == model[job][-1]
 
 
 def test_the_first_number_that_is_free():
     assert first_free([]) == 0
     assert first_free([None, LastBatch(4, "o", 1), LastBatch(7, "o", 1)]) == 8
+
+
+def test_a_query_is_known_after_many_batch_jobs_of_a_real_partition():
+    """Through what a PUBLISH calls, a flush, and a restart: the batch of the query would be written again otherwise."""
+    made = MadeDirectory()
+    feed = made.create("orders", 1)
+
+    def publish(sink, batch):
+        [partition] = made.node.feeds.named("orders").partitions
+        publish_blocks(partition, [block()], sink, batch, "o", made.node.journal, now_us=made.host.clock.wall_us())
+        made.node.journal.sync()
+        partition.durable_through(partition.high_seq)
+
+    publish("query", 7)
+    for number in range(SINKS_MAX + 1):
+        publish(f"{JOB_PREFIX}{number}", 0)
+    found = [feed.partitions[0].sinks.find("query")]
+    made.flush("orders")
+    for _ in range(2):
+        made.stop()
+        made.start()
+        [partition] = made.node.feeds.named("orders").partitions
+        found.append(partition.sinks.find("query"))
+        assert len(partition.sinks) == 1 + JOBS_MAX
+    assert [decide(last, 7, "o") for last in found] == [Verdict.SKIP] * 3
