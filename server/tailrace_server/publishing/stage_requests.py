@@ -56,10 +56,12 @@ async def _seal(connection: Connection, id: int, stage: OpenStage) -> None:
     with trio.CancelScope(shield=True):  # the connection may end meanwhile, and the stage has to know what became of it
         try:
             sealed = await node.host.workers.in_thread(functools.partial(node.stages.finish_seal, stage))
-        except (OSError, TailraceError) as error:
-            node.stages.sealed(stage, None)
-            told = error if isinstance(error, TailraceError) else TailraceError(f"a stage could not be sealed: {error}")
-            connection.answer_error(told, id)
+        except NoSpace as error:
+            node.stages.not_sealed(stage)
+            connection.answer_error(error, id)
+        except TailraceError as error:
+            node.stages.lost(stage)
+            connection.answer_error(error, id)
         else:
             node.stages.sealed(stage, sealed)
             connection.answer(encode_json(Opcode.RESULT, {}, id))

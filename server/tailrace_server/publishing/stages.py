@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from tailrace.block import Block
+from tailrace.block import HEADER_BYTES, Block, BlockHeader
 from tailrace.errors import BadBlock, Overloaded, TailraceError, UnknownStage
 from tailrace.wire.stage_messages import StageSeal
 from tailrace_server.host.disk import Disk, File, raise_if_no_space
@@ -222,6 +222,7 @@ class Stages:
                 file.write_at(0, (header,), len(header))
             except OSError:
                 file.close()
+                self.remove([path])
                 raise
         except OSError as error:
             raise_if_no_space(error, f"for stages in {self._directory}")
@@ -249,7 +250,10 @@ class Stages:
         return True
 
     def reopen(self, id: bytes) -> OpenStage | None:
-        """For a thread: what of an unsealed stage of an earlier run is good. None where nothing is."""
+        """For a thread: what of an unsealed stage of an earlier run is good.
+
+        None if nothing is; the file of something that is no stage is removed.
+        """
         path = self._path(id, OPEN_SUFFIX)
         try:
             file = self._disk.open(path, writable=True)
@@ -261,9 +265,13 @@ class Stages:
                 stage = OpenStage(feed_id, id, file, path, self._monotonic())
                 _scan(stage)
                 return stage
-        except (BadStage, OSError):
+        except OSError:
+            file.close()
+            return None
+        except BadStage:
             pass
         file.close()
+        self.remove([path])
         return None
 
     def reopened(self, id: bytes, stage: OpenStage | None) -> None:
@@ -305,32 +313,52 @@ class Stages:
         return stage
 
     def finish_seal(self, stage: OpenStage) -> SealedStage:
-        """For a thread: gives the stage its end and its name, durably. NoSpace, OSError: it is of no further use."""
+        """For a thread: gives the stage its end and its name, durably; then call ``sealed``.
+
+        Raises NoSpace if its end does not fit, and the stage stays as it was: call ``not_sealed`` then, and the seal
+        may be tried again. Raises UnknownStage if the disk failed otherwise: the stage is gone with its files, because
+        a second fsync would succeed without having written anything. Call ``lost`` then.
+        """
         sealed_us = self._wall_us()
         checksum = stage.sum.intdigest()
         end = stage_file.encode_end(stage.entries, stage.end, checksum, sealed_us)
         try:
             stage.file.write_at(stage.end, (end,), len(end))
             stage.file.truncate(stage.end + len(end))  # behind it there may be a piece of a write that failed
+        except OSError as error:
+            raise_if_no_space(error, f"for stages in {self._directory}")
+            raise self._discard(stage, error) from error
+        try:
             stage.file.sync()
             self._disk.rename(stage.path, self._path(stage.id, SEALED_SUFFIX))
             self._disk.sync_directory(self._directory)
         except OSError as error:
-            raise_if_no_space(error, f"for stages in {self._directory}")
-            raise
-        finally:
-            stage.file.close()
+            raise self._discard(stage, error) from error
+        stage.file.close()
         return SealedStage(stage.feed_id, stage.end + len(end), checksum, sealed_us, stage.used_at)
 
-    def sealed(self, stage: OpenStage, sealed: SealedStage | None) -> None:
-        """What ``finish_seal`` gave; None where it has failed."""
-        self._open.pop(stage.id, None)
+    def _discard(self, stage: OpenStage, error: OSError) -> UnknownStage:
+        """Removes the files of a stage that could not be sealed; what its writer is to be told."""
+        stage.file.close()
+        self.remove([stage.path, self._path(stage.id, SEALED_SUFFIX)])
+        return UnknownStage(f"stage {stage.id.hex()} could not be sealed ({error.strerror}): stage its rows anew")
+
+    def sealed(self, stage: OpenStage, sealed: SealedStage) -> None:
+        """Notes what ``finish_seal`` gave."""
+        del self._open[stage.id]
         self._bytes -= stage.end - stage_file.HEADER_BYTES
-        if sealed is None:
-            self.kept.forget((stage.id,))
-        else:
-            self._sealed[stage.id] = sealed
-            self._bytes += sealed.nbytes
+        self._sealed[stage.id] = sealed
+        self._bytes += sealed.nbytes
+
+    def not_sealed(self, stage: OpenStage) -> None:
+        """Notes that there was no room for the stage's end: its seal may be tried again."""
+        stage.is_sealing = False
+
+    def lost(self, stage: OpenStage) -> None:
+        """Notes that the stage is gone, as ``finish_seal`` has said."""
+        del self._open[stage.id]
+        self._bytes -= stage.end - stage_file.HEADER_BYTES
+        self.kept.forget((stage.id,))
 
     # Reading
 
@@ -443,16 +471,24 @@ class Stages:
 
 
 def _scan(stage: OpenStage) -> None:
-    """Notes the good blocks at the beginning of the file."""
+    """Notes the good blocks at the beginning of the file. At most SCAN_BYTES, or one block, are in memory."""
     size = stage.file.size()
     while stage.end < size:
-        nbytes = min(SCAN_BYTES, size - stage.end)
-        if not _scan_part(stage, stage.file.read_at(stage.end, nbytes)):
-            rest = stage.file.read_at(
-                stage.end, size - stage.end
-            )  # a block that is larger, or the end of the good ones
-            if not _scan_part(stage, rest):
+        data = stage.file.read_at(stage.end, min(SCAN_BYTES, size - stage.end))
+        if not _scan_part(stage, data):
+            nbytes = _bytes_of_first_block(data)
+            if not len(data) < nbytes <= size - stage.end:
                 return
+            if not _scan_part(stage, stage.file.read_at(stage.end, nbytes)):
+                return
+
+
+def _bytes_of_first_block(data: bytes) -> int:
+    """The size of the block that ``data`` begins with, by its header; 0 if there is no good header."""
+    try:
+        return HEADER_BYTES + BlockHeader.unpack(data).stored_bytes
+    except BadBlock:
+        return 0
 
 
 def _scan_part(stage: OpenStage, data: bytes) -> bool:
