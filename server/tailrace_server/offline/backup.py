@@ -28,7 +28,6 @@ from tailrace.errors import TailraceError
 from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.host.disk import read_file, write_atomically
 from tailrace_server.identity import FILE_NAME, load
-from tailrace_server.journal import DirectoryInUse, lock_directory
 from tailrace_server.journal.errors import JournalDamaged
 from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, FormatError, file_name
 from tailrace_server.journal.reader import RawRecord, Window
@@ -98,6 +97,7 @@ def backup(
 ) -> Backup:
     """Takes a backup of a directory, whether a node has it or not, into ``target``, which is empty or not there.
 
+    The directory's lock is not taken: a node may start meanwhile, however long the copying takes.
     ``copies``: segments are copied even where they could be linked. ``between`` is called with the name of each stage
     that begins: a test goes on writing there. BackupFailed, BadDirectory, OSError: ``target`` is incomplete and says
     so by having no BACKUP, or is as it was.
@@ -106,11 +106,8 @@ def backup(
     marks.check_usable(disk, directory)
     check_target(disk, directory, target)
     load(disk, directory)
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(DirectoryInUse):  # then a node runs, and need not be stopped
-            stack.enter_context(contextlib.closing(lock_directory(disk, directory)))
-        disk.make_directory(target)
-        return _Backup(disk, directory, target, watcher or Unwatched(), between, copies=copies).run(wall_us)
+    disk.make_directory(target)
+    return _Backup(disk, directory, target, watcher or Unwatched(), between, copies=copies).run(wall_us)
 
 
 class _Backup:
@@ -169,6 +166,7 @@ class _Backup:
         for number in range(1, TRIES_MAX + 1):
             try:
                 self._let_go()
+                was_restored = self._check_marks()
                 self._between("journal")
                 self._hold_journal()
                 self._between("feeds")
@@ -177,6 +175,8 @@ class _Backup:
                 self._hold_journal()
                 self._end = self._last_record()
                 self._check_older()
+                if self._check_marks() and not was_restored:
+                    raise _Moved  # a repair has come and gone
                 return number
             except (_Moved, FileNotFoundError):
                 continue
@@ -184,6 +184,11 @@ class _Backup:
             f"the node changes {self._data} faster than it can be held: after {TRIES_MAX} tries; take the backup at a "
             "quieter time, or stop the node"
         )
+
+    def _check_marks(self) -> bool:
+        """Whether the directory was restored or repaired. BadDirectory while that is under way: files are moved."""
+        marks.check_usable(self._disk, self._data)
+        return marks.is_restored(self._disk, self._data)
 
     def _let_go(self) -> None:
         for held in self._held.values():

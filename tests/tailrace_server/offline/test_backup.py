@@ -15,7 +15,7 @@ from tailrace_server.config import Config, Storage
 from tailrace_server.host.disk import RealDisk, read_file
 from tailrace_server.host.randomness import SystemRandomness
 from tailrace_server.identity import BadDirectory, load
-from tailrace_server.journal import DirectoryInUse, JournalDamaged
+from tailrace_server.journal import DirectoryInUse, JournalDamaged, lock_directory
 from tailrace_server.manifest import ManifestDamaged
 from tailrace_server.offline import marks
 from tailrace_server.offline.backup import TRIES_MAX, BackupFailed, backup
@@ -108,19 +108,53 @@ def test_what_is_restored_is_a_prefix_and_has_all_that_was_there_before(seed, li
     assert state_of(busy.made.node) == busy.state, "the original went on as if nothing had been"
 
 
-def test_a_backup_of_a_stopped_node_takes_its_lock(stopped):
-    disk = stopped.disk.fork()
+STAGES = ["journal", "feeds", "journal again", "copy"]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("start_at", STAGES)
+def test_a_node_starts_during_the_backup_of_a_stopped_one(start_at, clean):
+    """What was acknowledged before is in the backup, and the node does not wait for its end."""
+    busy = Busy(3)
+    busy.steps(60)
+    acknowledged = len(busy.states) - 1
+    if clean:
+        busy.made.stop()
+    disk = busy.made.disk
     seen = []
 
     def between(stage):
-        with pytest.raises(BlockingIOError):
-            disk.lock(f"{DATA}/LOCK")
         seen.append(stage)
+        if stage == start_at and seen.count(stage) == 1:
+            lock_directory(disk, DATA).close()
+            busy.made.start()
+            busy.steps(10)
 
-    backup(disk, DATA, TARGET, 17, between=between)
-    assert seen == ["journal", "feeds", "journal again", "copy"]
-    disk.lock(f"{DATA}/LOCK").close()
+    backup(disk, DATA, TARGET, 0, between=between)
+    assert seen[-4:] == STAGES
     assert not any(disk.exists(f"{TARGET}/{name}") for name in ("CLEAN", "LOCK", "RESERVE"))
+    assert verify(disk, TARGET).problems == []
+    restore(disk, TARGET, AGAIN, busy.made.host.randomness)
+    busy.made.config = Config(AGAIN, storage=busy.made.config.storage)
+    assert state_of(busy.made.start_on(disk)) in busy.states[acknowledged:]
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_repair_during_the_backup_is_noticed(stopped, is_done):
+    disk = stopped.disk.fork()
+
+    def between(stage):
+        if stage == "feeds" and not marks.is_restored(disk, DATA):
+            marks.mark(disk, DATA, marks.RESTORED_NAME)
+            if not is_done:
+                marks.mark(disk, DATA, marks.REPAIRING_NAME)
+
+    if is_done:
+        assert backup(disk, DATA, TARGET, 0, between=between).tries == 2
+    else:
+        with pytest.raises(BadDirectory, match="tailrace repair"):
+            backup(disk, DATA, TARGET, 0, between=between)
+        assert not disk.exists(f"{TARGET}/BACKUP")
 
 
 def test_segments_are_linked_and_the_journal_is_copied(stopped):
