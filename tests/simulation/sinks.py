@@ -90,6 +90,14 @@ class Sink(Process):
         self.asking_for = ()  # the partitions of what it has no answer to yet
         self.again_chance = 0.3  # that a batch is published that is there
         self.crash_chance = 0.15  # that a node dies within a publish
+        self.troubles = ("none", "none", "death", "cut")  # what the driver may have within a batch
+        self.patience_s = (0.3, 3.0, PATIENT_S)  # how long it waits for an answer
+
+    def be_undisturbed(self):
+        """From now on each batch is published once, by a driver that lives and waits for the answer."""
+        self.crash_chance = self.again_chance = 0.0
+        self.troubles, self.patience_s = ("none",), (PATIENT_S,)
+        self.kill(0.01)
 
     @property
     def _batch(self):
@@ -97,7 +105,7 @@ class Sink(Process):
 
     async def session(self):
         with contextlib.suppress(Retryable):
-            async with self.connect(retry_for=self.random.choice((0.3, 3.0, PATIENT_S)), connect_timeout=5.0) as client:
+            async with self.connect(retry_for=self.random.choice(self.patience_s), connect_timeout=5.0) as client:
                 feed = client.feed(self.feed_name)
                 while not self._done.is_set():
                     async with trio.open_nursery() as nursery:
@@ -112,7 +120,7 @@ class Sink(Process):
         await trio.sleep(self.random.random() * BATCH_SECONDS)
         if self.world.is_over.is_set():
             return
-        match self.random.choice(("none", "none", "death", "cut")):
+        match self.random.choice(self.troubles):
             case "death":
                 self.world.report.fault("driver died")
                 self.kill(self.random.choice((0.05, 1.0)) * self.random.random())

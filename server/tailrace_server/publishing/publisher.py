@@ -6,13 +6,16 @@
 
 Whatever comes between two partitions, a crash or a broken connection, the same PUBLISH again does what is left. So does
 a PUBLISH of the same batch from other stages: a partition takes its share once, from whoever comes first.
+
+A PUBLISH belongs to the term in which it began. A leader that is deposed meanwhile may lose what it has written, and
+lead again in a later term: the PUBLISH fails then, and the same one again looks anew at what each partition has.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
@@ -63,17 +66,17 @@ class Publisher:
         async with self._turn(request):
             self._node.require_writable()
             self._node.require_publishing()
+            term = self._node.term
             feed = self._node.feeds.of_id(request.feed_id)
             if not all(partition.takes_writes for partition in feed.partitions):
                 raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
             self._check_numbers(feed, request)
             shares = await self._shares(feed, request)
-            written = await self._write(feed, request, shares)
-            concerned = sorted(shares)
-            await self._settled(feed, request, concerned)
+            written, found = await self._write(feed, request, shares, term)
+            await self._settled(feed, {v.partition: v.last_seq for v in written} | found, term)
         files = self._node.stages.forget(request.stages)
         fresh = {versions.partition for versions in written}
-        return Published(tuple(written), tuple(number for number in concerned if number not in fresh), files)
+        return Published(tuple(written), tuple(number for number in sorted(shares) if number not in fresh), files)
 
     @contextlib.asynccontextmanager
     async def _turn(self, request: Publish) -> AsyncIterator[None]:
@@ -135,17 +138,21 @@ class Publisher:
     def _has(partition: Partition, request: Publish) -> bool:
         return decide(partition.sinks.find(request.sink), request.batch, request.origin) is not Verdict.PUBLISH
 
-    async def _write(self, feed: Feed, request: Publish, shares: dict[int, list[_Share]]) -> list[VersionRange]:
+    async def _write(
+        self, feed: Feed, request: Publish, shares: dict[int, list[_Share]], term: int
+    ) -> tuple[list[VersionRange], dict[int, int]]:
+        """Gives each partition its share; what was written now, and where the others had the batch by then, by seq."""
         node = self._node
-        written = []
+        written: list[VersionRange] = []
+        found: dict[int, int] = {}
         for number in sorted(shares):
             partition, share = feed.partitions[number], shares[number]
-            if not share or self._has(partition, request):
+            if self._note_found(partition, request, found) or not share:
                 continue
             blocks = await self._blocks(number, share)
             await node.memory.room()
-            self._check_writable(partition)
-            if self._has(partition, request):
+            self._check_writable(partition, term)
+            if self._note_found(partition, request, found):
                 continue
             now_us = node.clock.wall_us()
             versions = appending.publish(
@@ -156,7 +163,16 @@ class Publisher:
             node.flusher.note(partition)
             node.compactor.wrote()
             node.turn_ended()
-        return written
+        return written, found
+
+    @staticmethod
+    def _note_found(partition: Partition, request: Publish, found: dict[int, int]) -> bool:
+        """Whether ``partition`` has the batch; then the last seq of the sink there goes into ``found``."""
+        last = partition.sinks.find(request.sink)
+        if last is None or decide(last, request.batch, request.origin) is Verdict.PUBLISH:
+            return False
+        found[partition.id] = last.seq
+        return True
 
     async def _blocks(self, number: int, share: Sequence[_Share]) -> list[Block]:
         """A partition's blocks, in the order of the stages. UnknownStage where one is damaged. A checkpoint."""
@@ -174,10 +190,11 @@ class Publisher:
         """For a thread: what ``_blocks`` gives, from the stages' files."""
         return joined(block for stage, entries in share for block in self._node.stages.read_blocks(stage, entries))
 
-    def _check_writable(self, partition: Partition) -> None:
+    def _check_writable(self, partition: Partition, term: int) -> None:
         """Nothing was waited for since: what stands in the way of writing is said."""
         node = self._node
         node.require_writable()
+        node.require_term(term)
         if node.committer.failure is not None:
             raise node.committer.failure.with_traceback(None)
         if partition.is_dropped:
@@ -187,21 +204,20 @@ class Publisher:
         if node.space.low or (node.memory.is_full and node.memory.stuck):
             raise NoSpace(node.space.low or node.memory.stuck)
 
-    async def _settled(self, feed: Feed, request: Publish, concerned: Iterable[int]) -> None:
-        """Returns once the batch is as safe as it gets here, whoever has written it: in a set a majority has it.
+    async def _settled(self, feed: Feed, seqs: Mapping[int, int], term: int) -> None:
+        """Returns once ``seqs``, by partition, are as safe as they get here: in a set a majority has them.
 
-        NotDurable where it never will be, NotLeader where another node leads meanwhile.
+        Raises NotDurable if it never will be, and NotLeader if this node has not led in ``term`` ever since: then the
+        seqs that are waited for may be those of other rows.
         """
         node = self._node
-        needs = []
-        for number in concerned:
-            last = feed.partitions[number].sinks.find(request.sink)
-            if last is not None:
-                needs.append((feed.partitions[number], last.seq))
+        node.require_term(term)
+        needs = [(feed.partitions[number], seq) for number, seq in seqs.items()]
         await _answered(node, lambda answer: node.committer.when_durable(answer))
+        node.require_term(term)
         if node.in_set:
             await _answered(node, lambda answer: node.waiting.wait(Level.QUORUM, needs, answer))
-        node.require_leader()
+        node.require_term(term)
 
 
 async def _answered(node: Node, ask: Callable[[Answer], Cancel | None]) -> None:

@@ -136,6 +136,17 @@ class Leadership(abc.ABC):
         if self.role is not Role.LEADER:
             raise self.not_leader()
 
+    def require_term(self, term: int) -> None:
+        """Raises NotLeader unless this node leads, and has led ever since it led in ``term``.
+
+        For work that waits between its steps: what the first steps wrote may be gone after another leader's term.
+        """
+        self.require_leader()
+        if self.term != term:
+            raise NotLeader(
+                f"this node was deposed: it led in term {term}, and leads anew in term {self.term}; ask again"
+            )
+
     def require_writable(self) -> None:
         """Raises NotLeader, or Overloaded while a handover is under way. ``refuses_writes`` tells whether it does."""
         self.require_leader()

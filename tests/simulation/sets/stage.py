@@ -105,6 +105,19 @@ class Stage:
         """From now on fsyncs take so long there that they are made in a thread."""
         self.machine(name).slowness_s = 0.02
 
+    def hold_publishes(self, name, number):
+        """Publishes stand still there before they read what partition ``number`` is to get, until an event is set."""
+        publisher, goes_on = self.node(name).publisher, trio.Event()
+        read = publisher._blocks
+
+        async def read_later(asked_for, share):
+            if asked_for == number:
+                await goes_on.wait()
+            return await read(asked_for, share)
+
+        publisher._blocks = read_later
+        return goes_on
+
     async def promote(self, name):
         """Until it leads, or does not want to."""
         return await self._world.operator.promote(name)

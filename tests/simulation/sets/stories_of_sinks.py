@@ -63,10 +63,35 @@ async def lost_publish(world):
     await trio.sleep(1.0)
 
 
+async def deposed_publisher(world):
+    """A leader that is cut off is deposed between two partitions of a publish; it leads again, and goes on with that.
+
+    What it had written of the batch is rolled back meanwhile.
+    """
+    [sink] = world.sinks
+    sink.be_undisturbed()
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, _ = stage.three
+    goes_on = stage.hold_publishes(old, 1)
+    stage.cut_off(old)
+    stage.send_clients(new, [name for name in world.client_names if name != sink.name])
+    stage.send_clients(old, [sink.name])
+    await stage.until(lambda: _is_half_published(stage, old, sink))
+    await stage.promote(new)
+    await stage.written(3)
+    stage.bring_back(old)
+    await stage.follows(old, new)
+    await stage.written(3)
+    await stage.promote(old)
+    goes_on.set()
+    await trio.sleep(1.0)
+
+
 def _last_batches(stage, name, sink):
     return [partition.sinks.find(sink.name) for partition in stage.partitions(name)]
 
 
-STORIES = [restless_leaders, interrupted_publishes, lost_publish]
+STORIES = [restless_leaders, interrupted_publishes, lost_publish, deposed_publisher]
 for story in STORIES:
     story.is_of_a_sink = True

@@ -9,9 +9,15 @@ import trio
 from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, until
 
 import tailrace
+from tailrace.errors import NotLeader, TailraceError
 from tailrace.model import Put
+from tailrace.wire.stage_messages import Publish
 from tailrace_server.publishing import joining
-from tailrace_server.publishing.last_batches import LastBatch
+from tailrace_server.publishing.last_batches import SINKS_MAX, LastBatch
+from tailrace_server.publishing.publisher import Publisher
+from tailrace_server.replication import requests
+from tailrace_server.replication.promises import answer_promise
+from tailrace_server.replication.taking import Taker
 
 
 @pytest.fixture(autouse=True)
@@ -137,6 +143,118 @@ async def test_what_only_the_old_leader_had_is_published_again(members):
         leader.node.check()
         ends = [partition.high_seq for partition in leader.node.feeds.named("orders").partitions]
         assert last_batches(leader) == [LastBatch(1, "job", seq) for seq in ends]
+
+
+@pytest.fixture
+def held_up(monkeypatch):
+    """A function that stops the publishes of a node at a call of ``Publisher``, in partition order, the first excepted.
+
+    It gives two events: a publish stands there, and it may go on.
+    """
+
+    def hold(node, method):
+        call, calls = getattr(Publisher, method), []
+        stands, goes_on = trio.Event(), trio.Event()
+
+        async def call_later(publisher, *arguments):
+            calls.append(publisher)
+            if publisher is node.node.publisher and (method == "_settled" or len(calls) > 1):
+                stands.set()
+                await goes_on.wait()
+            return await call(publisher, *arguments)
+
+        monkeypatch.setattr(Publisher, method, call_later)
+        return stands, goes_on
+
+    return hold
+
+
+@pytest.fixture
+def shut_off(monkeypatch):
+    """A function after which nobody gets a block or a promise of a node, until its event is set."""
+
+    def shut(node):
+        take, is_over = Taker._take, trio.Event()
+
+        async def take_later(taker, *arguments):
+            if taker._node is not node.node:
+                await is_over.wait()
+            await take(taker, *arguments)
+
+        async def promise_nothing(member, promise):
+            if member is node.member and not is_over.is_set():
+                raise TailraceError("shut off")
+            return await answer_promise(member, promise)
+
+        monkeypatch.setattr(Taker, "_take", take_later)
+        monkeypatch.setattr(requests, "answer_promise", promise_nothing)
+        return is_over
+
+    return shut
+
+
+@pytest.mark.parametrize("method", ["_blocks", "_settled"], ids=["between two partitions", "before it is settled"])
+async def test_a_publish_ends_where_its_leader_was_deposed_and_leads_again(members, held_up, shut_off, method):
+    """What it had written before was rolled back: an answer would say that all of it is there."""
+    old, new, _ = members
+    rows = numbered(0, 40)
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await members.level("orders")
+        stage = await staged(feed, rows)
+        feed_id = (await feed.resolve()).feed_id
+        request = Publish(feed_id, "job", "job", 0, (stage.stage_id,), (0, 1))
+        stands, goes_on = held_up(old, method)
+        is_over = shut_off(old)
+        refused = []
+
+        async def publish_there():
+            try:
+                refused.append(await old.node.publisher.publish(request))
+            except NotLeader as error:
+                refused.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publish_there)
+            await stands.wait()
+            assert last_batches(old)[0] == LastBatch(0, "job", old.seqs("orders")[0])
+            await new.promote()
+            is_over.set()
+            await members.level("orders")
+            assert last_batches(old) == [None, None]
+            for number in range(60):  # above what was lost
+                await feed.put(b"other %d" % number, b"v", level="quorum")
+            await old.promote()
+            await members.level("orders")
+            goes_on.set()
+        assert [type(found) for found in refused] == [NotLeader]
+        assert sorted((await feed.publish("job", 0, [stage])).written) == [0, 1]
+        await members.level("orders")
+        for node in members:
+            assert node.rows("orders").items() >= rows.items()
+            assert [last.batch for last in last_batches(node)] == [0, 0]
+
+
+async def test_a_publish_waits_for_a_majority_though_other_sinks_displace_its_own(members, held_up):
+    """A partition forgets the oldest of many sinks, at any time: what was written has to be held all the same."""
+    leader, *others = members
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await members.level("orders")
+        stage = await staged(feed, numbered(0, 40))
+        for node in others:
+            await node.kill()
+        stands, goes_on = held_up(leader, "_blocks")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(feed.publish, "job", 0, [stage])
+            await stands.wait()
+            for number in range(SINKS_MAX):
+                leader.node.feeds.named("orders").partitions[0].sinks.record(f"{number}", LastBatch(0, "", 1))
+            assert last_batches(leader)[0] is None
+            goes_on.set()
+            await until(lambda: len(leader.node.waiting))
+            assert len(leader.node.waiting) == 2
+            nursery.cancel_scope.cancel()
 
 
 async def test_a_node_with_a_plain_replica_publishes_nothing(tmp_path, nursery):
