@@ -88,7 +88,8 @@ def replica_stream(
 
     ``positions``: where the replica stands in each partition, between runs: `Position.at` its log and seq, and the
     purge seq that it was told where it has not passed that yet. Those that are left out begin at 0. The feed's id has
-    to be that of the feed there, else UnknownFeed; that of the cluster is not looked at (see `ReplicaStream.peer`).
+    to be that of the feed there, else UnknownFeed; that of the cluster is for the caller to check
+    (`ReplicaStream.peer`).
     ``state``: what the node has to be, "leader" or "follower". ``partitions``: all by default. ``until``: where the
     partitions end. ``window_bytes``: what may be under way. ``timeout_s``: how long entering may take, with every
     partition agreed to or refused.

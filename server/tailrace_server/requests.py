@@ -28,6 +28,7 @@ from tailrace_server.lookup import Lookup
 from tailrace_server.partition import Partition
 from tailrace_server.publishing import stage_requests
 from tailrace_server.replication import requests as of_members
+from tailrace_server.replication.clusters import require_cluster
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.serving import on_leader_confirm, on_replica_ack
 from tailrace_server.segment import NotCached, Read, Reads, SegmentDamaged, SegmentFile
@@ -336,6 +337,7 @@ def _on_accepted_seqs(connection: Connection, frame: Frame) -> None:
     node = connection.node
     node.require_leader()
     value = decode_json(frame.body, "ACCEPTED_SEQS")
+    require_cluster(node.identity.cluster_id, value, "ACCEPTED_SEQS")
     asked = value.get("feed_ids")
     if not isinstance(asked, list):
         raise ProtocolError("ACCEPTED_SEQS: field 'feed_ids' is missing, or no list")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.errors import NotDurable, NotLeader, Overloaded, ProtocolError, TailraceError, UnknownFeed
+from tailrace.errors import Forbidden, NotDurable, NotLeader, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import EndReason, Level
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import Frame, encode_frame
@@ -37,7 +37,7 @@ _CLOSED = "closed by the client"
 def on_stream_request(connection: Connection, frame: Frame) -> None:
     """Opens a stream, or says why it cannot begin as it was asked to."""
     request = StreamRequest.decode(frame.body)
-    _check_term(connection.node, request)
+    _check_replica(connection.node, request)
     is_open = frame.id in connection.rounds.streams or frame.id in connection.sought
     if not is_open and _is_unknown(connection, request):
         _end_once_sure(connection, frame.id, request)
@@ -122,12 +122,18 @@ async def _find_and_begin(connection: Connection, id: int, request: StreamReques
     node.turn_ended()
 
 
-def _check_term(node: Node, request: StreamRequest) -> None:
+def _check_replica(node: Node, request: StreamRequest) -> None:
     """A replica that has promised a later term to somebody takes nothing of this leader. NotLeader.
 
-    Nor does one that follows a leader of an earlier term: it has to know, and to keep, what it follows.
+    Nor does one that follows a leader of an earlier term: it has to know, and to keep, what it follows. Forbidden if
+    the replica is of another cluster.
     """
     replica = request.replica
+    if replica is not None and replica.cluster_id != node.identity.cluster_id:
+        raise Forbidden(
+            f"the replica at {replica.address!r} is of cluster {replica.cluster_id.hex()}, this node is of cluster "
+            f"{node.identity.cluster_id.hex()}: nothing is sent"
+        )
     if replica is None or request.state != "leader" or replica.term == node.term:
         return
     if replica.term > node.term:

@@ -19,7 +19,7 @@ from tailrace.wire.stream_messages import StreamOk, StreamRequest, decode_number
 
 FEED, CLUSTER, U = b"f" * 16, b"c" * 16, b"u" * 16
 LOG = FailoverLog([(U, 1, 0)])
-REPLICA = Replica(b"p" * 16, 1, "", False)
+REPLICA = Replica(b"p" * 16, 1, "", False, b"c" * 16)
 NOWHERE = Positions(bytes(16), FEED, {0: Position.at(FailoverLog(), 0)})
 
 
@@ -118,7 +118,8 @@ async def test_from_a_node_as_it_is(feed, running):
     positions = Positions(bytes(16), resolved.feed_id, {})
     address = Address(*running.config.listen)
     kinds, rows = set(), 0
-    async with replica_stream(address, feed.name, positions, REPLICA._replace(term=0)) as stream:
+    replica = REPLICA._replace(term=0, cluster_id=running.node.identity.cluster_id)
+    async with replica_stream(address, feed.name, positions, replica) as stream:
         async for event in stream:
             kinds.add(type(event))
             if isinstance(event, Mutations):

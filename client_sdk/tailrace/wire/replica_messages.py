@@ -21,16 +21,18 @@ class Replica(NamedTuple):
     """Who asks for a stream as a replica: member ``replica`` of a STREAM_REQUEST.
 
     ``placement_id`` (16 bytes) is that of its data directory, ``term`` the highest that it has promised, ``address``
-    where it listens ("" where it cannot be reached), ``votes`` whether its acknowledgements count for a majority.
+    where it listens ("" where it cannot be reached), ``votes`` whether its acknowledgements count for a majority;
+    ``cluster_id`` (16 bytes) is that of its cluster.
     """
 
     placement_id: bytes
     term: int
     address: str
     votes: bool
+    cluster_id: bytes
 
     def to_json(self) -> dict[str, Any]:
-        return {**self._asdict(), "placement_id": self.placement_id.hex()}
+        return {**self._asdict(), "placement_id": self.placement_id.hex(), "cluster_id": self.cluster_id.hex()}
 
     @classmethod
     def from_json(cls, value: Any, what: str) -> Replica | None:
@@ -44,6 +46,7 @@ class Replica(NamedTuple):
             seq_field(value, "term", what),
             address_field(value, "address", what),
             field(value, "votes", bool, what),
+            hex_field(value, "cluster_id", 16, what),
         )
 
 

@@ -133,7 +133,8 @@ class Following:
         timeout_s = _CONFIRMED_TIMEOUTS * config.ask_timeout_s
         while True:
             try:
-                value = {"feed_ids": [], "joining": True}
+                cluster_id = self._node.identity.cluster_id.hex()
+                value = {"feed_ids": [], "joining": True, "cluster_id": cluster_id}
                 answer = await ask(self._node, self.address, Opcode.ACCEPTED_SEQS, value, timeout_s)
                 return seqs_from_json(answer.get("seqs"), "the answer to ACCEPTED_SEQS")
             except Retryable as error:

@@ -28,7 +28,6 @@ from tailrace.address import Address
 from tailrace.errors import NotLeader, TailraceError, Unreachable
 from tailrace.wire.bodies import seq_field
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.replication.lists import why_other_list
 from tailrace_server.replication.peers import ask, look_at, seqs_from_json
 from tailrace_server.replication.promotion import Outcome, Promotion
 from tailrace_server.replication.role import Role
@@ -62,7 +61,7 @@ async def hand_over(member: Member, to: Address) -> int:
         if to not in member.others or not member.is_in_set:
             raise TailraceError(f"{to} is no other member of this set: {', '.join(map(str, member.others))} are")
         seen = await look_at(node, to, config.ask_timeout_s)
-        misfit = why_other_list(member.members, str(to), seen.members)
+        misfit = member.why_misfit(str(to), seen)
         if misfit:
             raise TailraceError(misfit)
         if not member.counts(seen.votes, seen.placement_id):
@@ -125,7 +124,8 @@ async def _ask_to_take_over(node: Node, to: Address) -> dict[str, Any]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_resume_unless_asked, node)
         try:
-            answer = await ask(node, to, Opcode.TAKE_OVER, {"term": node.term}, timeout_s)
+            value = {"term": node.term, "cluster_id": node.identity.cluster_id.hex()}
+            answer = await ask(node, to, Opcode.TAKE_OVER, value, timeout_s)
         except (TailraceError, OSError) as error:
             failure = error  # raised below, outside of the nursery, which would make a group of it
         nursery.cancel_scope.cancel()

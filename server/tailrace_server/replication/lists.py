@@ -15,10 +15,13 @@ _SHOWN_CHARACTERS_MAX = 300
 def why_other_list(own: Sequence[str], name: str, told: Sequence[str]) -> str:
     """Why nothing that the node ``name`` says counts, in a sentence; "" where it does.
 
-    ``own``, ``told``: the addresses in their order. A node that has none is no member: it is for others to judge.
+    ``own``, ``told``: the addresses in their order; ``own`` may be empty of a node that is no member: it is not for it
+    to judge. A node that tells no list is no member of the set.
     """
-    if not own or not told or list(own) == list(told):
+    if not own or list(own) == list(told):
         return ""
+    if not told:
+        return f"{name} was started without --members, and is no member of this set"
     return f"{name} was started with other --members: {_shown(told)} there, {_shown(own)} here"
 
 

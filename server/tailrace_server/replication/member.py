@@ -25,6 +25,7 @@ from tailrace_server.host.randomness import fraction
 from tailrace_server.identity import join_cluster
 from tailrace_server.intake.branching import begin_branch
 from tailrace_server.replication.choosing import Place, Standing
+from tailrace_server.replication.clusters import why_other_cluster
 from tailrace_server.replication.debts import Debt, unpaid, with_debt
 from tailrace_server.replication.following import Following, VoteGained
 from tailrace_server.replication.giving_up import give_up_newer
@@ -77,7 +78,7 @@ class Member:
         self.turns = 0  # requests that are to change who leads, and have not ended
         self.seen: dict[str, Seen | None] = {str(address): None for address in self.others}
         self.asked: set[str] = set()
-        self.misfits: dict[str, str] = {}  # who had another list in its last answer, by address: the sentence
+        self.misfits: dict[str, str] = {}  # whose last answer counts for nothing, by address: the sentence why
         self._doing = ""
         self._looking = trio.CancelScope()  # of the look of a node that leads
         self._higher_looks = 0
@@ -230,8 +231,8 @@ class Member:
         found[name] = None if self._is_misfit(name, seen) else seen
 
     def _is_misfit(self, name: str, seen: Seen) -> bool:
-        """Whether it was started with another list: that is said, and to decide anything its answer is none."""
-        why = why_other_list(self.members, name, seen.members)
+        """Whether its answer counts for nothing, to decide anything; status and log say so."""
+        why = self.why_misfit(name, seen)
         if why != self.misfits.get(name, ""):
             if why:
                 log.warning("%s: its answers count for nothing", why)
@@ -240,6 +241,17 @@ class Member:
                 del self.misfits[name]
             self._tell()
         return bool(why)
+
+    def why_misfit(self, name: str, seen: Seen) -> str:
+        """Returns why nothing that the node ``name`` says counts in this set, in a sentence; "" if it does.
+
+        A new directory is of no cluster yet: it may found a set with others, or join one.
+        """
+        if not self.is_in_set:
+            return ""
+        is_new = seen.is_new or self.is_new
+        other = "" if is_new else why_other_cluster(self.node.identity.cluster_id, name, seen.cluster_id)
+        return why_other_list(self.members, name, seen.members) or other
 
     async def _look_beside(self, scope: trio.CancelScope) -> None:
         """For status, while a leader is followed: what the others are, which decides nothing meanwhile."""
@@ -257,7 +269,8 @@ class Member:
         following, config = self.following, self.node.config.replication
         if following is None:
             raise self.node.not_leader()
-        value = {"feed_ids": [feed_id.hex() for feed_id in feed_ids]}
+        cluster_id = self.node.identity.cluster_id.hex()
+        value = {"feed_ids": [feed_id.hex() for feed_id in feed_ids], "cluster_id": cluster_id}
         timeout_s = 2 * config.ask_timeout_s  # it asks a majority first
         answer = await ask(self.node, following.address, Opcode.ACCEPTED_SEQS, value, timeout_s)
         return seqs_from_json(answer.get("seqs"), "the answer to ACCEPTED_SEQS")
@@ -315,7 +328,8 @@ class Member:
         now = self.file.now
         term = max(seen.term, now.term) if not self.is_in_set else seen.term
         self.file.store(now.followed(term, seen.founders, node.identity.placement_id))
-        replica = Replica(node.identity.placement_id, seen.term, name_of(node), self.votes and self.is_in_set)
+        identity, votes = node.identity, self.votes and self.is_in_set
+        replica = Replica(identity.placement_id, seen.term, name_of(node), votes, identity.cluster_id)
         self.following = self.under_way = following = Following(node, self.file, parse_address(name), replica)
         node.follow(seen.term, name)
         self.progress = f"follows {name}{self._gave_up}"

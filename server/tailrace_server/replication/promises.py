@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import trio
 
 from tailrace.errors import ProtocolError, TailraceError, Unreachable
-from tailrace.wire.bodies import address_field, field, seq_field
+from tailrace.wire.bodies import address_field, field, hex_field, seq_field
 from tailrace_server.replication.choosing import Standings, standings_to_json
+from tailrace_server.replication.clusters import why_other_cluster
 from tailrace_server.replication.debts import debts_to_json
 from tailrace_server.replication.lists import why_other_list
 from tailrace_server.replication.peers import members_field, standings_of
@@ -34,12 +35,13 @@ class Promise(NamedTuple):
     """What is asked for: ``term``, by the node at ``address``; in a ``handover`` the leader itself is behind it.
 
     ``last_led``: the node leads again by itself, and did so in this term; None: somebody wants it to lead.
-    ``members``: the list that the node was started with, empty where it is not told.
+    ``cluster_id``: of the node. ``members``: the list that it was started with, empty if it is not told.
     """
 
     term: int
     address: str
     handover: bool
+    cluster_id: bytes
     last_led: int | None = None
     members: tuple[str, ...] = ()
 
@@ -51,6 +53,7 @@ class Promise(NamedTuple):
             seq_field(value, "term", what),
             address_field(value, "address", what),
             field(value, "handover", bool, what, False),
+            hex_field(value, "cluster_id", 16, what),
             None if value.get("last_led") is None else seq_field(value, "last_led", what),
             members_field(value, what),
         )
@@ -60,9 +63,12 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
     """Promises, where nothing as high was promised before; the body of the answer.
 
     Not to a node that leads again by itself and has missed a later leader, which may be this one. Raises ProtocolError
-    for a term that nobody comes to by leading, TailraceError to a node with another list: its majority is another one.
+    for a term that nobody comes to by leading, TailraceError to a node with another list, whose majority is another
+    one, or of another cluster. A node that wants to lead has joined its cluster; a new one that is asked has not yet.
     """
-    misfit = why_other_list(member.members, promise.address, promise.members)
+    misfit = why_other_list(member.members, promise.address, promise.members) if promise.members else ""
+    if not misfit and not member.is_new:
+        misfit = why_other_cluster(member.node.identity.cluster_id, promise.address, promise.cluster_id)
     if misfit:
         raise TailraceError(f"{misfit}: nothing is promised")
     await _check_term(member, promise.term)
@@ -111,6 +117,8 @@ def _answer(member: Member, *, promised: bool, standings: Standings) -> dict[str
         "promised": promised,
         "term": member.file.now.term,
         "placement_id": member.node.identity.placement_id.hex(),
+        "cluster_id": member.node.identity.cluster_id.hex(),
+        "is_new": member.is_new,
         "votes": member.file.now.votes,
         "partitions": standings_to_json(standings),
         "owes": debts_to_json(member.file.now.owes),

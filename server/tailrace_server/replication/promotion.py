@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import trio
 
 from tailrace.address import Address, parse_address
-from tailrace.errors import NotLeader, ProtocolError, TailraceError
+from tailrace.errors import Forbidden, NotLeader, ProtocolError, TailraceError
 from tailrace.wire.bodies import field, hex_field, seq_field
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.intake.branching import begin_branch
 from tailrace_server.replication.choosing import Best, Place, Standings, choose, standings_from_json
+from tailrace_server.replication.clusters import why_other_cluster
 from tailrace_server.replication.debts import FEEDS, Debt, debts_from_json
 from tailrace_server.replication.peers import ask, ask_all, name_of, never_enough, standings_of
 from tailrace_server.replication.promises import keep_promise, why_refused
@@ -214,6 +215,7 @@ class Promotion:
             "term": self._term,
             "address": name_of(node),
             "placement_id": node.identity.placement_id.hex(),
+            "cluster_id": node.identity.cluster_id.hex(),
             "handover": bool(self._leader),
             "last_led": self._last_led,
             "members": self._member.members,
@@ -223,6 +225,7 @@ class Promotion:
                 raise TailraceError("it is no member of a set, and promises nothing")
             answer = await ask(node, address, Opcode.PROMISE, value, timeout_s)
             what = "the answer to PROMISE"
+            self._require_cluster(name, answer, what)
             if not field(answer, "promised", bool, what):
                 if self._last_led is not None and "later" in answer:
                     self._later = f"{name} knows of the leader of term {seq_field(answer, 'later', what)}"
@@ -230,10 +233,18 @@ class Promotion:
                 return
             self._silent.pop(name, None)
             votes = self._member.counts(field(answer, "votes", bool, what), hex_field(answer, "placement_id", 16, what))
-            standings = standings_from_json(answer.get("partitions"), what)
+            is_new = field(answer, "is_new", bool, what)  # it may be of any cluster, and holds nothing
+            standings = {} if is_new else standings_from_json(answer.get("partitions"), what)
             self._promised[name] = Promised(votes, standings, _debts(answer.get("owes", []), what))
         except (TailraceError, OSError) as error:
             self._silent[name] = why_refused(error)
+
+    def _require_cluster(self, name: str, answer: dict[str, Any], what: str) -> None:
+        """Raises Forbidden if another cluster's node has answered."""
+        told = hex_field(answer, "cluster_id", 16, what)
+        why = why_other_cluster(self._node.identity.cluster_id, name, told)
+        if why and not field(answer, "is_new", bool, what):
+            raise Forbidden(why)
 
     def _require_term(self) -> None:
         now = self._member.file.now.term
@@ -296,7 +307,7 @@ class Promotion:
 
     def _replica(self) -> Replica:
         identity = self._node.identity
-        return Replica(identity.placement_id, self._term, name_of(self._node), self._member.votes)
+        return Replica(identity.placement_id, self._term, name_of(self._node), self._member.votes, identity.cluster_id)
 
     # Lead
 

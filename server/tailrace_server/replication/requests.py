@@ -14,6 +14,7 @@ from tailrace.errors import Overloaded, ProtocolError, TailraceError, Unreachabl
 from tailrace.wire.bodies import decode_json, encode_json, field, seq_field
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.replication.clusters import require_cluster
 from tailrace_server.replication.handover import hand_over, high_seqs_of, take_over
 from tailrace_server.replication.peers import held_by, name_of, seen_to_json
 from tailrace_server.replication.promises import Promise, answer_promise
@@ -101,7 +102,9 @@ def on_handover(connection: Connection, frame: Frame) -> None:
 def on_take_over(connection: Connection, frame: Frame) -> None:
     """The leader that this node follows wants it to lead."""
     member = _member(connection.node)
-    term = seq_field(decode_json(frame.body, "TAKE_OVER"), "term", "TAKE_OVER")
+    value = decode_json(frame.body, "TAKE_OVER")
+    term = seq_field(value, "term", "TAKE_OVER")
+    require_cluster(connection.node.identity.cluster_id, value, "TAKE_OVER")
 
     async def take() -> dict[str, Any]:
         return {"term": (await take_over(member, term)).term}

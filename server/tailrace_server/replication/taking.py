@@ -21,7 +21,7 @@ import trio
 
 from tailrace.address import Address
 from tailrace.block import Block
-from tailrace.errors import ProtocolError, TailraceError
+from tailrace.errors import Forbidden, ProtocolError, TailraceError
 from tailrace.events import Agreed, LeaderCheck, Mutations, Rollback, SnapshotEnd, SnapshotStart
 from tailrace.failover import FailoverLog
 from tailrace.position import Position, Positions
@@ -111,8 +111,9 @@ class Taker:
     async def run(self) -> None:
         """Takes what comes, until ``until`` is reached, or until ``stop``.
 
-        Raises Unreachable and NotLeader where the other node is not, or not any more, what it has to be, BadBlock and
-        ProtocolError for what does not fit, NoSpace, NotDurable, UnknownFeed where it has no such feed.
+        Raises Forbidden if the other node is of another cluster, Unreachable and NotLeader where it is not, or not any
+        more, what it has to be, BadBlock and ProtocolError for what does not fit, NoSpace, NotDurable, UnknownFeed where
+        it has no such feed.
         """
         try:
             with self._scope:
@@ -129,6 +130,9 @@ class Taker:
     def _begun(self, stream: ReplicaStream) -> None:
         if self._stopped:
             return
+        theirs, own = stream.peer.cluster_id, self._node.identity.cluster_id.hex()
+        if theirs != own:
+            raise Forbidden(f"{self._address} leads cluster {theirs}, this node is of cluster {own}: nothing is taken")
         self._stream = stream
         if self._until is None:
             for partition in self._partitions:

@@ -24,7 +24,7 @@ from tailrace.wire.stream_messages import (
     encode_number,
 )
 
-REPLICA = Replica(b"p" * 16, 3, "node-b:4700", True)
+REPLICA = Replica(b"p" * 16, 3, "node-b:4700", True, b"c" * 16)
 
 
 def conversation(positions=None, **wanted):

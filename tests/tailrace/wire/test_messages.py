@@ -317,7 +317,7 @@ def test_every_message_is_tested_here():
 @pytest.mark.parametrize("field", ["placement_id", "address", "term", "votes"])
 def test_what_a_wrong_member_holds_is_not_said_in_full(field):
     """It may have 16 MiB, and goes into the log and the answer."""
-    good = Replica(b"p" * 16, 1, "a:1", True).to_json()
+    good = Replica(b"p" * 16, 1, "a:1", True, b"c" * 16).to_json()
     with pytest.raises(ProtocolError, match=f"field '{field}'") as raised:
         Replica.from_json({**good, field: "x" * 100_000}, "STREAM_REQUEST")
     assert len(str(raised.value)) < 200

@@ -11,11 +11,14 @@ from tests.tailrace_server.replication.made_set import MadeNode, free_addresses,
 from tailrace.address import Address
 from tailrace_server.config import Config
 from tailrace_server.host.host import Host
+from tailrace_server.identity import join_cluster
 from tailrace_server.intake.branching import begin_branch
 from tailrace_server.start import recover
 
 # Nobody listens there: the addresses that two replicas made by hand say that they have.
 OTHERS = (Address("127.0.0.1", 1), Address("127.0.0.1", 2))
+# They are of the node's cluster.
+CLUSTER_ID = b"c" * 16
 
 
 class Member:
@@ -39,6 +42,7 @@ def open_member(tmp_path):
         config = Config(str(tmp_path / "data"), address, None, None, members=members, replica_of=replica_of)
         host.disk.make_directory(config.data)
         node = recover(config, host)
+        node.identity = join_cluster(host.disk, config.data, node.identity, CLUSTER_ID)
         node.listening = address
         for partition in node.feeds.system.partitions:
             if not partition.log:

@@ -99,7 +99,9 @@ class MadeNode:
         shutil.rmtree(self.config.data)
 
     async def ask(self, opcode, **value):
-        """The node's answer to a request of another one, or of an operator."""
+        """The node's answer to a request of another one, or of an operator; of one of its cluster, if not said."""
+        if opcode in (Opcode.PROMISE, Opcode.TAKE_OVER, Opcode.ACCEPTED_SEQS):
+            value.setdefault("cluster_id", self.node.identity.cluster_id.hex())
         return await ask(self.address, opcode, value, timeout_s=120.0)
 
     async def promote(self, *, force=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.tailrace_server.raw_requests import PARTITION
-from tests.tailrace_server.replication.conftest import OTHERS
+from tests.tailrace_server.replication.conftest import CLUSTER_ID, OTHERS
 
 from tailrace.failover import FailoverLog
 from tailrace.model import Level
@@ -13,7 +13,7 @@ from tailrace.wire.replica_messages import Replica, ReplicaAck
 from tailrace.wire.stream_messages import StreamRequest, decode_number, encode_number
 from tailrace_server.feed import SYSTEM_FEED_ID
 
-VOTERS = [Replica(bytes([number]) * 16, 1, str(address), True) for number, address in enumerate(OTHERS, 1)]
+VOTERS = [Replica(bytes([n]) * 16, 1, str(address), True, CLUSTER_ID) for n, address in enumerate(OTHERS, 1)]
 STREAM, SYSTEM_STREAM = 9, 8
 
 

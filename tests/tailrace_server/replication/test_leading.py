@@ -5,6 +5,7 @@ import json
 import pytest
 import trio
 from tests.tailrace_server.raw_requests import KEY, PARTITION, block_of, write
+from tests.tailrace_server.replication.conftest import CLUSTER_ID
 from tests.tailrace_server.replication.replicas import (
     STREAM,
     SYSTEM_STREAM,
@@ -572,7 +573,8 @@ async def test_a_get_at_quorum_waits_for_a_majority_twice(greeted, replicas, fee
 async def test_accepted_seqs_are_told_once_a_majority_says_who_leads(greeted, replicas, feed_id):
     await replicas[0].follow_feeds()
     await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
-    await greeted.send(encode_frame(Opcode.ACCEPTED_SEQS, json.dumps({"feed_ids": [feed_id.hex()]}).encode(), 6))
+    value = {"feed_ids": [feed_id.hex()], "cluster_id": CLUSTER_ID.hex()}
+    await greeted.send(encode_frame(Opcode.ACCEPTED_SEQS, json.dumps(value).encode(), 6))
     number = decode_number((await replicas[0].until(Opcode.LEADER_CHECK)).body, "")
     await nothing_yet(greeted)
     await replicas[0].confirm(number)

@@ -14,9 +14,13 @@ def test_a_list_that_differs(told):
     assert why_other_list(OWN, "b:1", told) == expected
 
 
-@pytest.mark.parametrize(("own", "told"), [(OWN, OWN), (OWN, ()), ((), OWN), ((), ()), (OWN, list(OWN))])
+@pytest.mark.parametrize(("own", "told"), [(OWN, OWN), ((), OWN), ((), ()), (OWN, list(OWN))])
 def test_lists_that_agree_and_those_of_nodes_without_a_set(own, told):
     assert why_other_list(own, "b:1", told) == ""
+
+
+def test_a_node_without_a_list_is_no_member():
+    assert why_other_list(OWN, "b:1", ()) == "b:1 was started without --members, and is no member of this set"
 
 
 def test_what_is_said_of_a_long_list_is_short():

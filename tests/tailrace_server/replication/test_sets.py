@@ -23,6 +23,7 @@ from tailrace.errors import NotLeader, Overloaded, ProtocolError, TailraceError,
 from tailrace.model import Level
 from tailrace.wire.messages import WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.replica_messages import Replica
 from tailrace_server.config import Storage
 from tailrace_server.intake.producers import RESULTS_MAX
 from tailrace_server.replication import handover, requests
@@ -131,6 +132,90 @@ async def test_a_promise_to_a_node_with_another_list_is_refused(members):
                 await node.ask(Opcode.PROMISE, members=other, **promise)
     assert [node.member.file.now.term for node in members] == [term] * 3
     assert leader.leads
+
+
+def of_cluster(node):
+    """Whose answers count for nothing, as the node's status says, since they are of another cluster."""
+    said = [text.partition(" is of another cluster: ") for text in node.node.doing.split("; ")]
+    return {address.removeprefix("waits: ") for address, found, _ in said if found}
+
+
+async def crashed_directory(tmp_path, nursery):
+    """The directory of a node that led by itself and crashed three times, so that its terms are higher than a set's."""
+    [address] = free_addresses(1)
+    lone = MadeNode(make_config(tmp_path / "lone", address), nursery)
+    for number in range(3):
+        await lone.start()
+        async with tailrace.connect(lone.url) as client:
+            await (await client.create_feed("theirs", partitions=1)).put(b"k", b"%d" % number)
+        await lone.kill()
+    return lone.config.data
+
+
+async def test_a_member_on_another_clusters_directory_changes_nothing(tmp_path, nursery, members):
+    data = await crashed_directory(tmp_path, nursery)
+    rows = numbered(0, 20)
+    async with members.client() as client:
+        await members.filled(client, rows)
+    leader = members.leader
+    others = [node for node in members if node is not leader]
+    term, own = leader.node.term, others[1].config.data
+    await others[1].stop()
+    others[1].config = dataclasses.replace(others[1].config, data=data)
+    await others[1].start()
+    stranger = others[1]
+    names = {str(node.address) for node in members if node is not stranger}
+    await until(lambda: leader.node.term != term or of_cluster(stranger) == names)
+    await until(lambda: leader.node.term != term or of_cluster(leader) == {str(stranger.address)})
+    assert (leader.leads, leader.node.term) == (True, term)
+    with pytest.raises(NotLeader, match=r"refused: 0 of the 2 voters .* is of another cluster"):
+        await stranger.promote()
+    with pytest.raises(TailraceError, match="is of another cluster"):
+        await leader.hand_over(stranger)
+    assert (leader.leads, leader.node.term) == (True, term)
+    assert all(node.rows("orders") == rows for node in (leader, others[0]))
+    await stranger.stop()
+    stranger.config = dataclasses.replace(stranger.config, data=own)
+    await stranger.start()
+    assert await members.level("orders") is leader
+    assert leader.node.term == term
+
+
+async def test_nothing_is_promised_told_or_sent_to_another_cluster(members):
+    leader = members.leader
+    follower = next(node for node in members if node is not leader)
+    term, theirs = leader.node.term, "ab" * 16
+    promise = {"term": term + 1, "address": "x:1", "placement_id": "00" * 16, "cluster_id": theirs}
+    for node in members:
+        with pytest.raises(TailraceError, match=r"x:1 is of another cluster: .*: nothing is promised"):
+            await node.ask(Opcode.PROMISE, **promise)
+    with pytest.raises(TailraceError, match="TAKE_OVER: the asker is of cluster abab"):
+        await follower.ask(Opcode.TAKE_OVER, term=term, cluster_id=theirs)
+    with pytest.raises(TailraceError, match="ACCEPTED_SEQS: the asker is of cluster abab"):
+        await leader.ask(Opcode.ACCEPTED_SEQS, feed_ids=[], cluster_id=theirs)
+    assert [node.member.file.now.term for node in members] == [term] * 3
+    assert leader.leads
+
+
+async def test_nothing_is_taken_from_another_cluster(tmp_path, nursery, members):
+    """What a member is told to fetch it asks of an address, where another cluster's node may listen by then."""
+    [address] = free_addresses(1)
+    lone = MadeNode(make_config(tmp_path / "lone", address), nursery)
+    await lone.start()
+    follower = next(node for node in members if not node.leads)
+    node = follower.node
+    replica = Replica(node.identity.placement_id, lone.node.term, str(follower.address), False, b"x" * 16)
+    log = node.feeds.system.partitions[0].log
+    for told, expected in ((replica, "is of cluster 7878"), (lone_id(lone, replica), "leads cluster")):
+        taker = Taker(node, node.feeds.system, lone.address, told)
+        with pytest.raises(TailraceError, match=expected):
+            await taker.run()
+    assert node.feeds.system.partitions[0].log == log
+
+
+def lone_id(lone, replica):
+    """What a replica says that takes itself for one of the lone node's cluster."""
+    return replica._replace(cluster_id=lone.node.identity.cluster_id)
 
 
 async def test_what_is_written_at_quorum_is_on_all_soon(members):
