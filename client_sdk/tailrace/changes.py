@@ -7,6 +7,7 @@ write       ──────────────> batch_blocks ──> a b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from tailrace.batch import Batches, check_key, check_value
 from tailrace.block import ROWS_MAX, Block, encode_row
@@ -20,6 +21,12 @@ from tailrace.wire.messages import GET_KEYS_MAX, WriteFlag
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 # A batch of write() is not cut by size: what does not fit into one block is refused.
 _WHOLE_BATCH = 1 << 62
+
+
+def creation_request(name: str, feed_id: bytes, exist_ok: bool, **settings: str | float | None) -> dict[str, Any]:
+    """Returns the body of a CREATE_FEED. A setting that is None is left out, so it is not asked for."""
+    asked = {setting: value for setting, value in settings.items() if value is not None}
+    return {"name": name, "feed_id": feed_id.hex(), **asked, "exist_ok": exist_ok}
 
 
 def put_flags(value: bytes, if_version: Version | None, if_absent: bool) -> int:

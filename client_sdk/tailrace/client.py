@@ -10,6 +10,7 @@ import trio
 
 from tailrace.address import parse_url
 from tailrace.block import Block
+from tailrace.changes import creation_request
 from tailrace.consuming.wanted import Wanted
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.feed import Feed
@@ -98,7 +99,7 @@ class Client:
             if not self._link.opened.is_set():
                 addresses = ", ".join(map(str, self._addresses))
                 raise Unreachable(
-                    f"no node at {addresses} has answered within {self._connect_timeout_s:g} s: "
+                    f"no node at {addresses} could be used within {self._connect_timeout_s:g} s: "
                     f"{self._session.last_error or 'no answer'}"
                 )
         except BaseException as error:
@@ -120,32 +121,47 @@ class Client:
         self,
         name: str,
         *,
-        partitions: int = 16,
-        keyspace: str = "hash",
-        retention: str = "compact",
+        partitions: int | None = None,
+        keyspace: str | None = None,
+        retention: str | None = None,
         history_age_s: float | None = None,
         history_bytes: int | None = None,
-        tombstone_age_s: float = 259_200,
-        replication: str = "stream",
+        tombstone_age_s: float | None = None,
+        replication: str | None = None,
         exist_ok: bool = True,
     ) -> Feed:
-        """Makes a feed, durable when this returns; finds it where it exists as asked for and ``exist_ok``.
+        """Creates a feed, or finds it. It is durable when this returns.
 
-        ``retention``: "compact" keeps the latest mutation of each key, "history" all, up to ``history_age_s`` seconds
-        or ``history_bytes``. Raises FeedExists where it exists otherwise, TailraceError for what cannot be had.
+        A setting that is None is not asked for: a feed that exists may have any value of it, and a new feed gets the
+        default.
+
+        Args:
+            name: 1 to 100 of ``a-z 0-9 . _ -``, a letter or digit first.
+            partitions: The number of partitions, 1 to 4,096, which never changes. Default 16.
+            keyspace: "hash", the default and the only one.
+            retention: "compact", the default, keeps the latest mutation of each key. "history" keeps all mutations.
+            history_age_s: A history feed keeps mutations for so many seconds at least. Default: for ever.
+            history_bytes: A history feed keeps so many bytes at least. Default: all.
+            tombstone_age_s: Deletions are kept for so many seconds at least. Default 259,200, which is three days.
+            replication: "stream", the default and the only one.
+            exist_ok: If false, a feed that exists already is an error.
+
+        Raises:
+            FeedExists: The feed exists, and a setting that is asked for differs.
+            TailraceError: A setting is outside of its bounds.
         """
-        value = {
-            "name": name,
-            "feed_id": self.host.random.randbytes(16).hex(),
-            "partitions": partitions,
-            "keyspace": keyspace,
-            "retention": retention,
-            "history_age_s": history_age_s,
-            "history_bytes": history_bytes,
-            "tombstone_age_s": tombstone_age_s,
-            "replication": replication,
-            "exist_ok": exist_ok,
-        }
+        value = creation_request(
+            name,
+            self.host.random.randbytes(16),
+            exist_ok,
+            partitions=partitions,
+            keyspace=keyspace,
+            retention=retention,
+            history_age_s=history_age_s,
+            history_bytes=history_bytes,
+            tombstone_age_s=tombstone_age_s,
+            replication=replication,
+        )
         await self.call(Opcode.CREATE_FEED, value)
         return Feed(self, name)
 

@@ -6,7 +6,7 @@ Which there are the feed ``_feeds`` says; the directories of the others follow i
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple
 
 from tailrace.errors import FeedExists, Overloaded, UnknownFeed
@@ -117,10 +117,17 @@ class Catalog:
             {other.info.name: other for other in self._by_id.values() if other.info.name == feed.info.name}
         )
 
-    def existing(self, info: FeedInfo, *, exist_ok: bool) -> Feed | None:
-        """The feed that a creation would find, None where there is none. Raises FeedExists.
+    def existing(self, info: FeedInfo, *, exist_ok: bool, asked: Container[str] = FeedInfo._fields) -> Feed | None:
+        """Returns the feed that a creation finds, or None if there is none of that name.
 
-        Overloaded where it is being dropped: by the time that a creation could be answered it is gone.
+        Args:
+            info: The feed that would be made.
+            exist_ok: Whether a feed that exists is a good answer.
+            asked: The settings that the request names. Only these have to be equal.
+
+        Raises:
+            FeedExists: The feed exists and differs, or ``exist_ok`` is false.
+            Overloaded: The feed is being dropped, and will be gone before a creation could be answered.
         """
         feed = self._by_name.get(info.name)
         if feed is None:
@@ -139,7 +146,7 @@ class Catalog:
         differing = [
             f"{field} is {theirs!r}, not {ours!r}"
             for field, ours, theirs in zip(FeedInfo._fields, info, feed.info, strict=True)
-            if field != "feed_id" and ours != theirs
+            if field != "feed_id" and field in asked and ours != theirs
         ]
         if differing:
             raise FeedExists(f"there is a feed {info.name!r} already, and its {'; its '.join(differing)}")

@@ -38,7 +38,7 @@ class FeedChanges:
         info = info_of_request(value, node.config.limits.partitions_max)
         if node.feeds.awaits_drops:  # of an earlier leader: what goes in a moment is not what is asked for
             raise Overloaded("feeds are being dropped: ask again")
-        feed = node.feeds.existing(info, exist_ok=bool(value.get("exist_ok", True)))
+        feed = node.feeds.existing(info, exist_ok=bool(value.get("exist_ok", True)), asked=value)
         if feed is not None:
             return feed
         node.feeds.check_room(node.config.limits.feeds_max)

@@ -48,6 +48,10 @@ def test_what_a_creation_finds(catalog):
         catalog.existing(other, exist_ok=False)
     with pytest.raises(FeedExists, match="partitions is 2, not 3"):
         catalog.existing(info_of("orders", b"g" * 16, 3), exist_ok=True)
+    changed = info_of("orders", b"g" * 16, 3)
+    assert catalog.existing(changed, exist_ok=True, asked={"name", "retention"}) is catalog.named("orders")
+    with pytest.raises(FeedExists, match="partitions is 2, not 3"):
+        catalog.existing(changed, exist_ok=True, asked={"partitions"})
     with pytest.raises(FeedExists, match="feed 'orders' has the id"):
         catalog.existing(info_of("new"), exist_ok=True)
 

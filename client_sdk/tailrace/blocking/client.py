@@ -13,6 +13,7 @@ from tailrace.block import Block
 from tailrace.blocking.feed import Feed
 from tailrace.blocking.link import BlockingLink
 from tailrace.blocking.stream import Stream
+from tailrace.changes import creation_request
 from tailrace.consuming.wanted import Wanted
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.finding import Finder, check_state
@@ -72,7 +73,7 @@ class Client:
             if not self.run_until(lambda: self._session.is_open, deadline):
                 reason = self._session.last_error or "no answer"
                 waited = f"within {self._connect_timeout_s:g} s"
-                raise Unreachable(f"no node at {self._where} has answered {waited}: {reason}")
+                raise Unreachable(f"no node at {self._where} could be used {waited}: {reason}")
         except BaseException:
             self.close()
             raise
@@ -93,29 +94,29 @@ class Client:
         self,
         name: str,
         *,
-        partitions: int = 16,
-        keyspace: str = "hash",
-        retention: str = "compact",
+        partitions: int | None = None,
+        keyspace: str | None = None,
+        retention: str | None = None,
         history_age_s: float | None = None,
         history_bytes: int | None = None,
-        tombstone_age_s: float = 259_200,
-        replication: str = "stream",
+        tombstone_age_s: float | None = None,
+        replication: str | None = None,
         exist_ok: bool = True,
         timeout: float | None = None,
     ) -> Feed:
         """Makes a feed, or finds it; as ``tailrace.Client.create_feed``."""
-        value = {
-            "name": name,
-            "feed_id": secrets.token_hex(16),
-            "partitions": partitions,
-            "keyspace": keyspace,
-            "retention": retention,
-            "history_age_s": history_age_s,
-            "history_bytes": history_bytes,
-            "tombstone_age_s": tombstone_age_s,
-            "replication": replication,
-            "exist_ok": exist_ok,
-        }
+        value = creation_request(
+            name,
+            secrets.token_bytes(16),
+            exist_ok,
+            partitions=partitions,
+            keyspace=keyspace,
+            retention=retention,
+            history_age_s=history_age_s,
+            history_bytes=history_bytes,
+            tombstone_age_s=tombstone_age_s,
+            replication=replication,
+        )
         self.call(Opcode.CREATE_FEED, value, self.deadline(timeout))
         return Feed(self, name)
 

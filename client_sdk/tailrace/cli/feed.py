@@ -28,19 +28,25 @@ class Retention(enum.StrEnum):
 @app.command()
 def create(
     feed: FeedName,
-    partitions: Annotated[int, typer.Option("--partitions", help="How many; this is for ever.")] = 16,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", help="The number of partitions, which never changes. [default: 16]")
+    ] = None,
     retention: Annotated[
-        Retention, typer.Option("--retention", help="The latest mutation of each key, or all of them.")
-    ] = Retention.COMPACT,
+        Retention | None,
+        typer.Option("--retention", help="Keep the latest mutation of each key, or all. [default: compact]"),
+    ] = None,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
     token: Token = None,
 ) -> None:
-    """Create a feed. One that exists and is as asked for is fine; one that is different is an error."""
+    """Create a feed, or show the one that exists.
+
+    An option that is left out is not compared with the feed that exists. One that differs is an error.
+    """
 
     async def work(client: Client) -> FeedInfo:
-        await client.create_feed(feed, partitions=partitions, retention=retention.value)
+        await client.create_feed(feed, partitions=partitions, retention=retention)
         return await _find(client, feed)
 
     info = target("feed create", url, node, token).call(work)
@@ -98,13 +104,15 @@ def show(feed: FeedName, json: Json = False, url: Url = DEFAULT_URL, node: Node 
 @app.command()
 def drop(
     feed: FeedName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, even at a terminal.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
     token: Token = None,
 ) -> None:
-    """Drop a feed and everything in it. Asks first where the input is a terminal."""
-    if not yes and sys.stdin.isatty() and not typer.confirm(f"Drop feed {feed} and everything in it?", err=True):
+    """Drop a feed and everything in it. Asks first, so a script has to give --yes."""
+    if not yes and not sys.stdin.isatty():
+        raise CommandFailed(f"nothing was dropped: give --yes to drop feed {feed} and everything in it")
+    if not yes and not typer.confirm(f"Drop feed {feed} and everything in it?", err=True):
         raise CommandFailed("nothing was dropped")
 
     async def work(client: Client) -> None:

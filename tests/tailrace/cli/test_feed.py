@@ -50,6 +50,16 @@ def test_a_feed_that_is_not_there(call, unused_name):
         assert done.err.count("\n") == 1
 
 
-def test_a_drop_asks_nobody_where_nobody_sits(start, made_feed):
+def test_a_feed_that_exists_is_shown_if_no_option_was_given(call, made_feed):
+    done = call("feed", "create", made_feed)
+    assert done == (0, f"feed {made_feed}: 2 partitions, retention compact\n".encode(), "")
+    assert call("feed", "create", made_feed, "--retention", "history").code == 1
+
+
+def test_a_drop_whose_input_is_no_terminal_needs_yes(start, call, made_feed):
     with start("feed", "drop", made_feed) as process:
+        assert process.wait(120) == 1
+    assert call("feed", "show", made_feed).code == 0
+    with start("feed", "drop", made_feed, "--yes") as process:
         assert process.wait(120) == 0
+    assert call("feed", "show", made_feed).code == 1
