@@ -148,7 +148,7 @@ class Finder:
             if peer.term < highest:
                 raise NotLeader(f"the node at {self.address} leads in term {peer.term}, and there was a term {highest}")
         elif self.state == "follower" and peer.role != "follower":
-            raise Unreachable(f"the node at {self.address} leads, and a follower was asked for")
+            raise Unreachable(f"the node at {self.address} leads, and state='follower' asks for one that follows")
         self._opened_at = self._clock()
         self._peer = peer
         self._found = self.address

@@ -27,6 +27,7 @@ from tailrace_server.config import Config
 from tailrace_server.doors import parse_door, show_door
 from tailrace_server.host.allocator import keep_freed_memory
 from tailrace_server.host.disk import is_no_space
+from tailrace_server.journal import JournalDamaged
 from tailrace_server.node import Node
 from tailrace_server.start import open_node
 
@@ -121,6 +122,10 @@ def serve(
             trio.run(_serve, config, frozenset(ws_origin or ()))
     except* KeyboardInterrupt:
         print("tailrace: stopped before it was ready", file=sys.stderr)
+    except* JournalDamaged as group:
+        failure = alone(group)
+        failure.add_note(f"look at all of it with `tailrace verify {data}`; `tailrace repair {data}` saves the rest")
+        raise
     except* OSError as group:
         raise CommandFailed(f"cannot serve: {_explain(group, listen, data)}") from group
 

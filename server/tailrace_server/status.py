@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace import _version
 from tailrace.address import Address
 from tailrace_server.feed import info_to_json
-from tailrace_server.replication.outlook import outlook_of
+from tailrace_server.replication.outlook import outlook_of, set_problem
 from tailrace_server.replication.peers import seen_to_json
 from tailrace_server.replication.role import Role
 
@@ -32,6 +32,7 @@ def status_of(node: Node) -> dict[str, Any]:
     problems += [f"compacting fails: {node.compactor.failure}"] if node.compactor.failure else []
     problems += [text for text in (node.space.low, node.compactor.uptime.suspended) if text]
     problems += node.damages.values()
+    problems += [text for text in (set_problem(node),) if text]
     return {
         "software": f"tailrace {_version.__version__}",
         "node_id": node.identity.node_id.hex(),

@@ -109,7 +109,7 @@ def test_query_that_has_ended_goes_on_from_its_checkpoint(job, node_process, con
     job.add_file(key=[b"%d" % n for n in range(100)], value=[b"after"] * 100)
     port = node_process.port
     node_process.kill()
-    with pytest.raises(StreamingQueryException, match=rf"(?s)no node at 127\.0\.0\.1:{port} has answered within 1 s"):
+    with pytest.raises(StreamingQueryException, match=rf"(?s)no node at 127\.0\.0\.1:{port} could be used within 1 s"):
         job.run(job.frame(), retry_for="1")
     node_process.start()
     job.run(job.frame())

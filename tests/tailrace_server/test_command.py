@@ -216,6 +216,8 @@ def test_a_damaged_journal_is_not_served(data):
     code, [line] = failing("--data", data, "--listen", ":0", "--http", "off", "--ws", "off")
     assert code == 1
     assert line.startswith("tailrace: the journal is damaged: ")
+    assert f"`tailrace verify {data}`" in line
+    assert f"`tailrace repair {data}`" in line
     assert str(journal) in line
 
 

@@ -10,6 +10,13 @@ WRONG_USAGE = 2
 INTERRUPTED = 130
 
 
+# What to do if no node was reached: before the request was sent, and after it.
+_UNREACHABLE = (
+    "nothing was done; the nodes to ask come from --url, --node or TAILRACE_URL",
+    "it may have been done all the same: look before you do it again",
+)
+
+
 class CommandFailed(Exception):
     """Ends the command with one line on stderr; no line where the message is empty."""
 
@@ -35,7 +42,7 @@ def alone(error: BaseException) -> BaseException:
 def explain(error: BaseException) -> str | None:
     """The line for what may go wrong while a command runs; None for a bug, which deserves its traceback."""
     if isinstance(error, Unreachable):
-        return f"{error}; is a node running there? (--url, --node, TAILRACE_URL)"
+        return f"{error}; {_UNREACHABLE[error.outcome == 'unknown']}"
     if isinstance(error, CommandFailed | TailraceError):
         return "; ".join([str(error), *getattr(error, "__notes__", [])])
     if isinstance(error, OSError):

@@ -44,7 +44,7 @@ def promote(
     for step in steps:
         print(f"  {printable(step)}")
     print(f"{address} leads in term {term}.")
-    print(f"May be lost: {printable(may_be_lost)}" if may_be_lost else "Nothing is lost.")
+    print(printable(may_be_lost) if may_be_lost else "Nothing is lost.")
 
 
 def handover(

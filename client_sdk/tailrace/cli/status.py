@@ -102,7 +102,7 @@ def _summary(details: dict[str, Any]) -> Text:
         Text(f"up {show_seconds(details['uptime_s'])}, data in {printable(details['data'])}"),
         Text(
             f"journal: {show_bytes(journal['bytes'])} in {journal['files']} files, "
-            f"fsync usually {1000 * journal['usual_sync_seconds']:.2f} ms"
+            f"{_usual_sync(journal['usual_sync_seconds'])}"
         ),
     ]
     replication = details.get("replication", {})
@@ -117,6 +117,14 @@ def _summary(details: dict[str, Any]) -> Text:
     if details["unclean_start"] is not None:
         lines.append(Text(f"the stop before this start was not clean: {printable(details['unclean_start'])}"))
     return Text("\n").join(lines)
+
+
+def _usual_sync(seconds: float) -> str:
+    """Returns the median duration of the last fsyncs, which is 0.0 before the first ones."""
+    if not seconds:
+        return "too few fsyncs yet to tell how long one takes"
+    milliseconds = 1000 * seconds
+    return f"fsync usually {f'{milliseconds:.2f}' if milliseconds >= 0.01 else 'below 0.01'} ms"
 
 
 def _role(replication: dict[str, Any]) -> str:

@@ -316,7 +316,15 @@ class RequestSession:
         reason = self.last_error
         if isinstance(reason, Retryable) and not isinstance(reason, Unreachable) and not uncertain:
             return reason
-        text = "no answer in time" if reason is None else str(reason)
+        if reason is not None:
+            text = str(reason)
+        elif uncertain:
+            text = (
+                "the node has the request and has not answered in time; in a set, writes at level quorum and "
+                "changes of feeds wait for a majority of the members, and `tailrace status` shows who is missing"
+            )
+        else:
+            text = "no answer in time"
         return Unreachable(f"given up: {text}", outcome="unknown" if uncertain or in_doubt else "not sent")
 
     # Frames

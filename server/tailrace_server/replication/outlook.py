@@ -59,7 +59,7 @@ def outlook(own: Seen, seen: Mapping[str, Seen | None], *, is_in_set: bool) -> O
     voters = sorted(address for address, answer in answers.items() if counts(answer, frozenset(own.founders)))
     found, needed = len(voters) + own.votes, majority_of(len(seen) + 1)
     here = [*(["this node"] if own.votes else []), *voters]
-    tally = f"{found} of the {needed} voters that it takes answer ({_listed(here)})"
+    tally = f"{found} of {len(seen) + 1} members answer with a vote ({_listed(here)}), and {needed} are needed"
     if own.is_new and all(answer.is_new for answer in answers.values()):
         return _refused("new", "this node is new, and nobody who holds anything answers; --force changes nothing")
     if found < needed:
@@ -82,18 +82,30 @@ def outlook_of_leader(own: Seen, followers: Iterable[Follower], members: int) ->
     """What ``promote`` would do on the node that leads, and what is kept where it is gone; ``members``: of the set."""
     followers = list(followers)
     text = f"leads already: it would change nothing. Should this node be gone: {_kept(followers, in_set=members > 0)}"
-    needed = majority_of(members) if members else 0
+    lost = lost_majority(own, followers, members) if members else None
+    return Outlook("leads", False, text if lost is None else f"{text}. {lost}")
+
+
+def lost_majority(own: Seen, followers: Iterable[Follower], members: int) -> str | None:
+    """Returns the sentence for the leader of a set that has no majority, or None if it has one."""
+    followers = list(followers)
     voting = sum(f.votes for f in followers if f.connected) + own.votes
-    if members and voting < needed:
-        text += f". Only {voting} of the {needed} voters that a promotion takes are here"
-    return Outlook("leads", False, text)
+    needed = majority_of(members)
+    if voting >= needed:
+        return None
+    away = sorted(f.address for f in followers if not f.connected)
+    missing = f" (not connected: {_listed(away)})" if away else ""
+    return (
+        f"no majority: {voting} of {members} members are here with a vote, and {needed} are needed{missing}; "
+        "writes at level quorum and changes of feeds wait"
+    )
 
 
 def outlook_of_lone(followers: Iterable[Follower]) -> Outlook:
     """As ``outlook_of_leader``, of a node that is in no set and is no replica; it may have plain replicas."""
-    why = "this node leads by itself, in no set (--members)"
     kept = _kept(list(followers), in_set=False)
-    return _refused("alone", f"{why}. Should this node be gone: {kept}")
+    text = f"nothing to promote: this node leads by itself, in no set (--members). Should this node be gone: {kept}"
+    return Outlook("alone", False, text)
 
 
 def _kept(followers: list[Follower], *, in_set: bool) -> str:
@@ -182,15 +194,29 @@ def outlook_of(node: Node) -> Outlook:
     own, members = member.own(), node.config.members
     if not own.leads:
         return outlook(own, member.seen, is_in_set=bool(members))
-    followers = _followers(node)
-    known = {name_of(node), *(follower.address for follower in followers)}
-    absent = [Follower(name, False, None, connected=False) for name in map(str, members) if name not in known]
-    return outlook_of_leader(own, followers + absent, len(members))
+    return outlook_of_leader(own, _followers(node), len(members))
+
+
+def set_problem(node: Node) -> str | None:
+    """Returns why the set of this node takes no writes at level quorum now, or None. None outside of a set."""
+    member, members = node.member, node.config.members
+    if member is None or not members:
+        return None
+    own = member.own()
+    if own.leads:
+        return lost_majority(own, _followers(node), len(members))
+    if node.leader is None:
+        return "no leader: this member follows no one; a leader that comes back, or `tailrace promote`, mends it"
+    return None
 
 
 def _followers(node: Node) -> list[Follower]:
+    """Returns the replicas of this node, and the members of its set that have not come since it leads."""
     level, partitions = node.safest_level, list(node.feeds.partitions())
-    return [
+    found = [
         Follower(peer.address, peer.votes, peer.missing(partitions, level), peer.is_connected)
         for peer in node.replicas.peers.values()
     ]
+    known = {name_of(node), *(follower.address for follower in found)}
+    absent = [name for name in map(str, node.config.members) if name not in known]
+    return found + [Follower(name, False, None, connected=False) for name in absent]

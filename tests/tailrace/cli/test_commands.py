@@ -144,7 +144,16 @@ def test_a_module_that_fails_while_it_is_loaded_is_broken_too(app, tmp_path, mon
         (CommandFailed("it is broken"), 1, "it is broken"),
         (WrongUsage("not like that"), 2, "not like that"),
         (Retryable("later"), 1, "later"),
-        (Unreachable("nobody there"), 1, "nobody there; is a node running there? (--url, --node, TAILRACE_URL)"),
+        (
+            Unreachable("refused"),
+            1,
+            "refused; nothing was done; the nodes to ask come from --url, --node or TAILRACE_URL",
+        ),
+        (
+            Unreachable("silent", outcome="unknown"),
+            1,
+            "silent; it may have been done all the same: look before you do it again",
+        ),
         (FileNotFoundError(2, "No such file or directory", "x.txt"), 1, "x.txt: No such file or directory"),
         (ExceptionGroup("of a nursery", [ExceptionGroup("of another", [Retryable("inner")])]), 1, "inner"),
     ],

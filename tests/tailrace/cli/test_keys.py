@@ -93,5 +93,5 @@ def test_where_a_follower_is_asked_for_one_that_leads_is_none(call, monkeypatch)
     monkeypatch.setattr("tailrace.cli.options.CONNECT_SECONDS_MAX", 0.2)
     done = call("get", "orders", "k", "--state", "follower")
     assert (done.code, done.out) == (1, b"")
-    assert "leads, and a follower was asked for" in done.err
+    assert "leads, and state='follower' asks for one that follows" in done.err
     assert call("get", "orders", "k", "--state", "any").code == 2

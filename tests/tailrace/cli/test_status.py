@@ -124,3 +124,14 @@ def test_a_follower_says_whom_it_follows(call):
     assert "follows nobody: it knows no leader, term 2" in rendered(details)
     del details["replication"]
     assert "follows" not in rendered(details), "a node from before there were replicas"
+
+
+def test_a_fast_fsync_and_one_that_was_not_measured_are_not_told_as_zero(call):
+    details = json.loads(call("status", "--json").out)
+    for seconds, text in (
+        (0.0, "too few fsyncs yet"),
+        (0.000004, "usually below 0.01 ms"),
+        (0.00123, "usually 1.23 ms"),
+    ):
+        details["journal"]["usual_sync_seconds"] = seconds
+        assert text in rendered(details)

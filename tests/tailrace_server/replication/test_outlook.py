@@ -39,7 +39,7 @@ CASES = {
         OWN,
         {"b:1": seen(), "c:1": seen()},
         "granted",
-        "3 of the 2 voters.*this node, b:1, c:1.*fetch nothing",
+        "3 of 3 members answer with a vote .this node, b:1, c:1., and 2 are needed.*fetch nothing",
     ),
     "one is gone": (OWN, {"b:1": seen(), "c:1": None}, "granted", "c:1 alone .* disk and memory"),
     "one leads": (OWN, {"b:1": seen(), "c:1": seen(leads=True)}, "granted", "c:1 leads, and would step down"),
@@ -54,7 +54,7 @@ CASES = {
         OWN,
         {"b:1": None, "c:1": None},
         "refused",
-        "1 of the 2 .*b:1, c:1.*quorum among them, that only b:1",
+        "1 of 3 members .*2 are needed.*b:1, c:1.*quorum among them, that only b:1",
     ),
     "one without a vote": (OWN, {"b:1": seen(votes=False), "c:1": None}, "refused", "without b:1, c:1.*only c:1 had"),
     "none of them votes": (OWN, {"b:1": seen(votes=False), "c:1": seen(votes=False)}, "refused", "all have answered"),
@@ -63,7 +63,7 @@ CASES = {
         OWN._replace(founders=(b"f" * 16,)),
         {"b:1": seen(votes=False)._replace(placement_id=b"f" * 16), "c:1": None},
         "granted",
-        "2 of the 2",
+        "2 of 3 members",
     ),
     "new, and nobody else": (seen(is_new=True, votes=False), {"b:1": None, "c:1": seen(is_new=True)}, "new", "new"),
     "another one is promoted": (OWN, {"b:1": seen(promoting=True), "c:1": seen()}, "promoting", "b:1 is about to lead"),
@@ -105,12 +105,13 @@ LEADERS = {
     "all are away": (
         [Follower("b:1", True, 0, connected=False), Follower("c:1", True, 4, connected=False)],
         3,
-        "nobody who could lead is connected; b:1 is .* had all .*; c:1 is .* lacks about 4 mutations. Only 1 of the 2",
+        "nobody who could lead is connected; b:1 is .* had all .*; c:1 is .* lacks about 4 mutations. "
+        r"no majority: 1 of 3 members .*2 are needed \(not connected: b:1, c:1\)",
     ),
     "they have not come": (
         [Follower(name, False, None, connected=False) for name in ("b:1", "c:1")],
         3,
-        "is connected; b:1 is not connected; c:1 is not connected. Only 1 of the 2",
+        "is connected; b:1 is not connected; c:1 is not connected. no majority: 1 of 3",
     ),
     "nobody follows": ([], 0, "nobody follows it, so nothing can be promoted$"),
     "a plain replica": ([Follower("b:1", False, 0)], 0, "b:1 holds all that is at disk$"),
@@ -129,7 +130,7 @@ def test_leaders(name):
 def test_a_node_that_is_alone_is_not_promoted():
     found = outlook_of_lone([])
     assert (found.case, found.succeeds) == ("alone", False)
-    assert re.search("^would be refused: .*by itself.*nobody follows it, so nothing can be promoted$", found.text)
+    assert re.search("^nothing to promote: .*by itself.*nobody follows it, so nothing can be promoted$", found.text)
     assert outlook_of_lone([Follower("b:1", False, 0)]).text.endswith("gone: b:1 holds all that is at disk")
 
 
@@ -187,8 +188,15 @@ async def test_a_leader_does_not_count_on_followers_that_are_gone(members):
     told = replication(first)
     assert "gone: nobody who could lead is connected; " in told["promotion"]
     assert f"{third.address} is not connected, and had all that is at quorum" in told["promotion"]
-    assert "Only 1 of the 2 voters" in told["promotion"]
-    assert [(r["connected"], r["lag"], r["partitions"]) for r in told["replicas"]] == [(False, 5, 0)] * 2
+    assert "no majority: 1 of 3 members are here with a vote, and 2 are needed" in told["promotion"]
+    told = await http_status(first)
+    assert not told["healthy"]
+    away = ", ".join(sorted(str(node.address) for node in (second, third)))
+    assert f"not connected: {away}); writes at level quorum and changes of feeds wait" in told["failure"]
+    replication_of_first = told["replication"]
+    assert [(r["connected"], r["lag"], r["partitions"]) for r in replication_of_first["replicas"]] == [
+        (False, 5, 0)
+    ] * 2
 
 
 async def test_the_term_of_a_handover_that_keeps_the_branch_is_told(members):
@@ -275,14 +283,14 @@ async def test_a_set_before_and_after_its_leader_is_gone(members):
     assert promotion(first).startswith("leads already")
     assert str(second.address) in promotion(first)
     await until(lambda: f"{first.address} leads, and would step down" in promotion(second))
-    assert promotion(second).startswith("would succeed: 3 of the 2 voters")
+    assert promotion(second).startswith("would succeed: 3 of 3 members")
     assert (forecast(first), forecast(second)) == (("leads", False), ("granted", True))
     await first.kill()
     await until(lambda: f"What {first.address} alone" in promotion(second))
-    assert promotion(second).startswith("would succeed: 2 of the 2 voters")
+    assert promotion(second).startswith("would succeed: 2 of 3 members")
     assert status_of(second.node)["replication"]["doing"].startswith("waits")
     await third.kill()
-    await until(lambda: promotion(second).startswith("would be refused: 1 of the 2 voters"))
+    await until(lambda: promotion(second).startswith("would be refused: 1 of 3 members"))
     with pytest.raises(NotLeader):
         await second.promote()
     others = status_of(second.node)["replication"]["others"]
