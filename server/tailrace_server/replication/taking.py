@@ -112,7 +112,7 @@ class Taker:
         """Takes what comes, until ``until`` is reached, or until ``stop``.
 
         Raises Forbidden if the other node is of another cluster, Unreachable and NotLeader where it is not, or not any
-        more, what it has to be, BadBlock and ProtocolError for what does not fit, NoSpace, NotDurable, UnknownFeed where
+        more, what it has to be, BadBlock and ProtocolError for what does not fit, NoSpace, NotDurable, UnknownFeed if
         it has no such feed.
         """
         try:
