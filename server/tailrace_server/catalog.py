@@ -5,11 +5,12 @@ Which there are the feed ``_feeds`` says; the directories of the others follow i
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple
 
-from tailrace.errors import FeedExists, Overloaded, UnknownFeed
+from tailrace.errors import FeedExists, NoSpace, Overloaded, UnknownFeed
 from tailrace.model import FeedInfo
 from tailrace_server.feed import (
     SYSTEM_FEED_ID,
@@ -28,9 +29,12 @@ log = logging.getLogger("tailrace.server")
 
 
 class Drop(NamedTuple):
-    """A feed that was dropped, whose files are still there: where the journal says so, and its partitions."""
+    """A feed that was dropped, whose files are still there: where the journal says so, and its partitions.
 
-    place: int
+    ``place`` is None as long as only ``_feeds`` says so, because there was no room for the journal's record.
+    """
+
+    place: int | None
     partitions: tuple[Partition, ...]
 
 
@@ -155,22 +159,24 @@ class Catalog:
     def create(self, info: FeedInfo, journal: Journal, branch: bytes, feeds_max: int) -> Feed:
         """Makes a feed by one record, so there is all of it or nothing. Raises Overloaded, NoSpace, JournalFailed.
 
-        Its row in ``_feeds`` is there already, by ``write_rows``, and is the last one there.
+        Its row in ``_feeds`` is to come next: call ``write_rows``, then ``listed``.
         """
         self.check_room(feeds_max)
-        listed_seq = self.system.partitions[0].high_seq
-        return self._create(info.feed_id, creation_to_bytes(info, branch), journal, listed_seq)
+        return self._create(info.feed_id, creation_to_bytes(info, branch), journal)
+
+    def listed(self, feed: Feed) -> None:
+        """Notes that the last row of ``_feeds`` is the one that lists ``feed``."""
+        _listed(feed, self.system.partitions[0].high_seq)
 
     def check_room(self, feeds_max: int) -> None:
         """Overloaded where another feed is one too many."""
         if len(self) >= feeds_max:
             raise Overloaded(f"this node holds {len(self)} feeds, and at most {feeds_max}")
 
-    def _create(self, feed_id: bytes, payload: bytes, journal: Journal, listed_seq: int) -> Feed:
+    def _create(self, feed_id: bytes, payload: bytes, journal: Journal) -> Feed:
         feed = feed_of_creation(payload, self.account)
         self.creations[feed_id] = journal.append(RecordKind.FEED_CREATED, feed_id, 0, payload)
         self.add(feed)
-        _listed(feed, listed_seq)
         return feed
 
     def is_dropping(self, feed: Feed) -> bool:
@@ -184,7 +190,8 @@ class Catalog:
     def write_rows(self, rows: Mapping[bytes, bytes | None], journal: Journal, *, now_us: int, now: float) -> None:
         """Says in ``_feeds`` which feeds are made (``creation_to_bytes`` by id) or dropped (None). NoSpace, NotDurable.
 
-        Comes before what it says is done, so that a crash between the two is made good by ``reconcile``.
+        A feed is made before its row, and dropped after it, so that whatever fails between the two is made good: a feed
+        without a row is listed by the next start, and a feed whose row says that it was dropped has no way back.
         """
         for block in system_blocks(rows):
             self.system.partitions[0].append(block, journal, now_us=now_us, now=now)
@@ -206,7 +213,7 @@ class Catalog:
             if row.creation is None or feed_id in self.drops:
                 continue
             if feed_id not in self._by_id:
-                created.append(self._create(feed_id, row.creation, journal, row.seq))
+                created.append(self._create(feed_id, row.creation, journal))
             feed = self._by_id[feed_id]
             _listed(feed, row.seq)
             self._by_name[feed.info.name] = feed
@@ -241,13 +248,26 @@ class Catalog:
         return feed_id in self._by_id
 
     def drop(self, feed_id: bytes, journal: Journal) -> Feed:
-        """Drops a feed. Raises UnknownFeed."""
+        """Drops a feed of which ``_feeds`` says so, or that it does not list. Raises UnknownFeed, JournalFailed.
+
+        A full disk does not stop it, since the next start would drop the feed anyway: it goes now, and the journal's
+        record follows by ``tell_drop``, before any of its files is removed.
+        """
         feed = self.of_id(feed_id)
-        self.dropped(feed, journal.append(RecordKind.FEED_DROPPED, feed.info.feed_id, 0, b""))
+        place = None
+        with contextlib.suppress(NoSpace):
+            place = journal.append(RecordKind.FEED_DROPPED, feed_id, 0, b"")
+        self.dropped(feed, place)
         return feed
 
-    def dropped(self, feed: Feed, place: int) -> None:
-        """The journal says at ``place`` that ``feed`` is no more: it goes, and its files are left to be removed."""
+    def tell_drop(self, feed_id: bytes, journal: Journal) -> Drop:
+        """Writes the record of a drop for which there was no room. Raises NoSpace, JournalFailed: call it again."""
+        place = journal.append(RecordKind.FEED_DROPPED, feed_id, 0, b"")
+        self.drops[feed_id] = self.drops[feed_id]._replace(place=place)
+        return self.drops[feed_id]
+
+    def dropped(self, feed: Feed, place: int | None) -> None:
+        """Removes a feed that is no more; its files are left to be removed. ``place``: where the journal says so."""
         self._remove(feed)
         self.creations.pop(feed.info.feed_id, None)
         self.drops[feed.info.feed_id] = Drop(place, tuple(feed.partitions))

@@ -1,12 +1,12 @@
 """How feeds are made and dropped while a node runs, and how a follower's become those of its leader.
 
-Each change is a row of ``_feeds`` first (``feed_rows.py``), and is done then (``catalog.py``): a crash between the two
-is made good by ``reconcile``.
+A feed is dropped by its row of ``_feeds`` (``feed_rows.py``): what follows (``catalog.py``) cannot fail any more, and
+after a crash is done by ``reconcile``. A feed is made by the journal's record, and its row follows: if that fails, the
+feed is dropped again, and after a crash in between the next start lists it. On a follower the row comes first.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -43,20 +43,21 @@ class FeedChanges:
             return feed
         node.feeds.check_room(node.config.limits.feeds_max)
         branch = node.host.randomness.token(16)
-        self._list(info.feed_id, creation_to_bytes(info, branch))
+        feed = node.feeds.create(info, node.journal, branch, node.config.limits.feeds_max)
         try:
-            return node.feeds.create(info, node.journal, branch, node.config.limits.feeds_max)
+            self._list(info.feed_id, creation_to_bytes(info, branch))
         except TailraceError:
-            # Nothing of it is left: a client that asks again finds what a next start would make otherwise.
-            with contextlib.suppress(TailraceError):
-                self._list(info.feed_id, None)
+            # Nothing of it is left, unless there is no room to say so until the node stops: then it comes back empty.
+            self._gone(node.feeds.drop(info.feed_id, node.journal))
             raise
+        node.feeds.listed(feed)
+        return feed
 
     def drop(self, feed_id: bytes) -> None:
         """Drops a feed and ends its streams; nothing where it is gone already, as when the request comes again.
 
         In a set it is there until a majority has it that it was dropped: a failover may lose that, and this node has
-        acknowledged what the feed holds.
+        acknowledged what the feed holds. Raises Forbidden, NoSpace, NotDurable: the feed is as it was.
         """
         node = self._node
         if feed_id == SYSTEM_FEED_ID:

@@ -1,9 +1,13 @@
 """Feeds that are made and dropped: the list of feeds says so, and the feeds follow it."""
 
+import contextlib
+import errno
+import itertools
+
 import pytest
 from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
-from tests.memory_disk import MemoryDisk
-from tests.tailrace_server.made_directory import DATA, MadeDirectory
+from tests.memory_disk import MemoryDisk, failure
+from tests.tailrace_server.made_directory import DATA, MadeDirectory, rows_of
 
 from tailrace.block import encode_block
 from tailrace.errors import Forbidden, NoSpace
@@ -13,7 +17,6 @@ from tailrace_server.config import Config
 from tailrace_server.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, creation_to_bytes
 from tailrace_server.host.host import Host
 from tailrace_server.intake.taking import adopt_log, take_replica
-from tailrace_server.journal import RecordKind
 from tailrace_server.start import recover
 
 U = FailoverLog([FailoverEntry(b"u" * 16, 1, 0)])
@@ -35,19 +38,85 @@ def test_a_feed_is_listed_as_long_as_it_is_there():
         made.node.feed_changes.drop(SYSTEM_FEED_ID)
 
 
-def test_a_creation_that_fails_half_way_leaves_no_row(monkeypatch):
+def fill_for(disk, first, count):
+    """Of the writes that come, those with the numbers from ``first`` on, so many, find a full disk."""
+    writes = itertools.count()
+
+    def before(call, path):
+        if call == "write_at" and first <= next(writes) < first + count:
+            raise failure(errno.ENOSPC, path)
+
+    disk.before = before
+
+
+def names(node):
+    return [feed.info.name for feed in node.feeds]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("flushed", [True, False])
+@pytest.mark.parametrize("trims", [0, 2])
+@pytest.mark.parametrize(("first", "count"), [(first, count) for first in range(3) for count in range(1, 5)])
+def test_a_drop_has_failed_or_not_now_and_after_a_restart(first, count, trims, flushed, clean):
+    """Whichever writes find a full disk: what the client was told is what becomes of the feed, and of later rows."""
     made = MadeDirectory()
-    append = made.node.journal.append
+    made.create("kept")
+    orders = made.create("orders")
+    made.write("orders", [(b"a", b"1"), (b"b", b"2")])
+    if flushed:
+        made.flush_and_trim("orders")
+    fill_for(made.disk, first, count)
+    try:
+        made.drop("orders")
+        is_dropped = True
+    except NoSpace:
+        is_dropped = False
+    assert ("orders" not in names(made.node)) == is_dropped
+    for _ in range(trims):
+        with contextlib.suppress(NoSpace):
+            made.trim()
+    made.disk.before = None
+    made.write("kept" if is_dropped else "orders", [(b"c%d" % number, b"3") for number in range(100)])
+    rows = dict(made.rows)
+    for _ in range(2):
+        if clean:
+            made.stop()
+        else:
+            made.kill()
+        made.start()
+        assert names(made.node) == (["kept"] if is_dropped else ["kept", "orders"])
+        assert rows_of(made.node) == rows
+        made.trim()
+    if is_dropped:
+        assert not made.disk.exists(f"{DATA}/feeds/{orders.info.feed_id.hex()}")
 
-    def full(kind, *arguments):
-        if kind is RecordKind.FEED_CREATED:
-            raise NoSpace("the disk is full")
-        return append(kind, *arguments)
 
-    monkeypatch.setattr(made.node.journal, "append", full)
-    with pytest.raises(NoSpace):
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(("first", "count"), [(first, count) for first in range(3) for count in range(1, 4)])
+def test_a_creation_has_failed_or_not_now_and_after_a_restart(first, count, clean):
+    made = MadeDirectory()
+    fill_for(made.disk, first, count)
+    try:
         made.create("orders")
-    assert listed(made.node) == set()
+        is_made = True
+    except NoSpace:
+        is_made = False
+    made.disk.before = None
+    assert names(made.node) == (["orders"] if is_made else [])
+    made.trim()
+    made.create("log")
+    again = made.create("orders")
+    made.write("orders", [(b"a", b"1")])
+    for _ in range(2):
+        if clean:
+            made.stop()
+        else:
+            made.kill()
+        made.start()
+        assert names(made.node) == ["log", "orders"]
+        assert made.node.feeds.named("orders").info == again.info
+        assert listed(made.node) == {feed.info.feed_id for feed in made.node.feeds}
+        assert rows_of(made.node) == made.rows
 
 
 def test_a_directory_from_before_gets_rows_for_its_feeds(monkeypatch):

@@ -123,7 +123,7 @@ class Flusher:
             log.debug("flush of partition %s of feed %s: %s", due.partition.id, due.partition.feed_id.hex(), due.cause)
             failure = await self._try_flush(due.partition) or failure
             failure = await self._merge_all(UNMERGED_BLOCKS) or failure  # a flush may take long
-        failure = await self._try(self._trimmer.trim) or failure
+        failure = await self._try(self._trim_or_free) or failure
         now = self._host.clock.monotonic()
         if failure or self.failure or now - self._looked_at >= TICK_SECONDS:
             self._looked_at = now
@@ -173,6 +173,15 @@ class Flusher:
             if not await self._space.release():
                 raise
             await self.flush(partition)
+
+    async def _trim_or_free(self) -> None:
+        """Trims; on a full disk with what is kept for that, since a trim frees space."""
+        try:
+            await self._trimmer.trim()
+        except NoSpace:
+            if not await self._space.release():
+                raise
+            await self._trimmer.trim()
 
     async def merge(self, partition: Partition) -> None:
         """Makes few blocks of many small ones, as far as they are stable; in short steps, between which others run."""

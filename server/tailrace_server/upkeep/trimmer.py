@@ -80,7 +80,10 @@ class Trimmer:
     async def _remove_feeds(self) -> None:
         """Removes the files of dropped feeds, once the drop is durable; who reads one of them has it open."""
         for feed_id, drop in list(self._catalog.drops.items()):
-            if self._journal.synced < drop.place:
+            if drop.place is None:
+                drop = self._catalog.tell_drop(feed_id, self._journal)
+                await self._host.workers.in_thread(self._journal.sync)
+            if drop.place is None or self._journal.synced < drop.place:
                 continue
             for partition in drop.partitions:
                 await self._installer.forget(partition)
