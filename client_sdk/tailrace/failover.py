@@ -99,6 +99,13 @@ class FailoverLog(tuple[FailoverEntry, ...]):
         """Whether ``branch`` is known to have ended below ``seq``: nothing will ever have that version."""
         return any(older.branch == branch and newer.base < seq for newer, older in itertools.pairwise(self))
 
+    def may_have(self, branch: bytes, seq: int) -> bool:
+        """Returns whether a history with this log has (``branch``, ``seq``) or can still get it.
+
+        False also for a branch that is not in the log: it is newer, or lost, or older than ``ENTRIES_MAX`` branches.
+        """
+        return any(entry.branch == branch for entry in self) and not self.has_ended_below(branch, seq)
+
     def to_json(self) -> list[list[Any]]:
         """``[[branch in hex, term, base], ...]``, newest first."""
         return [[entry.branch.hex(), entry.term, entry.base] for entry in self]

@@ -20,7 +20,7 @@ from tailrace.events import Rollback
 from tailrace.indexes import Index
 from tailrace.lifetime import Lifetime
 from tailrace.model import EndReason, Version
-from tailrace.position import Position, Positions
+from tailrace.position import Positions
 from tailrace.ring import RING_ROWS
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Follower:
         self._ended = False
         self._positions: Positions | None = None
         self._applied_rows = 0
+        self._partitions: frozenset[int] = frozenset()
 
     async def __aenter__(self) -> Follower:
         """Opens the index, and resumes where it stands. Raises what the index raises, BadPosition, UnknownFeed, ..."""
@@ -67,6 +68,8 @@ class Follower:
             await self._close_index()
             raise
         self._positions = self._stream.positions if checkpoint is None else checkpoint.positions
+        self._partitions = frozenset(status.partition for status in self._stream.status())
+        self._stream.watch_history(self._wake_waiters)
         await self._lifetime.__aenter__()
         self._lifetime.start(self._read)
         self._lifetime.start(self._apply)
@@ -101,17 +104,40 @@ class Follower:
         await self._wait_applied(self._jobs.received)
 
     async def wait_for(self, version: Version) -> None:
-        """Returns when the index has come to ``version``.
+        """Returns when the index has come to ``version``: it holds that mutation, or what has superseded it.
 
-        Raises VersionLost where its history has been dropped, StreamEnded where the follower has ended.
+        A version of a history that the follower has not heard of may be newer than all it knows, right after a
+        failover. So such a version counts as lost only if a barrier has come back since the call, and it is still not
+        in the history. A cancelled wait changes nothing.
+
+        Args:
+            version: what a write has returned, in this process or elsewhere.
+
+        Raises:
+            VersionLost: The history that the version is of was dropped, or is older than the 25 newest branches.
+            ValueError: The feed has no such partition.
+            StreamEnded: The follower has ended.
         """
-        while True:
-            position = self.positions.get(version.partition)
-            if position is not None and _is_lost(version, position):
-                raise VersionLost(f"{version} is of a branch that has ended below it")
-            if position is not None and position.seq >= version.seq:
-                return
-            await self._wait_moved()
+        partition, branch, seq = version
+        if partition not in self._partitions:
+            raise ValueError(
+                f"{version} is of partition {partition}, and feed {self._feed.name!r} has {len(self._partitions)}, "
+                "from 0 on: wait for a version of this feed"
+            )
+        is_confirmed = False
+        while not self._has(version):
+            if self._stream.failover_log(partition).may_have(branch, seq):
+                is_confirmed = False
+                await self._wait_moved()
+            elif not is_confirmed:
+                await self.barrier()  # only the node that leads can tell, and a barrier asks it
+                is_confirmed = True
+            else:
+                raise VersionLost(f"{version} is lost: the history of partition {partition} does not have it any more")
+
+    def _has(self, version: Version) -> bool:
+        position = self.positions.get(version.partition)
+        return position is not None and position.has(version.branch, version.seq)
 
     @property
     def positions(self) -> Positions:
@@ -146,6 +172,10 @@ class Follower:
             raise StreamEnded("the follower was closed", reason=EndReason.CLOSED)
         await self._moved.wait()
 
+    def _wake_waiters(self) -> None:
+        self._moved.set()
+        self._moved = trio.Event()
+
     # Reading and applying
 
     async def _read(self) -> None:
@@ -168,8 +198,7 @@ class Follower:
             for job in jobs:
                 await self._do(job)
             self._applied = covered
-            self._moved.set()
-            self._moved = trio.Event()
+            self._wake_waiters()
 
     async def _do(self, job: Batch | Back) -> None:
         if isinstance(job, Back):
@@ -178,10 +207,3 @@ class Follower:
         else:
             self._applied_rows += await self._thread.run(self._applier.apply, job)
         self._positions = self._applier.positions
-
-
-def _is_lost(version: Version, position: Position) -> bool:
-    """The history at ``position`` has no such version, and never will."""
-    log, branch = position.log, version.branch
-    diverged = position.seq >= version.seq and bool(log) and log.branch_at(version.seq) != branch
-    return diverged or log.has_ended_below(branch, version.seq)

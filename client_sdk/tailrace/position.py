@@ -14,7 +14,7 @@ from typing import NamedTuple
 import xxhash
 
 from tailrace.errors import BadPosition
-from tailrace.failover import SEQ_MAX, FailoverEntry, FailoverLog
+from tailrace.failover import SEQ_MAX, SNAPSHOT_LAST_UNKNOWN, FailoverEntry, FailoverLog
 from tailrace.model import BRANCH_BYTES, FEED_ID_BYTES
 
 CLUSTER_ID_BYTES = 16
@@ -63,6 +63,17 @@ class Position(NamedTuple):
         first = seq if snapshot_first is None else snapshot_first
         last = seq if snapshot_last is None else snapshot_last
         return cls(log.branch, seq, first, last, purge_seq, log)
+
+    def has(self, branch: bytes, seq: int) -> bool:
+        """Returns whether a consumer here holds (``branch``, ``seq``) or what has superseded it.
+
+        Inside a snapshot only what it held at the start of it counts: the snapshot may leave out the row and have the
+        newer one further up. In the middle of a rollback nothing counts: rows of the lost history are still there.
+        """
+        if self.snapshot_last == SNAPSHOT_LAST_UNKNOWN:
+            return False
+        held_seq = self.seq if self.seq == self.snapshot_last else self.snapshot_first
+        return seq <= held_seq and bool(self.log) and self.log.branch_at(seq) == branch
 
 
 class Positions(Mapping[int, Position]):

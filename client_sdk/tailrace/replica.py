@@ -11,7 +11,6 @@ from tailrace.address import Address
 from tailrace.consuming.wanted import Wanted
 from tailrace.errors import StreamEnded, TailraceError, Unreachable
 from tailrace.events import Event, ReplicaEvent
-from tailrace.failover import FailoverLog
 from tailrace.finding import Finder
 from tailrace.host import Host
 from tailrace.model import EndReason, Level
@@ -44,10 +43,6 @@ class ReplicaStream(Stream):
         """What the node has said of itself. AssertionError before the stream was entered."""
         assert self._session.peer is not None, "the stream was entered"
         return self._session.peer
-
-    def failover_log(self, partition: int) -> FailoverLog:
-        """The log that the node gave with its last answer for ``partition``, a ROLLBACK included."""
-        return self._session.failover_log(partition)
 
     def acknowledge(self, partition: int, branch: bytes, seq: int) -> None:
         """Says that the replica holds ``partition``, fsynced, up to ``seq``, the end of a run of ``branch`` (16 bytes).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from types import TracebackType
 from typing import cast
 
@@ -13,6 +14,7 @@ from tailrace.consuming.session import ConsumerSession, Event
 from tailrace.consuming.wanted import Wanted
 from tailrace.errors import Forbidden, NotLeader, StreamEnded, TailraceError, Unreachable
 from tailrace.events import ReplicaEvent, Rollback
+from tailrace.failover import FailoverLog
 from tailrace.finding import Finder
 from tailrace.host import Host
 from tailrace.lifetime import Lifetime
@@ -146,6 +148,14 @@ class Stream:
     def ring_change(self, partition: int) -> RingChange | None:
         """How the ring of ``partition`` has changed with the last refetched event, once."""
         return self._session.ring_change(partition)
+
+    def failover_log(self, partition: int) -> FailoverLog:
+        """Returns the log that the node gave with its last answer for ``partition``; at first the stored one."""
+        return self._session.failover_log(partition)
+
+    def watch_history(self, changed: Callable[[], None]) -> None:
+        """Calls ``changed`` each time that the log of a partition has changed without an event that tells of it."""
+        self._session.watch_history(changed)
 
     def status(self) -> list[PartitionStatus]:
         """The state of each partition: how its stream is and why, when it is tried again, how far it is behind."""

@@ -9,7 +9,7 @@ from tests.crashing_indexes import Crash
 from tests.model.history import Violation
 from tests.model.readers import Looker
 
-from tailrace import EndReason, Mutations, Positions, Retryable, Rollback, SnapshotEnd, StreamEnded
+from tailrace import EndReason, Mutations, Positions, Retryable, Rollback, SnapshotEnd, StreamEnded, VersionLost
 from tailrace.indexes import AppliedMutation
 
 from .indexes import RINGS, CheckedIndex
@@ -60,6 +60,7 @@ class FollowingProcess(Process):
         while not self.world.is_over.is_set():
             await self.pause(self.random.random() * 4.0)
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.read_last_write)
                 for _ in range(self.random.choice((1, 1, 3))):
                     nursery.start_soon(self.barrier)
         await self.world.may_end.wait()
@@ -80,6 +81,27 @@ class FollowingProcess(Process):
         for number, (floor, forks) in floors.items():
             left = truth.partitions[number].still(floor, forks)
             self.index.check_covers(number, left, "after a barrier")
+
+    async def read_last_write(self):
+        """Waits for the last write that was acknowledged, which is lost only if a crash has taken it."""
+        history = self.world.truth.history
+        version = history.last_version
+        if version is None:
+            return
+        try:
+            await self.follower.wait_for(version)
+        except StreamEnded as error:
+            if self.index.is_dead:
+                return
+            raise Violation(f"{self.name}: {error}") from error
+        except VersionLost as error:
+            rows = self.world.truth.partitions[version.partition].rows
+            log = history.branches[version.partition].log
+            if version.seq <= len(rows) and log.branch_at(version.seq) == version.branch:
+                raise Violation(f"{self.name}: {error}, and it is there") from error
+            self.world.report.operation("version lost", self.name)
+        else:
+            self.world.report.operation("version read", self.name)
 
 
 class ConsumingProcess(Process):

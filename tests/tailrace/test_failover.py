@@ -15,6 +15,7 @@ from tailrace.failover import (
     request_bounds,
     resume_point,
 )
+from tailrace.position import Position
 
 U, V, W, X = (letter * 16 for letter in (b"u", b"v", b"w", b"x"))
 NOBODY = FailoverLog()
@@ -279,3 +280,31 @@ class TestRequestBounds:
     def test_bounds_that_contradict_each_other(self):
         with pytest.raises(ValueError, match="cannot be in a snapshot"):
             request_bounds(50, 60, 70)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), min_size=1, max_size=12))
+def test_which_versions_a_history_has(steps):
+    """Against a list of the branch of each seq, through forks that each lose the newest rows."""
+    rows, log, written = [], FailoverLog(), set()
+    for term, (count, lost) in enumerate(steps, 1):
+        branch = bytes([term]) * 16
+        del rows[max(len(rows) - lost, 0) :]
+        log = log.with_entry(FailoverEntry(branch, term, len(rows)))
+        rows += [branch] * count
+        written |= {(branch, seq) for seq, at in enumerate(rows, 1) if at == branch}
+        here = Position.at(log, len(rows))
+        for branch_of, seq in written:
+            is_there = seq <= len(rows) and rows[seq - 1] == branch_of
+            assert here.has(branch_of, seq) == is_there
+            assert log.may_have(branch_of, seq) == (is_there or branch_of == branch)
+        assert log.may_have(branch, len(rows) + 1)
+        assert not log.may_have(b"unknown of here.", 1)
+
+
+def test_a_consumer_inside_a_snapshot_has_what_it_had_at_its_start():
+    log = FailoverLog([(b"u" * 16, 1, 0)])
+    inside = Position.at(log, 90, 50, 100)
+    assert inside.has(b"u" * 16, 50)
+    assert not inside.has(b"u" * 16, 51)
+    assert not Position.at(log, 50, 50, SNAPSHOT_LAST_UNKNOWN).has(b"u" * 16, 1), "lost rows are still there"
+    assert not Position.at(FailoverLog(), 0).has(b"u" * 16, 0)

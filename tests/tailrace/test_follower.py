@@ -1,7 +1,9 @@
 import random
+import threading
 
 import pytest
 import trio
+import trio.testing
 
 import tailrace
 from tailrace import Delete, Put
@@ -165,6 +167,89 @@ async def test_wait_for_a_version_that_is_lost(running, feed, tmp_path):
             await follower.wait_for(lost)
         with pytest.raises(tailrace.VersionLost):
             await follower.wait_for(lost._replace(seq=100))
+
+
+class Blocked(MemoryIndex):
+    """An index that goes back when it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.may_go_back = threading.Event()
+
+    def rollback(self, partition, seq):
+        assert self.may_go_back.wait(60)
+        return super().rollback(partition, seq)
+
+    def clear(self, partition):
+        assert self.may_go_back.wait(60)
+        super().clear(partition)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+async def test_wait_for_a_version_that_is_newer_than_all_the_follower_has_heard_of(feed, lose, kept):
+    """The index is above the version's seq, in a history that has just forked below it."""
+    index = Blocked()
+    for _ in range(kept):
+        await feed.put(b"k", b"kept")
+    async with feed.follow(index) as follower:
+        async with lose():
+            for number in range(5):
+                await follower.wait_for(await feed.put(b"k", b"lost %d" % number))
+        version = await feed.put(b"k", b"new")
+        assert version.seq == kept + 1 < follower.positions[version.partition].seq
+        came = trio.Event()
+
+        async def wait():
+            await follower.wait_for(version)
+            came.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not came.is_set()
+            index.may_go_back.set()
+        assert index.state[b"k"] == b"new"
+
+
+async def test_each_write_is_read_while_history_forks_again_and_again(feed, lose):
+    index = MemoryIndex()
+    async with feed.follow(index) as follower:
+        for number in range(4):
+            async with lose():
+                await follower.wait_for(await feed.put(b"k", b"lost"))
+                await follower.wait_for(await feed.put(b"k", b"lost too"))
+            value = b"kept %d" % number
+            version = await feed.put(b"k", value)
+            await follower.wait_for(version)
+            assert index.state[b"k"] == value
+
+
+async def test_who_waits_is_told_of_a_fork_after_which_nothing_was_written(feed, lose):
+    await feed.put(b"k", b"1")
+    async with feed.follow(MemoryIndex()) as follower:
+        await follower.barrier()
+        errors = []
+
+        async def wait(version):
+            with pytest.raises(tailrace.VersionLost, match="is lost: the history of partition"):
+                await follower.wait_for(version)
+            errors.append(version)
+
+        async with trio.open_nursery() as nursery, lose():
+            version = await feed.put(b"k", b"lost")
+            await follower.wait_for(version)
+            nursery.start_soon(wait, version._replace(seq=version.seq + 1))
+            await trio.testing.wait_all_tasks_blocked()
+            assert not errors, "it may still be written"
+        assert len(errors) == 1
+
+
+async def test_wait_for_a_version_of_a_partition_that_is_not_there(feed):
+    version = await feed.put(b"k", b"v")
+    async with feed.follow(MemoryIndex()) as follower:
+        for partition in (4, -1, 1 << 40):
+            with pytest.raises(ValueError, match=rf"is of partition {partition}, and feed 'orders' has 4"):
+                await follower.wait_for(version._replace(partition=partition))
 
 
 async def test_lag_and_positions(feed):

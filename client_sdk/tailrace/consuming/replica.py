@@ -22,7 +22,6 @@ from tailrace.consuming.streams import HANDLERS, Handler, PartitionStreams
 from tailrace.consuming.wanted import Wanted
 from tailrace.errors import NotLeader, ProtocolError, StreamEnded, TailraceError
 from tailrace.events import Agreed, Rollback, SnapshotStart
-from tailrace.failover import FailoverLog
 from tailrace.model import EndReason
 from tailrace.position import Position
 from tailrace.wire.opcodes import Opcode
@@ -56,10 +55,6 @@ class ReplicaStreams(PartitionStreams):
         if consumed is None or consumed.state not in _STREAMING:
             return b""
         return ReplicaAck(partition, branch, seq).encode(consumed.stream_id)
-
-    def failover_log(self, partition: int) -> FailoverLog:
-        """The log that the node gave with its last answer for the partition, be it STREAM_OK or ROLLBACK."""
-        return self._partitions[partition].log
 
     def refused(self, stream_id: int, error: TailraceError) -> bool:
         return False

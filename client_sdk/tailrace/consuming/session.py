@@ -190,6 +190,14 @@ class ConsumerSession:
         """The state of each partition, by id."""
         return [partition.status() for partition in self._streams.partitions]
 
+    def failover_log(self, partition: int) -> FailoverLog:
+        """Returns the log that the node gave with its last answer for ``partition``; at first the stored one."""
+        return self._streams.failover_log(partition)
+
+    def watch_history(self, changed: Callable[[], None]) -> None:
+        """Calls ``changed`` each time that the log of a partition has changed without an event that tells of it."""
+        self._streams.watch_history(changed)
+
     # Events
 
     def next_event(self) -> Event | ReplicaEvent | None:
@@ -267,10 +275,6 @@ class ConsumerSession:
         """Queues the answer to a LeaderCheck."""
         if self._linked:
             self._out.append(encode_number(Opcode.LEADER_CONFIRM, number))
-
-    def failover_log(self, partition: int) -> FailoverLog:
-        """The log that the node gave with its last answer for ``partition``."""
-        return self._replica_streams.failover_log(partition)
 
     @property
     def _replica_streams(self) -> ReplicaStreams:

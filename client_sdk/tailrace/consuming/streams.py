@@ -94,6 +94,11 @@ class PartitionStreams:
         self.node_state = wanted.state  # what a request asks the node to be
         self.failure: TailraceError | None = None
         self.rollbacks = Rollbacks(wanted, self)
+        self._on_history: Callable[[], None] | None = None
+
+    def watch_history(self, changed: Callable[[], None]) -> None:
+        """Calls ``changed`` each time that a stream was agreed to with another log than before."""
+        self._on_history = changed
 
     def begin(self, high_seqs: Mapping[int, int], logs: Mapping[int, FailoverLog]) -> None:
         """The partitions are known; ``logs`` as far as the node has told them with the seqs.
@@ -171,6 +176,10 @@ class PartitionStreams:
     def next_retry(self) -> float | None:
         """When ``data_to_send`` will next have a request; None: not by the clock alone."""
         return min(p.retry_at for p in self._waiting.values()) if self._waiting else None
+
+    def failover_log(self, partition: int) -> FailoverLog:
+        """Returns the log that the node gave with its last STREAM_OK or ROLLBACK; at first the stored one."""
+        return self._partitions[partition].log
 
     # Frames out
 
@@ -290,7 +299,10 @@ class PartitionStreams:
             if decision.move is not Move.STREAM:
                 self.close(partition)
                 return self.rollbacks.begin(partition, decision, answer.log, "what it was given above was lost")
+        known = partition.log
         partition.opened(answer, self._clock())
+        if answer.log != known and self._on_history is not None:
+            self._on_history()
         if self._wanted.since == "now" and partition.id not in self._handled:
             assert partition.position is not None
             self._handled[partition.id] = partition.position
