@@ -30,7 +30,7 @@ from tailrace.hashing import key_hash
 from tailrace.items import Items
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.position import Position, Positions
-from tailrace.replies import has_come_to, partition_info, resolved
+from tailrace.replies import PartitionMap, has_come_to, partition_info, partition_map, resolved
 from tailrace.requests.lane import Done, Lane
 from tailrace.ring import RING_ROWS
 from tailrace.stage import Stage
@@ -230,7 +230,10 @@ class Feed:
         """The latest state, at a barrier: all that was acknowledged before the call, nothing that it has superseded.
 
         ``key_prefix``: only the keys that begin so, which is all that the node sends. An async iterator, partition by
-        partition, so what is held in memory is one partition's state.
+        partition, so what is held in memory is one partition's state. Where the node has lost since what it had at
+        the call, a partition ends where the histories part. A cancelled step is done again by the next one.
+
+        Raises UnknownFeed if there is no such feed, or if it was dropped before the last partition was read.
         """
         wanted_rows = StreamFilter(key_prefix)
         wanted_rows.check()
@@ -302,6 +305,7 @@ class Feed:
             filter=wanted_rows,
             since_us=since_us,
             until_us=until_us,
+            until_logs={id: at.log for id, at in until.items()} if isinstance(until, Positions) else {},
         )
         return self._client.stream(wanted, window_bytes)
 
@@ -321,6 +325,10 @@ class Feed:
         """The partitions: ids, ranges, leaders, and how far they have come. Raises UnknownFeed."""
         value = await self._client.call(Opcode.PARTITIONS, {"name": self.name})
         return [partition_info(partition) for partition in value["partitions"]]
+
+    async def partition_map(self) -> PartitionMap:
+        """Returns the feed's id, and how far each partition has come in which history. Raises UnknownFeed."""
+        return partition_map(await self._client.call(Opcode.PARTITIONS, {"name": self.name}))
 
     async def explain_resume(self, positions: Positions, *, visibility: str = "disk") -> dict[int, Explanation]:
         """What would happen if a consumer resumed with ``positions`` now, in each partition, and why.

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from tailrace.consuming.session import Wanted
 from tailrace.events import Mutations, Rollback
-from tailrace.model import Item, PartitionInfo, Version
+from tailrace.model import Item, Version
 
 if TYPE_CHECKING:
     from tailrace.feed import Feed
+    from tailrace.replies import PartitionMap
     from tailrace.wire.filters import StreamFilter
 
 
@@ -25,7 +26,8 @@ class Items:
     def __init__(self, feed: Feed, wanted_rows: StreamFilter) -> None:
         self._feed = feed
         self._wanted_rows = wanted_rows
-        self._left: collections.deque[PartitionInfo] | None = None
+        self._map: PartitionMap | None = None
+        self._left: collections.deque[int] = collections.deque()
         self._ready: Iterator[Item] = iter(())
 
     def __aiter__(self) -> Items:
@@ -36,18 +38,32 @@ class Items:
             item = next(self._ready, None)
             if item is not None:
                 return item
-            if self._left is None:
-                self._left = collections.deque(await self._feed.partitions())
+            if self._map is None:
+                self._map = await self._feed.partition_map()
+                self._left.extend(sorted(self._map.high_seqs))
             if not self._left:
                 raise StopAsyncIteration
-            self._ready = iter(await self._read(self._left.popleft()))
+            items = await self._read(self._left[0], self._map)
+            self._left.popleft()  # a cancelled read is done again
+            self._ready = iter(items)
 
-    async def _read(self, info: PartitionInfo) -> list[Item]:
-        """The items of a partition, as of the seq that it had come to when the partitions were asked for, or later."""
+    async def _read(self, id: int, at: PartitionMap) -> list[Item]:
+        """Returns the items of a partition, as of the seq that it has come to in ``at``, or later.
+
+        If that seq was lost, the end is where the histories part. Raises UnknownFeed if the feed was dropped meanwhile.
+        """
         latest: dict[bytes, Item] = {}
-        until, only = {info.id: info.high_seq}, frozenset([info.id])
-        wanted = Wanted(self._feed.name, "beginning", until, only, on_rollback="restart", ring_rows=0)
-        wanted = wanted._replace(filter=self._wanted_rows)
+        wanted = Wanted(
+            self._feed.name,
+            "beginning",
+            {id: at.high_seqs[id]},
+            frozenset([id]),
+            on_rollback="restart",
+            ring_rows=0,
+            filter=self._wanted_rows,
+            until_logs=at.logs,
+            feed_id=at.feed_id,
+        )
         async with self._feed.stream(wanted) as stream:
             async for event in stream:
                 if isinstance(event, Mutations):

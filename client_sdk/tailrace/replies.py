@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from tailrace.errors import ProtocolError, VersionLost
-from tailrace.failover import FailoverLog
-from tailrace.model import FeedInfo, NodeStatus, PartitionInfo, Resolved, Version
+from tailrace.failover import SEQ_MAX, FailoverLog
+from tailrace.model import FEED_ID_BYTES, FeedInfo, NodeStatus, PartitionInfo, Resolved, Version
+from tailrace.position import PARTITION_MAX
 
 
 def resolved(value: dict[str, Any]) -> Resolved:
@@ -15,6 +16,28 @@ def resolved(value: dict[str, Any]) -> Resolved:
         return Resolved(bytes.fromhex(value["feed"]["feed_id"]), len(value["partitions"]))
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"the partition map cannot be read: {error!r}") from None
+
+
+class PartitionMap(NamedTuple):
+    """A feed's id, the high seq of each partition, and the log of each partition of which the node tells it."""
+
+    feed_id: bytes
+    high_seqs: dict[int, int]
+    logs: dict[int, FailoverLog]
+
+
+def partition_map(value: dict[str, Any]) -> PartitionMap:
+    """What a stream has to know of a partition map."""
+    try:
+        feed_id = bytes.fromhex(value["feed"]["feed_id"])
+        high_seqs = {p["id"]: p["high_seq"] for p in value["partitions"]}
+        logs = {p["id"]: FailoverLog.from_json(p["log"]) for p in value["partitions"] if "log" in p}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"the partition map cannot be read: {error!r}") from None
+    numbers = [(id, PARTITION_MAX) for id in high_seqs] + [(seq, SEQ_MAX) for seq in high_seqs.values()]
+    if len(feed_id) != FEED_ID_BYTES or any(type(n) is not int or not 0 <= n <= most for n, most in numbers):
+        raise ProtocolError("the partition map cannot be read: an id or a seq is out of its range")
+    return PartitionMap(feed_id, high_seqs, logs)
 
 
 def failover_log(value: dict[str, Any], partition: int) -> FailoverLog:

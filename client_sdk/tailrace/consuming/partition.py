@@ -91,14 +91,22 @@ class PartitionStatus(NamedTuple):
 class ConsumedPartition:
     """See the module. ``position`` is None until the first answer where the stream begins "now"."""
 
-    def __init__(self, id: int, position: Position | None, ring: Ring, end_seq: int | None, now: float) -> None:
+    def __init__(
+        self,
+        id: int,
+        position: Position | None,
+        ring: Ring,
+        end_seq: int | None,
+        now: float,
+        end_log: FailoverLog | None = None,
+    ) -> None:
         self.id = id
         self.position = position
         self.ring = ring
         self.refetch: Refetch | None = None
         self.awaited: Event | None = None  # the event that has to be handled before a rollback goes on
         self.end_seq = end_seq
-        self.end_log: FailoverLog | None = None  # the history that ``end_seq`` is of, once it is known
+        self.end_log = end_log  # the history that ``end_seq`` is of, once it is known
         self.state = State.WAITING
         self.stream_id = 0  # of the last request
         self.reason = "not asked for yet"

@@ -31,9 +31,10 @@ from tailrace.errors import (
     UnknownFeed,
 )
 from tailrace.events import Event, LeaderCheck, ReplicaEvent, Rollback, RoundComplete
-from tailrace.failover import SEQ_MAX, FailoverLog
-from tailrace.model import FEED_ID_BYTES, EndReason
-from tailrace.position import PARTITION_MAX, Position, Positions
+from tailrace.failover import FailoverLog
+from tailrace.model import EndReason
+from tailrace.position import Position, Positions
+from tailrace.replies import partition_map
 from tailrace.ring import RingChange
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import Frame, FrameDecoder, encode_frame
@@ -77,7 +78,7 @@ class ConsumerSession:
         self._greeted = self._linked = False
         self._error: TailraceError | None = None
         self.peer: HelloOk | None = None
-        self.feed_id: bytes | None = None
+        self.feed_id = wanted.feed_id
         if isinstance(wanted.since, Positions):
             self._handled = dict(wanted.since)
         # Once a stream has stopped, an answer to a barrier that was sent before counts for nothing: the node may have
@@ -348,7 +349,7 @@ class ConsumerSession:
     def _on_result(self, frame: Frame) -> Queued | None:
         if frame.id != _MAP_ID:
             return self._streams.receive(frame)
-        feed_id, high_seqs, logs = _read_map(decode_json(frame.body, "RESULT"))
+        feed_id, high_seqs, logs = partition_map(decode_json(frame.body, "RESULT"))
         if self.feed_id is not None and self.feed_id != feed_id:
             message = f"feed {self._wanted.feed!r} was dropped, and another one made under its name"
             self._streams.fail(UnknownFeed(message))
@@ -395,20 +396,6 @@ class ConsumerSession:
 
     def _on_barrier_lost(self, frame: Frame) -> None:
         self._sent_barriers.pop(decode_cookie(frame.body, "BARRIER_LOST"), None)
-
-
-def _read_map(value: dict[str, Any]) -> tuple[bytes, dict[int, int], dict[int, FailoverLog]]:
-    """The feed's id, the high seq of each partition, and the log of each of which the node tells it."""
-    try:
-        feed_id = bytes.fromhex(value["feed"]["feed_id"])
-        high_seqs = {p["id"]: p["high_seq"] for p in value["partitions"]}
-        logs = {p["id"]: FailoverLog.from_json(p["log"]) for p in value["partitions"] if "log" in p}
-    except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"the partition map cannot be read: {error!r}") from None
-    numbers = [(id, PARTITION_MAX) for id in high_seqs] + [(seq, SEQ_MAX) for seq in high_seqs.values()]
-    if len(feed_id) != FEED_ID_BYTES or any(type(n) is not int or not 0 <= n <= most for n, most in numbers):
-        raise ProtocolError("the partition map cannot be read: an id or a seq is out of its range")
-    return feed_id, high_seqs, logs
 
 
 _HANDLERS: dict[Opcode, Callable[[ConsumerSession, Frame], Queued | None]] = {

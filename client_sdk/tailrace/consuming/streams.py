@@ -106,14 +106,14 @@ class PartitionStreams:
         Raises UnknownFeed where one that is wanted is not there.
         """
         wanted, now = self._wanted, self._clock()
+        if wanted.until == "now":
+            wanted = wanted._replace(until_logs=logs)
         missing = (wanted.partitions or frozenset()) - high_seqs.keys()
         if missing:
             self.fail(UnknownFeed(f"feed {wanted.feed!r} has no partition {min(missing)}: it has {len(high_seqs)}"))
         ids = sorted(high_seqs if wanted.partitions is None else wanted.partitions)
         for id in ids:
             partition = wanted_partition(wanted, id, high_seqs[id], RINGS_BYTES_MAX // len(ids), now)
-            if wanted.until == "now":
-                partition.end_log = logs.get(id)
             self._partitions[id] = self._waiting[id] = partition
 
     def connection_made(self) -> None:

@@ -20,11 +20,12 @@ from tailrace.wire.stream_messages import StreamRequest
 class Wanted(NamedTuple):
     """What a consumer asks for. ``since``: "beginning", "now" or positions; ``until``: None, "now" or the
 
-    last seq of each partition. ``since_us`` (microseconds since 1970 UTC): the stream begins then, and ``since`` is
-    "now"; ``until_us``: it ends then, and ``until`` is None. ``ring_rows``: entries kept for each partition; ``rings``:
-    what was stored of them. ``by_index``: an index may go back by itself, and `PartitionStreams.settle` says how far it
-    has. ``filter``: what is left out of the mutations. ``state``: as of `tailrace.connect`.
-    ``replica``: who asks, where that is a node (`tailrace.consuming.replica`).
+    last seq of each partition, of the history that ``until_logs`` tells, as far as it is known. ``since_us``
+    (microseconds since 1970 UTC): the stream begins then, and ``since`` is "now"; ``until_us``: it ends then, and
+    ``until`` is None. ``ring_rows``: entries kept for each partition; ``rings``: what was stored of them.
+    ``by_index``: an index may go back by itself, and `PartitionStreams.settle` says how far it has. ``filter``: what is
+    left out of the mutations. ``state``: as of `tailrace.connect`. ``replica``: who asks, if that is a node
+    (`tailrace.consuming.replica`). ``feed_id``: of the feed that is meant; another one of its name is refused.
     """
 
     feed: str
@@ -42,6 +43,8 @@ class Wanted(NamedTuple):
     until_us: int | None = None
     state: str = "leader"
     replica: Replica | None = None
+    until_logs: Mapping[int, FailoverLog] = MappingProxyType({})
+    feed_id: bytes | None = None
 
 
 def wanted_partition(wanted: Wanted, id: int, high_seq: int, ring_bytes_max: int, now: float) -> ConsumedPartition:
@@ -56,7 +59,8 @@ def wanted_partition(wanted: Wanted, id: int, high_seq: int, ring_bytes_max: int
         assert not isinstance(wanted.until, str)
         end_seq = wanted.until.get(id, 0)
     start = _start(wanted, id)
-    return ConsumedPartition(id, start, _ring(wanted, id, start, ring_bytes_max), end_seq, now)
+    ring = _ring(wanted, id, start, ring_bytes_max)
+    return ConsumedPartition(id, start, ring, end_seq, now, wanted.until_logs.get(id))
 
 
 def _start(wanted: Wanted, id: int) -> Position | None:

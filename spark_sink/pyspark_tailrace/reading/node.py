@@ -134,6 +134,7 @@ class Node:
         shown = feed.partitions[partition].visible_seq
         since = Positions(feed.cluster_id, feed.feed_id, {partition: position} if position != NOTHING else {})
         wanted = self._wanted(partition)._replace(since=since, stored=(since,), until={partition: shown})
+        wanted = wanted._replace(until_logs={partition: feed.partitions[partition].log}, feed_id=feed.feed_id)
         last = 0
         with self._connected().stream(wanted, 1) as stream:
             for event in stream:
