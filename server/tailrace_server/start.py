@@ -36,8 +36,8 @@ log = logging.getLogger("tailrace.server")
 
 _RESTORED_IN_SET = (
     "{} was restored or repaired, and may lack what it has acknowledged as one of several: give this node an empty "
-    "directory, and it is filled by its leader. If no leader is left: start this directory once without --members and "
-    "--replica-of, stop it, start it with them, and make it lead with `tailrace promote --force`"
+    "directory, and it is filled by its leader. If all of its set is lost, make a new set of the backup: the guide on "
+    "replication tells how, under 'A backup in a set'"
 )
 
 

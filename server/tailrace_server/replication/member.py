@@ -126,6 +126,19 @@ class Member:
         """Whether the promise of such a member counts for a majority."""
         return counts(Seen(placement_id, votes=votes), frozenset(self.file.now.founders))
 
+    def counts_seen(self, seen: Seen) -> bool:
+        """Whether what this other member says of itself counts: one without a vote moves nothing."""
+        return self.counts(seen.votes, seen.placement_id)
+
+    @property
+    def foreign_term(self) -> int:
+        """The newest term of what a member without a vote holds, 0 of one with a vote, or if nothing is held.
+
+        Such a node may have led by itself, or be restored from a backup: no voter need know of that term.
+        """
+        held = (partition.log.term for partition in self.node.feeds.partitions() if partition.high_seq)
+        return 0 if self.votes else max(held, default=0)
+
     def own(self) -> Seen:
         """What this node answers to MEMBER."""
         node, now = self.node, self.file.now
@@ -283,7 +296,7 @@ class Member:
         await self.look(self._is_led)
         if self.procedure.locked() or self.node.role is Role.LEADER:
             return
-        step = self._decide()
+        step = self._decide(self.seen)
         if step.case != self._last_case:
             self._last_case = step.case
             log.info("%s: %s", step.case, step.why or step.move.value)
@@ -301,16 +314,19 @@ class Member:
                 await self._pause()
 
     def _is_led(self, found: Mapping[str, Seen | None]) -> bool:
-        """Somebody leads, in a term not below what this node has promised."""
-        return any(seen is not None and seen.leads and seen.term >= self.file.now.term for seen in found.values())
+        """Somebody leads, whom this node may follow."""
+        step = self._decide(found)
+        return step.move is Move.FOLLOW
 
-    def _decide(self) -> Step:
+    def _decide(self, seen: Mapping[str, Seen | None]) -> Step:
         now, config = self.file.now, self.node.config
         number = config.members.index(Address(*config.listen)) if self.is_in_set else 0
-        own = Own(number, self.is_new, now.votes, now.term, now.leader_term, now.led, frozenset(now.founders))
+        placement_id = self.node.identity.placement_id
+        founders = frozenset(now.founders)
+        own = Own(number, self.is_new, now.votes, now.term, now.leader_term, now.led, founders, placement_id)
         if self.is_in_set:
-            return decide(own, self.seen, self.asked)
-        return decide_replica(own, self.seen)
+            return decide(own, seen, self.asked)
+        return decide_replica(own, seen)
 
     async def _follow(self, name: str) -> None:
         """Follows the one that leads, for as long as that goes."""
@@ -325,6 +341,14 @@ class Member:
                 self._warn(self.progress)
                 return
             self.join(seen.cluster_id)
+        if self.is_in_set and self.foreign_term > seen.term:
+            self.progress = (
+                f"waits: this node has no vote, and holds a history of term {self.foreign_term}, later than term "
+                f"{seen.term}, in which {name} leads: it was restored from a backup, or led by itself. Give it an "
+                "empty directory"
+            )
+            self._warn(self.progress)
+            return
         now = self.file.now
         term = max(seen.term, now.term) if not self.is_in_set else seen.term
         self.file.store(now.followed(term, seen.founders, node.identity.placement_id))
@@ -445,13 +469,13 @@ class Member:
         answers = {name: seen for name, seen in self.seen.items() if seen is not None}
         own_id = self.node.identity.placement_id
         for name, seen in answers.items():
-            if seen.leads and (seen.term, seen.placement_id) > (term, own_id):
+            if seen.leads and self.counts_seen(seen) and (seen.term, seen.placement_id) > (term, own_id):
                 log.warning("%s leads in term %s, this node did in %s: it follows", name, seen.term, term)
                 if seen.term > self.file.now.term:
                     self.file.store(self.file.now.promised(seen.term))
                 self.step_down()
                 return
-        higher = [name for name, seen in answers.items() if seen.term > term]
+        higher = [name for name, seen in answers.items() if seen.term > term and self.counts_seen(seen)]
         if not higher or any(seen.promoting for seen in answers.values()):
             self._higher_looks = 0
             return

@@ -46,8 +46,11 @@ class Membership(NamedTuple):
         return self._replace(term=term)
 
     def followed(self, term: int, founders: tuple[bytes, ...], placement_id: bytes) -> Membership:
-        """It follows the leader of ``term``. A founder of the set votes from then on."""
-        assert term >= self.term, "who promised more does not follow"
+        """It follows the leader of ``term``. A founder of the set votes from then on.
+
+        A promise that was made without a vote has counted for nobody, and is taken back by this.
+        """
+        assert term >= self.term or not self.votes, "a voter that has promised more does not follow"
         votes = self.votes or placement_id in founders
         return self._replace(
             term=term, leader_term=term, led=False, forced=False, votes=votes, founded=True, founders=founders

@@ -9,7 +9,7 @@ again, and chooses partition by partition. The cases, first fit first:
 | leads | this node leads already |
 | replica | a plain replica: there is no majority to ask |
 | new | nothing was ever in this directory, and nobody whose directory is not new has answered |
-| refused | the voters that answered, this one included, are no majority |
+| refused | the voters that answered, this one included, are no majority; or this node has no vote and a later history |
 | promoting | another member is about to lead: who comes second is refused, or deposes it |
 | granted | else |
 """
@@ -57,6 +57,7 @@ def outlook(own: Seen, seen: Mapping[str, Seen | None], *, is_in_set: bool) -> O
     if not is_in_set:
         return _of_replica(own, answers, silent)
     voters = sorted(address for address, answer in answers.items() if counts(answer, frozenset(own.founders)))
+    of_voters = {address: answers[address] for address in voters}
     found, needed = len(voters) + own.votes, majority_of(len(seen) + 1)
     here = [*(["this node"] if own.votes else []), *voters]
     tally = f"{found} of {len(seen) + 1} members answer with a vote ({_listed(here)}), and {needed} are needed"
@@ -65,12 +66,16 @@ def outlook(own: Seen, seen: Mapping[str, Seen | None], *, is_in_set: bool) -> O
     if found < needed:
         why = tally + ("" if own.votes else "; this node has no vote yet")
         others = sorted(silent + [address for address in answers if address not in voters])
-        return _refused("refused", f"{why}; without {_listed(others)}. {_forced(silent)}; {_fetch(own, answers)}")
+        return _refused("refused", f"{why}; without {_listed(others)}. {_forced(silent)}; {_fetch(own, of_voters)}")
+    known = max((answers[address].term for address in voters), default=0)
+    if not own.votes and own.held_term > known:
+        history = f"a history of term {own.held_term}, later than term {known}, the last that the voters know of"
+        return _refused("refused", f"this node has no vote, and holds {history}: give it an empty directory")
     promoting = next((address for address, answer in sorted(answers.items()) if answer.promoting), None)
     if promoting is not None:
         return _refused("promoting", f"{promoting} is about to lead; wait for that")
     leader = next((address for address, answer in sorted(answers.items()) if answer.leads), None)
-    text = f"would succeed: {tally}; {_fetch(own, answers)}"
+    text = f"would succeed: {tally}; {_fetch(own, of_voters)}"
     if leader is not None:
         text += f"; {leader} leads, and would step down"
     if silent:

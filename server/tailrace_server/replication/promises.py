@@ -89,7 +89,8 @@ async def _check_term(member: Member, term: int) -> None:
     if term <= member.file.now.term + TERMS_AHEAD_MAX:
         return
     await member.look()
-    known = max([member.file.now.term, *(seen.term for seen in member.seen.values() if seen is not None)])
+    voters = [seen for seen in member.seen.values() if seen is not None and member.counts_seen(seen)]
+    known = max([member.file.now.term, *(seen.term for seen in voters)])
     if term > known + TERMS_AHEAD_MAX:
         raise ProtocolError(
             f"PROMISE: term {term} is more than {TERMS_AHEAD_MAX} above {known}, the highest that any member knows of: "

@@ -2,7 +2,7 @@
 
     look        who is there, and what is the highest term? Without a majority nothing is promised at all
     promise     this node first, then all others: nobody accepts anything of a lower term any more
-    choose      whose history of each partition goes on: the highest (term, seq) of those who promised
+    choose      whose history of each partition goes on: the highest (term, seq) of the voters who promised
     fetch       what others have more: the list of feeds first, then the feeds
     begin       a branch of the new term in every partition, fsynced
     lead        durable first, then for all to see
@@ -14,7 +14,7 @@ meanwhile ends it as well.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -110,15 +110,17 @@ class Promotion:
         answers = {address: seen for address, seen in member.seen.items() if seen is not None}
         self._silent = {name: member.misfits.get(name, "no answer") for name in member.seen.keys() - answers.keys()}
         self._require_last(answers)
-        self._require_voters(member.counts(seen.votes, seen.placement_id) for seen in answers.values())
+        voters = [seen for seen in answers.values() if member.counts_seen(seen)]
+        self._require_voters(map(member.counts_seen, answers.values()))
         self._join(seen for seen in answers.values() if not seen.is_new)
-        terms = [seen.term for seen in answers.values()] + [member.file.now.term, self._node.term]
+        self._require_known(voters)
+        terms = [seen.term for seen in voters] + [member.file.now.term, self._node.term]
         return max(terms + [p.log.term for p in self._node.feeds.partitions()]) + 1
 
     def _has_found_enough(self, found: Mapping[str, Seen | None]) -> bool:
         """In a handover: the leader has answered, and it, this node and who else has are a majority."""
         member = self._member
-        votes = sum(member.counts(seen.votes, seen.placement_id) for seen in found.values() if seen is not None)
+        votes = sum(member.counts_seen(seen) for seen in found.values() if seen is not None)
         return found.get(self._leader) is not None and votes + member.votes >= majority_of(len(member.others) + 1)
 
     def _require_last(self, answers: Mapping[str, Seen]) -> None:
@@ -126,6 +128,16 @@ class Promotion:
         why = "" if self._last_led is None else why_not_again(self._last_led, answers)
         if why:
             raise NotLeader(f"it does not lead again by itself: {why}")
+
+    def _require_known(self, voters: Sequence[Seen]) -> None:
+        """Raises NotLeader if this node has no vote, and a history that none of the voters, a majority, knows of."""
+        own, known = self._member.foreign_term, max((seen.term for seen in voters), default=0)
+        if own > known and len(voters) >= majority_of(len(self._member.others) + 1):
+            raise NotLeader(
+                f"refused: this node has no vote, and holds a history of term {own}, later than term {known}, the last "
+                "that the voters know of: it was restored from a backup, or led by itself. Promote a member that has a "
+                "vote, and give this node an empty directory"
+            )
 
     def _join(self, others: Iterable[Seen]) -> None:
         """A node that is new becomes one of the cluster of those who are not. Without them there is nothing to lead."""
@@ -235,7 +247,9 @@ class Promotion:
             votes = self._member.counts(field(answer, "votes", bool, what), hex_field(answer, "placement_id", 16, what))
             is_new = field(answer, "is_new", bool, what)  # it may be of any cluster, and holds nothing
             standings = {} if is_new else standings_from_json(answer.get("partitions"), what)
-            self._promised[name] = Promised(votes, standings, _debts(answer.get("owes", []), what))
+            debts = _debts(answer.get("owes", []), what)
+            # What a member without a vote holds may be a history of its own, and what it lacks was never counted on.
+            self._promised[name] = Promised(True, standings, debts) if votes else Promised(False, {})
         except (TailraceError, OSError) as error:
             self._silent[name] = why_refused(error)
 
@@ -259,11 +273,13 @@ class Promotion:
         before = standings_of(node)
         others = {name: promised.standings for name, promised in self._promised.items()}
         chosen = choose(before, others, [FEEDS])
+        self._require_told(chosen, others)
         self._require_paid(chosen)
         await self._fetch(chosen)
         node.feed_changes.reconcile()
         places = [Place(p.feed_id, p.id) for p in node.feeds.partitions()]
         chosen = choose(standings_of(node), others, [place for place in places if place != FEEDS])
+        self._require_told(chosen, others)
         self._require_paid(chosen)
         await self._fetch(chosen)
         await node.all_durable()
@@ -276,6 +292,20 @@ class Promotion:
                     f"{best.address} has {tuple(best.standing)}: it was not fetched"
                 )
         return bool(self._leader) and own == self._promised[self._leader].standings
+
+    def _require_told(self, chosen: Mapping[Place, Best], others: Mapping[str, Standings]) -> None:
+        """Raises NotLeader if this node has no vote, and holds more than the majority that has promised."""
+        if self._member.votes or not self._has_majority():
+            return
+        told = choose({}, others, chosen)
+        for place, best in chosen.items():
+            if best.standing > told[place].standing:
+                held = tuple(told[place].standing)
+                raise NotLeader(
+                    f"refused: this node has no vote, and holds {tuple(best.standing)} (term, seq) of partition "
+                    f"{place.partition} of feed {place.feed_id.hex()}, the voters {held}: promote a "
+                    "member that has a vote"
+                )
 
     def _require_paid(self, chosen: Mapping[Place, Best]) -> None:
         """Raises NotLeader where one of those who promised owes what none of them has, and nobody forces it."""

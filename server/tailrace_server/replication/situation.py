@@ -4,7 +4,7 @@ The first row of the table that fits decides:
 
 | case | when | move |
 |---|---|---|
-| leads | one leads, in a term not below what this one has promised | FOLLOW |
+| leads | one leads, in a term not below what this one has promised, or this one has no vote | FOLLOW |
 | is_behind | one leads, in a term below that: it has to learn of the promise | WAIT |
 | is_promoted | one is being promoted | WAIT |
 | all_new | all have answered, all are new, and this is the first of the list | FOUND |
@@ -21,6 +21,10 @@ So a node leads by itself only where it was the last leader, a majority says tha
 who might be one was left unasked. The promotion that follows asks all once more (`why_not_again`), and who is asked for
 its promise refuses where it knows of a later leader. Everything else is for an operator to decide. Where all have
 answered, a higher promise is that of a promotion that came to nothing: had it not, somebody would know of the leader.
+
+The promise of a member without a vote has counted for nobody, so the leader does not lead anew for it. That member
+follows a leader of a lower term, but none that is older than the last leader that it knows of. The terms that such
+members have promised decide nothing here.
 
 A set is founded once: fewer than all of it, new, may be what is left of one whose other disks were replaced.
 """
@@ -66,6 +70,7 @@ class Own(NamedTuple):
     leader_term: int
     led: bool
     founders: frozenset[bytes] = frozenset()
+    placement_id: bytes = bytes(16)
 
 
 class Move(enum.Enum):
@@ -96,6 +101,14 @@ def counts(seen: Seen, founders: frozenset[bytes]) -> bool:
     return seen.votes or seen.placement_id in founders
 
 
+def takes_back(own: Own, leader: Seen) -> bool:
+    """Whether this node may follow ``leader`` although it has promised a later term: its promise has counted nowhere.
+
+    A founder that has not heard so yet does count. What led before the last known leader is not followed anew.
+    """
+    return not own.votes and own.placement_id not in leader.founders and leader.term >= own.leader_term
+
+
 def decide(own: Own, seen: Mapping[str, Seen | None], asked: frozenset[str] | set[str]) -> Step:
     """The step of a member of a set.
 
@@ -107,7 +120,7 @@ def decide(own: Own, seen: Mapping[str, Seen | None], asked: frozenset[str] | se
     leaders = sorted((answer.term, address) for address, answer in answers.items() if answer.leads)
     if leaders:
         term, address = leaders[-1]
-        if term >= own.term:
+        if term >= own.term or takes_back(own, answers[address]):
             return Step(Move.FOLLOW, "leads", address)
         return _wait("is_behind", f"{address} leads in term {term}, and term {own.term} was promised to another one")
     promoting = next((address for address, answer in answers.items() if answer.promoting), None)
@@ -130,7 +143,7 @@ def decide(own: Own, seen: Mapping[str, Seen | None], asked: frozenset[str] | se
     needed = majority_of(len(seen) + 1)
     if voters < needed:
         return _wait("no_majority", f"{voters} of {needed} voters are there; {_no_answer(silent)}")
-    promised = max(answer.term for answer in answers.values())
+    promised = max((answer.term for answer in answers.values() if counts(answer, own.founders)), default=0)
     if silent and promised > own.term:
         return _wait("promised_away", f"term {promised} was promised to another one; {_no_answer(silent)}")
     return Step(Move.LEAD_AGAIN, "led")

@@ -140,7 +140,8 @@ class Taker:
 
     def _open(self) -> ReplicaStream:
         node = self._node
-        positions = Positions(node.identity.cluster_id, self.feed.info.feed_id, dict(map(_position, self._partitions)))
+        at = dict(map(self._position, self._partitions))
+        positions = Positions(node.identity.cluster_id, self.feed.info.feed_id, at)
         return replica_stream(
             self._address,
             self.feed.info.name,
@@ -153,6 +154,15 @@ class Taker:
             window_bytes=WINDOW_BYTES,
             timeout_s=node.config.replication.step_timeout_s,
         )
+
+    def _position(self, partition: Partition) -> tuple[int, Position]:
+        """Where a replica stands: between snapshots, always. What it filled from 0 it may go on filling.
+
+        The log of an empty partition names no history that a node without a vote would have to keep.
+        """
+        filling = partition.purge_seq if partition.purge_seq > partition.high_seq else None
+        log = partition.log if partition.high_seq or self._replica.votes else FailoverLog()
+        return partition.id, Position.at(log, partition.high_seq, purge_seq=filling)
 
     async def _take_all(self, stream: ReplicaStream) -> None:
         async for event in stream:
@@ -352,9 +362,3 @@ class Taker:
             point = await node.roll_back(partition, event.seq, FailoverLog(left))
         if not self._stopped:
             stream.settle(event, point)
-
-
-def _position(partition: Partition) -> tuple[int, Position]:
-    """Where a replica stands: between snapshots, always. What it filled from 0 it may go on filling."""
-    filling = partition.purge_seq if partition.purge_seq > partition.high_seq else None
-    return partition.id, Position.at(partition.log, partition.high_seq, purge_seq=filling)

@@ -112,4 +112,8 @@ def test_a_promise_is_never_taken_back():
     with pytest.raises(AssertionError):
         Membership(term=5).promised(4)
     with pytest.raises(AssertionError):
-        Membership(term=5).followed(4, (), ME)
+        Membership(term=5, votes=True).followed(4, (), ME)
+
+
+def test_a_promise_that_was_made_without_a_vote_ends_with_the_leader_that_is_followed():
+    assert Membership(term=5).followed(4, (), ME).term == 4

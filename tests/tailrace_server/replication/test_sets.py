@@ -5,6 +5,9 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
+import shutil
+from functools import partial
 
 import pytest
 import trio
@@ -27,7 +30,9 @@ from tailrace.wire.replica_messages import Replica
 from tailrace_server.config import Storage
 from tailrace_server.intake.producers import RESULTS_MAX
 from tailrace_server.replication import handover, requests
+from tailrace_server.replication.member import _LOOKS_BEFORE_LEADING_AGAIN as LOOKS_BEFORE_LEADING_AGAIN
 from tailrace_server.replication.member import Member
+from tailrace_server.replication.outlook import outlook_of
 from tailrace_server.replication.promises import TERMS_AHEAD_MAX, answer_promise
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.requests import TURNS_MAX
@@ -82,8 +87,8 @@ def with_list(node, nodes):
 
 def misfits(node):
     """Who has another list, as the node's status says."""
-    said = [text.partition(" was started with other --members: ") for text in node.node.doing.split("; ")]
-    return {address for address, found, _ in said if found}
+    said = [re.match(r"(\S+) was started with", text) for text in node.node.doing.split("; ")]
+    return {found[1] for found in said if found}
 
 
 async def test_no_set_is_founded_while_lists_differ_in_their_order(new_set):
@@ -140,14 +145,15 @@ def of_cluster(node):
     return {address.removeprefix("waits: ") for address, found, _ in said if found}
 
 
-async def crashed_directory(tmp_path, nursery):
+async def crashed_directory(tmp_path, nursery, *, with_feed=True):
     """The directory of a node that led by itself and crashed three times, so that its terms are higher than a set's."""
     [address] = free_addresses(1)
     lone = MadeNode(make_config(tmp_path / "lone", address), nursery)
     for number in range(3):
         await lone.start()
-        async with tailrace.connect(lone.url) as client:
-            await (await client.create_feed("theirs", partitions=1)).put(b"k", b"%d" % number)
+        if with_feed:
+            async with tailrace.connect(lone.url) as client:
+                await (await client.create_feed("theirs", partitions=1)).put(b"k", b"%d" % number)
         await lone.kill()
     return lone.config.data
 
@@ -205,12 +211,14 @@ async def test_nothing_is_taken_from_another_cluster(tmp_path, nursery, members)
     follower = next(node for node in members if not node.leads)
     node = follower.node
     replica = Replica(node.identity.placement_id, lone.node.term, str(follower.address), False, b"x" * 16)
-    log = node.feeds.system.partitions[0].log
+    listed = node.feeds.system.partitions[0]
+    await until(lambda: listed.log)
+    log = listed.log
     for told, expected in ((replica, "is of cluster 7878"), (lone_id(lone, replica), "leads cluster")):
         taker = Taker(node, node.feeds.system, lone.address, told)
         with pytest.raises(TailraceError, match=expected):
             await taker.run()
-    assert node.feeds.system.partitions[0].log == log
+    assert listed.log == log
 
 
 def lone_id(lone, replica):
@@ -774,6 +782,94 @@ async def test_a_set_is_made_of_a_backup(tmp_path, new_set):
         await put(client.feed("orders"), numbered(10, 5), level="quorum")
     await made.level("orders")
     assert [node.rows("orders") for node in made] == [numbered(0, 15)] * 3
+
+
+async def restored_beside_its_set(members):
+    """A member's old backup was started by itself while the set went on, and is started as the member now; the leader.
+
+    Of "orders" the set has 30 rows, the backup 10.
+    """
+    async with members.client() as client:
+        feed = await members.filled(client, numbered(0, 10))
+        leader = members.leader
+        old = next(node for node in members if node is not leader)
+        await old.stop()
+        backup = old.config.data + " of then"
+        shutil.copytree(old.config.data, backup)
+        await put(feed, numbered(10, 20), level="quorum")
+        as_member = dataclasses.replace(old.config, data=backup)
+        old.config = dataclasses.replace(as_member, members=(), restored=True)
+        await old.start()
+        await until(lambda: str(old.address) in misfits(leader) or not leader.leads)
+        await old.stop()
+        old.config = as_member
+        await old.start()
+    return leader, old
+
+
+async def test_an_old_backup_of_a_member_moves_nothing(members):
+    term = members[0].node.term
+    leader, old = await restored_beside_its_set(members)
+    third = next(node for node in members if node not in (leader, old))
+    later = r"has no vote, and holds a history of term \d+, later than "
+    await until(lambda: re.search(later, old.member.progress) or leader.node.term != term)
+    # It has been looked at often enough to be taken for one that has promised more.
+    await until(lambda: leader.node.term != term or leader.member.seen[str(old.address)] is not None)
+    looks = []
+    leader.member.look = partial(counted, looks, leader.member.look)
+    await until(lambda: leader.node.term != term or len(looks) > 2 * LOOKS_BEFORE_LEADING_AGAIN)
+    for force in (False, True):
+        with pytest.raises(NotLeader, match=f"refused: this node {later}"):
+            await old.promote(force=force)
+    assert "would be refused" in outlook_of(old.node).text
+    assert (leader.leads, leader.node.term) == (True, term)
+    assert third.follows(leader)
+    assert [node.rows("orders") for node in (leader, third)] == [numbered(0, 30)] * 2
+    # Without the leader, the third one is promoted with what a majority has.
+    await old.stop()
+    old.replace_disk()
+    await old.start()
+    await members.level("orders")
+    assert old.rows("orders") == numbered(0, 30)
+
+
+async def counted(looks, look, *arguments):
+    looks.append(arguments)
+    await look(*arguments)
+
+
+async def test_a_promotion_counts_nothing_that_a_member_without_a_vote_holds(members):
+    leader, old = await restored_beside_its_set(members)
+    third = next(node for node in members if node not in (leader, old))
+    await until(lambda: "waits" in old.member.progress)
+    await leader.kill()
+    term = third.node.member.file.now.term
+    with pytest.raises(NotLeader, match="refused: 1 of the 2 voters"):
+        await third.promote()
+    await leader.start()
+    await until(lambda: leader.leads)
+    assert leader.node.term <= term + 1
+    await third.promote()
+    assert third.node.term <= term + 3
+    assert third.rows("orders") == numbered(0, 30)
+
+
+async def test_a_member_whose_directory_crashed_alone_but_is_new_joins_without_a_change_of_term(
+    tmp_path, nursery, members
+):
+    """Nothing was ever in it, but its list of feeds has branches of later terms than the set's."""
+    data = await crashed_directory(tmp_path, nursery, with_feed=False)
+    async with members.client() as client:
+        await members.filled(client, numbered(0, 10))
+    leader = members.leader
+    term, other = leader.node.term, next(node for node in members if node is not leader)
+    await other.stop()
+    other.config = dataclasses.replace(other.config, data=data)
+    await other.start()
+    await until(lambda: leader.node.term != term or (other.follows(leader) and other.member.votes))
+    assert (leader.leads, leader.node.term) == (True, term)
+    await members.level("orders")
+    assert other.rows("orders") == numbered(0, 10)
 
 
 def lost_keys(node):

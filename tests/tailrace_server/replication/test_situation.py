@@ -63,12 +63,33 @@ def test_nobody_leads_by_itself_without_a_majority_that_was_all_asked():
                 assert all(answer.term <= own.term for answer in there)
 
 
-def test_nobody_follows_below_what_it_has_promised():
+def test_nobody_with_a_vote_follows_below_what_it_has_promised():
     for own, seen in ALL:
         step = decide(own, seen, frozenset(NAMES))
         if step.move is Move.FOLLOW:
             assert seen[step.address].leads
-            assert own.term <= seen[step.address].term == max(a.term for a in seen.values() if a and a.leads)
+            term = seen[step.address].term
+            assert term == max(a.term for a in seen.values() if a and a.leads)
+            assert (own.term if own.votes else own.leader_term) <= term
+
+
+def test_a_promise_without_a_vote_keeps_nobody_from_following():
+    own = Own(0, False, False, 9, 2, False, placement_id=b"p" * 16)
+    leader = Seen(leads=True, votes=True, term=3, leader_term=3, led=True)
+    seen = {"b:1": leader, "c:1": None}
+    assert decide(own, seen, frozenset()) == (Move.FOLLOW, "leads", "b:1", "")
+    # Its promise has counted for those who know it as a founder.
+    seen["b:1"] = leader._replace(founders=(b"p" * 16,))
+    assert decide(own, seen, frozenset()).case == "is_behind"
+    # And that one led before the last leader that is known.
+    seen["b:1"] = leader._replace(term=1, leader_term=1)
+    assert decide(own, seen, frozenset()).case == "is_behind"
+
+
+def test_what_a_member_without_a_vote_has_promised_keeps_nobody_from_leading_again():
+    own = Own(0, False, True, 1, 1, True)
+    three = {"b:1": Seen(votes=True, term=1, leader_term=1), "c:1": Seen(term=9, leader_term=1), "d:1": None}
+    assert decide(own, {**three, "e:1": Seen(votes=True, term=1)}, three.keys() | {"e:1"}).move is Move.LEAD_AGAIN
 
 
 def test_only_the_first_of_a_set_of_which_all_are_new_founds_it():
