@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-import trio
 import xxhash
 
 import tailrace_server
@@ -414,38 +413,3 @@ def test_bounds_are_those_of_the_code():
     assert bounds["feeds; partitions of a feed"] == f"{limits.feeds_max:,}; {limits.partitions_max:,}"
     assert limits.backlog_bytes_max == 8 << 20
     assert limits.window_bytes_max == 64 << 20
-
-
-# Programs
-
-
-async def run_program(source, url):
-    """Runs a program of the documentation as it stands, but for the address of the node."""
-    assert "tailrace://127.0.0.1:4700" in source
-    code = compile(source.replace("tailrace://127.0.0.1:4700", url), "documentation", "exec")
-    await trio.to_thread.run_sync(exec, code, {"__name__": "__main__"})
-
-
-async def test_the_program_of_the_readme_prints_what_it_says(running, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    text = (ROOT / "README.md").read_text()
-    [source] = fenced(text, "python")
-    await run_program(source, running.url)
-    expected = re.search(r"^```\n\n((?:    .*\n)+)", text[text.index(source) :], re.MULTILINE)[1]
-    assert capsys.readouterr().out == re.sub("^    ", "", expected, flags=re.MULTILINE)
-
-
-async def test_the_programs_of_getting_started_run(running, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    items, blocking, follow, index = fenced((DOCS / "guides" / "getting-started.md").read_text(), "python")
-    await run_program(items, running.url)
-    expected = """{"customer": "kim", "city": "Bern"}\n[('Bern', 1), ('Graz', 1000)]\n"""
-    assert capsys.readouterr().out == expected
-    await run_program(blocking, running.url)
-    assert capsys.readouterr().out == '{"customer": "lou", "city": "Wien"}\n'
-    await run_program(follow, running.url)
-    assert len(capsys.readouterr().out.splitlines()) == 1002
-    await run_program(follow, running.url)
-    assert capsys.readouterr().out == ""
-    await run_program(index, running.url)
-    assert capsys.readouterr().out == "[('o-6',)]\n"

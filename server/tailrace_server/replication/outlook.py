@@ -98,7 +98,8 @@ def lost_majority(own: Seen, followers: Iterable[Follower], members: int) -> str
     needed = majority_of(members)
     if voting >= needed:
         return None
-    away = sorted(f.address for f in followers if not f.connected)
+    # A plain replica counts for no majority: it has no vote, and what it lacks is known.
+    away = sorted(f.address for f in followers if not f.connected and (f.votes or f.missing is None))
     missing = f" (not connected: {_listed(away)})" if away else ""
     return (
         f"no majority: {voting} of {members} members are here with a vote, and {needed} are needed{missing}; "
