@@ -4,7 +4,7 @@
     promise     this node first, then all others: nobody accepts anything of a lower term any more
     choose      whose history of each partition goes on: the highest (term, seq) of the voters who promised
     fetch       what others have more: the list of feeds first, then the feeds
-    begin       a branch of the new term in every partition, fsynced
+    begin       a branch of the new term in every partition, fsynced; none in a handover to the very next term
     lead        durable first, then for all to see
 
 Each step may fail, and then nobody leads by it; what was promised stays promised. A higher term that this node promises
@@ -75,7 +75,8 @@ class Promotion:
         self._node = member.node
         self._force = force
         self._leader = leader
-        self._last_led = member.file.now.leader_term if again else None
+        self._leader_term = member.file.now.leader_term
+        self._last_led = self._leader_term if again else None
         self._steps: list[str] = []
         self._term = 0
         self._promised: dict[str, Promised] = {}
@@ -291,7 +292,17 @@ class Promotion:
                     f"partition {place.partition} of feed {place.feed_id.hex()} stands at {tuple(own[place])}, and "
                     f"{best.address} has {tuple(best.standing)}: it was not fetched"
                 )
-        return bool(self._leader) and own == self._promised[self._leader].standings
+        return self._keeps_branch(own)
+
+    def _keeps_branch(self, own: Standings) -> bool:
+        """Whether the leader's branches may go on: in a handover, if this node has what the leader had.
+
+        In a term between the leader's and this one another member may have begun a branch that no other one has heard
+        of. That branch would be preferred to one of the leader's term at a later promotion.
+        """
+        if not self._leader or self._term != self._leader_term + 1:
+            return False
+        return own == self._promised[self._leader].standings
 
     def _require_told(self, chosen: Mapping[Place, Best], others: Mapping[str, Standings]) -> None:
         """Raises NotLeader if this node has no vote, and holds more than the majority that has promised."""

@@ -70,6 +70,11 @@ async def _keep_branch_of_handover(promoting):
     return bool(leader)
 
 
+def _keep_branch_in_any_term(promoting, own):
+    """Who is handed the leadership over does not look whether another one may have led since."""
+    return bool(promoting._leader) and own == promoting._promised[promoting._leader].standings
+
+
 async def _gather_without_leader(promoting):
     """Who hands over is asked as all others are."""
     leader, promoting._leader = promoting._leader, ""
@@ -98,6 +103,7 @@ BUGS = {
     "a list of feeds that is written at level disk": [
         (Leadership, "safest_level", property(lambda node: Level.DISK)),
     ],
+    "a handover that keeps the branch in any term": [(Promotion, "_keeps_branch", _keep_branch_in_any_term)],
     "a handover without the leader's promise": [
         (Promotion, "_gather", _gather_without_leader),
         (Promotion, "_fetch_all", _keep_branch_of_handover),

@@ -1,4 +1,4 @@
-"""What a story is told with: who is who in a set of three, and what is done to them."""
+"""What a story is told with: who is who in a set of three or five, and what is done to them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from tests.simulation.machine import End
 from . import shapes
 
 
+def told_to_five(story):
+    """Marks a story that is told to a set of five; others are told to three."""
+    story.nodes = 5
+    return story
+
+
 class Stage:
     """Who is who, and what is done to them."""
 
@@ -15,11 +21,15 @@ class Stage:
         self._world = world
         self.network = world.network
         self.leader = next(machine.name for machine in world.machines if world.leads(machine))
-        self.first, self.second = [name for name in world.names if name != self.leader]
+        self.first, self.second, *self.more = [name for name in world.names if name != self.leader]
 
     @property
     def three(self):
         return self.leader, self.first, self.second
+
+    @property
+    def five(self):
+        return self.leader, self.first, self.second, *self.more
 
     def machine(self, name):
         return self._world.machine(name)
@@ -27,6 +37,14 @@ class Stage:
     def cut(self, *pairs):
         for one, other in pairs:
             self.network.cut(one, other)
+
+    def part(self, some, others):
+        """Nobody of the one side hears anybody of the other, until ``rejoin``."""
+        self.network.cut_ways(shapes.between(some, others))
+
+    def rejoin(self, some, others):
+        """Ends ``part``."""
+        self.network.heal_ways(shapes.between(some, others))
 
     def heal(self, *pairs):
         for one, other in pairs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from .stage import Stage
+from .stage import Stage, told_to_five
 
 
 async def lone_candidate(world):
@@ -99,4 +99,38 @@ async def busy_handover(world):
     await trio.sleep(1.0)
 
 
-STORIES = [lone_candidate, two_candidates, laggard, promised_leader, lone_founder, lost_handover, busy_handover]
+@told_to_five
+async def dead_branch(world):
+    """A leader dies with an entry that nobody has heard of; the one before, which missed it, hands over.
+
+    What is written then is of a majority, and one that comes to lead later asks who has that entry as well.
+    """
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, heir, usurper, *others = stage.five
+    stage.part([old, heir], [usurper, *others])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.promote, usurper)
+        await stage.leads(usurper)
+        await stage.end(usurper)
+    stage.rejoin([old, heir], [usurper, *others])
+    await stage.hand_over(old, heir)
+    stage.send_clients(heir)
+    await stage.written(10)
+    await stage.end(old)
+    await stage.end(heir)
+    await stage.begin(usurper)
+    await stage.promote(others[0])
+    await trio.sleep(1.0)
+
+
+STORIES = [
+    lone_candidate,
+    two_candidates,
+    laggard,
+    promised_leader,
+    lone_founder,
+    lost_handover,
+    busy_handover,
+    dead_branch,
+]

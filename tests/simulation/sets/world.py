@@ -56,7 +56,7 @@ class World:
     def __init__(self, seed, clock, report, nursery, profile="", story=None):
         """``profile``: one of those of faults.py, "": the seed chooses.
 
-        ``story``: one of stories.py, which is told to a set of three in place of faults by chance.
+        ``story``: one of stories.py, which is told to a set of three, or of five, in place of faults by chance.
         """
         self.seed = seed
         self.profile = profile
@@ -72,7 +72,7 @@ class World:
         rnd = self.random_of("set")
         self.may_force = rnd.random() < 0.25 and story is None
         self.retention = rnd.choice(("compact", "compact", "history")) if story is None else "compact"
-        count = rnd.choice((3, 3, 3, 3, 2, 5)) if story is None else 3
+        count = rnd.choice((3, 3, 3, 5, 5, 2)) if story is None else getattr(story, "nodes", 3)
         self.names = [f"node-{number}" for number in range(1, 1 + count)]
         self.url = "tailrace://" + ",".join(f"{name}:{PORT}" for name in self.names)
         members = tuple(Address(name, PORT) for name in self.names)
