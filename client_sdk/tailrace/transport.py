@@ -33,6 +33,11 @@ class Transport(Protocol):
     on_drained: Callable[[], None] | None
 
     @property
+    def is_broken(self) -> bool:
+        """Nothing reaches the peer any more: it is gone, or this side has closed."""
+        ...
+
+    @property
     def peer(self) -> str:
         """The other side's address, for messages."""
         ...
@@ -72,14 +77,19 @@ class TcpTransport:
         self._receive_bytes = RECEIVE_BYTES_MIN
         self._emptied = False  # the last read took less than it could
         self.backlog_bytes = 0
+        self._broken = False
         self.on_drained: Callable[[], None] | None = None
 
     @property
     def peer(self) -> str:
         return self._peer
 
+    @property
+    def is_broken(self) -> bool:
+        return self._broken
+
     def send(self, *buffers: bytes | memoryview) -> None:
-        if self._closed:
+        if self._broken:
             return
         if not self._queue:
             buffers = self._send_now(buffers)
@@ -174,6 +184,7 @@ class TcpTransport:
 
     def _break(self) -> None:
         """The peer is gone: nothing more is sent; the end is seen by whoever receives."""
+        self._broken = True
         self._queue.clear()
         self.backlog_bytes = 0
         with contextlib.suppress(OSError):
@@ -186,7 +197,7 @@ class TcpTransport:
     def close(self) -> None:
         if self._closed:
             return
-        self._closed = True
+        self._closed = self._broken = True
         self._queue.clear()
         self.backlog_bytes = 0
         self._queued.set()

@@ -17,6 +17,7 @@ import trio
 from tailrace.errors import Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import EndReason, Level
 from tailrace.transport import Transport
+from tailrace.wire.bounds import request_bound
 from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
 from tailrace.wire.messages import encode_error
 from tailrace.wire.opcodes import Opcode
@@ -42,6 +43,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tailrace.server")
 
+# A connection handles requests for so long, then others have their turn of the loop. It is far above what a turn costs
+# (20 µs), and as short as the loop is held up by an fsync or a step of a look-up.
+TURN_SECONDS = 0.002
+# So many frames are cut at a time: a read may have 65,536 of them, which take 50 ms and 15 MiB.
+CUT_FRAMES_MAX = 256
 # Streams send about this much, then whoever else is ready has a turn of the loop.
 PUMP_BYTES = 1024 * 1024
 # Where a system call would take more buffers than this, the small ones are joined: those of less than so many bytes.
@@ -63,7 +69,7 @@ class Connection(Answers):
         self.nursery = nursery
         self.name = ""
         self.opened_at = self.received_at = self.sent_at = node.clock.monotonic()
-        self.decoder = FrameDecoder(HELLO_BODY_BYTES_MAX)
+        self.decoder = FrameDecoder(HELLO_BODY_BYTES_MAX, request_bound)
         self.rounds = Rounds(0)
         self._progress = Progress(self.opened_at)
         self.end_times = EndTimes(self)
@@ -86,31 +92,49 @@ class Connection(Answers):
     # Reading
 
     async def run(self) -> None:
-        """Reads and handles frames until either side closes."""
-        node = self.node
+        """Reads and handles frames until either side closes.
+
+        A cancellation drops the requests that were received and not handled yet.
+        """
         try:
             while data := await self.transport.receive():
                 if self._closing:
                     continue  # a connection that is closed with something unread is reset, and the reason gets lost
-                self.received_at = node.now = node.clock.monotonic()
+                self.decoder.feed(data)
                 try:
-                    for frame in self.decoder.receive_data(data):
-                        self._handle(frame)
-                        if self._lacks_room():
-                            node.turn_ended(self)
-                            await self.wait_for_room()
-                        if self._closing:
-                            break
+                    await self._handle_received()
                 except TailraceError as error:
                     self.fail(error)
-                node.turn_ended(self)
+                self.node.turn_ended(self)
                 if self._lacks_room():
                     await self.wait_for_room()
+                if self.transport.is_broken:
+                    return
         except OSError:
             return  # the peer is gone: nobody is left to tell
         finally:
             self.rounds.close_all()
             self.stop_waiting()
+
+    async def _handle_received(self) -> None:
+        """Handles the frames that are complete, in turns of TURN_SECONDS; others have the loop in between.
+
+        It stops early when the connection closes and when the peer is gone: nobody would get the answers.
+        """
+        node, monotonic = self.node, self.node.clock.monotonic
+        self.received_at = node.now = monotonic()
+        turn_ends_at = node.now + TURN_SECONDS
+        while frames := self.decoder.next_frames(CUT_FRAMES_MAX):
+            for frame in frames:
+                self._handle(frame)
+                if self._lacks_room() or monotonic() >= turn_ends_at:
+                    node.turn_ended(self)
+                    await trio.lowlevel.checkpoint()
+                    await self.wait_for_room()
+                    self.received_at = node.now = monotonic()
+                    turn_ends_at = node.now + TURN_SECONDS
+                if self._closing or self.transport.is_broken:
+                    return
 
     async def drained(self) -> None:
         """Returns once every stream has ended and all that was sent has left."""

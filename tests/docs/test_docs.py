@@ -19,6 +19,7 @@ from tailrace.model import EndReason, Level, VersionRange
 from tailrace.position import Position
 from tailrace.ring import RING_ROWS, RINGS_BYTES_MAX
 from tailrace.wire import bodies, failures, frames, messages, replica_messages, stream_messages
+from tailrace.wire.bounds import REQUEST_BOUNDS
 from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Limits
@@ -245,6 +246,13 @@ def test_packed_examples_are_read_as_their_sections_say():
 def test_flags_of_a_write_are_those_of_the_code():
     table = {name.replace(" ", "_").upper(): int(bit) for name, bit, _ in tables(sections(MESSAGES)["WRITE"])[1]}
     assert table == {name: bit for name, bit in vars(messages.WriteFlag).items() if name.isupper()}
+
+
+def test_the_bounds_of_requests_are_those_of_the_code():
+    [table] = tables(sections(MESSAGES)["How long a request may be"])
+    bounds = {name: int(nbytes.replace(",", "")) for name, nbytes, _ in table}
+    assert bounds.pop("every other") == frames.SMALL_BODY_BYTES
+    assert bounds == {opcode.name: bound for opcode, bound in REQUEST_BOUNDS.items()}
 
 
 # docs/formats/frame.md

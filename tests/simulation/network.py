@@ -115,8 +115,12 @@ class SimulatedTransport:
     def peer(self):
         return self._peer
 
+    @property
+    def is_broken(self):
+        return self._closed or self.outgoing.is_broken
+
     def send(self, *buffers):
-        if self._closed or self.outgoing.is_broken or self.outgoing.is_finished:
+        if self.is_broken or self.outgoing.is_finished:
             return
         data = b"".join(buffers)
         if not data:

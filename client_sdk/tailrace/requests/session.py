@@ -18,10 +18,20 @@ from typing import Any, TypeAlias
 
 from tailrace.backoff import backoff_seconds
 from tailrace.block import Block
-from tailrace.errors import NotDurable, NotLeader, Overloaded, ProtocolError, Retryable, TailraceError, Unreachable
+from tailrace.errors import (
+    NotDurable,
+    NotLeader,
+    Overloaded,
+    ProtocolError,
+    Retryable,
+    TailraceError,
+    TooLarge,
+    Unreachable,
+)
 from tailrace.model import Item, Level, Version, VersionRange
 from tailrace.requests.lane import Done, Lane, State, WriteRequest
 from tailrace.wire.bodies import decode_json, encode_json
+from tailrace.wire.bounds import check_request
 from tailrace.wire.frames import Frame, FrameDecoder, encode_frame, frame_header
 from tailrace.wire.messages import PROTOCOL_VERSION, Get, Got, Hello, HelloOk, Write, WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
@@ -333,8 +343,15 @@ class RequestSession:
         if self._unsent:
             for request in self._ready(now):
                 del self._unsent[request]
+                id = self._id_for(request)
+                frame = request.encode(id)
+                try:
+                    check_request(frame)
+                except TooLarge as error:  # the node would end the connection, and with it what others have asked
+                    del self._by_id[id], self._requests[request]
+                    request.done(None, error)
+                    continue
                 request.sent = True
-                frame = request.encode(self._id_for(request))
                 self._out += (frame,) if isinstance(frame, bytes) else frame
         for lane in list(self._ready_lanes):
             for write in lane.take(now):

@@ -30,8 +30,12 @@ class LoopbackTransport:
     def peer(self) -> str:
         return self._peer
 
+    @property
+    def is_broken(self) -> bool:
+        return self._closed or self._other._closed
+
     def send(self, *buffers: bytes | memoryview) -> None:
-        if self._closed or self._other._closed:
+        if self.is_broken:
             return
         self._other._inbox.extend(buffers)
         self.backlog_bytes += sum(map(len, buffers))
@@ -40,7 +44,7 @@ class LoopbackTransport:
     async def receive(self) -> bytes:
         await trio.lowlevel.checkpoint_if_cancelled()
         while not self._inbox:
-            if self._closed or self._other._closed:
+            if self.is_broken:
                 return b""
             self._arrived = trio.Event()
             await self._arrived.wait()

@@ -14,6 +14,7 @@ from tailrace.errors import (
     NotLeader,
     Overloaded,
     ProtocolError,
+    TooLarge,
     UnknownFeed,
     Unreachable,
     VersionConflict,
@@ -103,6 +104,16 @@ def test_nothing_is_asked_before_the_greeting():
     assert made.session.is_open
     assert made.session.peer == HELLO_OK
     assert [name_of(frame) for frame in made.sent()] == ["early", ("also early", 1, 0)]
+
+
+def test_a_request_that_no_node_accepts_fails_alone(made):
+    """Sent, it would end the connection, and with it whatever others have asked, again and again."""
+    made.call("a" * 5_000)
+    made.call("b")
+    assert [name_of(frame) for frame in made.sent()] == ["b"]
+    assert isinstance(made.answers["a" * 5_000], TooLarge)
+    made.session.connection_lost(Unreachable("gone"))
+    assert [name_of(frame) for frame in made.greet().sent()] == ["b"]
 
 
 def test_answers_find_their_requests_in_any_order(made):

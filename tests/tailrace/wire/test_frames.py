@@ -1,3 +1,5 @@
+import tracemalloc
+
 import pytest
 import xxhash
 from hypothesis import given
@@ -51,6 +53,59 @@ def test_what_is_incomplete_waits(sent, missing):
     assert first + plain(decoder.receive_data(data[-missing:])) == sent
 
 
+@given(st.lists(frames, max_size=6), st.lists(st.integers(0), max_size=40), st.integers(1, 4))
+def test_frames_may_be_taken_a_few_at_a_time(sent, cuts, frames_max):
+    decoder = FrameDecoder()
+    received = []
+    for piece in pieces(b"".join(encode_frame(*frame) for frame in sent), cuts):
+        decoder.feed(piece)
+        while some := decoder.next_frames(frames_max):
+            assert len(some) <= frames_max
+            received += plain(some)
+    assert received == sent
+    assert decoder.held_bytes == 0
+
+
+PIECES = {
+    "bytes": [1] * 20_000,
+    "a few bytes": [37] * 5_000,
+    "packets": [1_448] * 500,
+    "growing": list(range(1, 900)),
+    "reads": [64 * 1024] * 20,
+}
+
+
+@pytest.mark.parametrize("sizes", PIECES.values(), ids=PIECES)
+def test_a_frame_that_drips_in_costs_twice_its_bytes_at_most(sizes):
+    total = sum(sizes)
+    tracemalloc.start()
+    try:
+        decoder = FrameDecoder()
+        before, _ = tracemalloc.get_traced_memory()
+        decoder.receive_data(frame_header(Opcode.WRITE, total + 1))
+        for size in sizes:
+            assert decoder.receive_data(bytes(size)) == []
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert decoder.held_bytes == total + FRAME_HEADER_BYTES
+    assert held - before <= 2 * total + 8_192
+
+
+@given(st.integers(1, 300_000), st.integers(0, 300_000))
+def test_the_beginning_of_a_frame_does_not_keep_what_was_received_before_it(before, begun):
+    """One read may have a megabyte of frames, and the beginning of another one behind them."""
+    data = encode_frame(Opcode.WRITE, bytes(before)) + frame_header(Opcode.WRITE, begun + 1) + bytes(begun)
+    tracemalloc.start()
+    try:
+        decoder = FrameDecoder()
+        decoder.receive_data(bytes(memoryview(data)))  # which nobody else keeps
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held <= 2 * (begun + FRAME_HEADER_BYTES) + 8_192
+
+
 def test_a_large_frame_in_small_pieces_is_joined_once():
     data = encode_frame(Opcode.WRITE, bytes(1_000_000), 7)
     decoder = FrameDecoder()
@@ -89,6 +144,16 @@ def test_the_bound_may_be_raised_once_the_peer_is_known():
     decoder = FrameDecoder(4)
     decoder.body_bytes_max = 100
     assert len(decoder.receive_data(encode_frame(Opcode.WRITE, bytes(100)))) == 1
+
+
+def test_a_body_may_be_bounded_by_its_opcode():
+    bounds = {Opcode.STATUS: 5_000, Opcode.WRITE: 1_000_000}
+    for opcode, bound in bounds.items():
+        decoder = FrameDecoder(500_000, bounds.__getitem__)
+        lowest = min(bound, 500_000)
+        assert decoder.receive_data(frame_header(opcode, lowest)) == []
+        with pytest.raises(TooLarge, match=f"{opcode.name} of {lowest + 1} bytes; at most {lowest} are accepted"):
+            FrameDecoder(500_000, bounds.__getitem__).receive_data(frame_header(opcode, lowest + 1))
 
 
 @given(st.lists(st.binary(max_size=50), max_size=5))
