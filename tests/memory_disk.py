@@ -233,12 +233,14 @@ class MemoryDisk:
     OSError to make the call fail, or ``Crashed``. ``calls`` counts them all, ``changes`` those that change something.
     Of a write that is stopped so, the first ``torn_bytes`` are written. ``size_bytes`` is the size of the disk, and
     ``free`` what is left of it: files count while they have a name or are open, once however many names they have.
+    The process may have ``files_max`` files open.
     """
 
     Crashed = Crashed
 
     def __init__(self, *, size_bytes: int = 1 << 40) -> None:
         self.size_bytes = size_bytes
+        self.files_max = 1 << 20
         self.device = 7
         self.machine = "a machine"
         self.life = 0
@@ -368,6 +370,15 @@ class MemoryDisk:
         """Every file that has a name or is open, once."""
         return list({inode.number: inode for inode in (*self.names_now.values(), *self._unnamed)}.values())
 
+    @property
+    def files(self) -> int:
+        """How many files are open."""
+        return sum(inode.opened for inode in self._inodes_now())
+
+    def _take_descriptor(self, path: str) -> None:
+        if self.files >= self.files_max:
+            raise failure(errno.EMFILE, path)
+
     def forget_unnamed(self) -> None:
         """A file that has no name ends when nobody has it open."""
         self._unnamed = [inode for inode in self._unnamed if inode.opened]
@@ -434,6 +445,7 @@ class MemoryDisk:
 
     def create(self, path: str) -> MemoryFile:
         self._check_place(path)
+        self._take_descriptor(path)
         self.call("create", path)
         if path in self.names_now:
             self.names_now[path].change(0, None)
@@ -443,6 +455,7 @@ class MemoryDisk:
         return MemoryFile(self, path, self.names_now[path])
 
     def open(self, path: str, *, writable: bool = False) -> MemoryFile:
+        self._take_descriptor(path)
         self.call("open", path)
         return MemoryFile(self, path, self._inode(path))
 
@@ -477,6 +490,7 @@ class MemoryDisk:
     def sync_directory(self, path: str) -> None:
         if path not in self.directories:
             raise failure(errno.ENOENT, path)
+        self._take_descriptor(path)
         self.call("sync_directory", path)
         self._make_durable(index for index, change in enumerate(self.pending) if change.touches(path))
 

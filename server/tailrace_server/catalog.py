@@ -10,7 +10,7 @@ import logging
 from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple
 
-from tailrace.errors import FeedExists, NoSpace, Overloaded, UnknownFeed
+from tailrace.errors import FeedExists, NoSpace, NotDurable, Overloaded, UnknownFeed
 from tailrace.model import FeedInfo
 from tailrace_server.feed import (
     SYSTEM_FEED_ID,
@@ -248,14 +248,14 @@ class Catalog:
         return feed_id in self._by_id
 
     def drop(self, feed_id: bytes, journal: Journal) -> Feed:
-        """Drops a feed of which ``_feeds`` says so, or that it does not list. Raises UnknownFeed, JournalFailed.
+        """Drops a feed of which ``_feeds`` says so, or that it does not list. Raises UnknownFeed.
 
-        A full disk does not stop it, since the next start would drop the feed anyway: it goes now, and the journal's
-        record follows by ``tell_drop``, before any of its files is removed.
+        A journal that takes no record does not stop it, since the next start would drop the feed anyway: it goes now,
+        and the journal's record follows by ``tell_drop``, before any of its files is removed.
         """
         feed = self.of_id(feed_id)
         place = None
-        with contextlib.suppress(NoSpace):
+        with contextlib.suppress(NoSpace, NotDurable, Overloaded):
             place = journal.append(RecordKind.FEED_DROPPED, feed_id, 0, b"")
         self.dropped(feed, place)
         return feed

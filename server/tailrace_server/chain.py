@@ -158,6 +158,10 @@ class Pins:
         free, self._free = self._free, []
         return free
 
+    def reads_feed(self, feed_id: bytes) -> bool:
+        """True while a reader of any segment of the feed has not ended."""
+        return any(segment.identity.feed_id == feed_id for segment in self._readers)
+
     def is_retired(self, segment: Segment) -> bool:
         """``segment`` is kept only because somebody reads it."""
         return segment in self._retired

@@ -8,6 +8,7 @@ after it by a clean stop. A second signal changes nothing; SIGKILL is what a nod
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
 import errno
 import logging
@@ -23,7 +24,7 @@ import typer
 
 from tailrace.address import Address, parse_address
 from tailrace.cli.errors import CommandFailed, WrongUsage, alone
-from tailrace_server.config import Config
+from tailrace_server.config import Config, Limits, Storage
 from tailrace_server.doors import parse_door, show_door
 from tailrace_server.host.allocator import keep_freed_memory
 from tailrace_server.host.disk import is_no_space
@@ -33,9 +34,12 @@ from tailrace_server.start import open_node
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
-# A descriptor for each of Limits.connections_max, as many again for the other doors, and the journal's files: out of
-# descriptors, a journal that wants its next file would fail.
-DESCRIPTORS_WANTED = 10_000
+# A descriptor for each of Limits.connections_max, as many again for the other doors, and a quarter for segments.
+DESCRIPTORS_WANTED = 12_000
+# If fewer are permitted: the shares of connections and of segments. What is left is for files that are being written,
+# for stages and for the compaction; the journal keeps its own.
+CONNECTIONS_SHARE = 2
+SEGMENTS_SHARE = 4
 
 
 class LogLevel(enum.StrEnum):
@@ -104,10 +108,13 @@ def serve(
     Once everything answers, one line on stdout says where: "tailrace: ready, frames on ..., http on ..., ws on ...".
     """
     doors = _frames(listen), _door("--http", http, 4780), _door("--ws", ws, 4790)
+    descriptors = _raise_descriptor_limit()
     try:
         config = Config(
             data,
             *doors,
+            limits=_limits(descriptors),
+            storage=_storage(descriptors),
             restored=restored,
             members=tuple(_address("--members", part) for part in members.split(",")) if members else (),
             replica_of=None if replica_of is None else _address("--replica-of", replica_of),
@@ -115,7 +122,6 @@ def serve(
     except ValueError as error:
         raise WrongUsage(str(error)) from None
     _set_up_logging(log_level)
-    _raise_descriptor_limit()
     keep_freed_memory()
     try:
         with _sigterm_as_sigint():
@@ -221,10 +227,26 @@ def _set_up_logging(level: LogLevel) -> None:
     logging.getLogger("tailrace").setLevel(level.name)
 
 
-def _raise_descriptor_limit() -> None:
-    """As many descriptors as wanted and permitted; fewer only bound how many can be connected."""
+def _limits(descriptors: int) -> Limits:
+    usual = Limits()
+    return dataclasses.replace(
+        usual, connections_max=max(1, min(usual.connections_max, descriptors // CONNECTIONS_SHARE))
+    )
+
+
+def _storage(descriptors: int) -> Storage:
+    usual = Storage()
+    return dataclasses.replace(usual, segments_open_max=min(usual.segments_open_max, descriptors // SEGMENTS_SHARE))
+
+
+def _raise_descriptor_limit() -> int:
+    """Let the process have as many descriptors as wanted and permitted; return how many it may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(DESCRIPTORS_WANTED, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # a container may forbid it
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):  # a container may forbid it
+        return soft
+    return wanted

@@ -54,6 +54,9 @@ class Storage:
     reserve_bytes: int = 64 * 1024 * 1024
     # With less space than this no write is taken: a flush, a compaction and the manifests still find room.
     free_bytes_min: int = 128 * 1024 * 1024
+    # Segments that have a descriptor while they are not being read, out of any number: more would only save an open.
+    # `tailrace serve` takes a quarter of the descriptors that the process may have, if that is less.
+    segments_open_max: int = 2_048
     # Stages that nobody has published yet: as many as the tasks of some large jobs have, and their bytes together.
     stages_max: int = 4_096
     stage_bytes_max: int = 8 * 1024 * 1024 * 1024

@@ -37,6 +37,7 @@ from tailrace_server.stream.replica_stream import ReplicaStream
 from tailrace_server.stream.rounds import Rounds
 
 if TYPE_CHECKING:
+    from tailrace.block import Block
     from tailrace.wire.replica_messages import Replica
     from tailrace.wire.stream_messages import StreamRequest
     from tailrace_server.node import Node
@@ -57,6 +58,8 @@ JOIN_BYTES_MAX = 16 * 1024
 UNSENT_FRAMES_MAX = 16_384
 # A peer that is told why its connection ends has this long to read it; what it goes on sending meanwhile is dropped.
 LINGER_SECONDS = 5.0
+# A stream that finds no descriptor to read a segment with tries again after so long: others may have closed theirs.
+DESCRIPTOR_WAIT_SECONDS = 0.1
 _STOPPING = "the node is stopping"
 
 
@@ -285,7 +288,7 @@ class Connection(Answers):
         """Reads a chunk of a segment, which is pinned, in a thread; goes on with the stream that waits for it."""
         node = self.node
         try:
-            blocks, index = await node.host.workers.in_thread(part.load)
+            blocks, index = await self._loaded(part)
         except SegmentDamaged as error:
             node.found_damage(error)
             self.rounds.load_failed(stream, str(error))
@@ -296,6 +299,15 @@ class Connection(Answers):
         self.flush()
         if not self._closing:
             self.pump()  # another stream may have waited for this one's place
+
+    async def _loaded(self, part: DiskPart) -> tuple[list[Block], int]:
+        """Read a chunk in a thread, as soon as there is a descriptor for it. SegmentDamaged."""
+        while True:
+            try:
+                return await self.node.host.workers.in_thread(part.load)
+            except Overloaded as error:
+                log.warning("a stream waits: %s", error)
+            await trio.sleep(DESCRIPTOR_WAIT_SECONDS)
 
     # Ending
 

@@ -10,7 +10,6 @@ What becomes of a block is a table of cases (journal/replay.py).
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -19,7 +18,7 @@ from tailrace.errors import BadBlock
 from tailrace_server.catalog import Catalog
 from tailrace_server.chain import Chain, LostSegment
 from tailrace_server.feed import Feed, feed_of_creation
-from tailrace_server.host.disk import Disk
+from tailrace_server.host.disk import Disk, is_out_of_descriptors
 from tailrace_server.identity import BadDirectory
 from tailrace_server.journal import BlockCase, Journal, Record, RecordKind, Rollback, decide_block
 from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
@@ -148,7 +147,7 @@ def _restore_partition(partition: Partition, manifest: Manifest, disk: Disk, sto
     for entry in manifest.segments:
         path = store.segment_path(manifest.feed_id, manifest.partition, entry.id)
         try:
-            segments.append(_open_segment(disk, path, entry))
+            segments.append(_open_segment(store, path, entry))
         except SegmentDamaged as error:
             log.error("partition %s of feed %s cannot be served: %s", partition.id, partition.feed_id.hex(), error)
             partition.damage = partition.damage or error
@@ -160,11 +159,11 @@ def _restore_partition(partition: Partition, manifest: Manifest, disk: Disk, sto
     partition.rollbacks = manifest.rollbacks
 
 
-def _open_segment(disk: Disk, path: str, entry: SegmentEntry) -> Segment:
+def _open_segment(store: ManifestStore, path: str, entry: SegmentEntry) -> Segment:
     try:
-        segment = Segment.open(disk, path)
+        segment = Segment.open(store.segment_files, path)
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):  # says nothing about the segment: the start has to fail
+        if is_out_of_descriptors(error):  # says nothing about the segment: the start has to fail
             raise
         raise SegmentDamaged(path, 0, f"it cannot be opened: {error.strerror}") from error
     found = entry_of(segment.identity, segment.nbytes, entry.placements)

@@ -76,6 +76,7 @@ class Node(Leadership):
         identity: Identity,
         journal: Journal,
         catalog: Catalog,
+        store: ManifestStore,
         memory: MemoryAccount,
         uptime: Uptime,
     ) -> None:
@@ -84,6 +85,7 @@ class Node(Leadership):
         self.clock = host.clock
         self.identity = identity
         self.journal = journal
+        self.store = store
         self.memory = memory
         self.pins = Pins()
         self.filtered = FilterCache()
@@ -105,7 +107,6 @@ class Node(Leadership):
     def _build_upkeep(self, uptime: Uptime) -> None:
         """Whoever moves to segments what is durable, folds those, and looks after the files."""
         host, data, storage = self.host, self.config.data, self.config.storage
-        self.store = ManifestStore(host.disk, data)
         self.installer = Installer(host, self.store, self.identity.placement_id, self.pins)
         trimmer = Trimmer(host, self.journal, self.store, self.installer, self.feeds, self.pins)
         reserve = Reserve(host.disk, data, storage.reserve_bytes)

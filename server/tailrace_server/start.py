@@ -131,7 +131,7 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
     try:
         memory = MemoryAccount(config.storage.memory_bytes_max)
         catalog = Catalog(memory)
-        store = ManifestStore(host.disk, config.data)
+        store = ManifestStore(host.disk, config.data, config.storage.segments_open_max)
         recovery = FeedRecovery(catalog, host.disk, store, host.clock.monotonic())
         recovery.restore()
         if recovered.rolled_back:
@@ -142,7 +142,7 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
             settle_producers(partition, journal, host.clock.monotonic())
         store.finish_drops(catalog.known_ids())
         uptime = load_uptime(host.disk, config.data, host.clock)
-        node = Node(config, host, identity, journal, catalog, memory, uptime)
+        node = Node(config, host, identity, journal, catalog, store, memory, uptime)
         node.stages.load()
         for partition in catalog.partitions():
             if partition.damage is not None:

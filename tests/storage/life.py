@@ -7,6 +7,7 @@ was for with it). Segments rot for good: their partition may answer with an erro
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import random
 
@@ -14,11 +15,12 @@ from tests.memory_disk import MemoryDisk, failure
 
 from tailrace.errors import TailraceError
 from tailrace.model import Level
+from tailrace_server.journal.writer import SPARE_DESCRIPTORS
 from tailrace_server.segment import Segment, SegmentDamaged
 
 from .checks import check, check_running
 from .crashes import tear
-from .engine import DAY, Engine, FeedSpec
+from .engine import DAY, STORAGE, Engine, FeedSpec
 from .ledger import partitions_of
 
 SPECS = (
@@ -27,6 +29,8 @@ SPECS = (
     FeedSpec("sized", retention="history", history_bytes=15_000),
 )
 FAILING = ("write_at", "sync", "rename", "sync_directory", "read_at", "remove", "create", "open", "truncate")
+# What the journal has open, and keeps.
+JOURNAL_FILES = 1 + SPARE_DESCRIPTORS
 # What clients, the node and time do, by how often.
 QUIET = {"write": 30, "sync": 10, "tend": 4, "flush": 3, "fold": 2, "merge": 1, "trim": 1, "wait": 3, "consume": 4}
 LOUD = {"crash": 4, "refuse": 2, "fill": 1, "feed": 1, "jump": 1}
@@ -37,7 +41,8 @@ class Life:
 
     def __init__(self, seed, kinds):
         self.rnd = random.Random(seed)
-        self.engine = Engine(MemoryDisk(), self.rnd.getrandbits(32))
+        storage = dataclasses.replace(STORAGE, segments_open_max=seed % 3)
+        self.engine = Engine(MemoryDisk(), self.rnd.getrandbits(32), storage=storage)
         self.kinds = kinds
         self.is_faulty = False
         self.starts = 0
@@ -189,11 +194,23 @@ class Life:
         disk.size_bytes -= disk.free - self.rnd.randint(0, 6_000)
         await self.under_faults(self.rnd.randint(1, 20))
 
-    async def under_faults(self, calls):
+    async def starve(self):
+        """Others take the descriptors, for a while: what needs one is tried again, and the journal does not fail."""
+        disk = self.engine.disk
+        for _ in range(self.rnd.randint(1, 4)):
+            disk.files_max = max(disk.files, JOURNAL_FILES) + self.rnd.randint(0, 3)
+            await self.under_faults(self.rnd.randint(1, 10), may_end=False)
+            assert self.engine.node.journal.failed is None
+            assert not self.engine.node.damages, "a segment that cannot be opened for now is taken for a damaged one"
+        await self.under_faults(0)
+
+    async def under_faults(self, calls, *, may_end=True):
         names = ("write", "write", "write", "sync", "sync", "tend", "flush", "fold", "trim", "merge", "consume", "feed")
         self.is_faulty = True
         for _ in range(calls):
             await getattr(self, self.rnd.choice(names))()
+        if not may_end:
+            return
         if self.rnd.random() < 0.5:
             self.crash_now()
         else:
@@ -207,6 +224,7 @@ class Life:
         disk.before = None
         disk.torn_bytes = 0
         disk.size_bytes = 1 << 40
+        disk.files_max = 1 << 20
 
     async def rot(self):
         """A bit of a segment flips."""

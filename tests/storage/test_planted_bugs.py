@@ -13,6 +13,7 @@ from tailrace_server.compaction import worker
 from tailrace_server.intake.committer import Committer
 from tailrace_server.journal import BlockCase
 from tailrace_server.journal import recovery as journal_recovery
+from tailrace_server.journal import writer as journal_writer
 from tailrace_server.manifest import store
 from tailrace_server.segment.writer import SegmentWriter
 from tailrace_server.upkeep import flusher
@@ -124,6 +125,12 @@ BUGS = {
     "a start ignores the flushed seq": ("recovery", feed_recovery, "decide_block", decide_without_flushed_seq),
     "a start believes that the stop was clean": ("recovery", start, "why_unclean", believe_every_mark),
     "a journal file is named before its fsync": ("recovery", journal_recovery, "publish_file", publish_without_fsync),
+    "a journal without a free descriptor fails for good": (
+        "descriptors",
+        journal_writer,
+        "is_out_of_descriptors",
+        lambda error: False,
+    ),
     "the chain changes before the manifest": ("lives", Installer, "_install", install_before_the_manifest),
 }
 
@@ -134,6 +141,8 @@ async def find(where):
         try:
             if where == "lives":
                 await live(seed, 150, {**QUIET, **LOUD})
+            elif where == "descriptors":
+                await live(seed, 150, {**QUIET, "starve": 4})
             else:
                 await crash_scenario(where, seed)
         except (AssertionError, TailraceError, OSError) as error:

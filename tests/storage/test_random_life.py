@@ -10,6 +10,7 @@ KINDS = {
     "crashes": {**QUIET, "crash": 5},
     "faults": {**QUIET, **LOUD},
     "rot": {**QUIET, "crash": 2, "rot": 1},
+    "descriptors": {**QUIET, "crash": 2, "starve": 4},
     "all": {**QUIET, **LOUD, "rot": 1},
 }
 

@@ -118,7 +118,7 @@ class StoredPartition(Partition):
         if not blocks:
             return None
         id, path = self._new_path()
-        segment = write_segment(self.disk, path, identity_of(self, blocks, id), blocks)
+        segment = write_segment(self.disk, self.disk, path, identity_of(self, blocks, id), blocks)
         self.install(self.chain.with_flushed(segment), 0)
         return segment
 

@@ -277,7 +277,7 @@ def test_it_does_not_run_out_of_descriptors_at_the_usual_limit(data):
     with serving(data, preexec_fn=lower) as server:
         limits = Path(f"/proc/{server.process.pid}/limits").read_text()
         [line] = [line for line in limits.splitlines() if line.startswith("Max open files")]
-        assert int(line.split()[3]) == min(10_000, hard if hard >= 0 else 10_000)
+        assert int(line.split()[3]) == min(12_000, hard if hard >= 0 else 12_000)
 
 
 def test_what_reads_the_ready_line_may_go_away(data):

@@ -33,10 +33,18 @@ _NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
 # Disk full, or the quota of the user who runs the node; both end when somebody frees space.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
+# This process, or the whole system, has as many files open as it may have. Nothing was done, and others close theirs.
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+
 
 def is_no_space(error: OSError) -> bool:
     """True where ``error`` says that the disk, or the quota on it, is full."""
     return error.errno in _NO_SPACE
+
+
+def is_out_of_descriptors(error: OSError) -> bool:
+    """True if ``error`` says that no more files can be opened for now."""
+    return error.errno in _NO_DESCRIPTOR
 
 
 def raise_if_no_space(error: OSError, what: str) -> None:

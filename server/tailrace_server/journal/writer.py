@@ -9,6 +9,7 @@ while the loop's thread goes on appending; everything else belongs to that one t
 3. After a failed fsync, and after a failed write that could not be taken back, nothing is appended or synced any more:
    Linux marks the pages of a failed fsync clean, so that a second one would succeed without having written anything.
 4. A file is durable as a whole before its successor is created; the successor and its name are before it is used.
+   Without a descriptor for that a record is refused, and the next one tries again: descriptors are kept for it.
 5. A file is removed only once the removal of all older ones is durable, so that no crash leaves a gap.
 
 Space is allocated ahead: fdatasync then has no new size to commit. Measured on ext4 (a small append and its fdatasync,
@@ -23,7 +24,9 @@ import os
 import threading
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from tailrace_server.host.disk import TEMPORARY, raise_if_no_space
+from tailrace.errors import Overloaded
+from tailrace_server.host.disk import TEMPORARY, is_out_of_descriptors, raise_if_no_space
+from tailrace_server.host.open_files import SpareFiles
 from tailrace_server.journal.errors import JournalFailed
 from tailrace_server.journal.format import (
     FILE_BYTES_MAX,
@@ -51,6 +54,10 @@ FILE_BYTES_DEFAULT = 256 << 20
 
 # Allocating costs some 10 µs and one commit of metadata: with 4 MiB that is nothing per write, and little space.
 ALLOCATE_BYTES = 4 << 20
+
+# The next file takes two descriptors, its own and its directory's. Each of the node's threads may be quicker with one
+# of those that are given up for it.
+SPARE_DESCRIPTORS = 8
 
 _PADDING = tuple(bytes(count) for count in range(8))
 
@@ -110,10 +117,14 @@ class Journal:
         self.failed: JournalFailed | None = None
         self._syncs = 0
         self._last_sync_seconds = 0.0
+        self._spares = SpareFiles(disk, SPARE_DESCRIPTORS)
         self._use(file, header, offset)
 
     def _use(self, file: File, header: FileHeader, offset: int) -> None:
         self._file = file
+        self._rotate_at = self._file_bytes_max  # 0 while the successor is there, and its name not durable yet
+        self._successor: tuple[File, FileHeader] | None = None
+        self._spares.keep(os.path.join(self._directory, file_name(header.number)))
         self._key = header.key
         self._number = header.number
         self._base = lsn(header.number, 0)
@@ -160,8 +171,8 @@ class Journal:
         """Write a block: its body as it is, without copying or summing it. Returns the lsn of the record's end.
 
         ``feed_id`` and ``branch``, that of the block's last seq, have 16 bytes each; ``snapshot`` is the first and last
-        seq of the snapshot that a replica got it in. Not durable before ``sync``. NoSpace: nothing of it was kept, and
-        the next append may succeed. JournalFailed: nothing will any more.
+        seq of the snapshot that a replica got it in. Not durable before ``sync``. NoSpace, Overloaded (no descriptor is
+        free): nothing of it was kept, and the next append may succeed. JournalFailed: nothing will any more.
         """
         head = block.head
         return self._append(
@@ -202,7 +213,7 @@ class Journal:
         assert len(feed_id) == 16
         assert len(branch) == 16
         size = RECORD_HEADER_BYTES + padded(nbytes)
-        if self._offset + size > self._file_bytes_max and self._offset > FILE_HEADER_BYTES:
+        if self._offset + size > self._rotate_at and self._offset > FILE_HEADER_BYTES:
             self._rotate()
         offset = self._offset
         end = offset + size
@@ -236,8 +247,13 @@ class Journal:
         self._refuse(error)
 
     def _refuse(self, error: OSError) -> NoReturn:
-        """Raises NoSpace, JournalFailed for a write that left nothing behind."""
+        """Raises NoSpace, Overloaded, JournalFailed for a write that left nothing behind."""
         raise_if_no_space(error, f"for the journal in {self._directory}")
+        if is_out_of_descriptors(error):
+            raise Overloaded(
+                f"no file descriptor is free for the next file of the journal in {self._directory}: close connections, "
+                "or raise the limit of open files (ulimit -n) and restart the node"
+            ) from error
         raise self._fail("a write failed", error) from error
 
     def _fail(self, what: str, error: OSError) -> JournalFailed:
@@ -269,24 +285,48 @@ class Journal:
             raise self._fail("an fsync failed", error) from error
 
     def _rotate(self) -> None:
-        """Finish the file and begin the next one."""
+        """Finish the file and begin the next one. NoSpace, Overloaded: the next call goes on. JournalFailed."""
         with self._lock:
-            self._finish()
-            header = FileHeader(self._number + 1, file_key(self._token), self._offset, FILE_HEADER_BYTES)
-            path = os.path.join(self._directory, file_name(header.number))
+            is_new = self._successor is None
+            file, header = self._successor = self._successor or self._make_successor()
             try:
-                file = create_file(self._disk, path, header)
+                self._name_successor(file, header, is_new=is_new)
             except OSError as error:
-                self._refuse(error)
-            try:
-                publish_file(self._disk, path, file)
-            except OSError as error:
-                file.close()
+                if is_out_of_descriptors(error):  # this file is finished, and takes no record any more
+                    self._rotate_at = 0
+                    self._refuse(error)
                 raise self._fail("the next file could not be made durable", error) from error
             self._file.close()
             with self._files_lock:
                 self._older.append((self._number, self._offset))
                 self._use(file, header, FILE_HEADER_BYTES)
+
+    def _make_successor(self) -> tuple[File, FileHeader]:
+        """Finish the file, and create the next one."""
+        self._finish()
+        header = FileHeader(self._number + 1, file_key(self._token), self._offset, FILE_HEADER_BYTES)
+        path = os.path.join(self._directory, file_name(header.number))
+        try:
+            try:
+                return create_file(self._disk, path, header), header
+            except OSError as error:
+                if not is_out_of_descriptors(error) or not self._spares.release():
+                    raise
+                return create_file(self._disk, path, header), header
+        except OSError as error:
+            self._refuse(error)
+
+    def _name_successor(self, file: File, header: FileHeader, *, is_new: bool) -> None:
+        """Make the next file durable under its name. OSError; EMFILE and ENFILE: only the fsync of that is missing."""
+        try:
+            if is_new:
+                publish_file(self._disk, os.path.join(self._directory, file_name(header.number)), file)
+                return
+        except OSError as error:
+            if not is_out_of_descriptors(error):
+                raise
+        self._spares.release()
+        self._disk.sync_directory(self._directory)
 
     def _finish(self) -> None:
         """Cut off what was allocated and not used, and make the file durable as a whole."""
@@ -337,6 +377,9 @@ class Journal:
                     self._finish()
                     self._stopped = "the journal is closed"
             finally:
+                self._spares.release()
+                if self._successor is not None:
+                    self._successor[0].close()
                 self._file.close()
 
 

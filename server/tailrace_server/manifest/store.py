@@ -21,6 +21,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tailrace_server.host.disk import TEMPORARY, raise_if_no_space, read_file, write_atomically
+from tailrace_server.host.open_files import OpenFiles
 from tailrace_server.manifest.errors import ManifestDamaged
 from tailrace_server.manifest.feed_file import FeedFile
 from tailrace_server.manifest.manifest import Manifest, SegmentEntry
@@ -35,6 +36,9 @@ FEED_NAME = "FEED"
 DROPPED_NAME = "FEED.dropped"
 MANIFEST_NAME = "MANIFEST"
 
+# Segments of a node that have a descriptor while they are not being read: well below the usual limit of 1,024.
+SEGMENTS_OPEN_MAX = 512
+
 _ID = re.compile(r"[0-9a-f]{32}")
 _SEGMENT = re.compile(r"[0-9a-f]{32}\.seg")
 
@@ -48,11 +52,13 @@ class ManifestStore:
     """The feeds' part of a data directory.
 
     All calls block. Calls about different partitions may run at the same time in different threads.
+    ``segment_files`` opens segments for reading, with descriptors that they share.
     """
 
-    def __init__(self, disk: Disk, data: str) -> None:
+    def __init__(self, disk: Disk, data: str, segments_open_max: int = SEGMENTS_OPEN_MAX) -> None:
         self._disk = disk
         self._root = os.path.join(data, FEEDS_NAME)
+        self.segment_files = OpenFiles(disk, segments_open_max)
 
     def feed_directory(self, feed_id: bytes) -> str:
         """Where a feed's files are."""

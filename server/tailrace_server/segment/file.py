@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from tailrace.errors import Overloaded
+from tailrace_server.host.disk import is_out_of_descriptors
 from tailrace_server.segment.errors import SegmentDamaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace_server.host.disk import Disk
+    from tailrace_server.host.open_files import Opener
     from tailrace_server.segment.reader import Segment
 
 T = TypeVar("T", bytes, bytes | memoryview | None)
@@ -18,14 +20,19 @@ T = TypeVar("T", bytes, bytes | memoryview | None)
 class SegmentFile:
     """An open file of ``nbytes`` bytes (as it was when it was opened) at ``path``. Reads may come from any thread."""
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, files: Opener, path: str) -> None:
         """OSError where the file can't be opened; that says nothing about its bytes."""
         self.path = path
-        self._file = disk.open(path)
+        self._file = files.open(path)
         self.nbytes = self._file.size()
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """``nbytes`` bytes from ``offset`` on. SegmentDamaged where they are not there, or the disk can't read them."""
+        """``nbytes`` bytes from ``offset`` on.
+
+        Raises:
+            SegmentDamaged: they are not there, or the disk can't read them.
+            Overloaded: the file has to be opened again, and no descriptor is free; a later call may succeed.
+        """
         return self._checked(self._file.read_at, offset, nbytes)
 
     def read_cached(self, offset: int, nbytes: int) -> bytes | memoryview | None:
@@ -35,7 +42,13 @@ class SegmentFile:
     def _checked(self, read: Callable[[int, int], T], offset: int, nbytes: int) -> T:
         try:
             data = read(offset, nbytes)
-        except OSError as error:  # EIO: the disk itself says that it lost something
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                raise Overloaded(
+                    f"no file descriptor is free to read {self.path}: close connections, or raise the limit of open "
+                    "files (ulimit -n) and restart the node"
+                ) from error
+            # EIO: the disk itself says that it lost something
             raise self.damaged(offset, f"the disk can't read it: {error.strerror}") from error
         if data is not None and len(data) != nbytes:
             raise self.damaged(offset, f"{nbytes} bytes were expected here, the file ends after {len(data)}")

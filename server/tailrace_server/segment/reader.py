@@ -29,7 +29,7 @@ from tailrace_server.segment.key_table import KeyTable
 from tailrace_server.segment.verify import Problem, verify_segment
 
 if TYPE_CHECKING:
-    from tailrace_server.host.disk import Disk
+    from tailrace_server.host.open_files import Opener
 
 _U64 = struct.Struct("<Q")
 
@@ -38,13 +38,17 @@ class Segment:
     """An immutable segment. Its methods may be called by several threads at once.
 
     ``path``, ``nbytes`` and ``identity`` say what it is; ``blocks`` how many blocks it has; ``first_seqs`` and
-    ``last_seqs`` (arrays of u64) where each of them begins and ends. A removed file can be read until ``close``.
+    ``last_seqs`` (arrays of u64) where each of them begins and ends. A removed file can be read until ``close``, unless
+    its descriptor is shared: then it is closed before it is removed.
     """
 
     @classmethod
-    def open(cls, disk: Disk, path: str) -> Segment:
-        """The segment at ``path``, to be closed by the caller. SegmentDamaged; OSError where it can't be opened."""
-        file = SegmentFile(disk, path)
+    def open(cls, files: Opener, path: str) -> Segment:
+        """The segment at ``path``, to be closed by the caller. SegmentDamaged; OSError where it can't be opened.
+
+        ``files`` is a disk, or descriptors that are shared with other segments.
+        """
+        file = SegmentFile(files, path)
         try:
             return cls(file, Footer.read(file))
         except BaseException:

@@ -203,7 +203,7 @@ class Compactor:
         )
         result = await self._host.workers.compact(task, self._rate)
         try:
-            made = await self._host.workers.in_thread(lambda: Segment.open(self._host.disk, output))
+            made = await self._host.workers.in_thread(lambda: Segment.open(self._store.segment_files, output))
             try:
                 await self._installer.fold(partition, folded, made, rollbacks)
             except BaseException:

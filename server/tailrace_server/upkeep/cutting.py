@@ -59,4 +59,4 @@ def cut_segment(
         writer.finish()
     finally:
         writer.abandon()
-    return Segment.open(disk, path)
+    return Segment.open(store.segment_files, path)

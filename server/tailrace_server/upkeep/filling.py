@@ -152,7 +152,7 @@ class Filling:
         assert self._writer is not None
         self._writer.settle(branch=held.branch_at(self.last_seq))
         self._writer.finish()
-        return Segment.open(self._node.host.disk, self._path)
+        return Segment.open(self._node.store.segment_files, self._path)
 
     def _identity(self) -> SegmentIdentity:
         partition = self._partition

@@ -19,8 +19,9 @@ import trio
 from tailrace.backoff import backoff_seconds
 from tailrace.block import Block
 from tailrace.errors import NoSpace, TailraceError
-from tailrace_server.host.disk import Disk
+from tailrace_server.host.disk import Disk, is_out_of_descriptors
 from tailrace_server.host.host import Host
+from tailrace_server.host.open_files import Opener
 from tailrace_server.host.randomness import fraction
 from tailrace_server.journal import Journal
 from tailrace_server.manifest import ManifestStore
@@ -166,11 +167,18 @@ class Flusher:
         return ""
 
     async def _flush_or_free(self, partition: Partition) -> None:
-        """Flushes; on a full disk with what is kept for that, since only a flush lets the journal be trimmed."""
+        """Flushes; on a full disk with what is kept for that, since only a flush lets the journal be trimmed.
+
+        Without a free descriptor idle segments give theirs.
+        """
         try:
             await self.flush(partition)
         except NoSpace:
             if not await self._space.release():
+                raise
+            await self.flush(partition)
+        except OSError as error:
+            if not is_out_of_descriptors(error) or not self._store.segment_files.close_idle():
                 raise
             await self.flush(partition)
 
@@ -250,7 +258,8 @@ class Flusher:
         identity = identity_of(partition, blocks, self._host.randomness.token(16))
         path = self._store.segment_path(partition.feed_id, partition.id, identity.segment_id)
         try:
-            segment = await self._host.workers.in_thread(lambda: write_segment(self._host.disk, path, identity, blocks))
+            disk, files = self._host.disk, self._store.segment_files
+            segment = await self._host.workers.in_thread(lambda: write_segment(disk, files, path, identity, blocks))
             try:
                 await self._installer.add(partition, segment, rollbacks)
             except BaseException:
@@ -326,8 +335,11 @@ def identity_of(partition: Partition, blocks: Sequence[Block], segment_id: bytes
     )
 
 
-def write_segment(disk: Disk, path: str, identity: SegmentIdentity, blocks: Sequence[Block]) -> Segment:
-    """Makes a segment of ``blocks`` and opens it; durable, and named by nobody yet. NoSpace, OSError: there is none."""
+def write_segment(disk: Disk, files: Opener, path: str, identity: SegmentIdentity, blocks: Sequence[Block]) -> Segment:
+    """Makes a segment of ``blocks`` and opens it by ``files``; durable, and named by nobody yet.
+
+    NoSpace, OSError: there is none.
+    """
     writer = SegmentWriter(disk, path, identity)
     try:
         for block in blocks:
@@ -335,4 +347,4 @@ def write_segment(disk: Disk, path: str, identity: SegmentIdentity, blocks: Sequ
         writer.finish()
     finally:
         writer.abandon()
-    return Segment.open(disk, path)
+    return Segment.open(files, path)

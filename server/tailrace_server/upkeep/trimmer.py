@@ -78,12 +78,13 @@ class Trimmer:
                     self._catalog.creations.pop(feed_id, None)
 
     async def _remove_feeds(self) -> None:
-        """Removes the files of dropped feeds, once the drop is durable; who reads one of them has it open."""
+        """Removes the files of dropped feeds, once the drop is durable and the last read of them has ended."""
         for feed_id, drop in list(self._catalog.drops.items()):
             if drop.place is None:
                 drop = self._catalog.tell_drop(feed_id, self._journal)
                 await self._host.workers.in_thread(self._journal.sync)
-            if drop.place is None or self._journal.synced < drop.place:
+            # Its streams have ended with it; a thread may still be reading for one of them.
+            if drop.place is None or self._journal.synced < drop.place or self._pins.reads_feed(feed_id):
                 continue
             for partition in drop.partitions:
                 await self._installer.forget(partition)

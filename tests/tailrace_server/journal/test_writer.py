@@ -6,11 +6,11 @@ import threading
 import pytest
 
 from tailrace.block import encode_block
-from tailrace.errors import NoSpace, NotDurable
+from tailrace.errors import NoSpace, NotDurable, Overloaded
 from tailrace_server.host.disk import RealDisk
 from tailrace_server.journal import JournalFailed, RecordKind, open_journal
 from tailrace_server.journal.format import FILE_HEADER_BYTES, PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES, split_lsn
-from tailrace_server.journal.writer import ALLOCATE_BYTES, JournalStatistics
+from tailrace_server.journal.writer import ALLOCATE_BYTES, SPARE_DESCRIPTORS, JournalStatistics
 
 FEED = b"F" * 16
 BRANCH = b"B" * 16
@@ -121,6 +121,7 @@ def test_a_file_is_durable_before_the_next_one_and_that_one_before_it_is_used(di
     calls = []
     disk.before = lambda name, path: calls.append((name, os.path.basename(path)))
     append(journal, bytes(200))
+    calls = [call for call in calls if call[0] != "open"]  # descriptors that are kept
     assert calls == [
         ("truncate", "00000001.log.new"),  # the name by which it was opened
         ("sync", "00000001.log.new"),
@@ -337,3 +338,68 @@ def test_a_close_that_fails_says_so(disk, journal):
     with pytest.raises(JournalFailed, match="an fsync failed"):
         journal.close()
     assert journal.failed is not None
+
+
+def fill(journal):
+    """Records up to the end of a file; the next one begins another."""
+    number, _ = journal.end
+    while journal.end[1] + RECORD_HEADER_BYTES + 208 <= 1_000:
+        append(journal, bytes(200))
+    assert journal.end[0] == number
+
+
+@pytest.fixture
+def small_files(disk):
+    return open_journal(disk, "/journal", file_bytes_max=1_000)[0]
+
+
+def test_a_process_without_a_free_descriptor_begins_the_next_file_with_those_that_are_kept(disk, small_files):
+    for number in range(1, 6):
+        fill(small_files)
+        disk.files_max = disk.files
+        append(small_files, bytes([number]) * 200)
+        assert small_files.end[0] == number + 1
+    assert disk.files == 1 + SPARE_DESCRIPTORS
+    disk.files_max = 100
+    disk.kill()
+    assert [payload[0] for payload in payloads(disk) if payload[0]] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("taken", [SPARE_DESCRIPTORS, SPARE_DESCRIPTORS - 1])
+def test_without_any_descriptor_a_record_is_refused_and_a_later_one_is_taken(disk, small_files, taken):
+    """Other threads are quicker with those that were kept: for the next file none is left, or one, and none to sync."""
+    fill(small_files)
+    disk.files_max = 1 + SPARE_DESCRIPTORS - taken
+    written = small_files.written
+    for _ in range(3):
+        with pytest.raises(Overloaded, match="no file descriptor is free"):
+            append(small_files, bytes(200))
+        small_files.sync()
+        assert (small_files.written, small_files.failed) == (written, None)
+    disk.files_max += 2
+    append(small_files, b"taken")
+    disk.files_max = 100
+    disk.kill()
+    assert payloads(disk) == [bytes(200)] * 3 + [b"taken"]
+
+
+@pytest.mark.parametrize("taken", [SPARE_DESCRIPTORS, SPARE_DESCRIPTORS - 1])
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_journal_that_ends_without_a_descriptor_for_its_next_file_is_whole(disk, small_files, taken, end):
+    fill(small_files)
+    expected = [bytes(200)] * 3
+    disk.files_max = 1 + SPARE_DESCRIPTORS - taken
+    with pytest.raises(Overloaded):
+        append(small_files, bytes(200))
+    getattr(small_files if end == "close" else disk, end)()
+    disk.files_max = 100
+    assert payloads(disk) == expected
+    assert payloads(disk) == expected
+
+
+def test_what_is_removed_takes_no_space_because_of_the_descriptors_that_are_kept(disk, small_files):
+    fill(small_files)
+    append(small_files, bytes(200))
+    free = disk.free
+    assert small_files.trim(2) == 1
+    assert disk.free > free

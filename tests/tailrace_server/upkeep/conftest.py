@@ -15,6 +15,7 @@ from tailrace_server.config import Config, Storage
 from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.host.host import Host
 from tailrace_server.lookup import Lookup
+from tailrace_server.segment import NotCached
 from tailrace_server.start import recover
 
 DATA = "/data"
@@ -83,7 +84,12 @@ class Engine:
 
     def get(self, partition, *keys):
         lookup = Lookup(keys, [partition] * len(keys))
-        assert lookup.step(lambda: False)
+        while True:
+            try:
+                assert lookup.step(lambda: False)
+                break
+            except NotCached as missing:  # its descriptor was given up: another one reads it in a thread
+                missing.load()
         return [item and item[2] for item in lookup.items]
 
     def check_rows(self, partition):
