@@ -1,8 +1,9 @@
 """The task of a node that is not alone: it looks at the others, decides what to do next, and does it.
 
     not leading:  look at all others ── situation.decide ──> follow, found, lead again, or look again after a while
-    leading:      look at all others now and then; a later leader ends this leadership, and a promise that came to
-                  nothing makes this node lead again, in a higher term, so that the one who promised can follow it
+    leading:      look at all others now and then; a later leader, or a voter that has followed one, ends this
+                  leadership, and a promise that came to nothing makes this node lead again, in a higher term, so that
+                  the one who promised can follow it
 
 Promotions and handovers come from an operator, as requests. One procedure at a time changes who leads (``procedure``).
 """
@@ -43,7 +44,7 @@ from tailrace_server.replication.peers import (
 )
 from tailrace_server.replication.promotion import Outcome, Promotion
 from tailrace_server.replication.role import Role
-from tailrace_server.replication.situation import Move, Own, Seen, Step, counts, decide, decide_replica
+from tailrace_server.replication.situation import Move, Own, Seen, Step, counts, decide, decide_replica, later_leader
 from tailrace_server.replication.taking import Taker
 
 if TYPE_CHECKING:
@@ -420,10 +421,9 @@ class Member:
     async def _lead_again(self) -> None:
         """Leads again, as it did before, by the same procedure; a plain replica that was told to lead, by itself."""
         # One that leads goes on leading by this, in a term that those who have promised more can follow it in.
-        again = self.is_in_set and self.node.role is not Role.LEADER
         async with self.procedure:
             try:
-                await Promotion(self, force=not self.is_in_set, again=again).run()
+                await Promotion(self, force=not self.is_in_set, again=self.is_in_set).run()
             except (TailraceError, OSError) as error:
                 self.progress = f"waits: it cannot lead again: {error}"
                 self._warn(f"it cannot lead again: {error}")
@@ -467,14 +467,13 @@ class Member:
             return
         term = self.node.term
         answers = {name: seen for name, seen in self.seen.items() if seen is not None}
-        own_id = self.node.identity.placement_id
-        for name, seen in answers.items():
-            if seen.leads and self.counts_seen(seen) and (seen.term, seen.placement_id) > (term, own_id):
-                log.warning("%s leads in term %s, this node did in %s: it follows", name, seen.term, term)
-                if seen.term > self.file.now.term:
-                    self.file.store(self.file.now.promised(seen.term))
-                self.step_down()
-                return
+        later = later_leader(term, self.node.identity.placement_id, answers, frozenset(self.file.now.founders))
+        if later is not None:
+            log.warning("%s, and this node in term %s: it steps down", later.why, term)
+            if later.term > self.file.now.term:
+                self.file.store(self.file.now.promised(later.term))
+            self.step_down()
+            return
         higher = [name for name, seen in answers.items() if seen.term > term and self.counts_seen(seen)]
         if not higher or any(seen.promoting for seen in answers.values()):
             self._higher_looks = 0

@@ -179,6 +179,32 @@ def why_not_again(leader_term: int, answers: Mapping[str, Seen]) -> str:
     return ""
 
 
+class StepDown(NamedTuple):
+    """Why a leader stops leading, and the term that it has to promise so that it can follow the later leader."""
+
+    why: str
+    term: int
+
+
+def later_leader(
+    term: int, placement_id: bytes, answers: Mapping[str, Seen], founders: frozenset[bytes]
+) -> StepDown | None:
+    """Tells why the leader of ``term`` on the disk ``placement_id`` has to step down; None if it leads on.
+
+    A later leader need not be reachable: a voter that has followed it is enough. Without that rule two members that
+    cannot reach each other depose each other for ever, by promises of the voters that both of them reach. Only the
+    answers of voters count.
+    """
+    voters = [(name, seen) for name, seen in sorted(answers.items()) if counts(seen, founders)]
+    for name, seen in voters:
+        if seen.leads and (seen.term, seen.placement_id) > (term, placement_id):
+            return StepDown(f"{name} leads in term {seen.term}", seen.term)
+    for name, seen in voters:
+        if seen.leader_term > term:
+            return StepDown(f"{name} knows of the leader of term {seen.leader_term}", term)
+    return None
+
+
 def decide_replica(own: Own, seen: Mapping[str, Seen | None]) -> Step:
     """The step of a plain replica: it follows whoever leads, and leads again itself once it was told to.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tailrace.model import Level
 from tailrace_server.feed import SYSTEM_FEED_ID
-from tailrace_server.replication import promises, promotion, requests
+from tailrace_server.replication import member, promises, promotion, requests
 from tailrace_server.replication.choosing import NOTHING, Best, Standing
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.member import Member
@@ -12,6 +12,7 @@ from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.role import Role
 
 _step_down = Member.step_down
+_later_leader = member.later_leader
 _choose = promotion.choose
 _gather, _fetch_all = Promotion._gather, Promotion._fetch_all
 
@@ -87,6 +88,16 @@ async def _look_at_nobody(member):
     await member._pause(2)
 
 
+def _step_down_for_leaders_only(term, placement_id, answers, founders):
+    """What voters have followed makes no leader step down."""
+    return _later_leader(term, placement_id, {name: seen for name, seen in answers.items() if seen.leads}, founders)
+
+
+def _promise_whoever_led(promoting, answers):
+    """Who leads and wants to lead anew is promised that, whoever has led since."""
+    promoting._last_led = None
+
+
 BUGS = {
     "a leader that has promised leads on": [(Member, "step_down", _lead_on)],
     "a follower that has promised follows on": [
@@ -95,6 +106,10 @@ BUGS = {
     ],
     "a follower that takes writes": [(Leadership, "require_writable", lambda node: None)],
     "a leader that does not look for a later one": [(Member, "_look_as_leader", _look_at_nobody)],
+    "a leader that steps down only for one that it reaches": [
+        (member, "later_leader", _step_down_for_leaders_only),
+        (Promotion, "_require_last", _promise_whoever_led),
+    ],
     "a term that is promised twice": [(requests, "answer_promise", _promise_again)],
     "a promotion without a majority": [(Promotion, "_require_voters", _require_nobody)],
     "a promotion that fetches nothing": [(promotion, "choose", _choose_own)],

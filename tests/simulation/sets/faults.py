@@ -18,6 +18,7 @@ KINDS = {
     "power_at_sync": 4,
     "stop": 1,
     "cut": 8,
+    "bridge": 2,
     "drop": 3,
     "slow_disk": 2,
     "failing_disk": 1,
@@ -44,6 +45,7 @@ PROFILES = {
         "kill": 3,
         "power": 3,
         "cut": 4,
+        "bridge": 3,
         "kill_client": 1,
         "force": 1,
     },
@@ -196,6 +198,20 @@ class Faults:
         self.world.report.fault(f"cut: {name}")
         self.network.cut_ways(ways)
         await trio.sleep(self.random.choice((0.2, 1.0, 3.0)) * self.random.random())
+        self.network.heal_ways(ways)
+
+    async def _bridge(self):
+        """The leader does not hear others any more, but for one that all hear; and one of them is promoted, or two."""
+        leader = await self.world.operator.leader()
+        if leader is None or len(self.world.names) < 3:
+            return
+        self.world.report.fault("cut: a bridge that lasts")
+        others = [name for name in self.world.names if name != leader]
+        ways = shapes.bridge(self.random.choice(others), self.world.names)
+        self.network.cut_ways(ways)
+        for _ in range(self.random.choice((1, 1, 2))):
+            await self.world.operator.promote(self.random.choice(others))
+            await trio.sleep(2.0 * self.random.random())
         self.network.heal_ways(ways)
 
     async def _drop(self):

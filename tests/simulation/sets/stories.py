@@ -9,7 +9,7 @@ from __future__ import annotations
 import trio
 from tests.simulation.machine import End
 
-from . import stories_of_holding, stories_of_promotion, stories_of_runs
+from . import stories_of_holding, stories_of_partitions, stories_of_promotion, stories_of_runs
 from .stage import Stage
 
 
@@ -143,6 +143,7 @@ STORIES = {
         two_masters,
         lone_restart,
         *stories_of_promotion.STORIES,
+        *stories_of_partitions.STORIES,
         *stories_of_holding.STORIES,
         *stories_of_runs.STORIES,
     )

@@ -29,6 +29,7 @@ FOUND_BY = {
     "a follower that has promised follows on": [("two_masters", 0)],
     "a follower that takes writes": [("busy_handover", 0)],
     "a leader that does not look for a later one": [("stale_leader", 0)],
+    "a leader that steps down only for one that it reaches": [("lasting_bridge", 0), ("lasting_cuts", 0)],
     "a term that is promised twice": [("two_candidates", 0)],
     "a promotion without a majority": [("lone_candidate", 0)],
     "a promotion that fetches nothing": [("laggard", 0)],

@@ -1,5 +1,6 @@
 """Sets of three nodes: founded, followed, promoted, handed over, deposed, and with disks replaced."""
 
+import collections
 import contextlib
 import dataclasses
 import json
@@ -22,6 +23,7 @@ from tests.tailrace_server.replication.made_set import (
 )
 
 import tailrace
+from tailrace.address import Address
 from tailrace.errors import NotLeader, Overloaded, ProtocolError, TailraceError, Unreachable
 from tailrace.model import Level
 from tailrace.wire.messages import WriteFlag, Written, decode_error
@@ -490,6 +492,43 @@ async def test_a_refused_promotion_leaves_a_set_that_goes_on(members):
         assert await members.level("orders") is members[0]
         await members[1].kill()
         await feed.put(b"k", b"w", level="quorum")  # with the one that had promised more
+
+
+def sever(one, other):
+    """Two nodes do not reach each other from now on."""
+    for node, peer in ((one, other), (other, one)):
+        network = node.node.host.network
+
+        async def connect(address, *, connect=network.connect, lost=peer.address):
+            if Address(*address) == lost:
+                raise OSError("severed")
+            return await connect(address)
+
+        network.connect = connect
+
+
+async def test_two_members_that_do_not_reach_each_other_do_not_depose_each_other_for_ever(members, monkeypatch):
+    """A third one reaches both. The one that led before hears from it of the later leader, and waits for that."""
+    old, new, bridge = members
+    looks = collections.Counter()
+    look = Member.look
+
+    async def counted(member, *arguments):
+        await look(member, *arguments)
+        looks[member.node.identity.placement_id] += 1
+
+    async with members.client() as client:
+        feed = await members.filled(client, {b"k": b"v"})
+        sever(old, new)
+        # The link itself stays: it is only that nobody answers on a new one.
+        await new.promote()
+        await until(lambda: bridge.follows(new))
+        monkeypatch.setattr(Member, "look", counted)
+        await until(lambda: looks[old.node.identity.placement_id] > 3 * LOOKS_BEFORE_LEADING_AGAIN)
+        assert (new.leads, new.node.term, bridge.node.term) == (True, 2, 2)
+        assert not old.leads
+        assert "knows of a later leader" in old.member.progress
+        await feed.put(b"k", b"w", level="quorum")
 
 
 async def test_a_term_that_nobody_comes_to_by_leading_is_refused(members):

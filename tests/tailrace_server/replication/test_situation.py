@@ -6,7 +6,16 @@ import re
 import pytest
 
 from tailrace_server.replication import situation
-from tailrace_server.replication.situation import Move, Own, Seen, decide, decide_replica, majority_of, why_not_again
+from tailrace_server.replication.situation import (
+    Move,
+    Own,
+    Seen,
+    decide,
+    decide_replica,
+    later_leader,
+    majority_of,
+    why_not_again,
+)
 
 NAMES = ("b:1", "c:1")
 
@@ -154,3 +163,37 @@ def test_a_majority_is_more_than_half(members, majority):
 def test_a_plain_replica_follows_until_it_was_told_to_lead(own, seen, move, case):
     step = decide_replica(own, {"b:1": seen})
     assert (step.move, step.case) == (move, case)
+
+
+OWN_DISK, OTHER_DISK = b"b" * 16, b"c" * 16
+
+
+def test_a_leader_steps_down_for_a_later_leader_and_may_follow_it_then():
+    answers = {"b:1": Seen(), "c:1": Seen(votes=True, leads=True, term=3, leader_term=3, led=True)}
+    found = later_leader(2, OWN_DISK, answers, frozenset())
+    assert (found.why, found.term) == ("c:1 leads in term 3", 3)
+
+
+@pytest.mark.parametrize(("other", "steps_down"), [(b"a" * 16, False), (OWN_DISK, False), (OTHER_DISK, True)])
+def test_of_two_leaders_of_one_term_the_one_with_the_lower_id_steps_down(other, steps_down):
+    """There are two where one of them was forced."""
+    answers = {"c:1": Seen(votes=True, placement_id=other, leads=True, term=2, leader_term=2, led=True)}
+    assert (later_leader(2, OWN_DISK, answers, frozenset()) is not None) == steps_down
+
+
+def test_a_leader_steps_down_where_a_voter_has_followed_a_later_leader_that_it_does_not_reach():
+    voter = Seen(placement_id=OTHER_DISK, term=3, leader_term=3)
+    for answer, founders in ((voter._replace(votes=True), ()), (voter, (OTHER_DISK,))):
+        found = later_leader(2, OWN_DISK, {"c:1": answer}, frozenset(founders))
+        assert (found.why, found.term) == ("c:1 knows of the leader of term 3", 2)
+
+
+def test_a_leader_leads_on_for_a_promise_for_an_earlier_leader_and_for_one_without_a_vote():
+    for answer in (
+        Seen(votes=True, term=9, leader_term=2),
+        Seen(votes=True, term=9, leader_term=1),
+        Seen(votes=True, leads=True, led=True, term=1, leader_term=1),
+        Seen(term=9, leader_term=9),
+        Seen(leads=True, led=True, term=9, leader_term=9),
+    ):
+        assert later_leader(2, OWN_DISK, {"c:1": answer}, frozenset()) is None
