@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tailrace.block import HEADER_BYTES, Block
 
 # docs/formats/block.md, the header.
-_HEAD = np.dtype(
+HEAD_TYPE = np.dtype(
     [
         ("magic", "S4"),
         ("version", "<u2"),
@@ -32,7 +32,7 @@ _HEAD = np.dtype(
         ("head_sum", "<u8"),
     ]
 )
-assert _HEAD.itemsize == HEADER_BYTES
+assert HEAD_TYPE.itemsize == HEADER_BYTES
 
 # Records with the fields of a header.
 Heads = npt.NDArray[Any]
@@ -40,4 +40,4 @@ Heads = npt.NDArray[Any]
 
 def heads_of(blocks: Sequence[Block]) -> Heads:
     """A record a block, in their order, with a header's fields: ``heads["rows"]`` are the rows of each. Not checked."""
-    return np.frombuffer(b"".join([block.head for block in blocks]), _HEAD)
+    return np.frombuffer(b"".join([block.head for block in blocks]), HEAD_TYPE)

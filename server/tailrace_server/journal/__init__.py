@@ -2,7 +2,9 @@
 
 format.py     the bytes of files and records, pure
 writer.py     append, sync, rotation, and what happens when the disk fails
-reader.py     files read a record at a time
+reader.py     files read a record at a time, the reference
+stretch.py    many records read by columns, pure
+records.py    all records of a recovered journal
 recovery.py   a journal opened after any kind of stop: the cases of a file, and what is done about each
 replay.py     the cases of a block record, pure
 clean.py      CLEAN, the mark of a clean stop
@@ -16,10 +18,12 @@ from tailrace_server.journal.clean import CleanPartition, TakenMark, take_clean,
 from tailrace_server.journal.errors import DirectoryInUse, JournalDamaged, JournalFailed
 from tailrace_server.journal.format import RecordKind
 from tailrace_server.journal.lock import lock_directory
-from tailrace_server.journal.reader import Record, Records
+from tailrace_server.journal.reader import Record
+from tailrace_server.journal.records import Records
 from tailrace_server.journal.recovery import Recovered, open_journal
 from tailrace_server.journal.replay import BlockCase, Rollback, decide_block
 from tailrace_server.journal.reserve import Reserve
+from tailrace_server.journal.stretch import Stretch
 from tailrace_server.journal.writer import Journal, JournalStatistics
 
 __all__ = [
@@ -36,6 +40,7 @@ __all__ = [
     "Recovered",
     "Reserve",
     "Rollback",
+    "Stretch",
     "TakenMark",
     "decide_block",
     "lock_directory",

@@ -6,7 +6,6 @@ does not keep the file's buffer with it.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.block import Block
@@ -30,7 +29,7 @@ from tailrace_server.publishing.record import PublishedRecord, decode_published
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tailrace_server.host.disk import Disk, File
+    from tailrace_server.host.disk import File
 
 # One system call for thousands of small records; what does not fit in is read by itself.
 WINDOW_BYTES = 1 << 20
@@ -47,6 +46,13 @@ class Window:
         self.size = file.size()
         self._offset = 0
         self._data = b""
+
+    def load(self, offset: int) -> bytes:
+        """Moves the buffer to ``offset``; all that it has then, WINDOW_BYTES unless the file ends before."""
+        if offset != self._offset or not self._data:
+            self._data = self._read(offset, WINDOW_BYTES)
+            self._offset = offset
+        return self._data
 
     def take(self, offset: int, nbytes: int) -> bytes:
         """A copy of ``nbytes`` bytes from ``offset`` on; fewer only where the file ends."""
@@ -160,38 +166,8 @@ class Record(NamedTuple):
     covered: int = 0
 
 
-class Extent(NamedTuple):
-    """A file of the journal and how much of it counts: from its header to ``end``."""
-
-    path: str
-    header: FileHeader
-    end: int
-
-
-class Records:
-    """The records of a journal in order. Each ``for`` reads the files again; nothing of them is kept.
-
-    Raises JournalDamaged where a file has changed since recovery read it.
-    """
-
-    def __init__(self, disk: Disk, extents: tuple[Extent, ...]) -> None:
-        self._disk = disk
-        self.extents = extents
-
-    def __iter__(self) -> Iterator[Record]:
-        for extent in self.extents:
-            yield from self._read(extent)
-
-    def _read(self, extent: Extent) -> Iterator[Record]:
-        with contextlib.closing(self._disk.open(extent.path)) as file:
-            try:
-                for raw in read_records(Window(file, extent.path), extent.header, FILE_HEADER_BYTES, extent.end):
-                    yield _record(raw)
-            except BadRecord as error:
-                raise JournalDamaged(extent.path, error.offset, str(error)) from None
-
-
-def _record(raw: RawRecord) -> Record:
+def record_of(raw: RawRecord) -> Record:
+    """A record that has been read, as recovery hands it to the node."""
     header = raw.header
     return Record(
         RecordKind(header.kind),

@@ -50,15 +50,15 @@ from tailrace_server.journal.format import (
 from tailrace_server.journal.reader import (
     WINDOW_BYTES,
     BadRecord,
-    Extent,
     RawRecord,
-    Records,
     Window,
     read_file_header,
     read_head,
     read_record,
     read_records,
 )
+from tailrace_server.journal.records import Extent, Records
+from tailrace_server.journal.stretch import read_stretch
 from tailrace_server.journal.writer import (
     FILE_BYTES_DEFAULT,
     Journal,
@@ -270,6 +270,11 @@ def inspect(disk: Disk, path: str, header: FileHeader, successor_says: int | Non
         bad, newer, rolled_back = "", False, False
         try:
             while end < limit:
+                stretch = read_stretch(window, header, end, limit)
+                if stretch is not None:
+                    end, synced = stretch.end, max(synced, stretch.synced)
+                    rolled_back |= stretch.has(RecordKind.ROLLED_BACK)
+                    continue
                 record = read_record(window, header, end, limit).header
                 end, synced = record.end, max(synced, record.synced)
                 rolled_back |= record.kind == RecordKind.ROLLED_BACK

@@ -1,0 +1,71 @@
+"""The records of a recovered journal, for the node to take over: by columns, or one at a time.
+
+What recovery has read and found good is read a second time, when the node knows what its manifests say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace_server.journal.errors import JournalDamaged
+from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader
+from tailrace_server.journal.reader import BadRecord, Record, Window, read_record, read_records, record_of
+from tailrace_server.journal.stretch import Stretch, read_stretch
+
+if TYPE_CHECKING:
+    from tailrace_server.host.disk import Disk
+
+
+class Extent(NamedTuple):
+    """A file of the journal and how much of it counts: from its header to ``end``."""
+
+    path: str
+    header: FileHeader
+    end: int
+
+
+class Records:
+    """The records of a journal in order. Each ``for`` reads the files again; nothing of them is kept.
+
+    Raises JournalDamaged where a file has changed since recovery read it.
+    """
+
+    def __init__(self, disk: Disk, extents: tuple[Extent, ...]) -> None:
+        self._disk = disk
+        self.extents = extents
+
+    def parts(self) -> Iterator[Stretch | Record]:
+        """The same records, by columns as far as that goes; what is too large for it one at a time."""
+        for extent in self.extents:
+            yield from self._parts(extent)
+
+    def _parts(self, extent: Extent) -> Iterator[Stretch | Record]:
+        offset = FILE_HEADER_BYTES
+        with contextlib.closing(self._disk.open(extent.path)) as file:
+            window = Window(file, extent.path)
+            while offset < extent.end:
+                stretch = read_stretch(window, extent.header, offset, extent.end)
+                if stretch is not None:
+                    yield stretch
+                    offset = stretch.end
+                    continue
+                try:
+                    raw = read_record(window, extent.header, offset, extent.end)
+                except BadRecord as error:
+                    raise JournalDamaged(extent.path, error.offset, str(error)) from None
+                yield record_of(raw)
+                offset = raw.header.end
+
+    def __iter__(self) -> Iterator[Record]:
+        for extent in self.extents:
+            yield from self._read(extent)
+
+    def _read(self, extent: Extent) -> Iterator[Record]:
+        with contextlib.closing(self._disk.open(extent.path)) as file:
+            try:
+                for raw in read_records(Window(file, extent.path), extent.header, FILE_HEADER_BYTES, extent.end):
+                    yield record_of(raw)
+            except BadRecord as error:
+                raise JournalDamaged(extent.path, error.offset, str(error)) from None

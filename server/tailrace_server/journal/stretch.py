@@ -1,0 +1,297 @@
+"""Neighbouring records of a journal file, checked and read by columns: a fraction of what one at a time costs.
+
+    window of the file ── read_stretch ──>  Stretch: all whole, good records from its beginning on
+                                            heads         a column for each field of the records' headers
+                                            block_heads   likewise of the blocks' headers
+
+Records are found by the file's key, which each of them begins with, and have to follow each other without a gap. This
+way has no verdict of its own on a record: one that does not pass every check here is given to ``read_record``
+(reader.py), which decides and says why. So both ways always agree on where the good records end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tailrace.block import Block, BlockHeader
+from tailrace.block.header import (
+    BODY_BYTES_MAX,
+    COMPRESS_BYTES_MIN,
+    FLAG_COMPRESSED,
+    FLAG_SEQS,
+    FLAG_TIMESTAMPS,
+    FLAGS_KNOWN,
+    HEADER_BYTES,
+    LZ4_RATIO_MAX,
+    MAGIC,
+    PARTITION_MAX,
+    ROWS_MAX,
+    SEQ_MAX,
+    TIMESTAMP_MAX,
+    VERSION,
+    sum_of,
+)
+from tailrace_server.blocks.heads import HEAD_TYPE, Heads
+from tailrace_server.journal.format import (
+    FILE_HEADER_BYTES,
+    KINDS,
+    PAYLOAD_BYTES_MAX,
+    RECORD_HEADER_BYTES,
+    FileHeader,
+    RecordKind,
+    lsn,
+    padded,
+)
+from tailrace_server.journal.reader import BadRecord, Record, Window, read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# docs/formats/journal.md, "A record". A feed id is two numbers here, which compare faster than 16 bytes.
+RECORD_TYPE = np.dtype(
+    [
+        ("file_key", "<u8"),
+        ("file_number", "<u4"),
+        ("offset", "<u4"),
+        ("synced", "<u4"),
+        ("length", "<u4"),
+        ("covered", "<u4"),
+        ("kind", "<u2"),
+        ("reserved", "<u2"),
+        ("partition", "<u4"),
+        ("more_reserved", "<u4"),
+        ("feed_low", "<u8"),
+        ("feed_high", "<u8"),
+        ("branch", "V16"),
+        ("snapshot_first", "<u8"),
+        ("snapshot_last", "<u8"),
+        ("sum", "<u8"),
+    ]
+)
+assert RECORD_TYPE.itemsize == RECORD_HEADER_BYTES
+
+Records = npt.NDArray[Any]
+Words = npt.NDArray[np.uint64]
+Indices = npt.NDArray[np.intp]
+Bools = npt.NDArray[np.bool_]
+
+_WORD = 8
+_HEAD_WORDS = RECORD_HEADER_BYTES // _WORD
+_BLOCK_HEAD_WORDS = HEADER_BYTES // _WORD
+_FEED_ID_OFFSET = 40
+# A record's sum stands last in its header, and covers the rest of it.
+_SUMMED_BYTES = RECORD_HEADER_BYTES - _WORD
+# What the sum of a block's record covers: its own header but the sum, and the block's header.
+_BLOCK_RECORD_WORDS = np.concatenate(
+    (np.arange(_HEAD_WORDS - 1), np.arange(_HEAD_WORDS, _HEAD_WORDS + _BLOCK_HEAD_WORDS))
+)
+# Shorter bodies are copied to be summed, which takes less than making a view of each.
+_COPIED_BYTES_MAX = 4_096
+
+_CONTROLS = np.isin(
+    np.arange(max(KINDS) + 1), [kind for kind in KINDS if kind not in (RecordKind.BLOCK, RecordKind.PUBLISHED)]
+)
+
+
+class Stretch:
+    """Good records, one after the other; at least one.
+
+    ``data`` has them and may go on; ``begin`` is its offset in the file, ``end`` where the last record ends. ``starts``
+    are their places in ``data``. ``block_heads`` has a header for each record that ``is_block`` marks, in the same
+    row; its other rows mean nothing.
+    """
+
+    __slots__ = ("begin", "block_heads", "data", "end", "file", "heads", "is_block", "starts")
+
+    def __init__(
+        self,
+        file: FileHeader,
+        data: bytes,
+        begin: int,
+        starts: Indices,
+        heads: Records,
+        is_block: Bools,
+        block_heads: Heads,
+    ) -> None:
+        self.file = file
+        self.data = data
+        self.begin = begin
+        self.starts = starts
+        self.heads = heads
+        self.is_block = is_block
+        self.block_heads = block_heads
+        last = heads[-1]
+        self.end = begin + int(starts[-1]) + RECORD_HEADER_BYTES + padded(int(last["length"]))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def synced(self) -> int:
+        """The greatest offset that any of the records says was durable."""
+        return int(self.heads["synced"].max())
+
+    @property
+    def lsns(self) -> npt.NDArray[np.int64]:
+        """Where each record ends, as `Record.lsn`."""
+        lengths = self.heads["length"].astype("<i8")
+        return lsn(self.file.number, self.begin + RECORD_HEADER_BYTES) + self.starts + ((lengths + 7) & ~7)
+
+    def has(self, kind: RecordKind) -> bool:
+        """Whether a record of this kind is among them."""
+        return bool((self.heads["kind"] == kind).any())
+
+    def feed_id(self, index: int) -> bytes:
+        """The feed of one of them, 16 bytes."""
+        begin = int(self.starts[index]) + _FEED_ID_OFFSET
+        return self.data[begin : begin + 16]
+
+    def record(self, index: int) -> Record:
+        """One of them, as `Records` gives it one at a time; it holds its own bytes."""
+        head = self.heads[index]
+        begin = int(self.starts[index]) + RECORD_HEADER_BYTES
+        length = int(head["length"])
+        payload, block = self.data[begin : begin + length], None
+        if self.is_block[index]:
+            block_head = payload[:HEADER_BYTES]
+            payload, block = b"", Block(BlockHeader.read(block_head), block_head, payload[HEADER_BYTES:])
+        return Record(
+            RecordKind(int(head["kind"])),
+            self.feed_id(index),
+            int(head["partition"]),
+            head["branch"].tobytes(),
+            (int(head["snapshot_first"]), int(head["snapshot_last"])),
+            payload,
+            block,
+            lsn(self.file.number, self.begin + begin + padded(length)),
+            int(head["covered"]),
+        )
+
+
+def read_stretch(window: Window, file: FileHeader, begin: int, end: int) -> Stretch | None:
+    """The good records from ``begin`` on, as many as one read of the file gives, up to ``end`` at most.
+
+    None if there is none: the record at ``begin`` is bad, or too large for one read, which ``read_record`` tells.
+    Raises JournalDamaged if the disk cannot read.
+    """
+    data = window.load(begin)
+    words = np.frombuffer(data, "<u8", min(len(data), end - begin) // _WORD)
+    starts = np.flatnonzero(words[: max(len(words) - _HEAD_WORDS + 1, 0)] == file.key)
+    heads = _records_at(words, starts, _HEAD_WORDS, RECORD_TYPE)
+    lengths = heads["length"].astype(np.intp)
+    ends = starts + _HEAD_WORDS + (lengths + _WORD - 1) // _WORD
+    offsets = begin + starts * _WORD
+    follows = ends <= len(words)
+    follows &= starts == np.concatenate(([0], ends))[: len(starts)]
+    follows &= (heads["file_number"] == file.number) & (heads["offset"] == offsets)
+    follows &= (heads["reserved"] == 0) & (heads["more_reserved"] == 0)
+    follows &= (heads["synced"] >= FILE_HEADER_BYTES) & (heads["synced"] <= offsets)
+    follows &= (heads["covered"] <= lengths) & (lengths <= PAYLOAD_BYTES_MAX)
+    count = _leading(follows)
+    starts, ends, heads = starts[:count], ends[:count], heads[:count]
+    is_block = (heads["kind"] == RecordKind.BLOCK) & (heads["length"] >= HEADER_BYTES)
+    block_heads = np.zeros(count, HEAD_TYPE)
+    block_heads[is_block] = _records_at(words, starts[is_block] + _HEAD_WORDS, _BLOCK_HEAD_WORDS, HEAD_TYPE)
+    good = _good_blocks(data, words, starts, heads, is_block, block_heads)
+    good |= _good_controls(data, starts, heads)
+    good &= _good_padding(words, ends, heads)
+    for index in np.flatnonzero(~good).tolist():
+        try:
+            read_record(window, file, begin + int(starts[index]) * _WORD, end)
+        except BadRecord:
+            count = index
+            break
+    if not count:
+        return None
+    return Stretch(file, data, begin, starts[:count] * _WORD, heads[:count], is_block[:count], block_heads[:count])
+
+
+def _leading(flags: Bools) -> int:
+    """How many of ``flags`` are set before the first one that is not."""
+    return len(flags) if flags.all() else int(flags.argmin())
+
+
+def _records_at(words: Words, starts: Indices, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The structures of so many words that begin at ``starts``."""
+    records: npt.NDArray[Any] = words[starts[:, None] + np.arange(count)].view(dtype).reshape(-1)
+    return records
+
+
+def _strings_at(words: Words, starts: Indices, places: Indices) -> list[bytes]:
+    """For each of ``starts`` the words at ``places`` from there on, as one string."""
+    strings: list[bytes] = words[starts[:, None] + places].view(f"V{len(places) * _WORD}").reshape(-1).tolist()
+    return strings
+
+
+def _sums(strings: Sequence[bytes | memoryview]) -> Words:
+    return np.fromiter(map(sum_of, strings), "<u8", len(strings))
+
+
+def _good_blocks(
+    data: bytes, words: Words, starts: Indices, heads: Records, is_block: Bools, block_heads: Heads
+) -> Bools:
+    """Which records are blocks that pass every check: of the record, of the block's header, and of its body."""
+    good: Bools = is_block & (heads["covered"] == HEADER_BYTES)
+    good &= heads["length"] == HEADER_BYTES + block_heads["stored_bytes"].astype("<i8")
+    good &= _good_bounds(block_heads)
+    picked = np.flatnonzero(good)
+    if not len(picked):
+        return good
+    starts, heads, block_heads = starts[picked], heads[picked], block_heads[picked]
+    sums = _sums(_strings_at(words, starts, _BLOCK_RECORD_WORDS))
+    block_sums = _sums(_strings_at(words, starts + _HEAD_WORDS, np.arange(_BLOCK_HEAD_WORDS - 1)))
+    bodies = starts * _WORD + RECORD_HEADER_BYTES + HEADER_BYTES
+    stored = block_heads["stored_bytes"].astype(np.intp)
+    source = data if int(stored.max()) <= _COPIED_BYTES_MAX else memoryview(data)
+    body_sums = _sums([source[a:b] for a, b in zip(bodies.tolist(), (bodies + stored).tolist(), strict=True)])
+    good[picked] = (
+        (sums == heads["sum"]) & (block_sums == block_heads["head_sum"]) & (body_sums == block_heads["body_sum"])
+    )
+    return good
+
+
+def _good_bounds(heads: Heads) -> Bools:
+    """Which blocks' headers keep the bounds that `BlockHeader.unpack` checks."""
+    flags, rows = heads["flags"], heads["rows"]
+    stored, raw = heads["stored_bytes"].astype("<u8"), heads["raw_bytes"].astype("<u8")
+    first, last = heads["first_seq"], heads["last_seq"]
+    good: Bools = (heads["magic"] == MAGIC) & (heads["version"] == VERSION) & (heads["reserved"] == 0)
+    good &= (flags & ~np.uint16(FLAGS_KNOWN)) == 0
+    good &= (rows >= 1) & (rows <= ROWS_MAX) & (heads["partition"] <= PARTITION_MAX)
+    good &= (heads["least_hash"] <= heads["greatest_hash"]) & (raw <= BODY_BYTES_MAX)
+    is_packed = (flags & FLAG_COMPRESSED) != 0
+    packed_well = (raw >= COMPRESS_BYTES_MIN) & (stored < raw) & (raw <= stored * np.uint64(LZ4_RATIO_MAX))
+    good &= np.where(is_packed, packed_well, stored == raw)
+    good &= (heads["timestamp"] <= TIMESTAMP_MAX) & (last <= SEQ_MAX)
+    seqs = last - first + np.uint64(1)  # of a block with seqs: these are below 2^63, and rise
+    enough = np.where((flags & FLAG_SEQS) != 0, seqs >= rows, seqs == rows)
+    has_seqs = (first >= 1) & (first <= last) & enough
+    has_none = (first == 0) & (last == 0) & ((flags & (FLAG_SEQS | FLAG_TIMESTAMPS)) == 0)
+    good &= has_seqs | has_none
+    return good
+
+
+def _good_controls(data: bytes, starts: Indices, heads: Records) -> Bools:
+    """Which records are neither blocks nor published, of a known kind, covered whole by a sum that is right."""
+    good: Bools = _CONTROLS[np.minimum(heads["kind"], len(_CONTROLS) - 1)] & (heads["kind"] < len(_CONTROLS))
+    good &= heads["covered"] == heads["length"]
+    picked = np.flatnonzero(good)
+    if len(picked):
+        begins = starts[picked] * _WORD
+        ends = begins + RECORD_HEADER_BYTES + heads["length"][picked]
+        strings = [
+            data[a : a + _SUMMED_BYTES] + data[a + RECORD_HEADER_BYTES : b]
+            for a, b in zip(begins.tolist(), ends.tolist(), strict=True)
+        ]
+        good[picked] = _sums(strings) == heads["sum"][picked]
+    return good
+
+
+def _good_padding(words: Words, ends: Indices, heads: Records) -> Bools:
+    """Which records have nothing but zeros between their payload and the next multiple of 8."""
+    used = (heads["length"] % _WORD).astype("<u8")
+    good: Bools = (used == 0) | (words[ends - 1] >> (used * np.uint64(8)) == 0)
+    return good
