@@ -2,33 +2,42 @@
 
     manifests ── restore ──>  feeds and their segments, up to the flushed seq of each partition
     journal   ── gather ───>  what was rolled back: which blocks are void, and rollbacks that no manifest tells of yet
-              ── recover ──>  everything else, record by record, in the order of the files
+              ── replay ───>  everything else, in the order of the files
 
-What becomes of a block is a table of cases (journal/replay.py).
+What becomes of a block is a table of cases (journal/replay.py). ``recover`` applies one record; ``replay`` applies many
+at once: blocks wait (pending_blocks.py) until there are many, or until another record of their partition comes, and few
+large ones are made of them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tailrace.block import BlockHeader
+import numpy as np
+
+from tailrace.block import Block
 from tailrace.errors import BadBlock
+from tailrace_server.blocks import arrays_of, encode_arrays, take
 from tailrace_server.catalog import Catalog
 from tailrace_server.chain import Chain, LostSegment
 from tailrace_server.feed import Feed, feed_of_creation
 from tailrace_server.host.disk import Disk, is_out_of_descriptors
 from tailrace_server.identity import BadDirectory
-from tailrace_server.journal import BlockCase, Journal, Record, RecordKind, Rollback, decide_block
+from tailrace_server.journal import BlockCase, Journal, Record, RecordKind, Rollback, Stretch, decide_block
 from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, producers_from_json
 from tailrace_server.partition import Partition
+from tailrace_server.pending_blocks import PendingBlocks
 from tailrace_server.publishing.appending import recover_run
 from tailrace_server.publishing.record import PublishedRecord, decode_published
 from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.upkeep.cutting import cut_segment, straddling
 
+# So few blocks between two other records are applied one at a time: what it costs to gather them is more.
+TOGETHER_MIN = 64
 # So many blocks of a partition are merged while the journal is read: they take several times their bytes until then.
 UNMERGED_BLOCKS_MAX = 4_096
 
@@ -44,6 +53,7 @@ class FeedRecovery:
         self._store = store
         self._now = now
         self._rollbacks: dict[tuple[bytes, int], list[Rollback]] = {}  # that the journal tells of
+        self._pending = PendingBlocks(self._rollbacks, now)
 
     def restore(self) -> None:
         """Takes over what the manifests say: comes before the journal's records. Raises ManifestDamaged, OSError."""
@@ -75,6 +85,58 @@ class FeedRecovery:
                     partition = feed.partitions[record.partition]
                     if found.seq < partition.flushed_seq:
                         _finish_rollback(partition, found, self._disk, self._store, token(16))
+
+    def replay(self, parts: Iterable[Stretch | Record], journal: Journal) -> None:
+        """Applies all that the journal held, as `recover` one record at a time does. Raises BadDirectory."""
+        for part in parts:
+            if isinstance(part, Record):
+                self._replay_one(part, journal)
+            else:
+                self._replay_stretch(part, journal)
+                if self._pending.is_full:
+                    self._apply_pending(journal)
+        self._apply_pending(journal)
+
+    def _replay_stretch(self, stretch: Stretch, journal: Journal) -> None:
+        begin = 0
+        for end in [*np.flatnonzero(~stretch.is_block).tolist(), len(stretch)]:
+            feeds = self._feeds_of(stretch, begin, end) if end - begin >= TOGETHER_MIN else None
+            if feeds is not None:
+                self._pending.add(stretch, begin, end, feeds)
+            else:
+                for index in range(begin, end):
+                    self._replay_one(stretch.record(index), journal)
+            if end < len(stretch):
+                self._replay_one(stretch.record(end), journal)
+            begin = end + 1
+
+    def _feeds_of(self, stretch: Stretch, begin: int, end: int) -> dict[bytes, Feed | None] | None:
+        """The feeds that records are of; None if one names a partition that its feed does not have."""
+        heads = stretch.heads[begin:end]
+        feeds: dict[bytes, Feed | None] = {}
+        for low, high in set(zip(heads["feed_low"].tolist(), heads["feed_high"].tolist(), strict=True)):
+            feed_id = struct.pack("<QQ", low, high)
+            feed = feeds[feed_id] = self._catalog.find(feed_id)
+            if feed is not None:
+                of_feed = (heads["feed_low"] == low) & (heads["feed_high"] == high)
+                if int(heads["partition"][of_feed].max()) >= len(feed.partitions):
+                    return None
+        return feeds
+
+    def _replay_one(self, record: Record, journal: Journal) -> None:
+        """One record, after what is pending of its partition, or of its feed."""
+        feed = self._catalog.find(record.feed_id)
+        if feed is not None and self._pending.nbytes:
+            concerned = feed.partitions[record.partition : record.partition + 1]
+            if record.kind is RecordKind.FEED_DROPPED:
+                concerned = feed.partitions
+            if any(map(self._pending.has_of, concerned)):
+                self._apply_pending(journal)
+        self.recover(record, journal)
+
+    def _apply_pending(self, journal: Journal) -> None:
+        for record in self._pending.apply():
+            self.recover(record, journal)
 
     def recover(self, record: Record, journal: Journal) -> None:
         """Applies a record that the journal held, in the order of the file. Raises BadDirectory."""
@@ -203,7 +265,7 @@ def _finish_rollback(
 def _recover_block(partition: Partition, record: Record, file: int, now: float, rollbacks: Sequence[Rollback]) -> None:
     assert record.block is not None
     header = record.block.header
-    case = _case_of(partition, header, header.last_seq, record.lsn, rollbacks)
+    case = _case_of(partition, record.block, header.last_seq, record.lsn, rollbacks)
     if case is BlockCase.NEXT:
         if not partition.log:
             raise BadDirectory(
@@ -224,7 +286,7 @@ def _recover_run(
         recover_run(partition, (), published.sinks, file)
         return
     first, last = published.blocks[0].header, published.blocks[-1].header
-    case = _case_of(partition, first, last.last_seq, lsn, rollbacks)
+    case = _case_of(partition, published.blocks[0], last.last_seq, lsn, rollbacks)
     if case is BlockCase.NEXT:
         recover_run(partition, published.blocks, published.sinks, file)
         _merge_some(partition)
@@ -232,20 +294,33 @@ def _recover_run(
         raise _gap(partition, first.first_seq, last.last_seq)
 
 
-def _case_of(
-    partition: Partition, first: BlockHeader, last_seq: int, lsn: int, rollbacks: Sequence[Rollback]
-) -> BlockCase:
-    """What becomes of the block of ``first``, and of those behind it in its record, up to ``last_seq``."""
-    held = partition.tree.find(first.first_seq)
+def _case_of(partition: Partition, first: Block, last_seq: int, lsn: int, rollbacks: Sequence[Rollback]) -> BlockCase:
+    """What becomes of the block ``first``, and of those behind it in its record, up to ``last_seq``."""
+    header = first.header
     return decide_block(
         lsn=lsn,
-        first_seq=first.first_seq,
+        first_seq=header.first_seq,
         last_seq=last_seq,
         rollbacks=rollbacks,
         flushed_seq=partition.flushed_seq,
         held_seq=partition.high_seq,
-        known=held is not None and held.header.body_sum == first.body_sum,
+        known=header.first_seq <= partition.high_seq and _is_held(partition, first),
     )
+
+
+def _is_held(partition: Partition, block: Block) -> bool:
+    """Whether ``block`` has been applied; it may have been joined with its neighbours since, then its rows tell."""
+    first_seq, last_seq = block.seqs
+    held = partition.tree.find(first_seq)
+    if held is None or held.seqs[1] < last_seq:
+        return False
+    if held.header.body_sum == block.header.body_sum:
+        return True
+    own, found = arrays_of(block), arrays_of(held)
+    begin, end = np.searchsorted(found.seqs, [first_seq, last_seq + 1])
+    part = take(found, slice(int(begin), int(end)))
+    own = own._replace(timestamps=part.timestamps)  # a body that has none was held to be the same without them
+    return own.rows == part.rows and encode_arrays(own, 0, compress=False) == encode_arrays(part, 0, compress=False)
 
 
 def _merge_some(partition: Partition) -> None:

@@ -23,7 +23,15 @@ from tailrace_server.host.host import Host
 from tailrace_server.identity import BadDirectory, Identity, load_or_create
 from tailrace_server.intake.branching import begin_branch
 from tailrace_server.intake.taking import entries_through, settle_producers
-from tailrace_server.journal import Reserve, TakenMark, lock_directory, open_journal, take_clean, why_unclean
+from tailrace_server.journal import (
+    RecordKind,
+    Reserve,
+    TakenMark,
+    lock_directory,
+    open_journal,
+    take_clean,
+    why_unclean,
+)
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.node import Node
@@ -135,9 +143,8 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
         recovery = FeedRecovery(catalog, host.disk, store, host.clock.monotonic())
         recovery.restore()
         if recovered.rolled_back:
-            recovery.gather(recovered.records, host.randomness.token)
-        for record in recovered.records:
-            recovery.recover(record, journal)
+            recovery.gather(recovered.records.of_kind(RecordKind.ROLLED_BACK), host.randomness.token)
+        recovery.replay(recovered.records.parts(), journal)
         for partition in catalog.partitions():
             settle_producers(partition, journal, host.clock.monotonic())
         store.finish_drops(catalog.known_ids())

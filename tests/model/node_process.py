@@ -16,6 +16,7 @@ import random
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from tailrace_server.host.disk import RealDisk, RealFile
 from tailrace_server.host.host import Host
 from tailrace_server.intake.committer import Committer
 from tailrace_server.intake.producers import Decision, ProducerTable, Verdict
-from tailrace_server.journal import RecordKind, Recovered
+from tailrace_server.journal import Record, RecordKind, Recovered
 from tailrace_server.partition import Partition
 from tailrace_server.stream.barriers import Barriers
 
@@ -252,12 +253,22 @@ def no_new_branch() -> None:
     start.why_unclean = lambda taken, journal_end, partitions: None
 
 
+class _OneAtATime(list[Record]):
+    """Records that are not read by columns."""
+
+    def parts(self) -> Iterator[Record]:
+        return iter(self)
+
+    def of_kind(self, kind: RecordKind) -> Iterator[Record]:
+        return (record for record in self if record.kind is kind)
+
+
 def last_block_forgotten() -> None:
     open_journal = start.open_journal
 
     def forgetful(*args, **kwargs):
         journal, recovered = open_journal(*args, **kwargs)
-        records = list(recovered.records)
+        records = _OneAtATime(recovered.records)
         blocks = [index for index, record in enumerate(records) if record.kind is RecordKind.BLOCK]
         if blocks:
             del records[blocks[-1]]

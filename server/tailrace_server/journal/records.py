@@ -9,8 +9,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from tailrace_server.journal.errors import JournalDamaged
-from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader
+from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, RecordKind
 from tailrace_server.journal.reader import BadRecord, Record, Window, read_record, read_records, record_of
 from tailrace_server.journal.stretch import Stretch, read_stretch
 
@@ -57,6 +59,15 @@ class Records:
                     raise JournalDamaged(extent.path, error.offset, str(error)) from None
                 yield record_of(raw)
                 offset = raw.header.end
+
+    def of_kind(self, kind: RecordKind) -> Iterator[Record]:
+        """Those of one kind, in order."""
+        for part in self.parts():
+            if isinstance(part, Record):
+                if part.kind is kind:
+                    yield part
+            elif part.has(kind):
+                yield from map(part.record, np.flatnonzero(part.heads["kind"] == kind).tolist())
 
     def __iter__(self) -> Iterator[Record]:
         for extent in self.extents:

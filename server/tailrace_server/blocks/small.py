@@ -1,0 +1,265 @@
+"""Many small blocks opened at once: their rows as arrays, for a few dozen calls of numpy in all. Pure.
+
+    bytes of many blocks ── open_small ──>  SmallBlocks  ── encode_groups ──>  few larger blocks
+
+`join_blocks` (arrays.py) opens each block by itself, in some microseconds, and checks it. This is for a hundred
+thousand blocks of one row, which were checked when they were written. A block that it cannot open is left to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import lz4.block
+import numpy as np
+
+from tailrace.block import (
+    FLAG_COMPRESSED,
+    FLAG_SEQS,
+    FLAG_TIMESTAMPS,
+    FLAG_TOMBSTONES,
+    KEY_BYTES_MAX,
+    Block,
+    BlockHeader,
+)
+from tailrace.block.encode import stored_form
+from tailrace.block.header import sum_of
+from tailrace.block.layout import padding_after
+from tailrace_server.blocks.arrays import U32, U64, Bools, Indices
+from tailrace_server.blocks.heads import Heads
+
+_ZEROS = tuple(bytes(count) for count in range(8))
+
+
+class SmallBlocks(NamedTuple):
+    """Blocks and their rows. Of a block that could not be opened there are no rows.
+
+    One element a block: ``rows`` is how many it has here; its keys are the bytes of ``raw`` from ``key_begins`` to
+    ``key_ends``, its values likewise. One element a row: the other arrays; ``valid`` marks what is no tombstone.
+    """
+
+    raw: bytes
+    rows: Indices
+    key_begins: Indices
+    key_ends: Indices
+    value_begins: Indices
+    value_ends: Indices
+    hashes: U64
+    timestamps: U64
+    key_lengths: U32
+    value_lengths: U32
+    valid: Bools
+
+
+def open_small(data: bytes, bodies: Indices, heads: Heads, raw_bytes_max: int) -> SmallBlocks:
+    """Opens the blocks with these ``heads``, whose stored bodies begin at ``bodies`` in ``data``, at multiples of 8.
+
+    Blocks of more than ``raw_bytes_max`` raw bytes, with a column of seqs, or whose columns break the format are not
+    opened.
+    """
+    flags, rows = heads["flags"], heads["rows"].astype(np.intp)
+    sizes = heads["raw_bytes"].astype(np.intp)
+    opened: Bools = (sizes <= raw_bytes_max) & ((flags & FLAG_SEQS) == 0)
+    raw, begins = _unpacked(data, bodies, heads, opened)
+    words, halves = np.frombuffer(raw, "<u8", len(raw) // 8), np.frombuffer(raw, "<u4", len(raw) // 4)
+    has_stamps, has_bitmap = (flags & FLAG_TIMESTAMPS) != 0, (flags & FLAG_TOMBSTONES) != 0
+    # Where each column begins, and whether it ends inside of the body: what is not opened is not looked at.
+    ends = begins + sizes
+    stamps = begins + 8 * rows
+    key_offsets = np.where(has_stamps, stamps + 8 * rows, stamps)
+    key_begins = _aligned(key_offsets + 4 * (rows + 1))
+    opened &= key_begins <= ends
+    key_ends = key_begins + _number_at(halves, key_offsets + 4 * rows, opened)
+    bitmaps = _aligned(key_ends)
+    value_offsets = np.where(has_bitmap, _aligned(bitmaps + (rows + 7) // 8), bitmaps)
+    value_begins = _aligned(value_offsets + 4 * (rows + 1))
+    opened &= value_begins <= ends
+    value_ends = value_begins + _number_at(halves, value_offsets + 4 * rows, opened)
+    opened &= value_ends == ends
+    while True:  # until all that are opened are good
+        picked = np.flatnonzero(opened)
+        count = rows[picked]
+        within = _within(count)
+        key_lengths, keys_good = _lengths(halves, key_offsets[picked], count, within)
+        value_lengths, values_good = _lengths(halves, value_offsets[picked], count, within)
+        timestamps = np.repeat(heads["timestamp"][picked], count)
+        stamped = np.repeat(has_stamps[picked], count)
+        timestamps[stamped] = words[(np.repeat(stamps[picked] // 8, count) + within)[stamped]]
+        good = keys_good & values_good & _good_stamps(timestamps, heads["timestamp"][picked], count, within)
+        if len(picked):
+            firsts = np.cumsum(count) - count
+            good &= np.minimum.reduceat(key_lengths, firsts) >= 1
+            good &= np.maximum.reduceat(key_lengths, firsts) <= KEY_BYTES_MAX
+        if good.all():
+            break
+        opened[picked[~good]] = False
+    hashes = words[np.repeat(begins[picked] // 8, count) + within]
+    return SmallBlocks(
+        raw,
+        np.where(opened, rows, 0),
+        key_begins,
+        key_ends,
+        value_begins,
+        value_ends,
+        hashes,
+        timestamps,
+        key_lengths,
+        value_lengths,
+        _valid(raw, bitmaps[picked], has_bitmap[picked], count, within),
+    )
+
+
+def _unpacked(data: bytes, bodies: Indices, heads: Heads, opened: Bools) -> tuple[bytes, Indices]:
+    """``data`` with all compressed bodies behind it, unpacked, and where the raw bodies begin."""
+    packed = np.flatnonzero(opened & ((heads["flags"] & FLAG_COMPRESSED) != 0))
+    if not len(packed):
+        return data, bodies
+    begins = bodies.copy()
+    parts = [data, _ZEROS[padding_after(len(data))]]
+    place = len(data) + padding_after(len(data))
+    stored = heads["stored_bytes"].astype(np.intp)
+    for index in packed.tolist():
+        begin, size = int(bodies[index]), int(heads["raw_bytes"][index])
+        try:
+            raw = lz4.block.decompress(data[begin : begin + int(stored[index])], uncompressed_size=size)
+        except lz4.block.LZ4BlockError:
+            raw = b""
+        if len(raw) != size:
+            opened[index] = False
+            continue
+        begins[index] = place
+        parts += (raw, _ZEROS[padding_after(size)])
+        place += size + padding_after(size)
+    return b"".join(parts), begins
+
+
+def _aligned(places: Indices) -> Indices:
+    return (places + 7) & ~7
+
+
+def _number_at(halves: U32, places: Indices, opened: Bools) -> Indices:
+    """The 32-bit number at each place; 0 for a block that is not opened."""
+    return np.where(opened, halves[np.where(opened, places // 4, 0)], 0).astype(np.intp)
+
+
+def _within(counts: Indices) -> Indices:
+    """0, 1, ... for each of ``counts``, so many each time."""
+    ends = np.cumsum(counts)
+    return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
+
+
+def _lengths(halves: U32, offsets: Indices, counts: Indices, within: Indices) -> tuple[U32, Bools]:
+    """The lengths of all strings, and of which blocks the offsets begin at 0 and never fall."""
+    places = np.repeat(offsets // 4, counts) + within
+    begins, ends = halves[places], halves[places + 1]
+    good = halves[offsets // 4] == 0
+    falls = ends < begins
+    if falls.any():
+        good[np.repeat(np.arange(len(counts)), counts)[falls]] = False
+    return ends - begins, good
+
+
+def _good_stamps(timestamps: U64, lasts: U64, counts: Indices, within: Indices) -> Bools:
+    """Of which blocks the timestamps never fall, and end with that of the header."""
+    good: Bools = timestamps[np.cumsum(counts) - 1] == lasts
+    falls = timestamps[1:] < timestamps[:-1]
+    falls &= within[1:] > 0
+    if falls.any():
+        good[np.repeat(np.arange(len(counts)), counts)[1:][falls]] = False
+    return good
+
+
+def _valid(raw: bytes, bitmaps: Indices, has_bitmap: Bools, counts: Indices, within: Indices) -> Bools:
+    """Which rows are no tombstones."""
+    valid = np.ones(len(within), np.bool_)
+    marked = np.repeat(has_bitmap, counts)
+    if marked.any():
+        rows = within[marked]
+        octets = np.frombuffer(raw, "u1")[np.repeat(bitmaps, counts)[marked] + rows // 8]
+        valid[marked] = (octets >> (rows % 8).astype("u1")) & 1 == 1
+    return valid
+
+
+class Rows(NamedTuple):
+    """Rows of several blocks to be, in their order: as in `SmallBlocks`, with the bytes of keys and values in order."""
+
+    hashes: U64
+    timestamps: U64
+    key_lengths: U32
+    value_lengths: U32
+    valid: Bools
+    keys: bytes
+    values: bytes
+
+
+class Group(NamedTuple):
+    """A block to be: how many of `Rows` it has, of which partition and from which seq on."""
+
+    rows: int
+    partition: int
+    first_seq: int
+    compress: bool
+
+
+def encode_groups(rows: Rows, groups: Sequence[Group]) -> list[Block]:
+    """The blocks of ``groups``, which share out all of ``rows`` in order; without a producer.
+
+    Timestamps do not fall within a group, which has at least one row and no more than a block may have.
+    """
+    if not groups:
+        return []
+    counts = np.array([group.rows for group in groups])
+    ends = np.cumsum(counts)
+    begins = ends - counts
+    key_offsets, key_places = _group_offsets(rows.key_lengths, begins, counts)
+    value_offsets, value_places = _group_offsets(rows.value_lengths, begins, counts)
+    columns = zip(
+        groups,
+        begins.tolist(),
+        ends.tolist(),
+        np.minimum.reduceat(rows.hashes, begins).tolist(),
+        np.maximum.reduceat(rows.hashes, begins).tolist(),
+        np.logical_and.reduceat(rows.valid, begins).tolist(),
+        rows.timestamps[begins].tolist(),
+        rows.timestamps[ends - 1].tolist(),
+        strict=True,
+    )
+    hashes, timestamps = rows.hashes.tobytes(), rows.timestamps.tobytes()
+    blocks = []
+    for number, (group, begin, end, least, greatest, is_valid, first_stamp, timestamp) in enumerate(columns):
+        offsets = slice(4 * (begin + number), 4 * (end + number + 1))
+        parts = [hashes[8 * begin : 8 * end]]
+        flags = 0
+        if timestamp != first_stamp:
+            flags |= FLAG_TIMESTAMPS
+            parts.append(timestamps[8 * begin : 8 * end])
+        _add(parts, key_offsets[offsets])
+        _add(parts, rows.keys[key_places[number] : key_places[number + 1]])
+        if not is_valid:
+            flags |= FLAG_TOMBSTONES
+            _add(parts, np.packbits(rows.valid[begin:end], bitorder="little").tobytes())
+        _add(parts, value_offsets[offsets])
+        parts.append(rows.values[value_places[number] : value_places[number + 1]])
+        raw = b"".join(parts)
+        stored, flag = stored_form(raw) if group.compress else (raw, 0)
+        last_seq = group.first_seq + group.rows - 1
+        seqs = (group.first_seq, last_seq, timestamp, 0, 0, len(stored), len(raw))
+        header = BlockHeader(flags | flag, group.rows, group.partition, *seqs, least, greatest, sum_of(stored))
+        blocks.append(Block(header, header.pack(), stored))
+    return blocks
+
+
+def _add(parts: list[bytes], column: bytes) -> None:
+    """A column, and the zeros behind it."""
+    parts += (column, _ZEROS[padding_after(len(column))])
+
+
+def _group_offsets(lengths: U32, begins: Indices, counts: Indices) -> tuple[bytes, list[int]]:
+    """The offsets of each group's strings, one group after the other, and where each group's strings are joined."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    places = np.concatenate(([0], ends))
+    bases = places[begins]
+    offsets = np.zeros(len(lengths) + len(begins), "<u4")
+    offsets[np.arange(len(lengths)) + np.repeat(np.arange(len(begins)), counts) + 1] = ends - np.repeat(bases, counts)
+    return offsets.tobytes(), [*bases.tolist(), int(places[-1])]

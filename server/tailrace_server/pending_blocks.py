@@ -1,0 +1,324 @@
+"""Blocks that a start has read from the journal and not applied yet, so that many of a partition become few.
+
+    stretches of the journal ── add ──>  columns of blocks, in file order
+                                apply ─> sorted by partition; neighbouring small blocks joined; hung into the trees
+
+What becomes of each block is decided by the table of journal/replay.py, here by columns: blocks that are voided or
+flushed are left out, and all others have to follow what is held. Where one does not, nothing is applied here: the
+caller applies the blocks one at a time, in file order, which finds the held ones and names the gap.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tailrace.block import FLAG_COMPRESSED, HEADER_BYTES, ROWS_MAX, Block
+from tailrace.model import VersionRange
+from tailrace_server.blocks.small import Group, Rows, SmallBlocks, encode_groups, open_small
+from tailrace_server.feed import Feed
+from tailrace_server.intake.producers import PRODUCERS_MAX, RESULTS_MAX
+from tailrace_server.journal import Record, Rollback, Stretch
+from tailrace_server.journal.format import FILE_BYTES_MAX, RECORD_HEADER_BYTES
+from tailrace_server.partition import Partition
+from tailrace_server.tree.aging import MERGED_BYTES_MAX, SMALL_BYTES_MAX
+
+# So many bytes of the journal are held until they are applied: several times that in memory, and far more records than
+# there are partitions, of which each costs some microseconds each time.
+PENDING_BYTES_MAX = 64 * 1024 * 1024
+# A joined block ends before it has more rows than this: there is room for one more small block.
+_JOINED_ROWS_MAX = ROWS_MAX // 2
+
+Array = npt.NDArray[Any]
+
+_ROW_FIELDS = [SmallBlocks._fields.index(name) for name in Rows._fields[:5]]
+_KEY_FIELDS = SmallBlocks._fields.index("key_begins"), SmallBlocks._fields.index("key_ends")
+_VALUE_FIELDS = SmallBlocks._fields.index("value_begins"), SmallBlocks._fields.index("value_ends")
+
+
+class _Part(NamedTuple):
+    """Blocks of a stretch: their places in it, the slots of their partitions, and what `open_small` made of them."""
+
+    stretch: Stretch
+    indices: Array
+    slots: Array
+    opened: SmallBlocks
+
+
+class _Places:
+    """Feeds that blocks are of: each of their partitions has a slot, a number of its own."""
+
+    def __init__(self) -> None:
+        self.partitions: list[Partition] = []
+        self.flushed: Array = np.zeros(0, "<u8")
+        self._firsts: dict[bytes, tuple[Feed, int]] = {}
+
+    def first_of(self, feed: Feed) -> int:
+        """The slot of the feed's first partition; the others follow."""
+        known = self._firsts.get(feed.info.feed_id)
+        if known is not None and known[0] is feed:
+            return known[1]
+        first = len(self.partitions)
+        self.partitions += feed.partitions
+        flushed = np.array([partition.flushed_seq for partition in feed.partitions], "<u8")
+        self.flushed = np.concatenate((self.flushed, flushed))
+        self._firsts[feed.info.feed_id] = feed, first
+        return first
+
+
+class PendingBlocks:
+    """For one start, after the manifests were read. ``now`` are monotonic seconds."""
+
+    def __init__(self, rollbacks: Mapping[tuple[bytes, int], Sequence[Rollback]], now: float) -> None:
+        """``rollbacks`` are those that the journal tells of, by feed and partition; they may be gathered later."""
+        self._rollbacks = rollbacks
+        self._now = now
+        self._places = _Places()
+        self._parts: list[_Part] = []
+        self._partitions: set[Partition] = set()
+        self.nbytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """It is time to apply them."""
+        return self.nbytes >= PENDING_BYTES_MAX
+
+    def has_of(self, partition: Partition) -> bool:
+        """Some may be of ``partition``."""
+        return partition in self._partitions
+
+    def add(self, stretch: Stretch, begin: int, end: int, feeds: Mapping[bytes, Feed | None]) -> None:
+        """Takes the blocks ``begin`` to ``end``, the latter excluded, of a stretch; all of these are blocks.
+
+        ``feeds`` has each feed of these by its id, None for one that is none any more: its blocks are left out.
+        """
+        slots = self._slots(stretch, begin, end, feeds)
+        heads = stretch.block_heads[begin:end]
+        picked = np.flatnonzero(slots >= 0)
+        picked = picked[heads["last_seq"][picked] > self._places.flushed[slots[picked]]]
+        if not len(picked):
+            return
+        slots, indices = slots[picked], picked + begin
+        bodies = stretch.starts[indices] + RECORD_HEADER_BYTES + HEADER_BYTES
+        opened = open_small(stretch.data, bodies, stretch.block_heads[indices], SMALL_BYTES_MAX)
+        self._parts.append(_Part(stretch, indices, slots, opened))
+        partitions = self._places.partitions
+        self._partitions.update([partitions[slot] for slot in np.unique(slots).tolist()])
+        self.nbytes += len(stretch.data)
+
+    def _slots(self, stretch: Stretch, begin: int, end: int, feeds: Mapping[bytes, Feed | None]) -> Array:
+        """The slot of each block's partition; -1 where its feed is none any more."""
+        heads = stretch.heads[begin:end]
+        slots = np.full(end - begin, -1)
+        for feed_id, feed in feeds.items():
+            if feed is not None:
+                low, high = np.frombuffer(feed_id, "<u8").tolist()
+                of_feed = (heads["feed_low"] == low) & (heads["feed_high"] == high)
+                slots[of_feed] = self._places.first_of(feed) + heads["partition"][of_feed].astype(np.intp)
+        return slots
+
+    def take(self) -> tuple[_Part, ...]:
+        """All that is pending, which is not any more."""
+        parts = tuple(self._parts)
+        self._parts, self._partitions, self.nbytes = [], set(), 0
+        return parts
+
+    def apply(self) -> Iterator[Record]:
+        """Applies all, in a few large blocks; or gives them in file order, to be applied one at a time."""
+        parts = self.take()
+        if not parts:
+            return
+        blocks = _Blocks(parts)
+        blocks.sort()
+        kept = ~self._voided(blocks)
+        if not kept.all():
+            blocks.keep(kept)
+        if not len(blocks.slots):
+            return
+        if self._follows(blocks):
+            self._hang(blocks)
+        else:
+            yield from blocks.records()
+
+    def _voided(self, blocks: _Blocks) -> Array:
+        """Which blocks a later rollback went below the last seq of."""
+        voided = np.zeros(len(blocks.slots), np.bool_)
+        if self._rollbacks:
+            for slot, begin, end in blocks.partitions():
+                partition = self._places.partitions[slot]
+                for rollback in self._rollbacks.get((partition.feed_id, partition.id), ()):
+                    of_partition = slice(begin, end)
+                    gone = blocks.lsns[of_partition] < rollback.lsn
+                    voided[of_partition] |= gone & (blocks.last_seqs[of_partition] > rollback.seq)
+        return voided
+
+    def _follows(self, blocks: _Blocks) -> bool:
+        """Whether each block begins right above what is held of its partition when its turn comes."""
+        held = np.concatenate(([0], blocks.last_seqs[:-1]))
+        for slot, begin, _ in blocks.partitions():
+            partition = self._places.partitions[slot]
+            held[begin] = partition.high_seq
+            if not partition.log:
+                return False
+        return bool((blocks.first_seqs == held + np.uint64(1)).all())
+
+    def _hang(self, blocks: _Blocks) -> None:
+        partitions = self._places.partitions
+        made = blocks.joined([partitions[slot].merge_cuts for slot, _, _ in blocks.partitions()])
+        recent = blocks.recent()
+        for (slot, begin, end), own in zip(blocks.partitions(), made, strict=True):
+            partition = partitions[slot]
+            for file, last_seq in blocks.files(begin, end):
+                partition.homes.block(file, last_seq)
+            partition.restore_blocks(own)
+            # Where producers may have to be forgotten it matters when each of them came, so all count.
+            all_count = len(partition.producers) + end - begin > PRODUCERS_MAX
+            self._record(partition, blocks, range(begin, end) if all_count else recent[begin:end].nonzero()[0] + begin)
+
+    def _record(self, partition: Partition, blocks: _Blocks, indices: Sequence[int] | Array) -> None:
+        """Tells the table of the producers what became of these blocks of the partition, in their order."""
+        id, log, now, record = partition.id, partition.log, self._now, partition.producers.record
+        branch, base = log.branch, log[0].base
+        columns = (blocks.producers, blocks.numbers, blocks.first_seqs, blocks.last_seqs)
+        for producer, number, first, last in zip(*(column[indices].tolist() for column in columns), strict=True):
+            if producer:
+                own = branch if last > base else log.branch_at(last)
+                record(producer, number, tuple.__new__(VersionRange, (id, own, first, last)), now)
+
+
+class _Blocks:
+    """The blocks of all parts as columns, sorted by slot and then in file order. Arrays of one length."""
+
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        self._parts = parts
+        heads = [part.stretch.block_heads[part.indices] for part in parts]
+        sizes = [len(part.indices) for part in parts]
+        self.slots: Array = np.concatenate([part.slots for part in parts])
+        self.lsns: Array = np.concatenate([part.stretch.lsns[part.indices] for part in parts])
+        self._part = np.repeat(np.arange(len(parts)), sizes)
+        self._index: Array = np.concatenate([part.indices for part in parts])
+        self._place = np.arange(len(self.slots))  # in file order: where `SmallBlocks` have it, joined
+        self.first_seqs: Array = np.concatenate([head["first_seq"] for head in heads])
+        self.last_seqs: Array = np.concatenate([head["last_seq"] for head in heads])
+        self.producers: Array = np.concatenate([head["producer_id"] for head in heads])
+        self.numbers: Array = np.concatenate([head["producer_seq"] for head in heads])
+        self._timestamps: Array = np.concatenate([head["timestamp"] for head in heads])
+        self._raw_bytes: Array = np.concatenate([head["raw_bytes"].astype(np.intp) for head in heads])
+        self._is_packed: Array = np.concatenate([(head["flags"] & FLAG_COMPRESSED) != 0 for head in heads])
+        rows = np.concatenate([part.opened.rows for part in parts])
+        self._rows = rows
+        self._row_begins = np.cumsum(rows) - rows  # in all rows, in file order
+        self._bounds: list[tuple[int, int, int]] = []
+
+    def sort(self) -> None:
+        """Once, before anything else is asked."""
+        self.keep(np.lexsort((self.lsns, self.slots)))
+
+    def keep(self, chosen: Array) -> None:
+        """Leaves out all others, or puts them into another order."""
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray):
+                setattr(self, name, column[chosen])
+        borders = np.flatnonzero(self.slots[1:] != self.slots[:-1]) + 1
+        begins = [0, *borders.tolist()] if len(self.slots) else []
+        self._bounds = list(zip(self.slots[begins].tolist(), begins, [*begins[1:], len(self.slots)], strict=True))
+
+    def partitions(self) -> list[tuple[int, int, int]]:
+        """Each slot, and where its blocks begin and end."""
+        return self._bounds
+
+    def records(self) -> Iterator[Record]:
+        """One at a time, in file order."""
+        for place in np.argsort(self.lsns).tolist():
+            yield self._parts[self._part[place]].stretch.record(int(self._index[place]))
+
+    def files(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """The files of the journal that have the blocks ``begin`` to ``end`` of a slot, and the last seq in each."""
+        files = self.lsns[begin:end] // FILE_BYTES_MAX
+        if files[0] == files[-1]:
+            return [(int(files[0]), int(self.last_seqs[end - 1]))]
+        lasts = [*np.flatnonzero(files[1:] != files[:-1]).tolist(), end - begin - 1]
+        return list(zip(files[lasts].tolist(), self.last_seqs[begin:end][lasts].tolist(), strict=True))
+
+    def recent(self) -> Array:
+        """Which blocks are among the last RESULTS_MAX of their producer, in their slot."""
+        order = np.lexsort((self.lsns, self.producers, self.slots))
+        producers, slots = self.producers[order], self.slots[order]
+        is_last = np.ones(len(order), np.bool_)
+        is_last[:-1] = (producers[1:] != producers[:-1]) | (slots[1:] != slots[:-1])
+        lasts = np.flatnonzero(is_last)
+        ends = lasts[np.searchsorted(lasts, np.arange(len(order)))]
+        recent = np.zeros(len(order), np.bool_)
+        recent[order] = ends - np.arange(len(order)) < RESULTS_MAX
+        return recent
+
+    def joined(self, cuts: Sequence[Sequence[int]]) -> list[list[Block]]:
+        """For each slot its blocks, neighbouring small ones joined, but not across its seqs of ``cuts``."""
+        begins = np.flatnonzero(self._group_begins(cuts))
+        ends = np.append(begins[1:], len(self.slots))
+        is_small = self._rows[begins] > 0
+        small = np.repeat(is_small, ends - begins)
+        made = iter(
+            encode_groups(self._all_rows(np.flatnonzero(small)), self._groups(begins[is_small], ends[is_small]))
+        )
+        found = [
+            next(made) if joined else self._block(begin)
+            for joined, begin in zip(is_small.tolist(), begins.tolist(), strict=True)
+        ]
+        counts = np.searchsorted(begins, [begin for _, begin, _ in self._bounds] + [len(self.slots)]).tolist()
+        return [found[a:b] for a, b in itertools.pairwise(counts)]
+
+    def _group_begins(self, cuts: Sequence[Sequence[int]]) -> Array:
+        """Which blocks are the first of those that become one."""
+        begins = np.ones(len(self.slots), np.bool_)
+        is_small = self._rows > 0
+        begins[1:] = ~(is_small[1:] & is_small[:-1]) | (self.slots[1:] != self.slots[:-1])
+        begins[1:] |= self._timestamps[1:] < self._timestamps[:-1]
+        for sizes, most in ((self._raw_bytes, MERGED_BYTES_MAX), (self._rows, _JOINED_ROWS_MAX)):
+            filled = np.cumsum(sizes) // most
+            begins[1:] |= filled[1:] != filled[:-1]
+        for (_, begin, end), borders in zip(self._bounds, cuts, strict=True):
+            first, last = int(self.first_seqs[begin]), int(self.last_seqs[end - 1])
+            for border in borders:
+                if first <= border < last:
+                    begins[begin + int(np.searchsorted(self.last_seqs[begin:end], border, side="right"))] = True
+        return begins
+
+    def _groups(self, begins: Array, ends: Array) -> list[Group]:
+        if not len(begins):
+            return []
+        totals, packed = np.append(0, np.cumsum(self._rows)), np.append(0, np.cumsum(self._is_packed))
+        columns = (
+            totals[ends] - totals[begins],
+            [self._parts[self._part[begin]].stretch.block_heads["partition"][self._index[begin]] for begin in begins],
+            self.first_seqs[begins],
+            packed[ends] > packed[begins],
+        )
+        return [Group(*values) for values in zip(*(np.asarray(column).tolist() for column in columns), strict=True)]
+
+    def _all_rows(self, chosen: Array) -> Rows:
+        """The rows of the ``chosen`` blocks, in their order."""
+        opened = [part.opened for part in self._parts]
+        counts = self._rows[chosen]
+        ends = np.cumsum(counts)
+        total = int(ends[-1]) if len(ends) else 0
+        indices = np.arange(total) + np.repeat(self._row_begins[chosen] - (ends - counts), counts)
+        numbers = [np.concatenate([each[field] for each in opened])[indices] for field in _ROW_FIELDS]
+        places = self._place[chosen]
+        strings = []
+        for first, last in (_KEY_FIELDS, _VALUE_FIELDS):
+            firsts = np.concatenate([each[first] for each in opened])
+            lasts = np.concatenate([each[last] for each in opened])
+            spans = zip(self._part[chosen].tolist(), firsts[places].tolist(), lasts[places].tolist(), strict=True)
+            raws = [each.raw for each in opened]
+            strings.append(b"".join([raws[part][a:b] for part, a, b in spans]))
+        return Rows(*numbers, *strings)
+
+    def _block(self, place: int) -> Block:
+        block: Block | None = self._parts[self._part[place]].stretch.record(int(self._index[place])).block
+        assert block is not None
+        return block
