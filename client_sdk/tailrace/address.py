@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 DEFAULT_PORT = 4700
 SCHEMES = ("tailrace",)
+CLUSTER_NAME = re.compile("[a-z0-9][a-z0-9._-]{0,99}")
 
 
 class Address(NamedTuple):
@@ -19,18 +21,37 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_url(url: str) -> tuple[Address, ...]:
-    """The addresses in ``tailrace://HOST[:PORT][,HOST[:PORT]...]``; the port is 4700 where none is given.
+class NodeUrl(NamedTuple):
+    """Where the nodes are, each address once, and the name that their cluster has to have; "": any."""
 
-    Raises ValueError that says what is wrong with the URL.
+    addresses: tuple[Address, ...]
+    cluster: str = ""
+
+
+def parse_url(url: str) -> NodeUrl:
+    """Parses ``tailrace://HOST[:PORT][,HOST[:PORT]...][/CLUSTER]``; the port is 4700 if none is given.
+
+    Raises:
+        ValueError: The text is no such URL. The message says what is wrong.
     """
     if not isinstance(url, str):
         raise TypeError(f"a URL is a str, not {type(url).__name__}")
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in SCHEMES:
-        raise ValueError(f"{url!r} is no URL of a node: write tailrace://HOST:PORT[,HOST:PORT...]")
-    addresses = tuple(parse_address(part) for part in rest.rstrip("/").split(","))
-    return tuple(dict.fromkeys(addresses))
+        raise ValueError(f"{url!r} is no URL of a node: write tailrace://HOST:PORT[,HOST:PORT...][/CLUSTER]")
+    hosts, _, cluster = rest.partition("/")
+    addresses = tuple(parse_address(part) for part in hosts.split(","))
+    return NodeUrl(tuple(dict.fromkeys(addresses)), check_cluster_name(cluster) if cluster else "")
+
+
+def check_cluster_name(text: str) -> str:
+    """Returns the name of a cluster. Raises ValueError if it cannot be one."""
+    if not CLUSTER_NAME.fullmatch(text):
+        raise ValueError(
+            f"{text!r} cannot be the name of a cluster: write 1 to 100 of a-z, 0-9, '.', '_', '-', beginning with a "
+            "letter or digit"
+        )
+    return text
 
 
 def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import trio
 
 from tailrace.address import Address
 from tailrace.errors import ProtocolError, Unreachable
+from tailrace.finding import check_cluster
 from tailrace.link import SILENT_INTERVALS_MAX, Connect, connect_tcp
 from tailrace.transport import Transport
 from tailrace.wire.bodies import decode_json, encode_json
@@ -28,19 +29,33 @@ async def ask(
     timeout_s: float,
     connect: Connect = connect_tcp,
     hello: Hello | None = None,
+    cluster: str = "",
 ) -> dict[str, Any]:
     """The node's answer to a request whose bodies are JSON.
+
+    If ``cluster`` is given, the request is sent only once the node has said that it is of the cluster of that name.
 
     Waits ``timeout_s`` seconds at most, ``math.inf``: as long as the node lives. Raises Unreachable (``outcome`` says
     whether the request may have had an effect), and what the node answers with.
     """
+    request = encode_json(opcode, value, _ID)
     sent = False
+
+    def greeted(transport: Transport, peer: HelloOk) -> None:
+        nonlocal sent
+        if not sent:
+            check_cluster(cluster, peer, str(address))
+            transport.send(request)
+            sent = True
+
     try:
         with trio.move_on_after(timeout_s):
             async with _connected(connect, address) as transport:
-                transport.send((hello or Hello(name="ask")).encode() + encode_json(opcode, value, _ID))
-                sent = True
-                return await _answer(transport, opcode)
+                transport.send((hello or Hello(name="ask")).encode())
+                if not cluster:  # there is nothing to wait for
+                    transport.send(request)
+                    sent = True
+                return await _answer(transport, opcode, greeted)
     except OSError as error:
         raise Unreachable(f"the connection to {address} broke: {error}", outcome=_outcome(sent)) from error
     except Unreachable as error:
@@ -70,7 +85,9 @@ async def _connected(connect: Connect, address: Address) -> AsyncIterator[Transp
         transport.close()
 
 
-async def _answer(transport: Transport, opcode: Opcode) -> dict[str, Any]:
+async def _answer(
+    transport: Transport, opcode: Opcode, greeted: Callable[[Transport, HelloOk], None]
+) -> dict[str, Any]:
     """The answer on ``transport``. Says now and then that this side lives, and notices when the node does not."""
     decoder = FrameDecoder()
     interval_s = 3.0  # until the node has said how often it speaks
@@ -88,7 +105,9 @@ async def _answer(transport: Transport, opcode: Opcode) -> dict[str, Any]:
         silent = 0
         for frame in decoder.receive_data(data):
             if frame.opcode is Opcode.HELLO_OK:
-                interval_s = HelloOk.decode(frame.body).noop_interval_s
+                peer = HelloOk.decode(frame.body)
+                interval_s = peer.noop_interval_s
+                greeted(transport, peer)
             elif frame.opcode is Opcode.ERROR:
                 raise decode_error(frame.body)
             elif frame.opcode is Opcode.RESULT and frame.id == _ID:

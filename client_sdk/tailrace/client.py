@@ -74,13 +74,13 @@ class Client:
         state: str = "leader",
         host: Host | None = None,
     ) -> None:
-        self._addresses = parse_url(url)
+        self._addresses, cluster = parse_url(url)
         check_state(state)
         self._hello = Hello(name=name or "", token=token)
         self.host = host = Host() if host is None else host
         self._connect_timeout_s = connect_timeout
         self._retry_for_s = retry_for
-        self._finder = finder = Finder(self._addresses, state, trio.current_time, host.random.random)
+        self._finder = finder = Finder(self._addresses, state, trio.current_time, host.random.random, cluster)
         self._session = RequestSession(self._hello, trio.current_time, host.random.random, state, finder.check)
         self._link = RequestLink(self._session, finder, connect=host.connect, connect_timeout_s=connect_timeout)
         self._lifetime = Lifetime()

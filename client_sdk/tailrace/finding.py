@@ -75,7 +75,8 @@ class _Known:
 class Finder:
     """See the module. ``clock`` gives monotonic seconds.
 
-    ``state``: what a node has to be: "leader", "follower", or "any".
+    ``state``: what a node has to be: "leader", "follower", or "any". ``cluster``: the name that the node's cluster
+    has to have; "": any.
     """
 
     def __init__(
@@ -84,8 +85,10 @@ class Finder:
         state: str,
         clock: Callable[[], float],
         jitter: Callable[[], float] = random,
+        cluster: str = "",
     ) -> None:
         self.state = state
+        self._cluster = cluster
         self._addresses = addresses
         self._clock = clock
         self._jitter = jitter
@@ -105,7 +108,7 @@ class Finder:
 
     def another(self) -> Finder:
         """One for another connection of the same client: it begins where this one has found the node."""
-        other = Finder(self._addresses, self.state, self._clock, self._jitter)
+        other = Finder(self._addresses, self.state, self._clock, self._jitter, self._cluster)
         other._hint = other._found = self._found
         other._known = self._known
         return other
@@ -140,6 +143,7 @@ class Finder:
     def check(self, peer: HelloOk) -> None:
         """A node has said hello: raises NotLeader, or Unreachable, where it is not the one to ask."""
         self._unanswering.discard(self.address)
+        check_cluster(self._cluster, peer, str(self.address))
         highest = self._known.tell(peer.cluster_id, peer.term)
         if self.state == "leader":
             if peer.role != "leader":
@@ -242,6 +246,13 @@ class Finder:
         self._hints_left = HINTS_MAX
         text = f"the node at {self.address} leads in term {mine.term}, and {address} in term {term}"
         return NotLeader(text, leader=str(address))
+
+
+def check_cluster(wanted: str, peer: HelloOk, address: str) -> None:
+    """Raises Unreachable if a node is of another cluster than the one that a URL names; "" names none."""
+    if wanted and peer.cluster != wanted:
+        found = f"cluster {peer.cluster!r}" if peer.cluster else "a cluster without a name (serve --cluster)"
+        raise Unreachable(f"the node at {address} is of {found}, and the URL names cluster {wanted!r}")
 
 
 def check_state(state: str) -> None:

@@ -101,6 +101,14 @@ def serve(
         str | None,
         typer.Option("--replica-of", metavar="HOST:PORT", help="Follow this node, without a vote on who leads."),
     ] = None,
+    cluster: Annotated[
+        str,
+        typer.Option(
+            "--cluster",
+            metavar="NAME",
+            help="The name of the cluster; a client whose URL names another one does not use this node.",
+        ),
+    ] = "",
     log_level: Annotated[LogLevel, typer.Option("--log-level", help="What is logged to stderr.")] = LogLevel.INFO,
 ) -> None:
     """Serve a node over a data directory until SIGTERM or Ctrl-C.
@@ -118,6 +126,7 @@ def serve(
             restored=restored,
             members=tuple(_address("--members", part) for part in members.split(",")) if members else (),
             replica_of=None if replica_of is None else _address("--replica-of", replica_of),
+            cluster=cluster,
         )
     except ValueError as error:
         raise WrongUsage(str(error)) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tailrace.address import Address
+from tailrace.address import Address, check_cluster_name
 from tailrace.wire.frames import FRAME_BODY_BYTES_MAX
 
 
@@ -97,10 +97,14 @@ class Config:
     # The node is one of this set: two or more addresses, the same ones in the same order at all of them, ``listen``
     # among them.
     members: tuple[Address, ...] = ()
+    # The name of the cluster, which clients may name in their URLs; "": it has none.
+    cluster: str = ""
     replication: Replication = field(default_factory=Replication)
 
     def __post_init__(self) -> None:
         """ValueError where the node's place among others contradicts itself."""
+        if self.cluster:
+            check_cluster_name(self.cluster)
         if self.members and self.replica_of is not None:
             raise ValueError("a node is a replica of another one or a member of a set, not both")
         if self.replica_of is not None and self.replica_of == self.listen:

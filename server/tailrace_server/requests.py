@@ -82,6 +82,7 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
             node.role.value,
             node.term,
             node.leader,
+            node.config.cluster,
         ).encode()
     )
 

@@ -36,6 +36,7 @@ def status_of(node: Node) -> dict[str, Any]:
     return {
         "software": f"tailrace {_version.__version__}",
         "node_id": node.identity.node_id.hex(),
+        "cluster": node.config.cluster,
         "cluster_id": node.identity.cluster_id.hex(),
         "placement_id": node.identity.placement_id.hex(),
         "healthy": not problems,

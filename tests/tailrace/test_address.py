@@ -14,7 +14,7 @@ from tailrace.address import DEFAULT_PORT, Address, parse_address, parse_url
     ],
 )
 def test_urls(url, addresses):
-    assert list(parse_url(url)) == [Address(*address) for address in addresses]
+    assert parse_url(url) == (tuple(Address(*address) for address in addresses), "")
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,9 @@ def test_urls(url, addresses):
         "tailrace://a,",
         "tailrace://a:port",
         "tailrace://a:70000",
-        "tailrace://a/path",
+        "tailrace://a/path/more",
+        "tailrace://a/Name",
+        "tailrace://a/name,b",
         "tailrace://a?x=1",
         "tailrace://a#x",
         "tailrace://user@a",
@@ -41,6 +43,10 @@ def test_urls(url, addresses):
 def test_what_is_no_url_of_a_node(url):
     with pytest.raises(ValueError, match="write"):
         parse_url(url)
+
+
+def test_a_url_may_name_a_cluster():
+    assert parse_url("tailrace://a:1,b:2/shop-1.eu") == ((Address("a", 1), Address("b", 2)), "shop-1.eu")
 
 
 def test_a_url_is_a_str():

@@ -54,9 +54,9 @@ class Client:
         retry_for: float,
         state: str,
     ) -> None:
-        addresses = parse_url(url)
+        addresses, cluster = parse_url(url)
         check_state(state)
-        self._finder = finder = Finder(addresses, state, time.monotonic)
+        self._finder = finder = Finder(addresses, state, time.monotonic, cluster=cluster)
         self._connect_timeout_s = connect_timeout
         self._retry_for_s = retry_for
         self._where = ", ".join(map(str, addresses))

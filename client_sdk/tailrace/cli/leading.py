@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import trio
 import typer
 
-from tailrace.address import Address, parse_address, parse_url
+from tailrace.address import Address, NodeUrl, parse_address, parse_url
 from tailrace.asking import ask
 from tailrace.cli.errors import CommandFailed, WrongUsage
 from tailrace.cli.options import CONNECT_SECONDS_MAX, DEFAULT_URL, Json, Node, Token, Url, target
@@ -33,10 +33,10 @@ def promote(
     It asks a majority of the set, takes over what that has of acknowledged writes, and leads. Without a majority it
     refuses, and says whom it has missed.
     """
-    address, *more = _addresses("promote", url, node, token)
+    (address, *more), cluster = _nodes("promote", url, node, token)
     if more:
         raise WrongUsage(f"the URL names {1 + len(more)} nodes: name the one that is to lead by --node HOST:PORT")
-    answer = trio.run(_ask, address, Opcode.PROMOTE, {"force": force}, math.inf, token)
+    answer = trio.run(_ask, address, Opcode.PROMOTE, {"force": force}, math.inf, token, cluster)
     term, steps, may_be_lost = _outcome(answer)
     if json:
         print_json({"node": str(address), "term": term, "steps": steps, "may_be_lost": may_be_lost})
@@ -62,8 +62,8 @@ def handover(
         target_address = parse_address(to)
     except ValueError as error:
         raise WrongUsage(f"--to: {error}") from None
-    addresses = _addresses("handover", url, node, token)
-    leader, answer = trio.run(_hand_over, addresses, target_address, token)
+    nodes = _nodes("handover", url, node, token)
+    leader, answer = trio.run(_hand_over, nodes, target_address, token)
     term = seq_field(answer, "term", "the answer to HANDOVER")
     if json:
         print_json({"from": str(leader), "leader": str(target_address), "term": term})
@@ -71,22 +71,22 @@ def handover(
         print(f"{leader} has handed over to {target_address}, which leads in term {term}. Nothing is lost.")
 
 
-def _addresses(command: str, url: str, node: str | None, token: str | None) -> tuple[Address, ...]:
+def _nodes(command: str, url: str, node: str | None, token: str | None) -> NodeUrl:
     return parse_url(target(command, url, node, token).url)
 
 
-async def _hand_over(addresses: tuple[Address, ...], to: Address, token: str | None) -> tuple[Address, dict[str, Any]]:
-    leader = await _find_leader(addresses, token)
-    return leader, await _ask(leader, Opcode.HANDOVER, {"to": str(to)}, math.inf, token)
+async def _hand_over(nodes: NodeUrl, to: Address, token: str | None) -> tuple[Address, dict[str, Any]]:
+    leader = await _find_leader(nodes, token)
+    return leader, await _ask(leader, Opcode.HANDOVER, {"to": str(to)}, math.inf, token, nodes.cluster)
 
 
-async def _find_leader(addresses: tuple[Address, ...], token: str | None) -> Address:
+async def _find_leader(nodes: NodeUrl, token: str | None) -> Address:
     """The leader of the highest term that these nodes know. Raises CommandFailed, and what the last one answered."""
     found: list[tuple[int, Address]] = []
     unreached: TailraceError | None = None
-    for address in addresses:
+    for address in nodes.addresses:
         try:
-            answer = await _ask(address, Opcode.MEMBER, {}, CONNECT_SECONDS_MAX, token)
+            answer = await _ask(address, Opcode.MEMBER, {}, CONNECT_SECONDS_MAX, token, nodes.cluster)
         except TailraceError as error:
             unreached = error
             continue
@@ -103,10 +103,10 @@ async def _find_leader(addresses: tuple[Address, ...], token: str | None) -> Add
 
 
 async def _ask(
-    address: Address, opcode: Opcode, value: dict[str, Any], timeout_s: float, token: str | None
+    address: Address, opcode: Opcode, value: dict[str, Any], timeout_s: float, token: str | None, cluster: str
 ) -> dict[str, Any]:
     hello = Hello(name=f"tailrace {opcode.name.lower()}", token=token)
-    return await ask(address, opcode, value, timeout_s=timeout_s, hello=hello)
+    return await ask(address, opcode, value, timeout_s=timeout_s, hello=hello, cluster=cluster)
 
 
 def _outcome(answer: dict[str, Any]) -> tuple[int, list[str], str]:

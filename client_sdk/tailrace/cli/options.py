@@ -83,9 +83,12 @@ class Target(NamedTuple):
 
 def target(command: str, url: str, node: str | None, token: str | None, state: str = "leader") -> Target:
     """What the options say. Raises WrongUsage for a bad address."""
+    option = "--url"
     try:
-        address = f"tailrace://{parse_address(node)}" if node is not None else url
-        parse_url(address)
+        cluster = parse_url(url).cluster
+        if node is not None:
+            option = "--node"
+            url = f"tailrace://{parse_address(node)}/{cluster}"
     except ValueError as error:
-        raise WrongUsage(f"{'--url' if node is None else '--node'}: {error}") from None
-    return Target(address, token, f"tailrace {command}", state)
+        raise WrongUsage(f"{option}: {error}") from None
+    return Target(url, token, f"tailrace {command}", state)

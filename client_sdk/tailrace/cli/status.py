@@ -98,7 +98,7 @@ def _summary(details: dict[str, Any]) -> Text:
     healthy = Text("healthy", style="green") if details["healthy"] else Text("NOT healthy", style="bold red")
     journal = details["journal"]
     lines = [
-        Text.assemble(f"{details['software']}, node {details['node_id'][:8]}, ", healthy),
+        Text.assemble(f"{_cluster(details)}, {details['software']}, node {details['node_id'][:8]}, ", healthy),
         Text(f"up {show_seconds(details['uptime_s'])}, data in {printable(details['data'])}"),
         Text(
             f"journal: {show_bytes(journal['bytes'])} in {journal['files']} files, "
@@ -117,6 +117,12 @@ def _summary(details: dict[str, Any]) -> Text:
     if details["unclean_start"] is not None:
         lines.append(Text(f"the stop before this start was not clean: {printable(details['unclean_start'])}"))
     return Text("\n").join(lines)
+
+
+def _cluster(details: dict[str, Any]) -> str:
+    """Names the cluster, by its name if it has one, and by the beginning of its id."""
+    name = printable(details.get("cluster", ""))
+    return f"cluster {name} ({details['cluster_id'][:8]})" if name else f"cluster {details['cluster_id'][:8]}"
 
 
 def _usual_sync(seconds: float) -> str:

@@ -71,7 +71,8 @@ class HelloOk(NamedTuple):
     """The server's answer: who it is and what it accepts. ``window_bytes``: what it will have under way at most.
 
     ``role`` is "leader" or "follower", ``term`` that of the node (it grows with every change of leadership), ``leader``
-    the address ("HOST:PORT") of the leader that it knows, "" where it knows none or leads itself.
+    the address ("HOST:PORT") of the leader that it knows, "" where it knows none or leads itself. ``cluster`` is the
+    name of the cluster, "" if it has none.
     """
 
     version: int
@@ -85,6 +86,7 @@ class HelloOk(NamedTuple):
     role: str = "leader"
     term: int = 0
     leader: str = ""
+    cluster: str = ""
 
     def encode(self) -> bytes:
         return encode_json(Opcode.HELLO_OK, {**self._asdict(), "levels": list(self.levels)})
@@ -105,6 +107,7 @@ class HelloOk(NamedTuple):
             field(value, "role", str, what, "leader"),
             seq_field(value, "term", what, 0),
             field(value, "leader", str, what, ""),
+            field(value, "cluster", str, what, ""),
         )
 
 

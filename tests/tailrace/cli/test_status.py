@@ -135,3 +135,10 @@ def test_a_fast_fsync_and_one_that_was_not_measured_are_not_told_as_zero(call):
     ):
         details["journal"]["usual_sync_seconds"] = seconds
         assert text in rendered(details)
+
+
+def test_the_cluster_is_told_first(call):
+    details = json.loads(call("status", "--json").out)
+    id = details["cluster_id"][:8]
+    assert rendered(details).startswith(f"cluster {id}, ")
+    assert rendered(details | {"cluster": "shop"}).startswith(f"cluster shop ({id}), ")
