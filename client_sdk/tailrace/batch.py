@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import add
 from typing import NamedTuple, cast
 
 from tailrace.block import KEY_BYTES_MAX, VALUE_BYTES_MAX, Block, encode_block
 from tailrace.errors import TooLarge
 from tailrace.hashing import hash_keys, key_hash, partition_of_hash
 from tailrace.model import Delete, Put
+
+# What a row adds to a block beside key and value, and an upper bound of what a block has beside its rows: header, first
+# offsets, bits of deletions (an eighth of a byte a row) and padding. docs/formats/block.md has the exact sizes.
+ROW_BYTES = 17
+BLOCK_BYTES = 160
 
 
 def check_key(key: bytes) -> None:
@@ -54,8 +62,8 @@ def _columns(changes: Sequence[Put | Delete]) -> tuple[Sequence[bytes], Sequence
     return keys, values
 
 
-class Ready(NamedTuple):
-    """Rows for one block of ``partition``."""
+class Rows(NamedTuple):
+    """Rows of one partition, in columns."""
 
     partition: int
     keys: list[bytes]
@@ -63,102 +71,160 @@ class Ready(NamedTuple):
     hashes: list[int]
 
     def encode(self) -> Block:
-        """The block, without a producer's number yet."""
+        """Makes a block of all rows, without a producer's number yet. Raises TooLarge."""
         return encode_block(self.keys, self.values, partition=self.partition, hashes=self.hashes)
 
 
-class _Rows:
+def split(changes: Sequence[Put | Delete], partitions: int) -> list[Rows]:
+    """Checks changes and gives each partition's share of them, in order. Raises TypeError, ValueError or TooLarge."""
+    keys, values = _columns(changes)
+    hashes = hash_keys(keys)
+    if partitions == 1:
+        return [Rows(0, list(keys), list(values), hashes)] if keys else []
+    shares: dict[int, Rows] = {}
+    for key, value, hash_ in zip(keys, values, hashes, strict=True):
+        partition = partition_of_hash(hash_, partitions)
+        share = shares.get(partition)
+        if share is None:
+            share = shares[partition] = Rows(partition, [], [], [])
+        share.keys.append(key)
+        share.values.append(value)
+        share.hashes.append(hash_)
+    return list(shares.values())
+
+
+class Share:
+    """Rows of one partition that are added to a batch part by part; those before ``taken`` have been."""
+
+    __slots__ = ("_ends", "nbytes", "rows", "taken")
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.taken = 0
+        self.nbytes = sum(map(len, rows.keys)) + sum(map(len, filter(None, rows.values)))
+        self._ends: list[int] = []  # bytes before each row, and of all; made when the rows have to be divided
+
+    @property
+    def is_taken(self) -> bool:
+        """Every row has been taken."""
+        return self.taken == len(self.rows.keys)
+
+    def nbytes_of(self, begin: int, end: int) -> int:
+        """Returns the bytes of keys and values of rows ``begin`` to ``end``, the last one excluded."""
+        if not self._ends:
+            values = (0 if value is None else len(value) for value in self.rows.values)
+            self._ends += accumulate(map(add, map(len, self.rows.keys), values), initial=0)
+        return self._ends[end] - self._ends[begin]
+
+    def end_of(self, nbytes: int, rows: int, cost: int) -> int:
+        """Returns where a part ends that begins at ``taken``.
+
+        Its last row is the first one with which the part has ``nbytes`` bytes, or ``rows`` rows, or costs ``cost``
+        bytes, which counts ROW_BYTES for each row as well.
+        """
+        begin = self.taken
+        last = min(begin + rows, len(self.rows.keys))
+        of_last = self.nbytes_of(begin, last)
+        if of_last < nbytes and of_last + (last - begin) * ROW_BYTES < cost:
+            return last
+        ends = self._ends
+        candidates = range(begin + 1, last)
+        first_full = bisect_left(candidates, nbytes, key=lambda end: ends[end] - ends[begin])
+        costs = bisect_left(candidates, cost, key=lambda end: ends[end] - ends[begin] + (end - begin) * ROW_BYTES)
+        return begin + 1 + min(first_full, costs)
+
+
+class _Batch:
     __slots__ = ("hashes", "keys", "nbytes", "values")
 
     def __init__(self) -> None:
         self.keys: list[bytes] = []
         self.values: list[bytes | None] = []
         self.hashes: list[int] = []
-        self.nbytes = 0
+        self.nbytes = 0  # of keys and values
 
 
 class Batches:
-    """The batch of each partition; one is ready at ``bytes_max`` bytes of keys and values, or ``rows_max`` rows."""
+    """The rows of each partition that wait for a block of their own.
+
+    A batch is full at ``bytes_max`` bytes of keys and values, or at ``rows_max`` rows. ``nbytes`` is at least the size
+    of the blocks that all rows would make now.
+    """
 
     def __init__(self, partitions: int, bytes_max: int, rows_max: int) -> None:
         self._partitions = partitions
         self._bytes_max = bytes_max
         self._rows_max = rows_max
-        self._rows: dict[int, _Rows] = {}
+        self._batches: dict[int, _Batch] = {}
+        self.nbytes = 0
 
-    def add(self, key: bytes, value: bytes | None) -> Ready | None:
-        """Adds a row; the batch that is ready with it. Raises TypeError, ValueError or TooLarge; nothing is added."""
+    def add(self, key: bytes, value: bytes | None) -> int | None:
+        """Adds a row. Returns its partition if the batch is full now, else None.
+
+        Raises TypeError, ValueError or TooLarge for a bad row; nothing is added then.
+        """
         check_key(key)
+        nbytes = len(key)
         if value is not None:
             check_value(value)
+            nbytes += len(value)
         hash_ = key_hash(key)
-        return self._append(partition_of_hash(hash_, self._partitions), key, value, hash_)
+        partition = partition_of_hash(hash_, self._partitions)
+        batch = self._batches.get(partition)
+        if batch is None:
+            batch = self._begin(partition)
+        batch.keys.append(key)
+        batch.values.append(value)
+        batch.hashes.append(hash_)
+        batch.nbytes += nbytes
+        self.nbytes += nbytes + ROW_BYTES
+        return partition if batch.nbytes >= self._bytes_max or len(batch.keys) >= self._rows_max else None
 
-    def add_all(self, changes: Sequence[Put | Delete]) -> list[Ready]:
-        """Adds many rows; the batches that are ready with them. Nothing is added where one of them is bad."""
-        keys, values = _columns(changes)
-        hashes = hash_keys(keys)
-        ready: list[Ready] = []
-        if self._partitions == 1:
-            if keys:
-                self._extend(0, keys, values, hashes, ready)
-            return ready
-        split: dict[int, _Rows] = {}
-        for key, value, hash_ in zip(keys, values, hashes, strict=True):
-            partition = partition_of_hash(hash_, self._partitions)
-            rows = split.get(partition)
-            if rows is None:
-                rows = split[partition] = _Rows()
-            rows.keys.append(key)
-            rows.values.append(value)
-            rows.hashes.append(hash_)
-        for partition, rows in split.items():
-            self._extend(partition, rows.keys, rows.values, rows.hashes, ready)
-        return ready
+    def extend(self, share: Share, nbytes_max: int) -> bool:
+        """Adds rows of ``share`` until the batch is full or ``nbytes`` has reached ``nbytes_max``, but one at least.
 
-    def _extend(
-        self,
-        partition: int,
-        keys: Sequence[bytes],
-        values: Sequence[bytes | None],
-        hashes: list[int],
-        ready: list[Ready],
-    ) -> None:
-        """Adds checked rows of one partition: at once where they fit into its batch, else one by one."""
-        rows = self._rows.get(partition)
-        if rows is None:
-            rows = self._rows[partition] = _Rows()
-        nbytes = sum(map(len, keys)) + sum(map(len, filter(None, values)))
-        if rows.nbytes + nbytes <= self._bytes_max and len(rows.keys) + len(keys) <= self._rows_max:
-            rows.keys += keys
-            rows.values += values
-            rows.hashes += hashes
-            rows.nbytes += nbytes
-            if self._is_full(rows):
-                ready.append(self._take(partition))
-            return
-        for key, value, hash_ in zip(keys, values, hashes, strict=True):
-            batch = self._append(partition, key, value, hash_)
-            if batch is not None:
-                ready.append(batch)
+        Returns whether the batch is full now.
+        """
+        rows = share.rows
+        batch = self._batches.get(rows.partition)
+        if batch is None:
+            batch = self._begin(rows.partition)
+        count, nbytes = len(rows.keys), share.nbytes
+        rows_left = self._rows_max - len(batch.keys)
+        bytes_left, room = self._bytes_max - batch.nbytes, nbytes_max - self.nbytes
+        if not share.taken and count <= rows_left and nbytes < bytes_left and nbytes + count * ROW_BYTES < room:
+            share.taken = count
+            batch.keys += rows.keys
+            batch.values += rows.values
+            batch.hashes += rows.hashes
+        else:
+            begin = share.taken
+            end = share.taken = share.end_of(bytes_left, max(rows_left, 1), room)
+            batch.keys += rows.keys[begin:end]
+            batch.values += rows.values[begin:end]
+            batch.hashes += rows.hashes[begin:end]
+            count, nbytes = end - begin, share.nbytes_of(begin, end)
+        batch.nbytes += nbytes
+        self.nbytes += nbytes + count * ROW_BYTES
+        return batch.nbytes >= self._bytes_max or len(batch.keys) >= self._rows_max
 
-    def _append(self, partition: int, key: bytes, value: bytes | None, hash_: int) -> Ready | None:
-        rows = self._rows.get(partition)
-        if rows is None:
-            rows = self._rows[partition] = _Rows()
-        rows.keys.append(key)
-        rows.values.append(value)
-        rows.hashes.append(hash_)
-        rows.nbytes += len(key) + (len(value) if value is not None else 0)
-        return self._take(partition) if self._is_full(rows) else None
+    def _begin(self, partition: int) -> _Batch:
+        batch = self._batches[partition] = _Batch()
+        self.nbytes += BLOCK_BYTES
+        return batch
 
-    def _is_full(self, rows: _Rows) -> bool:
-        return rows.nbytes >= self._bytes_max or len(rows.keys) >= self._rows_max
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions that have rows here."""
+        return list(self._batches)
 
-    def take_all(self) -> list[Ready]:
-        """All batches, whatever their size."""
-        return [self._take(partition) for partition in list(self._rows)]
+    @property
+    def largest(self) -> int:
+        """The partition with the most bytes. There has to be one with rows."""
+        return max(self._batches, key=lambda partition: self._batches[partition].nbytes)
 
-    def _take(self, partition: int) -> Ready:
-        rows = self._rows.pop(partition)
-        return Ready(partition, rows.keys, rows.values, rows.hashes)
+    def take(self, partition: int) -> Rows:
+        """Removes and returns the rows of a partition that has some."""
+        batch = self._batches.pop(partition)
+        self.nbytes -= batch.nbytes + len(batch.keys) * ROW_BYTES + BLOCK_BYTES
+        return Rows(partition, batch.keys, batch.values, batch.hashes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tailrace.batch import Batches, check_key, check_value
+from tailrace.batch import check_key, check_value, split
 from tailrace.block import ROWS_MAX, Block, encode_row
 from tailrace.errors import TooLarge
 from tailrace.hashing import key_hash, partition_of_hash
@@ -19,8 +19,6 @@ from tailrace.wire.messages import GET_KEYS_MAX, WriteFlag
 
 # A writer's batch and one more value stay below a block's bound.
 BATCH_BYTES_MAX = 8 * 1024 * 1024
-# A batch of write() is not cut by size: what does not fit into one block is refused.
-_WHOLE_BATCH = 1 << 62
 
 
 def creation_request(name: str, feed_id: bytes, exist_ok: bool, **settings: str | float | None) -> dict[str, Any]:
@@ -66,10 +64,9 @@ def row_block(
 
 def batch_blocks(changes: Sequence[Put | Delete], feed: Resolved, lanes: Lanes) -> list[tuple[Lane, Block]]:
     """A block of each partition's share of ``changes``, and its lane. TypeError, ValueError, TooLarge."""
-    batches = Batches(feed.partitions, _WHOLE_BATCH, _WHOLE_BATCH)
-    batches.add_all(changes)
+    shares = split(changes, feed.partitions)
     try:
-        blocks = [ready.encode() for ready in batches.take_all()]
+        blocks = [share.encode() for share in shares]
     except TooLarge as error:
         raise TooLarge(f"the batch does not fit into a block of its partition: {error}; write less at once") from None
     return [(lanes[feed.feed_id, block.header.partition], block) for block in blocks]

@@ -219,6 +219,10 @@ class Client:
         """Queues a block; ``kick`` sends it, and ``done`` is called with the answer."""
         self._session.write(lane, block, level, done, trio.current_time() + self._retry_for_s)
 
+    def withdraw_lane(self, lane: Lane) -> None:
+        """Drops the blocks of ``lane`` that were not sent, and sends none of the others again."""
+        self._session.withdraw_lane(lane)
+
     def ask(self, request: StageRequest) -> None:
         """Queues a request of a stage; ``kick`` sends it."""
         self._session.ask(*request, trio.current_time() + self._retry_for_s)

@@ -30,7 +30,7 @@ from tailrace.hashing import key_hash
 from tailrace.items import Items
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.position import Position, Positions
-from tailrace.replies import PartitionMap, has_come_to, partition_info, partition_map, resolved
+from tailrace.replies import PartitionMap, forgetting, has_come_to, partition_info, partition_map, resolved
 from tailrace.requests.lane import Done, Lane
 from tailrace.ring import RING_ROWS
 from tailrace.stage import Stage
@@ -135,7 +135,9 @@ class Feed:
         """A pipelined writer, an async context manager.
 
         A partition's rows are sent when they are ``batch_bytes`` of keys and values or ``batch_rows`` rows, or have
-        waited ``linger_s`` seconds; ``put`` waits while more than ``in_flight_bytes`` have no answer.
+        waited ``linger_s`` seconds. ``put`` waits while more than ``in_flight_bytes`` have no answer. All rows that are
+        added count, sent or not, before compression, and 17 bytes more for each. Batches are sent earlier when all of
+        them together have half of it, so full batches of a feed with many partitions need a greater bound.
         """
         check_batching(batch_bytes, batch_rows, in_flight_bytes, linger_s)
         return Writer(
@@ -156,8 +158,8 @@ class Feed:
     ) -> Stage:
         """Rows that nobody sees until they are published, an async context manager; `Stage.seal` ends it.
 
-        A partition's rows are sent when they are ``batch_bytes`` of keys and values or ``batch_rows`` rows; ``put``
-        waits while more than ``in_flight_bytes`` have no answer.
+        A partition's rows are sent when they are ``batch_bytes`` of keys and values or ``batch_rows`` rows.
+        ``in_flight_bytes``: as of ``writer``.
         """
         check_batching(batch_bytes, batch_rows, in_flight_bytes)
         return Stage(self, batch_bytes=batch_bytes, batch_rows=batch_rows, in_flight_bytes=in_flight_bytes)
@@ -371,12 +373,15 @@ class Feed:
 
     def send_block(self, lane: Lane, block: Block, level: Level, done: Done) -> None:
         """Queues a block; ``kick`` sends it."""
-        self._client.queue_write(lane, block, level, done)
+        self._client.queue_write(lane, block, level, forgetting(done, self._forget))
+
+    def withdraw_lane(self, lane: Lane) -> None:
+        """Drops the blocks of ``lane`` that were not sent, and sends none of the others again."""
+        self._client.withdraw_lane(lane)
 
     def ask(self, request: StageRequest) -> None:
-        """Sends a request of a stage."""
-        self._client.ask(request)
-        self._client.kick()
+        """Queues a request of a stage; ``kick`` sends it."""
+        self._client.ask(request._replace(done=forgetting(request.done, self._forget)))
 
     def kick(self) -> None:
         """Sends what is queued."""

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
-from tailrace.errors import ProtocolError, VersionLost
+from tailrace.errors import ProtocolError, TailraceError, UnknownFeed, VersionLost
 from tailrace.failover import SEQ_MAX, FailoverLog
 from tailrace.model import FEED_ID_BYTES, FeedInfo, NodeStatus, PartitionInfo, Resolved, Version
 from tailrace.position import PARTITION_MAX
+
+_T = TypeVar("_T")
+
+
+def forgetting(
+    done: Callable[[_T | None, TailraceError | None], None], forget: Callable[[], None]
+) -> Callable[[_T | None, TailraceError | None], None]:
+    """Returns ``done``, with a call of ``forget`` before it when the node does not know the feed's id.
+
+    The feed may have been dropped and made again: its next use has to ask for the new id.
+    """
+
+    def forget_and_done(result: _T | None, error: TailraceError | None) -> None:
+        if isinstance(error, UnknownFeed):
+            forget()
+        done(result, error)
+
+    return forget_and_done
 
 
 def resolved(value: dict[str, Any]) -> Resolved:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-import trio
-
-from tailrace.batch import Batches, Ready, check_value
+from tailrace.batch import check_value
+from tailrace.block import Block
 from tailrace.model import Delete, Put
-from tailrace.staging import SealedStage, StageProgress
+from tailrace.outbox import Outbox, Settle
+from tailrace.room import Room
+from tailrace.staging import SEALED, SealedStage, StageProgress
 from tailrace.wire.stage_messages import STAGE_ID_BYTES
 
 if TYPE_CHECKING:
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 class Stage:
     """Sends rows to a stage, pipelined; ``Feed.stage`` makes one, an async context manager.
 
-    ``seal`` ends it, then ``Feed.publish`` may take it. The first error is raised by the next call, and by every one
-    from then on: make another stage. One that is not sealed, or never published, goes by itself after a while.
+    Many tasks may share it. ``seal`` ends it, then ``Feed.publish`` may take it. The first error is raised by the next
+    call, and by every one from then on: make another stage. The node drops a stage that is not sealed, or never
+    published, after a while.
     """
 
     def __init__(self, feed: Feed, *, batch_bytes: int, batch_rows: int, in_flight_bytes: int) -> None:
@@ -29,14 +31,23 @@ class Stage:
         self._batch_bytes = batch_bytes
         self._batch_rows = batch_rows
         self._in_flight_bytes_max = in_flight_bytes
-        self._answered = trio.Event()
+        self._room = Room()
+        self._is_seal_asked = False
 
     async def __aenter__(self) -> Stage:
         """Raises UnknownFeed."""
         resolved = await self._feed.resolve()
-        self._batches = Batches(resolved.partitions, self._batch_bytes, self._batch_rows)
         stage_id = self._feed.host.random.randbytes(STAGE_ID_BYTES)
-        self._progress = StageProgress(resolved.feed_id, stage_id=stage_id, on_change=lambda: self._answered.set())
+        self._progress = StageProgress(resolved.feed_id, stage_id=stage_id)
+        self._outbox = Outbox(
+            resolved.partitions,
+            batch_bytes=self._batch_bytes,
+            batch_rows=self._batch_rows,
+            bytes_max=self._in_flight_bytes_max,
+            send=self._send,
+            kick=self._feed.kick,
+            on_change=self._room.changed,
+        )
         return self
 
     async def __aexit__(
@@ -45,54 +56,59 @@ class Stage:
         """Nothing: what is not sealed is never seen."""
 
     async def put(self, key: bytes, value: bytes) -> None:
-        """Adds a row. A checkpoint once a batch. Raises TypeError, ValueError or TooLarge for a bad row."""
-        self._progress.check()
-        check_value(value)
-        ready = self._batches.add(key, value)
-        if ready is not None:
-            await self._ship([ready])
+        """Adds a row; waits first while rows of ``in_flight_bytes`` have no answer.
+
+        A checkpoint if it has to wait, and after each batch. If cancelled, the row is not added. Raises TypeError,
+        ValueError or TooLarge for a bad row, ValueError after ``seal``, or what has gone wrong before.
+        """
+        if not self._outbox.is_open:
+            await self._room.enter(self._outbox)
+        if value is None:
+            check_value(value)  # to a batch it would be a deletion
+        self._outbox.add(key, value)
 
     async def delete(self, key: bytes) -> None:
         """Adds a deletion; as ``put``."""
-        self._progress.check()
-        ready = self._batches.add(key, None)
-        if ready is not None:
-            await self._ship([ready])
+        if not self._outbox.is_open:
+            await self._room.enter(self._outbox)
+        self._outbox.add(key, None)
 
     async def write(self, changes: Sequence[Put | Delete]) -> None:
-        """Adds many rows; as ``put``. Nothing is added where one of them is bad."""
-        self._progress.check()
-        await self._ship(self._batches.add_all(changes))
+        """Adds many rows, as many at a time as there is room for; as ``put``.
+
+        If cancelled, the first rows of each partition may have been added: a seal includes them. Nothing is added if
+        one of ``changes`` is bad.
+        """
+        self._outbox.check()
+        for share in self._outbox.shares(changes):
+            while not share.is_taken:
+                if not self._outbox.is_open:
+                    await self._room.enter(self._outbox)
+                self._outbox.extend(share)
 
     async def seal(self) -> SealedStage:
         """Sends what is batched and ends the stage: it is on the node's disk when this returns.
 
-        Where nothing was staged, nothing is asked of the node. Raises UnknownStage where the node has lost something of
-        it: stage the rows anew.
+        Nothing is asked of the node if nothing was staged. If cancelled, the stage takes no more rows; ``seal`` may be
+        called again, and by several tasks. Raises UnknownStage if the node has lost a part of the stage: stage the rows
+        anew.
         """
-        await self._ship(self._batches.take_all())
-        progress = self._progress
+        outbox, progress = self._outbox, self._progress
+        outbox.check()
+        outbox.close(SEALED)
+        outbox.ship_all()
         if progress.is_empty:
             return SealedStage(progress.stage_id, (), 0, 0)
-        while not progress.is_settled:
-            await self._wait_answer()
-        progress.check()
-        if progress.sealed is None:
-            self._feed.ask(progress.seal())
-            while not progress.is_over:
-                await self._wait_answer()
-            progress.check()
+        await self._room.until(lambda: outbox.is_settled(outbox.shipped))
+        outbox.check()
+        if not self._is_seal_asked:
+            self._is_seal_asked = True
+            self._feed.ask(progress.seal(outbox.heard))
+            self._feed.kick()
+        await self._room.until(lambda: progress.sealed is not None or outbox.has_failed)
+        outbox.check()
         assert progress.sealed is not None
         return progress.sealed
 
-    async def _ship(self, ready: Sequence[Ready]) -> None:
-        for batch in ready:
-            self._feed.ask(self._progress.block(batch.encode()))
-            while not self._progress.has_room(self._in_flight_bytes_max):
-                await self._wait_answer()
-        await trio.lowlevel.checkpoint()
-        self._progress.check()
-
-    async def _wait_answer(self) -> None:
-        self._answered = trio.Event()
-        await self._answered.wait()
+    def _send(self, block: Block, settle: Settle) -> None:
+        self._feed.ask(self._progress.block(block, settle))

@@ -15,6 +15,7 @@ import xxhash
 from tailrace.block import Block
 from tailrace.errors import ProtocolError, TailraceError, TooLarge
 from tailrace.model import VersionRange
+from tailrace.outbox import Settle
 from tailrace.requests.session import Encode, Sequence
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
@@ -27,6 +28,9 @@ from tailrace.wire.stage_messages import (
     Staged,
     StageSeal,
 )
+
+# Why a stage takes no more rows.
+SEALED = "the stage was sealed, or is being sealed: make another one for more rows"
 
 
 class SealedStage(NamedTuple):
@@ -55,34 +59,22 @@ class StageRequest(NamedTuple):
 
 
 class StageProgress:
-    """What was sent to a stage, and what of it was acknowledged; ``on_change`` is called with each answer."""
+    """Numbers a stage's blocks, and keeps what the node has acknowledged of them."""
 
-    def __init__(
-        self,
-        feed_id: bytes,
-        *,
-        stage_id: bytes | None = None,
-        on_change: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, feed_id: bytes, *, stage_id: bytes | None = None) -> None:
         self.feed_id = feed_id
         self.stage_id = secrets.token_bytes(STAGE_ID_BYTES) if stage_id is None else stage_id
-        self.in_flight_bytes = 0
         self.rows = 0
         self.sealed: SealedStage | None = None
-        self._on_change = on_change
         self._sequence = Sequence()
-        self._sent = self._acknowledged = self._unanswered = 0
+        self._sent = self._acknowledged = 0
         self._partitions: set[int] = set()
         self._sum = xxhash.xxh3_64()
-        self._error: TailraceError | None = None
 
-    def block(self, block: Block) -> StageRequest:
-        """The request for the next block."""
-        assert self.sealed is None, "a sealed stage takes no more"
-        number, nbytes = self._sent, block.nbytes
+    def block(self, block: Block, settle: Settle) -> StageRequest:
+        """Returns the request for the next block; ``settle`` is called with its answer."""
+        number = self._sent
         self._sent += 1
-        self._unanswered += 1
-        self.in_flight_bytes += nbytes
         self.rows += block.rows
         self._partitions.add(block.header.partition)
         self._sum.update(block.head)
@@ -92,24 +84,20 @@ class StageProgress:
             return StageBlock.encode(self.feed_id, self.stage_id, number, acknowledged, block, id)
 
         def done(staged: Staged | None, error: TailraceError | None) -> None:
-            self._unanswered -= 1
-            self.in_flight_bytes -= nbytes
             if staged is not None:
                 self._acknowledged = max(self._acknowledged, staged.blocks)
-            self._error = self._error or error
-            self._on_change()
+            settle(error)
 
         return StageRequest(encode, _decode_staged, done, self._sequence)
 
-    def seal(self) -> StageRequest:
-        """The request that ends the stage: ``sealed`` is set by its answer."""
+    def seal(self, settle: Settle) -> StageRequest:
+        """Returns the request that ends the stage; its answer sets ``sealed``, then ``settle`` is called."""
         message = StageSeal(self.feed_id, self.stage_id, self._sent, self.rows, self._sum.intdigest())
 
         def done(result: object, error: TailraceError | None) -> None:
             if error is None:
                 self.sealed = SealedStage(self.stage_id, tuple(sorted(self._partitions)), self._sent, self.rows)
-            self._error = self._error or error
-            self._on_change()
+            settle(error)
 
         return StageRequest(message.encode, _decode_result, done, self._sequence)
 
@@ -117,25 +105,6 @@ class StageProgress:
     def is_empty(self) -> bool:
         """Nothing was staged, so there is nothing to seal."""
         return not self._sent
-
-    @property
-    def is_settled(self) -> bool:
-        """Every block is answered, or something has failed."""
-        return not self._unanswered or self._error is not None
-
-    @property
-    def is_over(self) -> bool:
-        """It is sealed, or something has failed."""
-        return self.sealed is not None or self._error is not None
-
-    def has_room(self, bytes_max: int) -> bool:
-        """Another block may be sent, or something has failed."""
-        return self.in_flight_bytes <= bytes_max or self._error is not None
-
-    def check(self) -> None:
-        """Raises the first error."""
-        if self._error is not None:
-            raise self._error
 
 
 def publish_request(

@@ -9,21 +9,29 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.batch import Batches, Ready, check_value
+from tailrace.batch import check_value
+from tailrace.block import Block
+from tailrace.errors import TailraceError
 from tailrace.lifetime import Lifetime
 from tailrace.model import Delete, Level, Put, Resolved, VersionRange
+from tailrace.outbox import Outbox, Settle
 from tailrace.requests.lane import Lane, random_producer_id
-from tailrace.requests.outcome import WriterOutcome
+from tailrace.requests.outcome import WriterOutcome, writes_lost
+from tailrace.room import Room
 
 if TYPE_CHECKING:
     from tailrace.feed import Feed
+
+LEFT = "the writer was left: make another one"
 
 
 class Writer:
     """Batches rows by partition, and sends the batches without waiting for their answers; ``Feed.writer`` makes one.
 
-    Leaving the ``async with`` waits until all is acknowledged. The first error is raised by the next call and on
-    leaving; acknowledged writes that were lost with their level raise WritesLost likewise.
+    Many tasks may share it; the rows of each task stay in their order within a partition. Leaving the ``async with``
+    waits until all is acknowledged. The first error is raised by every call from then on, and on leaving; acknowledged
+    writes that were lost with their level raise WritesLost likewise. If an exception leaves the body, or leaving is
+    cancelled, what was not sent yet is dropped, and what was sent may or may not be written.
     """
 
     def __init__(
@@ -37,14 +45,22 @@ class Writer:
         self._in_flight_bytes_max = in_flight_bytes
         self._lifetime = Lifetime()
         self._lanes: dict[int, Lane] = {}
-        self._answered = trio.Event()
-        self._outcome = WriterOutcome(lambda: self._answered.set())
+        self._outcome = WriterOutcome()
+        self._room = Room()
         self._started = trio.Event()
 
     async def __aenter__(self) -> Writer:
         """Raises UnknownFeed."""
         self._resolved: Resolved = await self._feed.resolve()
-        self._batches = Batches(self._resolved.partitions, self._batch_bytes, self._batch_rows)
+        self._outbox = Outbox(
+            self._resolved.partitions,
+            batch_bytes=self._batch_bytes,
+            batch_rows=self._batch_rows,
+            bytes_max=self._in_flight_bytes_max,
+            send=self._send,
+            kick=self._feed.kick,
+            on_change=self._room.changed,
+        )
         await self._lifetime.__aenter__()
         self._lifetime.start(self._linger)
         return self
@@ -52,85 +68,90 @@ class Writer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
+        self._outbox.close(LEFT)
         if error is None:
             try:
                 await self.flush()
             except BaseException as failure:
+                self._give_up()
                 await self._lifetime.__aexit__(type(failure), failure, failure.__traceback__)
                 raise
+        else:
+            self._give_up()
         return await self._lifetime.__aexit__(kind, error, traceback)
 
     # Rows
 
     async def put(self, key: bytes, value: bytes) -> None:
-        """Adds a row. A checkpoint where it has to wait for room, and once a batch; otherwise not.
+        """Adds a row; waits first while rows of ``in_flight_bytes`` have no answer.
+
+        A checkpoint if it has to wait, and after each batch; otherwise not. If cancelled, the row is not added.
 
         Raises TypeError, ValueError or TooLarge for a bad row (nothing is added), or what has gone wrong before.
         """
-        self._outcome.check()
-        check_value(value)
-        ready = self._batches.add(key, value)
-        if ready is not None:
-            await self._ship_and_wait([ready])
-        elif not self._started.is_set():
+        if not self._outbox.is_open:
+            await self._room.enter(self._outbox)
+        if value is None:
+            check_value(value)  # to a batch it would be a deletion
+        self._outbox.add(key, value)
+        if not self._started.is_set():
             self._started.set()
 
     async def delete(self, key: bytes) -> None:
         """Adds a deletion; as ``put``."""
-        self._outcome.check()
-        ready = self._batches.add(key, None)
-        if ready is not None:
-            await self._ship_and_wait([ready])
-        elif not self._started.is_set():
+        if not self._outbox.is_open:
+            await self._room.enter(self._outbox)
+        self._outbox.add(key, None)
+        if not self._started.is_set():
             self._started.set()
 
     async def write(self, changes: Sequence[Put | Delete]) -> None:
-        """Adds many rows; as ``put``, and a checkpoint once a batch. Nothing is added where one of them is bad."""
-        self._outcome.check()
-        await self._ship_and_wait(self._batches.add_all(changes))
-        self._started.set()
+        """Adds many rows, as many at a time as there is room for; as ``put``, and a checkpoint after each batch.
+
+        If cancelled, the first rows of each partition may have been added; these are sent. Nothing is added if one of
+        ``changes`` is bad.
+        """
+        self._outbox.check()
+        for share in self._outbox.shares(changes):
+            while not share.is_taken:
+                if not self._outbox.is_open:
+                    await self._room.enter(self._outbox)
+                self._outbox.extend(share)
+                if not self._started.is_set():
+                    self._started.set()
 
     async def flush(self) -> dict[int, VersionRange]:
-        """Sends what is batched, and waits until everything so far is acknowledged.
+        """Sends what is batched, and waits until everything that was added before the call is acknowledged.
 
-        Gives the versions written since the last ``flush``: for each partition the first and the last one; other
-        writers' may lie between.
+        Gives the versions written since the last ``flush`` of any task: for each partition the first and the last one;
+        other writers' may lie between. If cancelled, what was sent stays on its way; another ``flush`` waits for it.
         """
-        self._ship(self._batches.take_all())
-        while not self._outcome.settled:
-            await self._wait_answer()
+        self._outbox.check()
+        self._outbox.ship_all()
+        shipped = self._outbox.shipped
+        await self._room.until(lambda: self._outbox.is_settled(shipped))
+        self._outbox.check()
         return self._outcome.take_written()
 
     # Blocks
 
-    async def _ship_and_wait(self, ready: list[Ready]) -> None:
-        for batch in ready:
-            self._ship([batch])
-            while not self._outcome.has_room(self._in_flight_bytes_max):
-                await self._wait_answer()
-        if ready:
-            await trio.lowlevel.checkpoint()
-        self._outcome.check()
-
-    async def _wait_answer(self) -> None:
-        self._answered = trio.Event()
-        await self._answered.wait()
-
-    def _ship(self, ready: list[Ready]) -> None:
-        for batch in ready:
-            block = batch.encode()
-            done = self._outcome.expect(block.nbytes)
-            self._feed.send_block(self._lane(batch.partition), block, self._level, done)
-        if ready:
-            self._feed.kick()
+    def _send(self, block: Block, settle: Settle) -> None:
+        lane = self._lane(block.header.partition)
+        self._feed.send_block(lane, block, self._level, self._outcome.record(settle))
 
     def _lane(self, partition: int) -> Lane:
         lane = self._lanes.get(partition)
         if lane is None:
             new_producer_id = partial(random_producer_id, self._feed.host.random)
-            lane = Lane(self._resolved.feed_id, partition, new_producer_id, self._outcome.lost)
+            lane = Lane(self._resolved.feed_id, partition, new_producer_id, lambda r: self._outbox.fail(writes_lost(r)))
             self._lanes[partition] = lane
         return lane
+
+    def _give_up(self) -> None:
+        """Sends nothing more, and wakes tasks that wait for room or for answers: they raise."""
+        self._outbox.fail(TailraceError(f"an exception has ended the writer's body; {LEFT}"))
+        for lane in self._lanes.values():
+            self._feed.withdraw_lane(lane)
 
     async def _linger(self) -> None:
         """Sends batches that have waited for more rows long enough."""
@@ -138,4 +159,4 @@ class Writer:
             await self._started.wait()
             await trio.sleep(self._linger_s)
             self._started = trio.Event()
-            self._ship(self._batches.take_all())
+            self._outbox.ship_all()

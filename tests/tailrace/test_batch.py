@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace import Delete, Put
-from tailrace.batch import Batches
+from tailrace.batch import BLOCK_BYTES, ROW_BYTES, Batches, Share, split
 from tailrace.block import VALUE_BYTES_MAX
 from tailrace.errors import TooLarge
 from tailrace.hashing import key_hash, partition_of_hash
@@ -45,28 +45,61 @@ def check_bounds(ready, last, bytes_max, rows_max):
         assert len(sizes) <= rows_max
 
 
+def take_all(batches):
+    return [batches.take(partition) for partition in batches.partitions]
+
+
 @given(changes, st.sampled_from([1, 4]), sizes, counts)
 def test_rows_of_a_partition_stay_in_order(made, partitions, bytes_max, rows_max):
     batches = Batches(partitions, bytes_max, rows_max)
     ready = []
     for change in made:
-        batch = batches.add(change.key, change.value if isinstance(change, Put) else None)
-        if batch is not None:
-            ready.append(batch)
-    last = batches.take_all()
+        full = batches.add(change.key, change.value if isinstance(change, Put) else None)
+        if full is not None:
+            ready.append(batches.take(full))
+    last = take_all(batches)
     assert rows_of(ready + last) == expected_rows(made, partitions)
     check_bounds(ready + last, last, bytes_max, rows_max)
-    assert batches.take_all() == []
+    assert (batches.partitions, batches.nbytes) == ([], 0)
 
 
-@given(st.lists(changes, max_size=4), st.sampled_from([1, 4]), sizes, counts)
-def test_many_rows_at_once_are_as_one_after_the_other(lists, partitions, bytes_max, rows_max):
+@given(
+    st.lists(changes, max_size=4),
+    st.sampled_from([1, 4]),
+    sizes,
+    counts,
+    st.sampled_from([0, 50, 500, 1 << 20]),
+)
+def test_many_rows_at_once_are_as_one_after_the_other(lists, partitions, bytes_max, rows_max, nbytes_max):
     batches = Batches(partitions, bytes_max, rows_max)
-    ready = [batch for made in lists for batch in batches.add_all(made)]
-    last = batches.take_all()
+    ready = []
+    for made in lists:
+        for rows in split(made, partitions):
+            share = Share(rows)
+            while not share.is_taken:
+                before, taken = batches.nbytes, share.taken
+                full = batches.extend(share, nbytes_max)
+                costs = [len(k) + len(v or b"") + ROW_BYTES for k, v in zip(rows.keys, rows.values, strict=True)]
+                added = sum(costs[taken : share.taken])
+                assert batches.nbytes - before in (added, added + BLOCK_BYTES)
+                assert share.taken == taken + 1 or batches.nbytes - costs[share.taken - 1] < nbytes_max
+                if full:
+                    ready.append(batches.take(rows.partition))
+                else:
+                    assert share.is_taken or batches.nbytes >= nbytes_max, "stopped before it had to"
+    last = take_all(batches)
     assert rows_of(ready + last) == expected_rows([change for made in lists for change in made], partitions)
     check_bounds(ready + last, last, bytes_max, rows_max)
     assert all(batch.keys for batch in ready + last), "an empty batch makes no block"
+
+
+@given(changes.filter(bool))
+def test_no_block_is_larger_than_was_counted(made):
+    batches = Batches(1, 1 << 20, 1000)
+    for change in made:
+        batches.add(change.key, change.value if isinstance(change, Put) else None)
+    counted = batches.nbytes
+    assert batches.take(0).encode().nbytes <= counted
 
 
 @pytest.mark.parametrize("partitions", [1, 4])
@@ -89,11 +122,8 @@ def test_many_rows_at_once_are_as_one_after_the_other(lists, partitions, bytes_m
     ],
     ids=itertools.count(),
 )
-def test_nothing_is_added_where_one_row_is_bad(partitions, bad, error):
-    batches = Batches(partitions, 1 << 20, 1000)
+def test_one_bad_row_is_refused_with_all_others(partitions, bad, error):
     with pytest.raises(error):
-        batches.add_all([Put(b"a", b"1"), bad, Put(b"b", b"2")])
-    assert batches.take_all() == []
-    batches.add_all([Put(b"a", b"1")])
-    (ready,) = batches.take_all()
-    assert ready.encode().columns().keys() == [b"a"]
+        split([Put(b"a", b"1"), bad, Put(b"b", b"2")], partitions)
+    (rows,) = split([Put(b"a", b"1")], partitions)
+    assert rows.encode().columns().keys() == [b"a"]

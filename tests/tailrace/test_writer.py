@@ -237,3 +237,26 @@ async def test_versions_of_a_flush_are_ranges(feed):
     async with feed.writer() as writer:
         await writer.put(b"k", b"v")
         assert all(isinstance(versions, VersionRange) for versions in (await writer.flush()).values())
+
+
+@pytest.mark.parametrize("kind", ["writer", "stage"])
+async def test_a_feed_that_was_made_again_fails_one_writer_at_most(running, feed, kind):
+    """The handle has the id of the feed that was dropped; the first answer tells, and the next writer asks anew."""
+    await feed.put(b"k", b"of the first feed")
+    async with tailrace.connect(running.url) as other:
+        await other.drop_feed("orders")
+        await other.create_feed("orders", partitions=4)
+
+    async def write():
+        if kind == "writer":
+            async with feed.writer() as writer:
+                await writer.put(b"k", b"v")
+        else:
+            async with feed.stage() as stage:
+                await stage.put(b"k", b"v")
+                await feed.publish("sink", 0, [await stage.seal()])
+
+    with pytest.raises(tailrace.UnknownFeed):
+        await write()
+    await write()
+    assert await state_of(feed) == {b"k": b"v"}

@@ -223,15 +223,21 @@ class Client:
         return {versions.partition: versions for versions in written}
 
     def queue_write(self, lane: Lane, block: Block, level: Level, done: Done, deadline: float) -> None:
-        """Queues a block, and sends of what is queued as much as goes without waiting."""
+        """Queues a block; ``push`` sends it."""
         self._check_open()
         self._session.write(lane, block, level, done, deadline)
-        self._link.push()
+
+    def withdraw_lane(self, lane: Lane) -> None:
+        """Drops the blocks of ``lane`` that were not sent, and sends none of the others again."""
+        self._session.withdraw_lane(lane)
 
     def queue(self, request: StageRequest, deadline: float) -> None:
-        """Queues a request of a stage, and sends of what is queued as much as goes without waiting."""
+        """Queues a request of a stage; ``push`` sends it."""
         self._check_open()
         self._session.ask(*request, deadline)
+
+    def push(self) -> None:
+        """Sends of what is queued as much as goes without waiting."""
         self._link.push()
 
     def _wait(self, reply: Reply[_T]) -> _T:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.backoff import backoff_seconds
 from tailrace.batch import check_key
@@ -22,10 +22,10 @@ from tailrace.changes import (
     put_flags,
     row_block,
 )
-from tailrace.errors import UnknownFeed, Unreachable
+from tailrace.errors import TailraceError, UnknownFeed, Unreachable
 from tailrace.hashing import key_hash
 from tailrace.model import Delete, Item, PartitionInfo, Put, Resolved, Version, VersionRange
-from tailrace.replies import has_come_to, partition_info, resolved
+from tailrace.replies import forgetting, has_come_to, partition_info, resolved
 from tailrace.staging import Published, SealedStage, publish_request
 from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
@@ -33,6 +33,8 @@ from tailrace.wire.stage_messages import published_from_json
 
 if TYPE_CHECKING:
     from tailrace.blocking.client import Client
+
+_T = TypeVar("_T")
 
 
 class Feed:
@@ -219,6 +221,12 @@ class Feed:
     def forget(self) -> None:
         """For writers: the node does not know the feed's id. It may have been dropped and made again."""
         self._resolved = None
+
+    def forgetting_done(
+        self, done: Callable[[_T | None, TailraceError | None], None]
+    ) -> Callable[[_T | None, TailraceError | None], None]:
+        """For writers and stages: ``done``, which also forgets the feed's id if the node does not know it."""
+        return forgetting(done, self.forget)
 
     @contextlib.contextmanager
     def forgetting(self) -> Iterator[None]:

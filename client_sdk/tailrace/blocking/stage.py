@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tailrace.batch import Batches, Ready, check_value
+from tailrace.batch import check_value
 from tailrace.block import Block
 from tailrace.model import Delete, Put, Resolved
-from tailrace.staging import SealedStage, StageProgress
+from tailrace.outbox import Outbox, Settle
+from tailrace.staging import SEALED, SealedStage, StageProgress, StageRequest
 
 if TYPE_CHECKING:
     from tailrace.blocking.client import Client
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 class Stage:
     """Sends rows to a stage, pipelined; ``Feed.stage`` makes one. ``seal`` ends it, then ``Feed.publish`` may take it.
 
-    The first error is raised by the next call, and by every one from then on: make another stage. One that is not
-    sealed, or never published, goes by itself after a while.
+    The first error is raised by the next call, and by every one from then on: make another stage. The node drops a
+    stage that is not sealed, or never published, after a while. An exception in the middle of a call, such as
+    KeyboardInterrupt while ``put`` waits for room, loses no row that earlier calls have added: ``seal`` includes them,
+    or raises an error.
     """
 
     def __init__(
@@ -36,10 +39,17 @@ class Stage:
     ) -> None:
         self._client = client
         self._feed = feed
-        self._in_flight_bytes_max = in_flight_bytes
         self._timeout = timeout
-        self._batches = Batches(resolved.partitions, batch_bytes, batch_rows)
         self._progress = StageProgress(resolved.feed_id)
+        self._is_seal_asked = False
+        self._outbox = Outbox(
+            resolved.partitions,
+            batch_bytes=batch_bytes,
+            batch_rows=batch_rows,
+            bytes_max=in_flight_bytes,
+            send=self._send,
+            kick=client.push,
+        )
 
     def __enter__(self) -> Stage:
         return self
@@ -55,53 +65,68 @@ class Stage:
         return self._progress.stage_id
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Adds a row; waits where too much is in flight. Raises TypeError, ValueError, TooLarge for a bad row."""
-        self._check()
-        check_value(value)
-        self._ship(self._batches.add(key, value))
+        """Adds a row; waits first while rows of ``in_flight_bytes`` have no answer.
+
+        Raises TypeError, ValueError or TooLarge for a bad row, ValueError after ``seal``, or what has gone wrong
+        before.
+        """
+        if not self._outbox.is_open:
+            self._enter()
+        if value is None:
+            check_value(value)  # to a batch it would be a deletion
+        self._outbox.add(key, value)
 
     def delete(self, key: bytes) -> None:
         """Adds a deletion; as ``put``."""
-        self._check()
-        self._ship(self._batches.add(key, None))
+        if not self._outbox.is_open:
+            self._enter()
+        self._outbox.add(key, None)
 
     def write(self, changes: Sequence[Put | Delete]) -> None:
-        """Adds many rows; nothing is added where one of them is bad."""
-        self._check()
-        for ready in self._batches.add_all(changes):
-            self._ship(ready)
+        """Adds many rows, as many at a time as there is room for; nothing is added if one of them is bad."""
+        self._outbox.check()
+        for share in self._outbox.shares(changes):
+            while not share.is_taken:
+                if not self._outbox.is_open:
+                    self._enter()
+                self._outbox.extend(share)
 
     def send(self, block: Block) -> None:
-        """Sends a block of one partition, for who has made it himself; waits where too much is in flight."""
-        self._check()
-        self._client.queue(self._progress.block(block), self._client.deadline(self._timeout))
-        self._client.run_until(lambda: self._progress.has_room(self._in_flight_bytes_max))
-        self._check()
+        """Sends a block of one partition that the caller has made; waits as ``put``."""
+        self._enter()
+        self._outbox.ship_block(block)
 
     def seal(self) -> SealedStage:
         """Sends what is batched and ends the stage: it is on the node's disk when this returns.
 
-        Where nothing was staged, nothing is asked of the node. Raises UnknownStage where the node has lost something of
-        it: stage the rows anew.
+        Nothing is asked of the node if nothing was staged. After an interrupt ``seal`` may be called again; the stage
+        takes no more rows. Raises UnknownStage if the node has lost a part of the stage: stage the rows anew.
         """
-        for ready in self._batches.take_all():
-            self._ship(ready)
-        progress = self._progress
+        outbox, progress = self._outbox, self._progress
+        outbox.check()
+        outbox.close(SEALED)
+        outbox.ship_all()
         if progress.is_empty:
             return SealedStage(progress.stage_id, (), 0, 0)
-        self._client.run_until(lambda: progress.is_settled)
-        self._check()
-        if progress.sealed is None:
-            self._client.queue(progress.seal(), self._client.deadline(self._timeout))
-            self._client.run_until(lambda: progress.is_over)
-            self._check()
+        self._client.run_until(lambda: outbox.is_settled(outbox.shipped))
+        outbox.check()
+        if not self._is_seal_asked:
+            self._queue(progress.seal(outbox.heard))
+            self._is_seal_asked = True
+            self._client.push()
+        self._client.run_until(lambda: progress.sealed is not None or outbox.has_failed)
+        outbox.check()
         assert progress.sealed is not None
         return progress.sealed
 
-    def _ship(self, ready: Ready | None) -> None:
-        if ready is not None:
-            self.send(ready.encode())
+    def _send(self, block: Block, settle: Settle) -> None:
+        self._queue(self._progress.block(block, settle))
 
-    def _check(self) -> None:
-        with self._feed.forgetting():
-            self._progress.check()
+    def _queue(self, request: StageRequest) -> None:
+        done = self._feed.forgetting_done(request.done)
+        self._client.queue(request._replace(done=done), self._client.deadline(self._timeout))
+
+    def _enter(self) -> None:
+        self._outbox.check()
+        self._client.run_until(lambda: self._outbox.has_room)
+        self._outbox.enter()

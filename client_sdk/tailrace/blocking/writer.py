@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tailrace.batch import Batches, Ready, check_value
+from tailrace.batch import check_value
 from tailrace.block import Block
-from tailrace.errors import Unreachable
+from tailrace.errors import TailraceError, Unreachable
 from tailrace.model import Delete, Level, Put, Resolved, VersionRange
+from tailrace.outbox import Outbox, Settle
 from tailrace.requests.lane import Lane, random_producer_id
-from tailrace.requests.outcome import WriterOutcome
+from tailrace.requests.outcome import WriterOutcome, writes_lost
+from tailrace.writer import LEFT
 
 if TYPE_CHECKING:
     from tailrace.blocking.client import Client
@@ -21,9 +23,13 @@ if TYPE_CHECKING:
 class Writer:
     """Batches rows by partition and pipelines them; ``Feed.writer`` makes one. Leaving waits for every answer.
 
-    A batch is sent when it is full, and by ``flush``. The first error is raised by the next call and on leaving, and
-    by every call from then on: make another writer. An exception in the body leaves as itself, what is batched is then
-    dropped, and what is under way may or may not be written.
+    A batch is sent when it is full, when the batches together have half of ``in_flight_bytes``, and by ``flush``. The
+    first error is raised by the next call and on leaving, and by every call from then on: make another writer. If an
+    exception leaves the body, it leaves as itself; what is batched is then dropped, and what is under way may or may
+    not be written.
+
+    An exception in the middle of a call, such as KeyboardInterrupt while ``put`` waits for room, loses no row that
+    earlier calls have added: they are sent by later calls, or those raise an error.
     """
 
     def __init__(
@@ -42,11 +48,17 @@ class Writer:
         self._feed = feed
         self._feed_id = resolved.feed_id
         self._level = level
-        self._in_flight_bytes_max = in_flight_bytes
         self._timeout = timeout
-        self._batches = Batches(resolved.partitions, batch_bytes, batch_rows)
         self._lanes: dict[int, Lane] = {}
         self._outcome = WriterOutcome()
+        self._outbox = Outbox(
+            resolved.partitions,
+            batch_bytes=batch_bytes,
+            batch_rows=batch_rows,
+            bytes_max=in_flight_bytes,
+            send=self._send,
+            kick=client.push,
+        )
 
     def __enter__(self) -> Writer:
         return self
@@ -54,29 +66,39 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._outbox.close(LEFT)
         if error is None:
             self.flush()
+        else:
+            self._outbox.fail(TailraceError(f"an exception has ended the writer's body; {LEFT}"))
+            for lane in self._lanes.values():
+                self._client.withdraw_lane(lane)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Adds a row; waits where too much is in flight. Raises TypeError, ValueError, TooLarge for a bad row."""
-        self._check()
+        """Adds a row; waits first while rows of ``in_flight_bytes`` have no answer.
+
+        Raises TypeError, ValueError or TooLarge for a bad row (nothing is added), or what has gone wrong before.
+        """
+        if not self._outbox.is_open:
+            self._enter()
         if value is None:
             check_value(value)  # to a batch it would be a deletion
-        ready = self._batches.add(key, value)
-        if ready is not None:
-            self._ship([ready])
+        self._outbox.add(key, value)
 
     def delete(self, key: bytes) -> None:
         """Adds a deletion; as ``put``."""
-        self._check()
-        ready = self._batches.add(key, None)
-        if ready is not None:
-            self._ship([ready])
+        if not self._outbox.is_open:
+            self._enter()
+        self._outbox.add(key, None)
 
     def write(self, changes: Sequence[Put | Delete]) -> None:
-        """Adds many rows; nothing is added where one of them is bad."""
-        self._check()
-        self._ship(self._batches.add_all(changes))
+        """Adds many rows, as many at a time as there is room for; nothing is added if one of them is bad."""
+        self._outbox.check()
+        for share in self._outbox.shares(changes):
+            while not share.is_taken:
+                if not self._outbox.is_open:
+                    self._enter()
+                self._outbox.extend(share)
 
     def flush(self, *, timeout: float | None = None) -> dict[int, VersionRange]:
         """Sends what is batched and waits until all is acknowledged; gives the versions since the last ``flush``.
@@ -84,31 +106,32 @@ class Writer:
         ``timeout``: seconds; raises Unreachable after them, and what has no answer yet stays under way: call again.
         """
         deadline = None if timeout is None else self._client.deadline(timeout)
-        self._check()
-        self._ship(self._batches.take_all())
-        if not self._client.run_until(lambda: self._outcome.settled, deadline):
-            raise Unreachable(
-                f"{self._outcome.unanswered} blocks have no answer after {timeout:g} s", outcome="unknown"
-            )
-        self._check()
+        self._outbox.check()
+        self._outbox.ship_all()
+        shipped = self._outbox.shipped
+        if not self._client.run_until(lambda: self._outbox.is_settled(shipped), deadline):
+            raise Unreachable(f"{self._outbox.unanswered} blocks have no answer after {timeout:g} s", outcome="unknown")
+        self._outbox.check()
         return self._outcome.take_written()
 
     def send(self, block: Block) -> None:
-        """Sends a block of one partition, for who has made it himself; waits where too much is in flight."""
-        self._check()
+        """Sends a block of one partition that the caller has made; waits as ``put``.
+
+        Rows of the partition that were added before and are still batched leave after it.
+        """
+        self._enter()
+        self._outbox.ship_block(block)
+
+    def _send(self, block: Block, settle: Settle) -> None:
         partition = block.header.partition
         lane = self._lanes.get(partition)
         if lane is None:
-            lane = self._lanes[partition] = Lane(self._feed_id, partition, random_producer_id, self._outcome.lost)
-        done = self._outcome.expect(block.nbytes)
+            lane = Lane(self._feed_id, partition, random_producer_id, lambda r: self._outbox.fail(writes_lost(r)))
+            self._lanes[partition] = lane
+        done = self._feed.forgetting_done(self._outcome.record(settle))
         self._client.queue_write(lane, block, self._level, done, self._client.deadline(self._timeout))
-        self._client.run_until(lambda: self._outcome.has_room(self._in_flight_bytes_max))
-        self._check()
 
-    def _ship(self, ready: list[Ready]) -> None:
-        for batch in ready:
-            self.send(batch.encode())
-
-    def _check(self) -> None:
-        with self._feed.forgetting():
-            self._outcome.check()
+    def _enter(self) -> None:
+        self._outbox.check()
+        self._client.run_until(lambda: self._outbox.has_room)
+        self._outbox.enter()

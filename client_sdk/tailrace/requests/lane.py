@@ -12,7 +12,9 @@ The node takes a producer's blocks in the order of their numbers, without a gap,
 2. A block refused for good frees its number; those after it bounce (out of order) and are sent again with numbers one
    lower, which keeps the order.
 3. After a lost connection all that is unanswered is sent again, flagged, under its old number: it is written once.
-4. Where the node asks for a number that it has acknowledged, it has lost acknowledged writes with their level; the
+4. A block that is withdrawn before it was sent is never sent. One that was sent keeps its number until its answer comes
+   or the connection is lost; it is not sent again.
+5. Where the node asks for a number that it has acknowledged, it has lost acknowledged writes with their level; the
    lane goes on under a new producer id, and says which versions were lost.
 
 Source: docs/formats/block.md (producer id and seq).
@@ -59,6 +61,7 @@ class WriteRequest:
         "resend",
         "state",
         "tries",
+        "withdrawn",
     )
 
     def __init__(
@@ -82,6 +85,7 @@ class WriteRequest:
         self.resend = False
         self.state = State.QUEUED
         self.tries = 0
+        self.withdrawn = False
 
 
 class Lane:
@@ -176,9 +180,11 @@ class Lane:
 
     def link_lost(self) -> None:
         """The connection is gone: whatever is unanswered may have arrived or not."""
-        for request in self._unanswered:
+        for request in self._unanswered.copy():
             request.resend |= request.state is State.SENT
             request.state = State.HELD
+            if request.withdrawn:
+                self._drop(request)
         self.held_until = 0.0
 
     def answered(self, request: WriteRequest, versions: VersionRange) -> None:
@@ -211,9 +217,22 @@ class Lane:
             if isinstance(error, OutcomeUnknown):
                 request.resend = self._anew = True
             self.fail(request, error)
+        if request.withdrawn and request.state is State.HELD:
+            self._drop(request)
 
     def fail(self, request: WriteRequest, error: TailraceError) -> None:
         """Gives ``request`` up. Where it may have been written its number is not used again."""
+        self._drop(request)
+        request.done(None, error)
+
+    def withdraw(self, request: WriteRequest) -> None:
+        """Gives ``request`` up without calling ``done``: its caller is gone. No-op if it has its answer already."""
+        if request.state is State.SENT:
+            request.withdrawn, request.done = True, _ignore
+        elif request.state is not State.DONE:
+            self._drop(request)
+
+    def _drop(self, request: WriteRequest) -> None:
         if request in self._unanswered:
             self._unanswered.remove(request)
             if request.state is State.SENT or request.resend:
@@ -223,7 +242,6 @@ class Lane:
         else:
             self._queue.remove(request)
         request.state = State.DONE
-        request.done(None, error)
 
     def _free_number(self, request: WriteRequest) -> None:
         self._next_number -= 1
@@ -256,6 +274,10 @@ class Lane:
         for number, request in enumerate(self._unanswered, 1):
             request.number = number
         self._next_number = len(self._unanswered) + 1
+
+
+def _ignore(versions: VersionRange | None, error: TailraceError | None) -> None:
+    """Takes the answer to a block that was withdrawn."""
 
 
 class Lanes(dict[tuple[bytes, int], Lane]):

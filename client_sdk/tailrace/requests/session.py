@@ -301,6 +301,12 @@ class RequestSession:
                 lane.fail(write, self._given_up(write.state is State.SENT or write.resend))
             self._look_again(lane)
 
+    def withdraw_lane(self, lane: Lane) -> None:
+        """Drops the writes of ``lane`` that were not sent, and sends none of the others again."""
+        for write in lane.requests():
+            lane.withdraw(write)
+        self._look_again(lane)
+
     def fail_all(self, error: TailraceError) -> None:
         """Gives up everything, and whatever is asked from now on: the client is closing."""
         self._closed = error

@@ -101,9 +101,8 @@ def test_a_stage_that_is_given_twice_is_refused(feed):
 
 
 def test_an_unsealed_stage_is_unknown(feed):
-    stage = feed.stage()
+    stage = feed.stage(batch_rows=1)
     stage.put(b"k", b"v")
-    stage._ship(*stage._batches.take_all())
     with pytest.raises(tailrace.UnknownStage):
         feed.publish("sink", 0, [SealedStage(stage.stage_id, (0, 1, 2, 3), 1, 1)])
 
@@ -153,3 +152,14 @@ def test_over_a_bad_network(node_process, bad_network, contents):
         network.cutting = False
     assert network.cuts > 5
     assert contents(node_process.url).history() == {key: [value] for key, value in rows}
+
+
+def test_a_feed_that_was_made_again_fails_one_stage_at_most(feed, client, feed_name):
+    feed.put(b"k", b"of the first feed")
+    client.drop_feed(feed_name)
+    client.create_feed(feed_name, partitions=4)
+    with pytest.raises(tailrace.UnknownFeed):
+        staged(feed, rows_of(0, 10))
+    feed.publish("sink", 0, [staged(feed, rows_of(0, 10))])
+    assert feed.get(b"k") is None
+    assert feed.get(b"key-1").value == b"v"
