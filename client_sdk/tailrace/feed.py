@@ -233,7 +233,7 @@ class Feed:
 
         ``key_prefix``: only the keys that begin so, which is all that the node sends. An async iterator, partition by
         partition, so what is held in memory is one partition's state. Where the node has lost since what it had at
-        the call, a partition ends where the histories part. A cancelled step is done again by the next one.
+        the call, a partition ends where the histories part. A step that is cancelled is gone on with by the next one.
 
         Raises UnknownFeed if there is no such feed, or if it was dropped before the last partition was read.
         """

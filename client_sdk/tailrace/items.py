@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tailrace.consuming.session import Wanted
 from tailrace.events import Mutations, Rollback
 from tailrace.model import Item, Version
+from tailrace.position import Positions
 
 if TYPE_CHECKING:
     from tailrace.feed import Feed
@@ -28,6 +29,8 @@ class Items:
         self._wanted_rows = wanted_rows
         self._map: PartitionMap | None = None
         self._left: collections.deque[int] = collections.deque()
+        self._latest: dict[bytes, Item] = {}  # of the partition that is being read, up to ``_since``
+        self._since: str | Positions = "beginning"
         self._ready: Iterator[Item] = iter(())
 
     def __aiter__(self) -> Items:
@@ -44,21 +47,22 @@ class Items:
             if not self._left:
                 raise StopAsyncIteration
             items = await self._read(self._left[0], self._map)
-            self._left.popleft()  # a cancelled read is done again
+            self._left.popleft()  # a cancelled read goes on with the next step
             self._ready = iter(items)
 
     async def _read(self, id: int, at: PartitionMap) -> list[Item]:
         """Returns the items of a partition, as of the seq that it has come to in ``at``, or later.
 
         If that seq was lost, the end is where the histories part. Raises UnknownFeed if the feed was dropped meanwhile.
+        What a cancelled call has read is kept, and the next one goes on from there.
         """
-        latest: dict[bytes, Item] = {}
         wanted = Wanted(
             self._feed.name,
-            "beginning",
+            self._since,
             {id: at.high_seqs[id]},
             frozenset([id]),
             on_rollback="restart",
+            stored=(self._since,) if isinstance(self._since, Positions) else (),
             ring_rows=0,
             filter=self._wanted_rows,
             until_logs=at.logs,
@@ -67,9 +71,11 @@ class Items:
         async with self._feed.stream(wanted) as stream:
             async for event in stream:
                 if isinstance(event, Mutations):
-                    self._note(event, latest)
+                    self._note(event, self._latest)
                 elif isinstance(event, Rollback):
-                    latest.clear()  # it comes again from the beginning
+                    self._latest.clear()  # it comes again from the beginning
+                self._since = stream.latest_positions
+        latest, self._latest, self._since = self._latest, {}, "beginning"
         return list(latest.values())
 
     def _note(self, event: Mutations, latest: dict[bytes, Item]) -> None:

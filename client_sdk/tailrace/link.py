@@ -26,12 +26,18 @@ class Silence:
 
     def __init__(self, now: float) -> None:
         self._count = 0
-        self._since = now
+        self._since = self._looked = now
 
-    def seconds(self, count: int, now: float) -> float:
-        """Seconds since the look at which ``count`` had last changed; 0 where it has changed since the last look."""
+    def seconds(self, count: int, now: float, *, listened: bool = True) -> float:
+        """Seconds since the look at which ``count`` had last changed; 0 where it has changed since the last look.
+
+        The time since the last look does not count unless the program has ``listened`` meanwhile.
+        """
         if count != self._count:
             self._count, self._since = count, now
+        elif not listened:
+            self._since += now - self._looked
+        self._looked = now
         return now - self._since
 
 

@@ -32,7 +32,8 @@ class Stream:
 
     An async context manager and, inside of it, an async iterator. The iterator reads from the socket itself: it is a
     checkpoint whenever it has to read, which is once for about a megabyte of events. It reconnects and resumes by
-    itself, for as long as it takes; ``status()`` says how it is.
+    itself, for as long as it takes; ``status()`` says how it is. A step of the iterator that is cancelled loses no
+    event, and a connection that it has waited for is made all the same: a program may poll with short time-outs.
     """
 
     def __init__(
@@ -55,8 +56,10 @@ class Stream:
         self._lifetime = Lifetime()
         self._transport: Transport | None = None
         self._leaves: NotLeader | None = None  # why the connection is ended from here
-        self._run_scope = trio.CancelScope()
-        self._reads = 0  # odd while somebody reads
+        self._trying: trio.Event | None = None  # while a task tries to connect
+        self._try_error: Exception | None = None  # how its try has failed, for the next who reads
+        self._reads = 0  # odd while a task reads
+        self._heard = 0  # reads that have brought something, and connections
         self._ended: TailraceError | None = None
         self._cookies = itertools.count(1)
         self._waiters: dict[trio.Event, None] = {}
@@ -95,7 +98,10 @@ class Stream:
     ) -> bool:
         self._end(StreamEnded("the stream was closed", reason=EndReason.CLOSED))
         self._drop_transport()
-        return await self._lifetime.__aexit__(kind, error, traceback)
+        try:
+            return await self._lifetime.__aexit__(kind, error, traceback)
+        finally:
+            self._drop_transport()  # which a try may have made in its last step
 
     # Events
 
@@ -195,6 +201,8 @@ class Stream:
             self._ended = error
         for waiter in self._waiters:
             waiter.set()
+        if self._trying is not None:
+            self._trying.set()
 
     # The connection
 
@@ -211,6 +219,7 @@ class Stream:
                 self._reads += 1
             if not data:
                 raise Unreachable("the node has closed the connection")
+            self._heard += 1
             self._session.receive_data(data)
         except (TailraceError, OSError) as error:
             self._lost(self._leaves or error, deadline)
@@ -233,17 +242,40 @@ class Stream:
         return self._finder.try_seconds(self._connect_timeout_s)
 
     async def _reconnect(self) -> None:
+        """Waits for the try to connect that is under way, or for a new one. Raises how it has failed.
+
+        The try is made by a task of its own: a reader that is cancelled after a moment, again and again, would never
+        come to the end of a pause or of a connection that takes longer.
+        """
+        if self._try_error is None:
+            if self._trying is None:
+                self._trying = trio.Event()
+                self._lifetime.start(self._try_to_connect)
+            await self._trying.wait()
+            if self._ended is not None:
+                raise self._ended
+        error, self._try_error = self._try_error, None
+        if error is not None:
+            raise error
+
+    async def _try_to_connect(self) -> None:
         address, pause_s = self._finder.next_try()
-        if pause_s:
+        try:
             await trio.sleep(pause_s)
-        with trio.move_on_after(self._try_seconds) as scope:
-            self._transport = await self._host.connect(address)
-        if scope.cancelled_caught:
-            raise Unreachable(f"cannot connect to {address}: no answer within {self._try_seconds:g} s")
-        assert self._transport is not None
-        self._lifetime.start(self._transport.run)
-        self._session.connection_made()
-        self._send()
+            with trio.move_on_after(self._try_seconds) as scope:
+                self._transport = await self._host.connect(address)
+            if self._transport is None or scope.cancelled_caught:
+                raise Unreachable(f"cannot connect to {address}: no answer within {self._try_seconds:g} s")
+            self._lifetime.start(self._transport.run)
+            self._heard += 1
+            self._session.connection_made()
+            self._send()
+        except (TailraceError, OSError) as error:
+            self._try_error = error
+        finally:
+            trying, self._trying = self._trying, None
+            if trying is not None:
+                trying.set()
 
     def _drop_transport(self) -> None:
         transport, self._transport = self._transport, None
@@ -260,7 +292,7 @@ class Stream:
 
     async def _keep(self) -> None:
         """Lets the node know that this side lives, notices when it does not, and asks again for what was refused."""
-        silence = Silence(trio.current_time())
+        silence, reads = Silence(trio.current_time()), 0
         while True:
             peer = self._session.peer if self._session.greeted else None
             interval = self._try_seconds / SILENT_INTERVALS_MAX if peer is None else peer.noop_interval_s
@@ -272,9 +304,10 @@ class Stream:
             if retry is None:
                 self._session.noop()
             self._send()
-            # Nothing is heard while nobody listens.
-            silent_s = silence.seconds(self._reads, trio.current_time())
-            if self._reads % 2 and silent_s > SILENT_INTERVALS_MAX * interval and self._transport is not None:
+            # Nothing is heard while no task reads; many short reads hear as much as a long one.
+            is_read, reads = self._reads % 2 == 1 or self._reads != reads, self._reads
+            silent_s = silence.seconds(self._heard, trio.current_time(), listened=is_read)
+            if silent_s > SILENT_INTERVALS_MAX * interval and self._transport is not None:
                 self._transport.close()
 
     async def _look(self) -> None:

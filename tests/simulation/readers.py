@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 
 import trio
 from tests.crashing_indexes import Crash
@@ -118,6 +119,7 @@ class ConsumingProcess(Process):
         self._keys_only = keys_only
         # Of a row that was lost nobody can say what value it had, or what was left out before it.
         self._visibility = "disk" if key_prefix else self.random.choice(("disk", "memory"))
+        self._polls = world.random_of(f"polls of {name}")
         self._on_rollback = ""
         self._stored = None
         self._stored_rows = {}
@@ -165,13 +167,27 @@ class ConsumingProcess(Process):
             if self._prefix:
                 nursery.start_soon(self._ask_for_barriers, stream)
             try:
-                async for event in stream:
+                async for event in self._events(stream):
                     self._handle(event, stream.latest_positions)
                     if self.random.random() < 0.2:
                         self._stored, self._stored_rows = str(stream.latest_positions), dict(self._rows)
             except StreamEnded as error:
                 self._stop(error)
             nursery.cancel_scope.cancel()
+
+    async def _events(self, stream):
+        """The events; some programs look in now and then, and wait for a moment only."""
+        seconds = self._polls.choice((math.inf, math.inf, 0.01, 0.3))
+        while True:
+            with trio.move_on_after(seconds) as scope:
+                try:
+                    event = await anext(stream)
+                except StopAsyncIteration:
+                    return
+            if scope.cancelled_caught:
+                await trio.sleep(self._polls.random() * 0.2)
+            else:
+                yield event
 
     async def _ask_for_barriers(self, stream):
         """Barriers, and whether it has all that it asked for of what was acknowledged before."""

@@ -32,6 +32,9 @@ def test_silence_begins_at_the_last_look_that_found_something_new():
     assert silence.seconds(3, 13.0) == 0.0
     assert silence.seconds(3, 14.5) == 1.5
     assert silence.seconds(4, 15.0) == 0.0
+    assert silence.seconds(4, 17.0) == 2.0
+    assert silence.seconds(4, 90.0, listened=False) == 2.0, "no task has listened"
+    assert silence.seconds(4, 91.0) == 3.0
 
 
 async def several_intervals():
@@ -140,6 +143,41 @@ async def test_a_stream_leaves_a_node_that_says_nothing(running, feed):
                     break
     assert seqs == [1, 2]
     assert len(network.transports) == 2
+
+
+async def test_a_stream_that_is_polled_leaves_a_node_that_says_nothing(running, feed):
+    """Many short reads that bring nothing are as good as a long one."""
+    network = Muted()
+    await feed.put(b"k", b"1")
+    connects = 0
+
+    async def connect(address):
+        nonlocal connects
+        connects += 1
+        return await (connect_tcp(address) if connects == 1 else network.connect(address))
+
+    seqs = []
+    async with Client(running.url, host=Host(connect=connect)) as client, client.feed("orders").consume() as stream:
+        for _ in range(1_000):
+            with trio.move_on_after(NOOP_SECONDS / 10):
+                event = await stream.__anext__()
+                if isinstance(event, tailrace.Mutations):
+                    seqs += event.seqs()
+                    network.muted = True
+                    await feed.put(b"k", b"2")
+            if seqs == [1, 2]:
+                break
+    assert seqs == [1, 2]
+    assert len(network.transports) == 2
+
+
+async def test_a_stream_that_is_polled_stays_connected(feed, node):
+    async with feed.consume() as stream:
+        before = set(node.connections)
+        for _ in range(50):
+            with trio.move_on_after(NOOP_SECONDS / 10):
+                await stream.__anext__()
+        assert set(node.connections) == before
 
 
 async def test_a_peer_that_asks_and_does_not_read_holds_little(raw, feed, node, monkeypatch):

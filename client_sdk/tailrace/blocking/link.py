@@ -74,16 +74,20 @@ class BlockingLink:
     def run_until(self, done: Callable[[], bool], deadline: float | None) -> bool:
         """Moves bytes until ``done()``; False where ``deadline`` (monotonic seconds) came first.
 
+        A deadline that is past leaves time for what needs no waiting: a program may poll with a time-out of 0.
+
         Raises what no retry can mend: Forbidden, or a ProtocolError of the greeting.
         """
         waiting_since = time.monotonic()
+        is_over = False
         while not done():
-            now = time.monotonic()
-            if deadline is not None and now >= deadline:
+            if is_over:
                 return False
-            self._step(TICK_SECONDS if deadline is None else min(TICK_SECONDS, deadline - now))
-            self._check_silence(waiting_since)
+            wait_s = TICK_SECONDS if deadline is None else max(min(TICK_SECONDS, deadline - time.monotonic()), 0.0)
+            self._step(wait_s)
+            self._check_silence()
             self._look(waiting_since)
+            is_over = deadline is not None and time.monotonic() >= deadline
         return True
 
     def push(self) -> None:
@@ -183,11 +187,14 @@ class BlockingLink:
                     break
                 sent -= first.nbytes
 
-    def _check_silence(self, waiting_since: float) -> None:
-        """Drops a connection on which nothing comes any more: the node's machine is gone, or the network is."""
+    def _check_silence(self) -> None:
+        """Drops a connection on which nothing comes any more: the node's machine is gone, or the network is.
+
+        The step before has read what had arrived. So the silence is as long as that, however short the calls were.
+        """
         if self._sock is None:
             return
-        silent_s = time.monotonic() - max(self._heard_at, waiting_since)
+        silent_s = time.monotonic() - self._heard_at
         peer = self._session.peer
         limit_s = self._dialer.try_s  # for the greeting
         if self._session.is_open and peer is not None:

@@ -84,11 +84,16 @@ class Stream:
                 raise StopIteration
 
     def next_event(self, timeout: float) -> Event | None:
-        """As ``next()``, but None where nothing comes within ``timeout`` seconds, and at the end: see ``finished``."""
+        """As ``next()``, but None where nothing comes within ``timeout`` seconds, and at the end: see ``finished``.
+
+        A ``timeout`` of 0 takes what has arrived. Calls with short ones reconnect and notice a silent node as one long
+        call does, but only while they run: the node drops a consumer that does not call for 30 s.
+        """
         now = time.monotonic()
         deadline = now + timeout
-        if self._session.answered:
-            self._agreed_at = now  # however long nobody has asked for an event: what has broken meanwhile shows now
+        paused_s = self._link.take_pause()  # in which nothing was tried: what has broken meanwhile shows now
+        self._agreed_at = now if self._session.answered else self._agreed_at + paused_s
+        is_over = False
         while True:
             if self._ended is not None:
                 raise self._ended
@@ -97,9 +102,10 @@ class Stream:
             except TailraceError as error:
                 self._lost(error)
                 continue
-            if event is not None or self._session.finished or time.monotonic() >= deadline:
+            if event is not None or self._session.finished or is_over:
                 return cast(Event | None, event)  # what else there is only a replica is given
             self._receive(deadline)
+            is_over = time.monotonic() >= deadline
 
     @property
     def finished(self) -> bool:

@@ -375,8 +375,8 @@ class ConsumerSession:
         error = decode_error(frame.body)
         if self._streams.refused(frame.id, error):
             return
-        # What ends a connection that has been in use (silence, damage on the way) need not end the next one.
-        of_connection = frame.id == 0 and self._greeted and isinstance(error, ProtocolError | TooLarge)
+        # What ends a connection (silence, damage on the way) need not end the next one, once a node has said hello.
+        of_connection = frame.id == 0 and self.peer is not None and isinstance(error, ProtocolError | TooLarge)
         if of_connection or isinstance(error, Retryable):
             raise error
         self._streams.fail(error)

@@ -105,6 +105,62 @@ def test_node_that_starts_again(node_process):
             assert next(event for event in events if isinstance(event, Mutations)).keys() == [b"later"]
 
 
+def polled(stream, timeout):
+    """The next mutations, in calls of ``timeout`` seconds each."""
+    for _ in range(100_000):
+        event = stream.next_event(timeout)
+        if isinstance(event, Mutations):
+            return event
+        time.sleep(0.001)
+    raise AssertionError("nothing has come")
+
+
+@pytest.mark.parametrize("timeout", [0, 0.001, 0.02])
+def test_short_calls_go_on_after_each_restart(node_process, timeout):
+    with blocking.connect(node_process.url) as client:
+        feed = client.create_feed("orders", partitions=1)
+        with client.stream(Wanted("orders")) as stream:
+            for number in range(3):
+                node_process.kill()
+                assert not isinstance(stream.next_event(timeout), Mutations)
+                node_process.start()
+                feed.put(b"%d" % number, b"v")
+                assert polled(stream, timeout).keys() == [b"%d" % number]
+
+
+def test_pauses_between_calls_are_no_time_without_a_node(node_process, monkeypatch):
+    """A program that is at other things for an hour after each call has not tried for an hour."""
+    with blocking.connect(node_process.url, retry_for=60) as client:
+        feed = client.create_feed("orders", partitions=1)
+        with client.stream(Wanted("orders")) as stream:
+            node_process.kill()
+            passed, now = 0.0, time.monotonic
+            monkeypatch.setattr(time, "monotonic", lambda: now() + passed)
+            for _ in range(10):
+                assert stream.next_event(0.01) is None
+                passed += 3600.0
+            node_process.start()
+            feed.put(b"k", b"v")
+            assert polled(stream, 0.1).keys() == [b"k"]
+
+
+@pytest.mark.parametrize("timeout", [0, 0.02, 60])
+def test_silent_node_is_left_however_short_the_calls_are(start_node, bad_network, timeout):
+    node = start_node(noop_interval_s=0.2)
+    network = bad_network(node.port)
+    network.cutting = False
+    with blocking.connect(f"tailrace://127.0.0.1:{node.port}") as direct:
+        feed = direct.create_feed("orders", partitions=1)
+        with blocking.connect(network.url) as client, client.stream(Wanted("orders")) as stream:
+            network.freeze()
+            feed.put(b"k", b"v")
+            connections = network.connections
+            while network.connections == connections:
+                assert stream.next_event(min(timeout, 2)) is None
+            network.thaw()
+            assert polled(stream, timeout).keys() == [b"k"]
+
+
 def test_unknown_feed(client):
     with pytest.raises(tailrace.UnknownFeed, match="nowhere"), client.stream(Wanted("nowhere")):
         pass
