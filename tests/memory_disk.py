@@ -28,7 +28,7 @@ import random
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 SECTOR_BYTES = 64
 
@@ -493,6 +493,10 @@ class MemoryDisk:
         self._take_descriptor(path)
         self.call("sync_directory", path)
         self._make_durable(index for index, change in enumerate(self.pending) if change.touches(path))
+
+    def sync_directories(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.sync_directory(path)
 
     def free_bytes(self, path: str) -> int:
         self.call("free_bytes", path)

@@ -62,8 +62,8 @@ class FeedRecovery:
             feeds.append(Feed.of(feed_file.info, feed_file.branch, self._catalog.account))
             self._catalog.add(feeds[-1])
         for feed in feeds:
-            for partition in feed.partitions:
-                manifest = self._store.read(partition.feed_id, partition.id)
+            manifests = self._store.read_all(feed.info.feed_id, range(len(feed.partitions)))
+            for partition, manifest in zip(feed.partitions, manifests, strict=True):
                 if manifest is not None:
                     _restore_partition(partition, manifest, self._disk, self._store, self._now)
                     self._store.sweep(manifest)

@@ -7,8 +7,8 @@
 1. A file has its name only once its content is durable, and ``write`` returns when the name is durable as well.
 2. A segment without a MANIFEST beside it is damage: a partition gets its first manifest before its first segment.
 3. A segment that the manifest does not name was never part of the partition, or is no more: ``sweep`` removes it.
-4. What is found may have its name in the system's cache only, left by a process that was killed. ``read`` and ``feeds``
-   make it durable, since journal files and segments will be removed because of what it says.
+4. What is found may have its name in the system's cache only, left by a process that was killed. ``read``, ``read_all``
+   and ``feeds`` make it durable, since journal files and segments will be removed because of what it says.
 5. A feed is dropped by giving FEED the name FEED.dropped. From then on it is none, whatever is still there, and the
    removal is finished at the next start if it has to be.
 """
@@ -27,7 +27,7 @@ from tailrace_server.manifest.feed_file import FeedFile
 from tailrace_server.manifest.manifest import Manifest, SegmentEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from tailrace_server.host.disk import Disk
 
@@ -100,8 +100,8 @@ class ManifestStore:
                 feed = FeedFile.decode(self._read(path), path)
                 if feed.info.feed_id.hex() != name:
                     raise ManifestDamaged(path, f"it is the file of feed {feed.info.feed_id.hex()}")
-                self._disk.sync_directory(os.path.join(self._root, name))
                 feeds.append(feed)
+        self._disk.sync_directories([self.feed_directory(feed.info.feed_id) for feed in feeds])
         return feeds
 
     def drop_feed(self, feed_id: bytes) -> None:
@@ -191,6 +191,20 @@ class ManifestStore:
 
         Raises ManifestDamaged, OSError.
         """
+        [manifest] = self.read_all(feed_id, (partition,))
+        return manifest
+
+    def read_all(self, feed_id: bytes, partitions: Iterable[int]) -> list[Manifest | None]:
+        """Returns the manifests of several partitions, as ``read`` does; their directories are synced together.
+
+        Raises ManifestDamaged, OSError.
+        """
+        manifests = [self._read_manifest(feed_id, partition) for partition in partitions]
+        found = [manifest for manifest in manifests if manifest is not None]
+        self._disk.sync_directories([self.partition_directory(feed_id, manifest.partition) for manifest in found])
+        return manifests
+
+    def _read_manifest(self, feed_id: bytes, partition: int) -> Manifest | None:
         directory = self.partition_directory(feed_id, partition)
         path = os.path.join(directory, MANIFEST_NAME)
         if not self._disk.exists(path):
@@ -200,7 +214,6 @@ class ManifestStore:
         manifest = Manifest.decode(self._read(path), path)
         if (manifest.feed_id, manifest.partition) != (feed_id, partition):
             raise ManifestDamaged(path, f"it is of partition {manifest.feed_id.hex()}/{manifest.partition}")
-        self._disk.sync_directory(directory)
         return manifest
 
     def missing(self, manifest: Manifest) -> list[SegmentEntry]:

@@ -7,6 +7,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -336,3 +337,26 @@ def test_allocation_that_fails_says_so(tmp_path, monkeypatch):
 def test_machine_id_without_a_file_is_the_hosts_name(monkeypatch):
     monkeypatch.setattr("tailrace_server.host.disk._MACHINE_ID_FILES", ("/nowhere/machine-id",))
     assert RealDisk().machine_id() == "host " + os.uname().nodename
+
+
+def test_directories_are_synced_at_the_same_time(tmp_path):
+    """Each of the calls waits for another one: one after the other they would never end."""
+    others = threading.Barrier(2)
+
+    class Waiting(RealDisk):
+        def sync_directory(self, path):
+            others.wait(timeout=30)
+            super().sync_directory(path)
+
+    paths = [str(tmp_path / str(number)) for number in range(6)]
+    for path in paths:
+        os.mkdir(path)
+    Waiting().sync_directories(paths)
+    RealDisk().sync_directories([])
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_directory_that_cannot_be_synced_is_told(tmp_path, count):
+    paths = [str(tmp_path)] * (count - 1) + [str(tmp_path / "absent")]
+    with pytest.raises(FileNotFoundError):
+        RealDisk().sync_directories(paths)

@@ -87,6 +87,16 @@ def test_nothing_was_written_yet(store):
     assert store.read(FEED, 4) is None
 
 
+def test_all_manifests_of_a_feed_are_made_durable_in_one_step(disk, store, feed, monkeypatch):
+    synced = []
+    monkeypatch.setattr(disk, "sync_directories", synced.append)
+    manifests = store.read_all(FULL.feed_id, range(FULL.partition + 2))
+    assert [manifest is not None for manifest in manifests] == [
+        number == FULL.partition for number in range(FULL.partition + 2)
+    ]
+    assert synced == [[store.partition_directory(FULL.feed_id, FULL.partition)]]
+
+
 def test_segments_without_a_manifest_are_damage(disk, feed):
     disk.remove(f"{PARTITION_PATH}/MANIFEST")
     with pytest.raises(ManifestDamaged, match=f"{PARTITION_PATH}/MANIFEST can't be used: it is missing"):
