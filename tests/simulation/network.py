@@ -9,7 +9,8 @@
    sent the other way still arrives, and nobody hears the answers (sets/shapes.py has the shapes that cuts take).
 3. A process that dies leaves its kernel behind, which ends its connections. A machine that dies ends nothing: its peers
    hear nothing, until it is up again and does not know what they talk about.
-4. All that a peer can be made to hold is bounded, as by the buffers of a socket: who does not read stops who sends.
+4. A packet may be late: of one connection, or one way of all connections, what comes from some byte on is held back.
+5. All that a peer can be made to hold is bounded, as by the buffers of a socket: who does not read stops who sends.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from tailrace.errors import Unreachable
 # Small, so that writers meet full ones; a frame may be many times as large.
 SOCKET_BYTES = 8 * 1024
 INBOX_BYTES = 16 * 1024
+# So much of what a pipe has moved first is kept, by which its connection can be told from others.
+BEGUN_BYTES = 2 * 1024
 
 
 def _reset():
@@ -36,7 +39,9 @@ class Pipe:
 
     def __init__(self, network, link, tap):
         self._network = network
-        self._link = link  # the two machines, the sender first
+        self.link = link  # the two machines, the sender first
+        self.back = None  # the pipe of the other direction
+        self.begun = b""  # the first bytes that were moved
         self._tap = tap
         self._sent = collections.deque()
         self.sent_bytes = 0
@@ -84,10 +89,18 @@ class Pipe:
             if self.inbox_bytes >= INBOX_BYTES and not self.is_unread:
                 await self.changed.wait()
                 continue
-            await self._network.way(self._link)
+            await self._network.way(self.link)
             if self.is_broken or not self._sent:
                 continue
             data = self._sent.popleft()
+            passing = self._network.passing(self, data)
+            if passing < len(data):
+                self._sent.appendleft(data[passing:])
+                data = data[:passing]
+            if not data:
+                await self.changed.wait()
+                continue
+            self.begun += data[: BEGUN_BYTES - len(self.begun)]
             self.sent_bytes -= len(data)
             if not self.is_unread:
                 self._tap(data)
@@ -251,6 +264,7 @@ class Network:
         self.listeners = {}
         self.dead = {}  # machines without power, and the event of their coming up
         self.transports = {}
+        self._late = {}  # a way or a Pipe -> how many of the bytes that come next are not held back
         self._cut = {}  # way, from one machine to another -> the event of its healing
         self.seconds_max = 0.002  # the longest delay, of one direction
         self.fragments = False
@@ -275,6 +289,7 @@ class Network:
         number = self._connections
         upward = Pipe(self, (machine, other), lambda data: self._tap(number, machine, other, True, data))
         downward = Pipe(self, (other, machine), lambda data: self._tap(number, machine, other, False, data))
+        upward.back, downward.back = downward, upward
         client = SimulatedTransport(self, machine, str(address), downward, upward)
         server = SimulatedTransport(self, other, f"{machine}:{number}", upward, downward)
         for transport in (client, server):
@@ -294,6 +309,13 @@ class Network:
         await trio.sleep(self._rnd.uniform(0, self.seconds_max))
         while (healed := self._cut.get(link)) is not None:
             await healed.wait()
+
+    def passing(self, pipe, data):
+        """So many of the bytes of ``data`` are not late."""
+        for late in (pipe, pipe.link):
+            if late in self._late:
+                return self._late[late](pipe, data)
+        return len(data)
 
     def fragment(self, nbytes):
         """So many of the bytes that have arrived are read at once."""
@@ -323,6 +345,22 @@ class Network:
 
     def heal_all(self):
         self.heal_ways(list(self._cut))
+        for what in list(self._late):
+            self.deliver(what)
+
+    def hold_up(self, what, passing):
+        """From now on packets are late in ``what``, a Pipe or the way from one machine to another, until ``deliver``.
+
+        ``passing(pipe, data)``: how many bytes of what comes next are not.
+        """
+        self._late[what] = passing
+
+    def deliver(self, what):
+        """Ends ``hold_up``."""
+        if self._late.pop(what, None) is not None:
+            for transport in self.transports:
+                if what in (transport.outgoing, transport.outgoing.link):
+                    transport.outgoing.wake()
 
     def drop(self, transport):
         """A connection breaks; what was under way is lost."""

@@ -17,7 +17,7 @@ from tailrace.address import Address
 from tailrace.errors import Retryable, TailraceError, UnknownFeed
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
-from tailrace_server.feed import Feed
+from tailrace_server.feed import SYSTEM_FEED_ID, Feed
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.peers import ask, seqs_from_json
 from tailrace_server.replication.taking import Taker
@@ -142,7 +142,10 @@ class Following:
             await trio.sleep(config.poll_s)
 
     def _holds(self, wanted: dict[bytes, list[int]]) -> bool:
-        if not self._knows_feeds:
+        """Whether this node has acknowledged ``wanted``. A feed counts as dropped only if ``_feeds`` was taken so far
+        that the leader's feeds of then are the feeds here: until then it may be one that is still to be made.
+        """
+        if not self._lists_through(wanted):
             return False
         for feed_id, seqs in wanted.items():
             taker = self._takers.get(feed_id)
@@ -152,6 +155,9 @@ class Following:
                 if taker is None or taker.acknowledged.get(number, -1) < seq:
                     return False
         return True
+
+    def _lists_through(self, wanted: dict[bytes, list[int]]) -> bool:
+        return self._knows_feeds and self._node.feeds.lists_through(max(wanted.get(SYSTEM_FEED_ID, [0])))
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

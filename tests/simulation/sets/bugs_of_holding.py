@@ -5,6 +5,7 @@ from __future__ import annotations
 from tailrace.model import Level
 from tailrace_server.partition import Partition
 from tailrace_server.replication import waiting
+from tailrace_server.replication.following import Following
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.quorum import Acknowledgements
 from tailrace_server.replication.taking import Taker
@@ -48,6 +49,11 @@ def _reached_by_leader(partition, level):
     return partition.durable_seq if level == Level.QUORUM else partition.visible_seq(level)
 
 
+def _knows_any_feeds(following, wanted):
+    """Who has taken any snapshot of the list of feeds takes a feed that it does not have for one that was dropped."""
+    return following._knows_feeds
+
+
 BUGS = {
     "acknowledgements of another branch": [
         (Taker, "_agreed", _acknowledge_at_once),
@@ -56,6 +62,7 @@ BUGS = {
     "an acknowledgement before the fsync": [(Taker, "_take", _acknowledge_before_fsync)],
     "an answer at quorum that waits for nobody": [(waiting, "_reached", _reached_by_leader)],
     "a follower that shows at disk what its leader has not": [(Partition, "visible_seq", _shown_by_own_disk)],
+    "a feed that is not made yet and counts as dropped": [(Following, "_lists_through", _knows_any_feeds)],
     "a replaced disk that votes at once": [
         (Member, "counts", lambda member, votes, placement_id: True),
         (Member, "votes", property(lambda member: True)),

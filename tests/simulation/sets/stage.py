@@ -5,12 +5,22 @@ from __future__ import annotations
 import trio
 from tests.simulation.machine import End
 
+from tailrace.wire.frames import FRAME_HEADER_BYTES
+from tailrace.wire.opcodes import Opcode
+from tailrace_server.feed import SYSTEM_FEED_ID
+
 from . import shapes
 
 
 def told_to_five(story):
     """Marks a story that is told to a set of five; others are told to three."""
     story.nodes = 5
+    return story
+
+
+def told_after_another_feed(story):
+    """Marks a story that has a feed before the one that is written to, in a segment of the list of feeds."""
+    story.has_elder_feed = True
     return story
 
 
@@ -68,6 +78,28 @@ class Stage:
     def cut_off(self, name):
         """Nobody of the set hears it, and it hears nobody."""
         self.network.cut_ways(shapes.isolated(name, self._world.names))
+
+    def delay_rows(self, sender, receiver):
+        """Nothing arrives any more on the connections that copy the feed that everybody writes to, until all heals."""
+        asked = self._world.feed_id.hex().encode()
+        self.network.hold_up((sender, receiver), lambda pipe, data: 0 if asked in pipe.back.begun else len(data))
+
+    def delay_end_of_feeds(self, sender, receiver, seq):
+        """What says that all feeds up to a seq above ``seq`` were told comes late, and what is behind it."""
+
+        def passing(pipe, data):
+            if SYSTEM_FEED_ID.hex().encode() not in pipe.back.begun:
+                return len(data)
+            place = 0
+            while place + FRAME_HEADER_BYTES <= len(data):
+                nbytes, opcode = int.from_bytes(data[place : place + 4], "little"), data[place + 4]
+                body = data[place + FRAME_HEADER_BYTES : place + FRAME_HEADER_BYTES + nbytes]
+                if opcode == Opcode.SNAPSHOT_END and int.from_bytes(body[8:16], "little") > seq:
+                    return place
+                place += FRAME_HEADER_BYTES + nbytes
+            return len(data)
+
+        self.network.hold_up((sender, receiver), passing)
 
     def bring_back(self, name):
         """Ends ``cut_off``."""

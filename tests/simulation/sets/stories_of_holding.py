@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from tests.simulation.machine import End
 
-from .stage import Stage
+from .stage import Stage, told_after_another_feed
 
 
 async def returned_tail(world):
@@ -91,4 +91,27 @@ async def replaced_disk(world):
     await stage.promote(third)
 
 
-STORIES = [returned_tail, slow_follower, eager_follower, replaced_disk]
+@told_after_another_feed
+async def late_list(world):
+    """A replaced disk has heard of a feed, and not yet that it has heard of all; then the leader is lost.
+
+    To the third one nothing of that feed came for a while.
+    """
+    await trio.sleep(0.2)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.delay_rows(old, third)
+    await stage.written(10)
+    await stage.end(new, End.POWER)
+    stage.machine(new).replace_disk()
+    stage.delay_end_of_feeds(old, new, 1)
+    await stage.begin(new)
+    with trio.move_on_after(2.0):
+        while not stage.node(new).member.votes:  # noqa: ASYNC110 - it tells nobody
+            await trio.sleep(0.001)
+    await stage.end(old)
+    await stage.promote(new)
+    await trio.sleep(0.5)
+
+
+STORIES = [returned_tail, slow_follower, eager_follower, replaced_disk, late_list]

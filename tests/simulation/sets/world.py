@@ -22,7 +22,7 @@ from tailrace.host import Host
 from tailrace_server.config import Replication
 from tailrace_server.replication.role import Role
 
-from . import copies
+from . import copies, shapes
 from .clients import (
     FEED,
     FollowerReader,
@@ -232,12 +232,22 @@ class World:
     async def _make_feed(self):
         host = Host(connect=self.network.of("operator").connect, worker=InlineWorker, random=self.random_of("maker"))
         async with tailrace.connect(self.url, host=host, connect_timeout=60.0, retry_for=60.0) as client:
+            if getattr(self._story, "has_elder_feed", False):
+                await self._make_elder_feed(client)
             await client.create_feed(
                 FEED, partitions=PARTITIONS, retention=self.retention, tombstone_age_s=TOMBSTONE_AGE_SECONDS
             )
-            [info] = await client.feeds()
+            [info] = [info for info in await client.feeds() if info.name == FEED]
         self.feed_id = info.feed_id
         self.histories.look()
+
+    async def _make_elder_feed(self, client):
+        """Makes one that nobody writes to, and waits until the leader has it in a segment; no other one is made."""
+        self.network.cut_ways(shapes.between(["founder"], self.names))
+        await client.create_feed("elder", partitions=1)
+        [leader] = [machine.life.node for machine in self.machines if self.leads(machine)]
+        while not leader.feeds.system.partitions[0].flushed_seq:  # noqa: ASYNC110 - it tells nobody
+            await trio.sleep(0.1)
 
     # In the end
 

@@ -405,6 +405,44 @@ async def test_a_member_whose_disk_was_replaced_has_no_vote_before_it_has_caught
         await put(feed, numbered(10, 5), level="quorum")
 
 
+async def test_a_replaced_disk_has_no_vote_while_a_feed_that_it_was_told_of_is_not_made(members, monkeypatch):
+    """The end of the list of feeds is late: by then it holds the row of a feed of which it has nothing."""
+    late, told = trio.Event(), trio.Event()
+    snapshot_ended, acknowledge = Taker._snapshot_ended, Taker._acknowledge
+
+    async def end_late(taker, partition):
+        if taker.feed is new.node.feeds.system and partition.high_seq == 2:
+            await late.wait()
+        await snapshot_ended(taker, partition)
+
+    def note(taker, partition):
+        acknowledge(taker, partition)
+        if taker.feed is new.node.feeds.system and partition.durable_seq == 2:
+            told.set()
+
+    async with members.client() as client:
+        await client.create_feed("elder", partitions=1)
+        leader = await members.level("elder")
+        # So that the row of the next feed comes in a snapshot of its own.
+        await leader.node.flusher.flush_all(leader.node.feeds.system.partitions[0])
+        await put(await client.create_feed("orders", partitions=1), numbered(0, 10), level="quorum")
+    await members.level("orders")
+    new = next(node for node in members if node is not leader)
+    await new.stop()
+    new.replace_disk()
+    monkeypatch.setattr(Taker, "_snapshot_ended", end_late)
+    monkeypatch.setattr(Taker, "_acknowledge", note)
+    await new.start()
+    await until(lambda: told.is_set() or new.member.votes)
+    await until(lambda: new.seqs("elder") == [0] or new.member.votes)
+    for _ in range(20):
+        await trio.sleep(0.01)
+        assert not new.member.votes, f"it has {new.seqs('orders')} of the feed that it was told of"
+    late.set()
+    await until(lambda: new.member.votes)
+    assert new.seqs("orders") == [10]
+
+
 async def test_a_member_without_a_vote_that_leads_by_force_has_one_from_then_on(members):
     async with members.client() as client:
         await members.filled(client, {b"k": b"v"})
