@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
-FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 JVM_OPTIONS = "spark.driver.extraJavaOptions"
 NO_PYSPARK = "Spark is not installed here. Install it with: pip install 'tailrace[spark-local]'"
 
@@ -54,16 +53,12 @@ def local_session(
 def register(spark: SparkSession) -> None:
     """Makes ``format("tailrace")`` known in this session, and the session the active one of the calling thread.
 
-    Lets sources written in Python take filters, in this session (``spark.sql.python.filterPushdown.enabled``).
-
     A session made from it by ``newSession()`` needs its own call. So does every other thread that starts a query:
     Spark looks for sources written in Python in the active session of a thread, and finds none where there is none.
     """
     from pyspark_tailrace.source import TailraceSource
 
     spark.dataSource.register(TailraceSource)
-    # Without it Spark refuses a source that takes filters, rather than not to offer it any.
-    spark.conf.set(FILTER_PUSHDOWN, "true")
     # Of PySpark's public calls, this one alone makes a session active in a thread that did not start it.
     spark.createDataFrame([], "unused int")
 

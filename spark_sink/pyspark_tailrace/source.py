@@ -46,13 +46,13 @@ class TailraceSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The source of a batch job. Raises ValueError for options or columns that it cannot take."""
-        from pyspark_tailrace.reading.batch_reader import batch_reader
+        from pyspark_tailrace.reading.batch_reader import BatchReader
         from pyspark_tailrace.reading.options import read_options
         from pyspark_tailrace.reading.schema import check_schema
 
         options = read_options(self.options)
         check_schema(schema)
-        return batch_reader(options, schema)
+        return BatchReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """The sink of a streaming query. Raises ValueError for options or columns that it cannot take."""

@@ -8,9 +8,8 @@
     node.py               what the driver asks a node
     partition_reader.py   a task: the rows of its ranges, each once, or an error
     latest_state.py       the newest row of each key, from mutations
-    pushdown.py           what of a filter the node can do
     stream_reader.py, batch_reader.py   what Spark calls
     decoding.py           values of JSON as columns
 
-The first five, latest_state and pushdown decide, and talk to nobody.
+The first five and latest_state decide, and talk to nobody.
 """

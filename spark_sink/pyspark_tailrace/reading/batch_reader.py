@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_tailrace.reading.latest_state import LatestState
@@ -15,22 +15,14 @@ from pyspark_tailrace.reading.node import Node, open_stream
 from pyspark_tailrace.reading.offsets import NOTHING, NodeFeed
 from pyspark_tailrace.reading.options import STATE, ReadOptions
 from pyspark_tailrace.reading.partition_reader import read_split
-from pyspark_tailrace.reading.pushdown import Narrowed, narrowed
 from pyspark_tailrace.reading.schema import Shape
 from pyspark_tailrace.reading.splits import Part, Split, cut
-from tailrace.block import KEY_BYTES_MAX
 from tailrace.consuming.session import Wanted
-from tailrace.errors import StreamEnded
+from tailrace.errors import StreamEnded, UnknownFeed
 from tailrace.events import Mutations, Rollback
-from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.model import EndReason
 from tailrace.position import Position
 from tailrace.wire.filters import StreamFilter
-
-
-def batch_reader(options: ReadOptions, schema: StructType) -> BatchReader:
-    """A reader; one that takes filters, unless the job has switched that off. (A setting of Spark's may refuse it.)"""
-    return NarrowingReader(options, schema) if options.pushdown else BatchReader(options, schema)
 
 
 class BatchReader(DataSourceReader):
@@ -39,14 +31,13 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._narrowed = Narrowed()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks. Raises UnknownFeed, Unreachable, ..."""
+        """Returns the tasks. Raises UnknownFeed, also for a partition that is not there, Unreachable, ..."""
         with contextlib.closing(Node(self._options)) as node:
             feed = node.feed()
-            bounds = self._bounds(node, feed)
-        ranges = [self._range(id, feed, *bounds[id]) for id in self._wanted_partitions(feed)]
+            trimmed = node.kept_since(feed)
+        ranges = [self._range(id, feed, trimmed[id]) for id in self._wanted_partitions(feed)]
         tasks = cut((part for part in ranges if part.rows > 0), self._options.min_partitions, exact=self._exact(feed))
         # Spark would take no task at all for one whose partition it does not tell.
         return [Split(feed.cluster_id, feed.feed_id, task, is_history=feed.is_history) for task in tasks or [[]]]
@@ -55,45 +46,27 @@ class BatchReader(DataSourceReader):
         """Ranges may be read in pieces: seqs of a history stay what they are, and no two rows are to be compared."""
         return feed.is_history and self._options.read != STATE
 
-    def _bounds(self, node: Node, feed: NodeFeed) -> dict[int, tuple[Position, int]]:
-        """The position after which the wanted rows of each partition begin, and the seq up to which they go."""
-        narrowed = self._narrowed
-        trimmed = node.kept_since(feed)
-        begins = node.since_if_kept(feed, narrowed.stamped_first) if narrowed.stamped_first else {}
-        # Of the state, a later row is needed where it supersedes an earlier one.
-        is_cut = self._options.read != STATE
-        ends = node.since_if_kept(feed, narrowed.stamped_stop) if is_cut and narrowed.stamped_stop is not None else {}
-        bounds = {}
-        for id, partition in feed.partitions.items():
-            begin = begins.get(id, NOTHING)
-            # All that was acknowledged, at any level: the stream waits until its own level shows that.
-            stop_seq = min(partition.high_seq, ends[id].seq if id in ends else partition.high_seq)
-            if is_cut and narrowed.seq_stop is not None:
-                stop_seq = min(stop_seq, narrowed.seq_stop - 1)
-            after_seq = min(narrowed.seq_first - 1, partition.high_seq)
-            if begin.seq or after_seq > 0 or self._exact(feed):
-                after_seq = max(after_seq, trimmed[id])
-            if after_seq > begin.seq:
-                begin = Position.at(partition.log, after_seq)
-            bounds[id] = begin, stop_seq
-        return bounds
-
     def _wanted_partitions(self, feed: NodeFeed) -> Iterable[int]:
-        only = self._narrowed.partitions
-        key = self._narrowed.key
-        if key is not None:
-            owner = partition_of_hash(key_hash(key), len(feed.partitions))
-            only = frozenset([owner]) if only is None else only & {owner}
-        return [id for id in feed.partitions if only is None or id in only]
+        only = self._options.partition_ids
+        if only is None:
+            return feed.partitions
+        missing = only - feed.partitions.keys()
+        if missing:
+            count = len(feed.partitions)
+            raise UnknownFeed(f"the feed has no partition {min(missing)}: it has {count} (option 'partition_ids')")
+        return sorted(only)
 
-    def _range(self, id: int, feed: NodeFeed, begin: Position, stop_seq: int) -> Part:
-        return Part(id, begin, stop_seq, Position.at(feed.partitions[id].log, stop_seq))
+    def _range(self, id: int, feed: NodeFeed, trim_seq: int) -> Part:
+        """Returns all that was acknowledged in a partition, at any level: a stream waits until its level shows that."""
+        partition = feed.partitions[id]
+        begin = Position.at(partition.log, trim_seq) if trim_seq and self._exact(feed) else NOTHING
+        return Part(id, begin, partition.high_seq, Position.at(partition.log, partition.high_seq))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """A task's rows, as Arrow batches of the schema."""
         assert isinstance(partition, Split)
         shape = Shape(self._schema)
-        wanted = StreamFilter(self._narrowed.key_prefix[:KEY_BYTES_MAX], "value" not in self._schema.names)
+        wanted = StreamFilter(self._options.key_prefix, "value" not in self._schema.names)
         if self._options.read == STATE:
             rows = read_state(self._options, partition, wanted)
         elif partition.is_history:
@@ -101,15 +74,6 @@ class BatchReader(DataSourceReader):
         else:
             rows = read_mutations(self._options, partition, wanted)
         return shape.joined(map(shape.of, rows))
-
-
-class NarrowingReader(BatchReader):
-    """A BatchReader that asks the node for less where filters allow it. They are applied by Spark all the same."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Notes what the node can do with them."""
-        self._narrowed = narrowed(filters)
-        return filters
 
 
 def read_state(options: ReadOptions, split: Split, wanted: StreamFilter) -> Iterator[Any]:

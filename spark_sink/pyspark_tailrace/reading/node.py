@@ -122,13 +122,6 @@ class Node:
     def _trim_seq(self, feed: NodeFeed, id: int) -> int:
         return self._answer(feed.feed_id, id).trim_seq if feed.is_history else 0
 
-    def since_if_kept(self, feed: NodeFeed, since_us: int) -> dict[int, Position]:
-        """As ``since``; nothing where something that was stamped since may be gone."""
-        try:
-            return dict(self.since(feed, since_us))
-        except DataGone:
-            return {}
-
     def peek(self, feed: NodeFeed, partition: int, position: Position) -> Peek:
         """What comes next in ``partition`` for who stands at ``position``, where something does."""
         shown = feed.partitions[partition].visible_seq

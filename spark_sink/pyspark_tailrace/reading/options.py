@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyspark_tailrace import options as parsers
+from tailrace.block import KEY_BYTES_MAX
 from tailrace.errors import BadPosition
 from tailrace.model import Level
 from tailrace.position import MAGIC, Positions
@@ -30,7 +31,8 @@ NAMES = (
     "maxBytesPerTrigger",
     "minPartitions",
     "read",
-    "pushdown",
+    "partition_ids",
+    "key_prefix",
 )
 
 _CHOICES = {
@@ -42,7 +44,11 @@ _CHOICES = {
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options of a reader. ``start`` is "earliest", "latest", positions as a string, or microseconds since 1970 UTC."""
+    """Options of a reader.
+
+    ``start`` is "earliest", "latest", positions as a string, or microseconds since 1970 UTC. ``partition_ids`` are the
+    partitions that a batch reads, None for all; ``key_prefix`` is what the keys begin with that it reads.
+    """
 
     url: str
     feed: str
@@ -56,7 +62,8 @@ class ReadOptions:
     max_bytes: int | None
     min_partitions: int | None
     read: str
-    pushdown: bool
+    partition_ids: frozenset[int] | None
+    key_prefix: bytes
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -67,6 +74,12 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         raise ValueError(
             "option 'value_schema' is not for a source: a source written in Python cannot call Spark's functions. Use "
             "pyspark_tailrace.decode(df, schema), which runs from_json() on the column 'value' inside the JVM"
+        )
+    if "pushdown" in given:
+        raise ValueError(
+            "option 'pushdown' is not there any more: Spark 4 keeps the filters that a source written in Python has "
+            "taken when it uses the DataFrame again, so rows would be missing. Filters are Spark's alone; "
+            "'partition_ids' and 'key_prefix' make a batch read less"
         )
     if "level" in given:
         raise ValueError("option 'level' is for writing; 'visibility' says which mutations are read")
@@ -84,7 +97,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         max_bytes=parsers.count(given, "maxBytesPerTrigger"),
         min_partitions=parsers.count(given, "minPartitions"),
         read=_choice(given, "read"),
-        pushdown=parsers.boolean(given, "pushdown", "true"),
+        partition_ids=_partition_ids(given.get("partition_ids")),
+        key_prefix=_key_prefix(given.get("key_prefix", "")),
     )
 
 
@@ -94,6 +108,24 @@ def _choice(options: Mapping[str, str], name: str) -> str:
     if text not in allowed:
         raise ValueError(f"option {name!r} is {text!r}, none of {', '.join(map(repr, allowed))}")
     return text
+
+
+def _partition_ids(text: str | None) -> frozenset[int] | None:
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and len(part) < 10 for part in parts):
+        raise ValueError(
+            f"option 'partition_ids' is {text[:60]!r}, and has to be numbers of partitions, such as '0, 3'"
+        )
+    return frozenset(map(int, parts))
+
+
+def _key_prefix(text: str) -> bytes:
+    prefix = text.encode()
+    if len(prefix) > KEY_BYTES_MAX:
+        raise ValueError(f"option 'key_prefix' has {len(prefix)} bytes in UTF-8, and a key at most {KEY_BYTES_MAX}")
+    return prefix
 
 
 def _start(text: str) -> str | int:

@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_tailrace.reading.batch_reader import batch_reader
+from pyspark_tailrace.reading.batch_reader import BatchReader
 from pyspark_tailrace.reading.options import read_options
 from pyspark_tailrace.reading.schema import COLUMNS
 from pyspark_tailrace.reading.stream_reader import StreamReader
@@ -76,11 +76,9 @@ class Query:
 class Job(Query):
     """A batch job."""
 
-    def __init__(self, url, feed, columns=COLUMNS, filters=(), **options):
+    def __init__(self, url, feed, columns=COLUMNS, **options):
         self.options = read_options({"url": url, "feed": feed, "retry_for": "60"} | options)
-        self.reader = batch_reader(self.options, schema_of(columns))
-        if filters:
-            assert self.reader.pushFilters(list(filters)) == list(filters)
+        self.reader = BatchReader(self.options, schema_of(columns))
 
     async def tasks(self):
         return await self.call("partitions")
@@ -113,4 +111,4 @@ def query(running):
 @pytest.fixture
 def job(running):
     """Makes batch jobs."""
-    return lambda feed, columns=COLUMNS, filters=(), **options: Job(running.url, feed, columns, filters, **options)
+    return lambda feed, columns=COLUMNS, **options: Job(running.url, feed, columns, **options)

@@ -1,15 +1,13 @@
-"""Batches: the latest state, every mutation, and what the node is spared by filters."""
+"""Batches: the latest state, every mutation, and a part of either."""
 
 from __future__ import annotations
 
-import datetime
-
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan
+from pyspark.sql.datasource import DataSourceReader
 from tests.pyspark_tailrace.reading.test_partition_reader import fold, keys, write
 
-from tailrace import Put
-from tailrace.hashing import key_hash, partition_of_hash
+from pyspark_tailrace.reading.batch_reader import BatchReader
+from tailrace import Put, UnknownFeed
 
 
 @pytest.fixture(params=["history", "compact"])
@@ -94,73 +92,24 @@ async def test_run_that_crosses_the_end_of_a_compact_feed(running, client, job):
         assert b"k" in keys(rows)
 
 
-# Filters: what the tasks give before Spark applies them
-
-
-async def narrowed(job, *filters, **options):
-    reading = job("f", filters=filters, **options)
-    return await reading.rows(), await reading.tasks()
+# Less than all
 
 
 async def test_partitions(feed, job):
     await put(feed, [(b"%d" % n, b"v") for n in range(100)])
-    rows, _ = await narrowed(job, In(("partition",), (1, 3)))
+    rows = await job("f", partition_ids="1, 3").rows()
     assert {row["partition"] for row in rows} == {1, 3}
-    rows, _ = await narrowed(job, EqualTo(("partition",), 9))
-    assert rows == []
-
-
-async def test_key(feed, job):
-    await put(feed, [(b"%d" % n, b"v") for n in range(100)])
-    rows, (task,) = await narrowed(job, EqualTo(("key",), b"7"))
-    assert {part.partition for part in task.parts} == {partition_of_hash(key_hash(b"7"), 4)}
-    assert b"7" in keys(rows)
-    assert all(key.startswith(b"7") for key in keys(rows))
+    with pytest.raises(UnknownFeed, match="no partition 9: it has 4"):
+        await job("f", partition_ids="1, 9").rows()
 
 
 @pytest.mark.parametrize("read", ["state", "mutations"])
 async def test_key_prefix(feed, job, read):
     await put(feed, [(b"%02d" % n, b"v") for n in range(100)])
-    rows, _ = await narrowed(job, GreaterThanOrEqual(("key",), b"3"), LessThan(("key",), b"4"), read=read)
+    rows = await job("f", key_prefix="3", read=read).rows()
     assert sorted(keys(rows)) == [b"%02d" % n for n in range(30, 40)]
 
 
-async def test_seqs_of_mutations(feed, job):
-    for n in range(40):
-        await put(feed, [(b"%d" % n, b"v")])
-    rows, _ = await narrowed(job, GreaterThan(("seq",), 3), LessThan(("seq",), 6), read="mutations")
-    assert {row["seq"] for row in rows} == {4, 5}
-
-
-async def test_seqs_of_the_state(feed, job):
-    """A row below the bound is left out, and none is taken for the latest that is superseded above it."""
-    await put(feed, [(b"a", b"1")])
-    await put(feed, [(b"a", b"2")])
-    rows, _ = await narrowed(job, LessThan(("seq",), 2))
-    assert [row["seq"] for row in rows] == [2]
-    rows, _ = await narrowed(job, GreaterThan(("seq",), 2))
-    assert rows == []
-
-
-@pytest.mark.parametrize("read", ["state", "mutations"])
-async def test_times(feed, job, read):
-    await put(feed, [(b"a", b"1")])
-    await put(feed, [(b"a", b"2")])
-    await put(feed, [(b"a", b"3")])
-    first, second, third = sorted(row["timestamp"] for row in await job("f", read="mutations").rows())
-    assert first < second < third
-    rows, _ = await narrowed(job, GreaterThanOrEqual(("timestamp",), second), read=read)
-    assert [row["value"] for row in rows] == ([b"3"] if read == "state" else [b"2", b"3"])
-    rows, _ = await narrowed(job, LessThan(("timestamp",), third), read=read)
-    assert [row["value"] for row in rows] == ([b"3"] if read == "state" else [b"1", b"2"])
-
-
-async def test_time_whose_mutations_may_be_gone_is_left_to_spark(running, client, job):
-    """Deletions were purged since: the state is read from the beginning."""
-    feed = await client.create_feed("f", partitions=1, tombstone_age_s=0.0)
-    since = datetime.datetime.now(datetime.UTC)
-    await write(feed, b"a", b"k")
-    await feed.delete(b"k")
-    await fold(running, "f", through=feed)
-    rows, _ = await narrowed(job, GreaterThanOrEqual(("timestamp",), since))
-    assert sorted(keys(rows))[0] == b"a"
+def test_no_filter_is_taken_from_spark():
+    """Spark keeps filters that were taken when it uses a DataFrame again, in versions up to 4.3 at least."""
+    assert BatchReader.pushFilters is DataSourceReader.pushFilters

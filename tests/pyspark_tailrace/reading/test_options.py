@@ -31,7 +31,8 @@ def test_defaults():
         max_bytes=None,
         min_partitions=None,
         read="state",
-        pushdown=True,
+        partition_ids=None,
+        key_prefix=b"",
     )
 
 
@@ -44,11 +45,12 @@ def test_everything_in_the_letters_that_spark_makes_of_it():
         "read": "mutations",
     }
     given |= {"failOnDataLoss": "False", "on_rollback": "follow", "maxRowsPerTrigger": "10", "maxBytesPerTrigger": "20"}
-    given |= {"minPartitions": "4", "pushdown": "false"}
+    given |= {"minPartitions": "4", "partition_ids": "3, 0", "key_prefix": "é/"}
     options = read_options({name.lower(): value for name, value in (LEAST | given).items()})
     assert (options.token, options.retry_for_s, options.level, options.start) == ("t", 1.5, Level.MEMORY, "latest")
     assert (options.fail_on_data_loss, options.on_rollback, options.read) == (False, "follow", "mutations")
-    assert (options.max_rows, options.max_bytes, options.min_partitions, options.pushdown) == (10, 20, 4, False)
+    assert (options.max_rows, options.max_bytes, options.min_partitions) == (10, 20, 4)
+    assert (options.partition_ids, options.key_prefix) == ({0, 3}, "é/".encode())
 
 
 def test_beginnings():
@@ -82,7 +84,10 @@ def test_options_travel_to_tasks():
         ({"maxRowsPerTrigger": "0"}, "'maxRowsPerTrigger' is '0', and has to be a whole number from 1"),
         ({"maxBytesPerTrigger": "1g"}, "'maxBytesPerTrigger' is '1g'"),
         ({"minPartitions": "-1"}, "'minPartitions' is '-1'"),
-        ({"pushdown": "1"}, "'pushdown' is '1'"),
+        ({"pushdown": "true"}, "Spark 4 keeps the filters .*'partition_ids' and 'key_prefix'"),
+        ({"partition_ids": "0-3"}, "'partition_ids' is '0-3', and has to be numbers"),
+        ({"partition_ids": ""}, "'partition_ids' is ''"),
+        ({"key_prefix": "k" * 4097}, "'key_prefix' has 4097 bytes"),
         ({"value_schema": "a INT"}, r"pyspark_tailrace\.decode\(df, schema\)"),
         ({"valueSchema": "a INT"}, r"pyspark_tailrace\.decode\(df, schema\)"),
         ({"starting_offset": "latest"}, "'starting_offset' is not known: 'startingOffsets' is"),
