@@ -20,8 +20,8 @@ from tailrace.lifetime import Lifetime
 from tailrace.link import RequestLink
 from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
 from tailrace.replies import feed_info, node_status, resolved
-from tailrace.requests.lane import Done, Lane, Lanes, random_producer_id
-from tailrace.requests.session import RequestSession
+from tailrace.requests.lane import Done, Lane, Lanes, WriteRequest, random_producer_id
+from tailrace.requests.session import Request, RequestSession
 from tailrace.staging import StageRequest
 from tailrace.stream import Stream
 from tailrace.wire.messages import Hello
@@ -47,13 +47,17 @@ class _Waiter(Generic[_T]):
             trio.lowlevel.reschedule(self._task)
             self._task = None
 
-    async def wait(self) -> None:
-        """Until it is done. Always a checkpoint."""
+    async def wait(self) -> _T:
+        """Waits for the answer and returns it, or raises its error. Always a checkpoint."""
         if self.finished:
             await trio.lowlevel.checkpoint()
         else:
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
+        if self.error is not None:
+            raise self.error
+        assert self.result is not None
+        return self.result
 
     def _abort(self, _: Any) -> trio.lowlevel.Abort:
         self._task = None
@@ -61,7 +65,12 @@ class _Waiter(Generic[_T]):
 
 
 class Client:
-    """A connection that is kept; made by ``connect``. Safe to use from many tasks of one trio run."""
+    """A connection that is kept; made by ``connect``. Safe to use from many tasks of one trio run.
+
+    Cancelling a call, here and of a `Feed`: a request that was not sent yet is never sent. One that was sent may be
+    carried out, and is not sent again after a lost connection: what became of it is unknown, as after Unreachable with
+    the outcome "unknown".
+    """
 
     def __init__(
         self,
@@ -228,54 +237,66 @@ class Client:
         self._session.ask(*request, trio.current_time() + self._retry_for_s)
 
     async def call(self, opcode: Opcode, value: dict[str, Any]) -> dict[str, Any]:
-        """A metadata request and its answer."""
+        """Sends a metadata request and returns its answer. Cancelling as of ``write``."""
         waiter: _Waiter[dict[str, Any]] = _Waiter()
-        self._session.call(opcode, value, waiter.done, trio.current_time() + self._retry_for_s)
-        return await self._wait(waiter)
+        request = self._session.call(opcode, value, waiter.done, trio.current_time() + self._retry_for_s)
+        return await self._wait(waiter, request)
 
     async def get(self, feed_id: bytes, level: Level, keys: list[bytes]) -> list[Item | None]:
-        """A look-up and its answer."""
+        """Sends a look-up and returns its answer. Cancelling withdraws it."""
         waiter: _Waiter[list[Item | None]] = _Waiter()
-        self._session.get(feed_id, level, keys, waiter.done, trio.current_time() + self._retry_for_s)
-        return await self._wait(waiter)
+        request = self._session.get(feed_id, level, keys, waiter.done, trio.current_time() + self._retry_for_s)
+        return await self._wait(waiter, request)
 
     async def write(
         self, lane: Lane, block: Block, level: Level, flags: int, if_version: Version | None
     ) -> VersionRange:
-        """A block and its answer."""
+        """Sends a block and returns its answer.
+
+        If cancelled, a block that was not sent is never sent; one that was sent is not sent again.
+        """
         waiter: _Waiter[VersionRange] = _Waiter()
         now = trio.current_time()
-        self._session.write(lane, block, level, waiter.done, now + self._retry_for_s, flags, if_version)
-        self._link.kick(now)
-        await waiter.wait()
-        if waiter.error is not None:
-            raise waiter.error
-        assert waiter.result is not None
-        return waiter.result
+        request = self._session.write(lane, block, level, waiter.done, now + self._retry_for_s, flags, if_version)
+        return await self._wait(waiter, request, now)
 
     async def write_all(self, blocks: list[tuple[Lane, Block]], level: Level) -> dict[int, VersionRange]:
-        """Several blocks and their answers; the first error, with notes on who took his share."""
+        """Several blocks and their answers; the first error, with notes on who took his share. Cancelling as ``write``.
+
+        Every block has its answer when this raises an error.
+        """
         waiters: list[_Waiter[VersionRange]] = [_Waiter() for _ in blocks]
-        for (lane, block), waiter in zip(blocks, waiters, strict=True):
-            self.queue_write(lane, block, level, waiter.done)
+        deadline = trio.current_time() + self._retry_for_s
+        requests = [
+            self._session.write(lane, block, level, waiter.done, deadline)
+            for (lane, block), waiter in zip(blocks, waiters, strict=True)
+        ]
+        error: TailraceError | None = None
+        written: list[VersionRange] = []
         self.kick()
-        for waiter in waiters:
-            await waiter.wait()
-        written = [waiter.result for waiter in waiters if waiter.result is not None]
-        for waiter in waiters:
-            if waiter.error is not None:
-                taken = ", ".join(f"{r.partition} (seqs {r.first_seq} to {r.last_seq})" for r in written)
-                waiter.error.add_note(f"of this batch, these partitions took their share: {taken or 'none'}")
-                raise waiter.error
+        try:
+            for waiter in waiters:
+                try:
+                    written.append(await waiter.wait())
+                except TailraceError as failure:
+                    error = error or failure
+        except BaseException:
+            for request in requests:
+                self._session.withdraw(request)
+            raise
+        if error is not None:
+            taken = ", ".join(f"{r.partition} (seqs {r.first_seq} to {r.last_seq})" for r in written)
+            error.add_note(f"of this batch, these partitions took their share: {taken or 'none'}")
+            raise error
         return {versions.partition: versions for versions in written}
 
-    async def _wait(self, waiter: _Waiter[_T]) -> _T:
-        self.kick()
-        await waiter.wait()
-        if waiter.error is not None:
-            raise waiter.error
-        assert waiter.result is not None
-        return waiter.result
+    async def _wait(self, waiter: _Waiter[_T], request: Request | WriteRequest, now: float | None = None) -> _T:
+        self._link.kick(now)
+        try:
+            return await waiter.wait()
+        except BaseException:
+            self._session.withdraw(request)
+            raise
 
     def stream(self, wanted: Wanted, window_bytes: int = 8 * 1024 * 1024) -> Stream:
         """A consumer, on a connection of its own."""

@@ -52,7 +52,11 @@ if TYPE_CHECKING:
 
 
 class Feed:
-    """A handle; ``client.feed(name)`` makes one without asking the node. Safe to use from many tasks."""
+    """A handle; ``client.feed(name)`` makes one without asking the node. Safe to use from many tasks.
+
+    Cancelling a call: a request that was not sent yet is never sent. One that was sent may be carried out, and is not
+    sent again after a lost connection. A later ``put`` of this client to the same partition is never overtaken by it.
+    """
 
     def __init__(self, client: Client, name: str) -> None:
         self._client = client

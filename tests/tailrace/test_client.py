@@ -158,3 +158,58 @@ async def test_a_write_that_is_cancelled_leaves_the_client_usable(feed):
         await feed.put(b"k", b"cancelled")
     await feed.put(b"k", b"v")
     assert (await feed.get(b"k")).value == b"v"
+
+
+async def test_a_call_that_is_cancelled_before_it_was_sent_is_never_sent(running, client, feed):
+    """Calls of each kind, while the node is down; then it comes back."""
+    await feed.put(b"k", b"before")
+    await running.stop()
+    calls = [
+        lambda: feed.put(b"k", b"cancelled"),
+        lambda: feed.delete(b"k"),
+        lambda: feed.write([tailrace.Put(b"%d" % number, b"cancelled") for number in range(20)]),
+        lambda: feed.get(b"k"),
+        lambda: client.create_feed("cancelled"),
+        lambda: client.drop_feed("orders"),
+    ]
+    for _ in range(50):
+        async with trio.open_nursery() as nursery:
+            for call in calls:
+                nursery.start_soon(call)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+    assert client._session.idle, "what was cancelled is still queued"
+    await running.start()
+    await feed.put(b"other", b"after")
+    assert {item.key: item.value async for item in feed.items()} == {b"k": b"before", b"other": b"after"}
+    assert [info.name for info in await client.feeds()] == ["orders"]
+    assert sum(partition.high_seq for partition in running.node.feeds.named("orders").partitions) == 2
+
+
+async def test_a_call_that_is_cancelled_after_it_was_sent_is_not_sent_again(running, client, feed):
+    """Its frame is lost with the connection; the next call connects anew."""
+    await feed.put(b"k", b"before")
+    client._link._transport.send = lambda *buffers: None
+    with trio.move_on_after(0.1):
+        await feed.put(b"k", b"cancelled")
+    running.cut_connections()
+    await feed.put(b"other", b"after")
+    assert (await feed.get(b"k")).value == b"before"
+    assert sum(partition.high_seq for partition in running.node.feeds.named("orders").partitions) == 2
+
+
+async def test_a_writer_that_is_left_by_an_exception_sends_nothing_later(running, feed):
+    """Its blocks were queued while the node was down."""
+    await feed.put(b"k", b"before")
+    await running.stop()
+
+    async def write():
+        async with feed.writer(batch_rows=1) as writer:
+            await writer.put(b"k", b"of the writer")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        await write()
+    await running.start()
+    await feed.put(b"other", b"after")
+    assert (await feed.get(b"k")).value == b"before"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -19,8 +19,8 @@ from tailrace.errors import TailraceError, Unreachable
 from tailrace.finding import Finder, check_state
 from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
 from tailrace.replies import feed_info, node_status, resolved
-from tailrace.requests.lane import Done, Lane, Lanes
-from tailrace.requests.session import RequestSession
+from tailrace.requests.lane import Done, Lane, Lanes, WriteRequest
+from tailrace.requests.session import Request, RequestSession
 from tailrace.staging import StageRequest
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
@@ -42,7 +42,11 @@ class Reply(Generic[_T]):
 
 
 class Client:
-    """A connection that is kept, as a context manager; made by ``connect``. For one thread at a time."""
+    """A connection that is kept, as a context manager; made by ``connect``. For one thread at a time.
+
+    If an exception such as KeyboardInterrupt ends a call, a request that was not sent yet is never sent. One that was
+    sent may be carried out, and is not sent again after a lost connection.
+    """
 
     def __init__(
         self,
@@ -181,15 +185,13 @@ class Client:
         """A metadata request and its answer."""
         self._check_open()
         reply: Reply[dict[str, Any]] = Reply()
-        self._session.call(opcode, value, reply.done, deadline)
-        return self._wait(reply)
+        return self._wait(reply, self._session.call(opcode, value, reply.done, deadline))
 
     def get(self, feed_id: bytes, level: Level, keys: list[bytes], deadline: float) -> list[Item | None]:
         """A look-up and its answer."""
         self._check_open()
         reply: Reply[list[Item | None]] = Reply()
-        self._session.get(feed_id, level, keys, reply.done, deadline)
-        return self._wait(reply)
+        return self._wait(reply, self._session.get(feed_id, level, keys, reply.done, deadline))
 
     def write(
         self,
@@ -204,16 +206,18 @@ class Client:
         """A block and its answer."""
         self._check_open()
         reply: Reply[VersionRange] = Reply()
-        self._session.write(lane, block, level, reply.done, deadline, flags=flags, if_version=if_version)
-        return self._wait(reply)
+        request = self._session.write(lane, block, level, reply.done, deadline, flags=flags, if_version=if_version)
+        return self._wait(reply, request)
 
     def write_all(self, blocks: list[tuple[Lane, Block]], level: Level, deadline: float) -> dict[int, VersionRange]:
         """Several blocks and their answers; the first error, with notes on who took his share."""
         self._check_open()
         replies: list[Reply[VersionRange]] = [Reply() for _ in blocks]
-        for (lane, block), reply in zip(blocks, replies, strict=True):
+        requests = [
             self._session.write(lane, block, level, reply.done, deadline)
-        self._link.run_until(lambda: all(reply.finished for reply in replies), None)
+            for (lane, block), reply in zip(blocks, replies, strict=True)
+        ]
+        self._run(lambda: all(reply.finished for reply in replies), requests)
         written = [reply.result for reply in replies if reply.result is not None]
         for reply in replies:
             if reply.error is not None:
@@ -240,12 +244,21 @@ class Client:
         """Sends of what is queued as much as goes without waiting."""
         self._link.push()
 
-    def _wait(self, reply: Reply[_T]) -> _T:
-        self._link.run_until(lambda: reply.finished, None)
+    def _wait(self, reply: Reply[_T], request: Request | WriteRequest) -> _T:
+        self._run(lambda: reply.finished, [request])
         if reply.error is not None:
             raise reply.error
         assert reply.result is not None
         return reply.result
+
+    def _run(self, done: Callable[[], bool], requests: Sequence[Request | WriteRequest]) -> None:
+        """Moves bytes until ``done()``. An exception (Ctrl-C) withdraws the requests: later calls do not send them."""
+        try:
+            self._link.run_until(done, None)
+        except BaseException:
+            for request in requests:
+                self._session.withdraw(request)
+            raise
 
     def _check_open(self) -> None:
         if self._closed:

@@ -33,6 +33,8 @@ from tailrace.model import Version, VersionRange
 from tailrace.wire.failures import OutOfOrder
 
 UNANSWERED_MAX = 16
+# So many numbers that may be asked for again without a loss. Older ones were lost together with acknowledged ones.
+ABANDONED_MAX = 4 * UNANSWERED_MAX
 # The node forgets a producer after an hour without a block; half of that leaves room for slow clocks and long resends.
 IDLE_SECONDS_MAX = 1800.0
 
@@ -110,7 +112,7 @@ class Lane:
         self._queue: collections.deque[WriteRequest] = collections.deque()
         self._unanswered: list[WriteRequest] = []  # in order
         self._acknowledged: collections.deque[tuple[int, VersionRange]] = collections.deque(maxlen=2 * UNANSWERED_MAX)
-        self._abandoned: set[int] = set()  # numbers of requests that were given up and may have been written
+        self._abandoned: set[int] = set()  # numbers of requests that were given up or withdrawn, and may be written
         self._anew = False  # a new producer id is taken as soon as nothing is in doubt
         self._used_at = float("inf")  # when something was last sent
         self.held_until = 0.0
@@ -190,7 +192,9 @@ class Lane:
     def answered(self, request: WriteRequest, versions: VersionRange) -> None:
         """The node has written ``request``, or had it already."""
         self._unanswered.remove(request)
-        if versions.first_seq:
+        if versions.first_seq and request.withdrawn:
+            self._abandon(request.number)  # no caller was told of it, so none hears of its loss
+        elif versions.first_seq:
             self._acknowledged.append((request.number, versions))
         else:
             self._free_number(request)  # nothing was there to delete, so nothing was written
@@ -236,12 +240,17 @@ class Lane:
         if request in self._unanswered:
             self._unanswered.remove(request)
             if request.state is State.SENT or request.resend:
-                self._abandoned.add(request.number)
+                self._abandon(request.number)
             else:
                 self._free_number(request)
         else:
             self._queue.remove(request)
         request.state = State.DONE
+
+    def _abandon(self, number: int) -> None:
+        self._abandoned.add(number)
+        if len(self._abandoned) > ABANDONED_MAX:
+            self._abandoned.remove(min(self._abandoned))
 
     def _free_number(self, request: WriteRequest) -> None:
         self._next_number -= 1

@@ -99,10 +99,14 @@ class Request:
         self.decode = decode
         self.done = done
         self.deadline = deadline
-        self.hold_until = 0.0
         self.sequence: Sequence | None = None
         self.order = 0
         self.is_read = is_read  # any copy may answer it
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forgets what was tried: the request is new, or has its answer and asks for more."""
+        self.hold_until = 0.0
         self.sent = False
         self.in_doubt = False  # an earlier try of it may have done something
         self.tries = 0
@@ -214,12 +218,13 @@ class RequestSession:
 
     def call(
         self, opcode: Opcode, value: dict[str, Any], done: Callable[[Any, TailraceError | None], None], deadline: float
-    ) -> None:
-        """A metadata request; ``done`` gets the JSON object of the answer."""
+    ) -> Request:
+        """Queues a metadata request and returns it; ``done`` gets the JSON object of the answer."""
         request = Request(
             lambda id: encode_json(opcode, value, id), lambda frame: decode_json(frame.body, "RESULT"), done, deadline
         )
         self._ask(request)
+        return request
 
     def ask(
         self,
@@ -250,15 +255,15 @@ class RequestSession:
         keys: list[bytes],
         done: Callable[[list[Item | None] | None, TailraceError | None], None],
         deadline: float,
-    ) -> None:
-        """A look-up of at most 4,096 keys. Where their values do not fit into one answer, it asks for the rest."""
+    ) -> Request:
+        """Queues a look-up of at most 4,096 keys and returns it. It asks again if one answer has no room for all."""
         items: list[Item | None] = []
 
-        def ask(left: list[bytes]) -> None:
-            def encode(id: int) -> bytes:
-                return Get(feed_id, level, left, self._state_of_reads).encode(id)
+        def encode(id: int) -> bytes:
+            return Get(feed_id, level, keys[len(items) :], self._state_of_reads).encode(id)
 
-            self._ask(Request(encode, lambda frame: Got.decode(frame.body, left), found, deadline, is_read=True))
+        def decode(frame: Frame) -> list[Item | None]:
+            return Got.decode(frame.body, keys[len(items) :])
 
         def found(part: list[Item | None] | None, error: TailraceError | None) -> None:
             items.extend(part or ())
@@ -267,9 +272,12 @@ class RequestSession:
             elif len(items) == len(keys):
                 done(items, None)
             else:
-                ask(keys[len(items) :])
+                request.begin_anew()
+                self._ask(request)
 
-        ask(keys)
+        request = Request(encode, decode, found, deadline, is_read=True)
+        self._ask(request)
+        return request
 
     def write(
         self,
@@ -280,14 +288,29 @@ class RequestSession:
         deadline: float,
         flags: int = 0,
         if_version: Version | None = None,
-    ) -> None:
-        """Queues a block in its lane."""
+    ) -> WriteRequest:
+        """Queues a block in its lane and returns the request."""
+        request = WriteRequest(lane, block, level, done, deadline, flags, if_version)
         if self._closed is not None:
+            request.state = State.DONE
             done(None, self._closed)
-            return
-        lane.submit(WriteRequest(lane, block, level, done, deadline, flags, if_version))
+            return request
+        lane.submit(request)
         self._lanes[lane] = None
         self._ready_lanes[lane] = None
+        return request
+
+    def withdraw(self, request: Request | WriteRequest) -> None:
+        """Gives up a request whose caller is gone: ``done`` is not called any more.
+
+        A request that was not sent is never sent. One that was sent is not sent again. No-op if it has its answer.
+        """
+        if isinstance(request, WriteRequest):
+            request.lane.withdraw(request)
+            self._look_again(request.lane)
+        else:
+            self._requests.pop(request, None)
+            self._unsent.pop(request, None)
 
     def expire(self) -> None:
         """Gives up what is past its deadline."""

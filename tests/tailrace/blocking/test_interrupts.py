@@ -82,3 +82,35 @@ def test_a_writer_takes_no_more_than_its_bound_from_a_frozen_node(feed, node_pro
             count += 1
     assert IN_FLIGHT_BYTES / 2 < count * 110 < IN_FLIGHT_BYTES + 1_000
     writer.flush()
+
+
+def test_an_interrupted_call_is_not_carried_out_later(feed, client, node_process):
+    feed.put(b"k", b"before")
+    node_process.kill()
+    for call in (
+        lambda: feed.put(b"k", b"interrupted"),
+        lambda: feed.write([Put(b"%d" % number, b"interrupted") for number in range(20)]),
+        lambda: client.drop_feed("orders"),
+    ):
+        with interrupted(0.1):
+            call()
+    node_process.start()
+    feed.put(b"other", b"after")
+    assert feed.get(b"k").value == b"before"
+    assert [item and item.value for item in feed.get_many([b"%d" % number for number in range(20)])] == [None] * 20
+
+
+def test_a_writer_that_is_left_by_an_exception_sends_nothing_later(feed, node_process):
+    feed.put(b"k", b"before")
+    node_process.kill()
+
+    def write():
+        with feed.writer(batch_rows=1) as writer:
+            writer.put(b"k", b"of the writer")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        write()
+    node_process.start()
+    feed.put(b"other", b"after")
+    assert feed.get(b"k").value == b"before"

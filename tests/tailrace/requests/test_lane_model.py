@@ -2,7 +2,8 @@
 
 What must hold at the end, when everything has healed: every block that was acknowledged is in the partition once, under
 the versions that it was told, in the order of submission; none is there twice; what was refused is not there; what was
-given up is there at most once. Acknowledged blocks may be missing only where the node lost them with level memory.
+given up is there at most once. What was withdrawn is sent at most once, never if it was not sent before, and never
+answered. Acknowledged blocks may be missing only where the node lost them with level memory.
 """
 
 import contextlib
@@ -141,6 +142,7 @@ class World:
         self.lost_after_answer = set()  # acknowledged, then lost with level memory
         self.forgotten = False  # the table has forgotten a producer that may be this lane's
         self.given_up = set()
+        self.withdrawn = {}  # request -> whether it may have been written
 
     def on_lost(self, ranges):
         assert self.lost_after_answer or self.forgotten, "nothing was lost, and the writer is told so"
@@ -158,11 +160,14 @@ class World:
 
     def done(self, request, versions, error):
         assert request not in self.results, "answered twice"
+        assert request not in self.withdrawn, "the caller is gone"
         assert (versions is None) != (error is None)
         self.results[request] = versions if error is None else error
 
     def send(self):
-        self.to_node += map(Sent, self.lane.take(self.now))
+        taken = self.lane.take(self.now)
+        assert not self.withdrawn.keys() & set(taken), "sent after it was withdrawn"
+        self.to_node += map(Sent, taken)
         assert sum(request.state is not State.QUEUED for request in self.lane.requests()) <= UNANSWERED_MAX
 
     def give_up(self, index):
@@ -173,6 +178,13 @@ class World:
         uncertain = request.state is State.SENT or request.resend
         self.given_up.add(request)
         self.lane.fail(request, Unreachable("in time", outcome="unknown" if uncertain else "not sent"))
+
+    def withdraw(self, index):
+        requests = [request for request in self.lane.requests() if request not in self.withdrawn]
+        if requests:
+            request = requests[index % len(requests)]
+            self.withdrawn[request] = request.state is State.SENT or request.resend
+            self.lane.withdraw(request)
 
     # The network and the node
 
@@ -255,7 +267,8 @@ class World:
             self.sync(fails=False)
             self.answer(len(self.to_client))
         assert not len(self.lane), f"{len(self.lane)} blocks are never answered"
-        assert set(self.results) == set(self.requests), "a block was never answered"
+        left = self.withdrawn.keys() - self.results.keys()
+        assert set(self.results) == set(self.requests) - left, "a block was never answered"
         self.check()
 
     def check(self):
@@ -267,6 +280,8 @@ class World:
         numbers = {request: number for number, request in enumerate(self.requests)}
         order = [numbers[block.request] for block in self.partition.written]
         assert order == sorted(order), "out of the order of submission"
+        for request, uncertain in self.withdrawn.items():
+            assert uncertain or request not in places, "withdrawn before it was sent, and written"
         for request, result in self.results.items():
             self.check_result(request, result, places.get(request))
 
@@ -318,6 +333,10 @@ class LaneModel(RuleBasedStateMachine):
     def give_up(self, index):
         self.world.give_up(index)
 
+    @rule(index=st.integers(0, 20))
+    def withdraw(self, index):
+        self.world.withdraw(index)
+
     @precondition(lambda self: self.world.to_node)
     @rule(verdict=st.sampled_from(VERDICTS), count=st.sampled_from([1, 3]))
     def arrive(self, verdict, count):
@@ -365,7 +384,7 @@ def random_trace(seed):
     for _ in range(rnd.choice([10, 30, 80])):
         verdict = rnd.choice(VERDICTS) if rnd.random() < trouble else None
         if rnd.random() < trouble:
-            match rnd.randrange(6):
+            match rnd.randrange(7):
                 case 0 | 1:
                     world.lose_link([(rnd.random() < 0.7, rnd.choice(VERDICTS)) for _ in range(20)])
                 case 2:
@@ -376,6 +395,8 @@ def random_trace(seed):
                     world.others_write()
                 case 5:
                     world.wait(rnd.choice([0.5, IDLE_SECONDS_MAX + 1]))
+                case 6:
+                    world.withdraw(rnd.randrange(20))
         match rnd.randrange(8):
             case 0 | 1:
                 world.submit(rnd.choice(LEVELS), rnd.choice([1, 1, 2, 5, 20]))
