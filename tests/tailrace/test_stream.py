@@ -7,8 +7,12 @@ import trio
 
 import tailrace
 from tailrace import EndReason, Mutations, Position, Positions, Rollback, StreamEnded
+from tailrace.backoff import FIRST_SECONDS
 from tailrace.failover import FailoverLog
 from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.wire.frames import encode_frame
+from tailrace.wire.opcodes import Opcode
+from tailrace_server import requests
 
 
 def partition_of(key):
@@ -280,6 +284,26 @@ async def barriers_for_ever(stream):
     while True:
         await stream.barrier()
         await trio.lowlevel.checkpoint()
+
+
+async def test_a_barrier_that_the_node_loses_again_and_again_comes_back(feed, collect, monkeypatch):
+    collector = await collect()
+    asked = []
+
+    def lose(connection, frame):
+        asked.append(trio.current_time())
+        connection.answer(encode_frame(Opcode.BARRIER_LOST, bytes(frame.body)))
+        connection.has_news()
+        if len(asked) == 6:
+            monkeypatch.undo()
+
+    monkeypatch.setitem(requests.HANDLERS, Opcode.BARRIER, lose)
+    await feed.put(b"k", b"v")
+    await collector.stream.barrier()
+    assert len(collector.rows) == 1
+    assert len(asked) == 6
+    pauses = [FIRST_SECONDS / 2 * 2**tries for tries in range(5)]  # at least, with jitter
+    assert asked[-1] - asked[0] >= sum(pauses), "each pause is longer than the one before"
 
 
 async def test_a_barrier_of_a_loop_that_has_ended(feed, collect):

@@ -15,6 +15,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from tailrace.backoff import backoff_seconds
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.replica import ReplicaStreams
 from tailrace.consuming.rollbacks import Queued
@@ -72,6 +73,10 @@ class ConsumerSession:
         self._handled: dict[int, Position] = {}
         self._barriers: dict[bytes, Callable[[], None]] = {}
         self._sent_barriers: dict[bytes, bytes] = {}  # what was sent, and the barrier that it is for
+        self._barrier_tries = 0  # that were lost in a row
+        self._barriers_at = 0.0  # when the next ones may be sent
+        self._clock = clock
+        self._jitter = jitter
         self._cookies = itertools.count(1)
         self._consumed_bytes = 0
         self._credit_bytes = 1  # so much is consumed before it is told
@@ -103,6 +108,7 @@ class ConsumerSession:
         self._error = None
         self._consumed_bytes = 0
         self._sent_barriers.clear()
+        self._barrier_tries, self._barriers_at = 0, 0.0
         self._streams.connection_lost(reason)
 
     def receive_data(self, data: bytes) -> None:
@@ -165,7 +171,12 @@ class ConsumerSession:
     @property
     def next_retry(self) -> float | None:
         """When ``data_to_send`` will next have a request to send; None: not by the clock alone."""
-        return self._streams.next_retry if self._linked else None
+        if not self._linked:
+            return None
+        at = self._streams.next_retry
+        if not self._barriers_due:
+            return at
+        return self._barriers_at if at is None else min(at, self._barriers_at)
 
     @property
     def positions(self) -> Positions:
@@ -299,9 +310,14 @@ class ConsumerSession:
         """A barrier has not come back yet."""
         return bool(self._barriers)
 
+    @property
+    def _barriers_due(self) -> bool:
+        """Some barrier is not under way, and all streams are open, so that it can be sent."""
+        return len(self._sent_barriers) < len(self._barriers) and self._streams.open
+
     def _send_barriers(self) -> None:
-        """Sends those that are not under way, each time under another name."""
-        if len(self._sent_barriers) == len(self._barriers) or not self._streams.open:
+        """Sends those that are not under way, each under a new name; after a pause if the last ones were lost."""
+        if not self._barriers_due or self._clock() < self._barriers_at:
             return
         under_way = set(self._sent_barriers.values())
         for cookie in [cookie for cookie in self._barriers if cookie not in under_way]:
@@ -392,10 +408,18 @@ class ConsumerSession:
 
     def _on_barrier_reached(self, frame: Frame) -> Queued | None:
         cookie = self._sent_barriers.get(decode_cookie(frame.body, "BARRIER_REACHED"))
-        return None if cookie is None else (cookie, -1, None, 0)
+        if cookie is None:
+            return None
+        self._barrier_tries = 0
+        return cookie, -1, None, 0
 
     def _on_barrier_lost(self, frame: Frame) -> None:
-        self._sent_barriers.pop(decode_cookie(frame.body, "BARRIER_LOST"), None)
+        if self._sent_barriers.pop(decode_cookie(frame.body, "BARRIER_LOST"), None) is None:
+            return
+        now = self._clock()
+        if now >= self._barriers_at:  # the others that were under way are lost for the same reason
+            self._barrier_tries += 1
+            self._barriers_at = now + backoff_seconds(self._barrier_tries, self._jitter)
 
 
 _HANDLERS: dict[Opcode, Callable[[ConsumerSession, Frame], Queued | None]] = {

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from tailrace.backoff import FIRST_SECONDS, SECONDS_MAX
 from tailrace.block import encode_block
 from tailrace.consuming.rollbacks import REFETCHES_MAX
 from tailrace.consuming.session import FINAL, ConsumerSession, Wanted
@@ -1002,6 +1003,99 @@ def test_a_barrier_that_was_not_covered_is_sent_again(end):
     reached(made, second)
     made.events()
     assert barrier.reached
+
+
+def lost(made, cookie):
+    made.hear(encode_frame(Opcode.BARRIER_LOST, cookie))
+    assert made.events() == []
+
+
+def until_retry(made):
+    """Lets the time pass until the session has something to send; what it sends then."""
+    assert made.sent() == [], "it asks again at once"
+    assert made.session.next_retry > made.now
+    made.now = made.session.next_retry
+    return made.sent()
+
+
+def test_a_node_that_loses_each_barrier_is_asked_ever_less_often():
+    """A follower whose leader is gone says so at once, each time."""
+    made = talk()
+    barrier = Barrier(made)
+    assert made.sent() == ["BARRIER"]
+    begun = made.now
+    for _ in range(40):
+        lost(made, made.barriers[-1])
+        assert until_retry(made) == ["BARRIER"]
+    assert made.now - begun > 30 * SECONDS_MAX / 2, "40 tries take half a minute"
+    assert made.now - begun < 40 * SECONDS_MAX, "and none waits for longer than the others do"
+    reached(made, made.barriers[-1])
+    made.events()
+    assert barrier.reached
+    assert made.session.next_retry is None
+    Barrier(made, b"another")
+    made.now += SECONDS_MAX
+    assert made.sent() == ["BARRIER"]
+    lost(made, made.barriers[-1])
+    begun = made.now
+    until_retry(made)
+    assert made.now - begun <= FIRST_SECONDS, "the pauses begin anew"
+
+
+def test_many_barriers_that_are_lost_together_are_one_try():
+    made = talk()
+    barriers = [Barrier(made, b"%d" % number) for number in range(50)]
+    made.sent()
+    begun = made.now
+    for cookie in list(made.barriers):
+        lost(made, cookie)
+    assert until_retry(made) == ["BARRIER"] * 50
+    assert made.now - begun <= FIRST_SECONDS
+    Barrier(made, b"later")
+    assert made.sent() == ["BARRIER"]
+    for cookie in made.barriers[50:]:
+        reached(made, cookie)
+    made.events()
+    assert all(barrier.reached for barrier in barriers)
+
+
+def test_who_asks_while_barriers_are_lost_waits_with_the_others():
+    """A program that gives up and asks again does not ask the node any more often."""
+    made = talk()
+    Barrier(made, b"0")
+    made.sent()
+    lost(made, made.barriers[-1])
+    for number in range(1, 100):
+        made.session.forget_barrier(b"%d" % (number - 1))
+        Barrier(made, b"%d" % number)
+        assert made.sent() == []
+    assert until_retry(made) == ["BARRIER"]
+
+
+def test_another_connection_is_asked_at_once():
+    made = talk()
+    Barrier(made)
+    made.sent()
+    for _ in range(10):
+        lost(made, made.barriers[-1])
+        until_retry(made)
+    lost(made, made.barriers[-1])
+    made.session.connection_lost("another node leads")
+    made.greet()
+    made.agree()
+    made.events()
+    assert made.sent() == ["BARRIER"]
+
+
+def test_lost_barriers_wait_for_streams_that_have_ended_meanwhile():
+    made = talk()
+    Barrier(made)
+    made.sent()
+    lost(made, made.barriers[-1])
+    made.stream_end(EndReason.HISTORY_CHANGED)
+    made.events()
+    assert until_retry(made) == ["STREAM_REQUEST"]
+    assert made.session.next_retry is None, "nothing is due until the stream is open"
 
 
 def test_a_cookie_that_was_covered_before_the_end_counts():
