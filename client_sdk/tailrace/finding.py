@@ -10,7 +10,8 @@ round, and only so many are. It may name a node that the URL does not.
 1. A round ends: it has so many tries at most, each bounded in time by the shell.
 2. Once there is one leader, and the nodes of the URL that live know it or can be reached in turn, the next whole round
    finds it.
-3. A leader whose term is below one that a node of its cluster has told is none: it does not know of its successor yet.
+3. A leader whose term is below that of another leader of its cluster is none: it does not know of its successor yet.
+   The term of a node that follows counts for nothing: it may be a promise of which nothing came.
 4. The pauses begin anew after a connection that was of use for a while, and after one that broke once the node had said
    hello: a broken network is no reason to wait. A node that says that it leads and then refuses everything is not asked
    in a hot loop.
@@ -56,20 +57,23 @@ class _Known:
     """What the connections of one client have learnt of the nodes, in common."""
 
     def __init__(self) -> None:
-        self.terms: dict[str, int] = {}  # by cluster id: the highest that was told
+        self.terms: dict[str, int] = {}  # by cluster id: the highest that a node was seen to lead in
         self.leader: tuple[str, int, Address] | None = None  # the latest that a look has found: cluster id, term
         self.looked: dict[Address, float] = {}  # of the URL's: when
         self.looked_at = float("-inf")
         self.to_look: Address | None = None  # whom a node that was looked at has named
+        self.hinted: Address | None = None  # who was looked at last, where another one had named it
 
-    def tell(self, cluster_id: str, term: int) -> int:
-        """Takes note of a term; gives the highest that was told before."""
-        highest = self.terms.get(cluster_id, 0)
-        if term > highest:
+    def learn(self, leader: HelloOk) -> None:
+        """Takes note of the term that a node leads in."""
+        if leader.term > self.highest_term(leader.cluster_id):
             if len(self.terms) >= _CLUSTERS_MAX:
                 self.terms.clear()
-            self.terms[cluster_id] = term
-        return highest
+            self.terms[leader.cluster_id] = leader.term
+
+    def highest_term(self, cluster_id: str) -> int:
+        """Returns the highest term that a node of the cluster was seen to lead in; 0 if none was."""
+        return self.terms.get(cluster_id, 0)
 
 
 class Finder:
@@ -144,13 +148,17 @@ class Finder:
         """A node has said hello: raises NotLeader, or Unreachable, where it is not the one to ask."""
         self._unanswering.discard(self.address)
         check_cluster(self._cluster, peer, str(self.address))
-        highest = self._known.tell(peer.cluster_id, peer.term)
+        highest = self._known.highest_term(peer.cluster_id)
+        if peer.role == "leader":
+            self._known.learn(peer)
         if self.state == "leader":
             if peer.role != "leader":
                 hint = peer.leader if peer.term >= highest else None
                 raise NotLeader(f"the node at {self.address} does not lead", leader=hint or None)
             if peer.term < highest:
-                raise NotLeader(f"the node at {self.address} leads in term {peer.term}, and there was a term {highest}")
+                raise NotLeader(
+                    f"the node at {self.address} leads in term {peer.term}, and another led in term {highest}"
+                )
         elif self.state == "follower" and peer.role != "follower":
             raise Unreachable(f"the node at {self.address} leads, and state='follower' asks for one that follows")
         self._opened_at = self._clock()
@@ -212,14 +220,15 @@ class Finder:
             return None
         known, now = self._known, self._clock()
         if known.to_look is not None:
-            address, known.to_look = known.to_look, None
+            known.hinted = address = known.to_look
+            known.to_look = None
         else:
             others = [address for address in self._addresses if address != self.address]
             address = min(others, key=lambda other: known.looked.get(other, float("-inf")))
             is_due = now - known.looked.get(address, float("-inf")) >= LOOK_SECONDS
             if not is_due and not (waits and now - known.looked_at >= LOOK_WAITING_SECONDS):
                 return None
-            known.looked[address] = now
+            known.looked[address], known.hinted = now, None
         known.looked_at = now
         return address
 
@@ -229,9 +238,9 @@ class Finder:
         if mine is None or peer.cluster_id != mine.cluster_id or peer.term <= mine.term:
             return
         if peer.role == "leader":
-            self._known.tell(peer.cluster_id, peer.term)
+            self._known.learn(peer)
             self._known.leader = (peer.cluster_id, peer.term, address)
-        elif address in self._addresses:  # what a hint has led to is asked for no other
+        elif address != self._known.hinted:  # what a hint has led to is asked for no other: they may lead in circles
             self._known.to_look = _address(peer.leader)
 
     def superseded(self) -> NotLeader | None:

@@ -195,19 +195,33 @@ def test_one_that_answers_again_has_its_place_again():
 def test_a_leader_of_an_older_term_is_none():
     finder, _ = make(2)
     finder.next_try()
-    greet(finder, term=5)
+    greet(finder, role="leader", term=5)
+    dead(finder)
+    finder.next_try()
+    dead(finder)
     finder.next_try()
     error = greet(finder, role="leader", term=4)
     assert isinstance(error, NotLeader)
-    assert "term 4, and there was a term 5" in str(error)
+    assert "term 4, and another led in term 5" in str(error)
     finder.next_try()
     assert greet(finder, role="leader", term=5) is None
+
+
+@pytest.mark.parametrize("hint", ["", "node-1:4700", "node-0:4700"])
+def test_a_term_that_was_only_promised_keeps_no_leader_out(hint):
+    """Nothing came of a promotion; the leader that stayed leads in a lower term than one member has promised."""
+    finder, _ = make(2)
+    finder.next_try()
+    greet(finder, term=5, leader=hint)
+    assert finder.next_try()[0] == address(1)
+    assert greet(finder, role="leader", term=4) is None
 
 
 def test_terms_of_another_cluster_do_not_count():
     finder, _ = make(2)
     finder.next_try()
-    greet(finder, term=5)
+    greet(finder, role="leader", term=5)
+    finder.failed(NotLeader("stepped down", leader="node-1:4700"))
     finder.next_try()
     assert greet(finder, role="leader", term=1, cluster="d0" * 16) is None
 
@@ -215,7 +229,8 @@ def test_terms_of_another_cluster_do_not_count():
 def test_what_an_older_term_says_of_its_leader_is_not_followed():
     finder, _ = make(3)
     finder.next_try()
-    greet(finder, term=5)
+    greet(finder, role="leader", term=5)
+    finder.failed(NotLeader("stepped down", leader="node-1:4700"))
     finder.next_try()
     greet(finder, term=4, leader="node-9:4700")
     assert finder.next_try()[0] == address(2)
@@ -385,6 +400,18 @@ def test_whom_a_node_of_a_later_term_follows_is_looked_at_next():
     assert finder.superseded().leader == "elsewhere:4700"
 
 
+def test_nodes_that_name_each_other_are_not_looked_at_in_circles():
+    """Both have promised a later term, and each takes the other for the leader."""
+    finder, _ = served()
+    looked = []
+    while (where := finder.next_look(waits=False)) is not None:
+        looked.append(where)
+        assert len(looked) <= 4, "each of the others, and whom it names"
+        other = address(2) if where == address(1) else address(1)
+        finder.seen(where, hello("follower", 5, leader=str(other)))
+    assert finder.superseded() is None
+
+
 # The model
 
 
@@ -395,13 +422,28 @@ class Node:
     term: int
     hint: int | None
     refuses: bool = False  # takes a connection as a leader, and refuses what is asked
+    promised: int = 0  # so many terms above those that it has seen
+
+    @property
+    def hello(self):
+        """What it says of itself: a follower the term that it has promised, of which nothing may come."""
+        if self.role == "leader":
+            return {"role": self.role, "term": self.term}
+        leader = "" if self.hint is None else str(address(self.hint))
+        return {"role": self.role, "term": self.term + self.promised, "leader": leader}
 
 
 NODES = 5
 TERM_MAX = 4
 HINTS = st.one_of(st.none(), st.integers(0, NODES - 1))
 nodes = st.builds(
-    Node, st.booleans(), st.sampled_from(["leader", "follower"]), st.integers(1, TERM_MAX), HINTS, refuses=st.booleans()
+    Node,
+    st.booleans(),
+    st.sampled_from(["leader", "follower"]),
+    st.integers(1, TERM_MAX),
+    HINTS,
+    refuses=st.booleans(),
+    promised=st.sampled_from([0, 0, 1, 3 * TERM_MAX]),
 )
 worlds = st.lists(nodes, min_size=NODES, max_size=NODES)
 TRY_SECONDS = 3.0
@@ -427,8 +469,7 @@ class Run:
             self.now[0] += TRY_SECONDS
             dead(self.finder)
             return None
-        leader = "" if node.hint is None or node.role == "leader" else str(address(node.hint))
-        if greet(self.finder, role=node.role, term=node.term, leader=leader) is not None:
+        if greet(self.finder, **node.hello) is not None:
             return None
         if node.refuses:
             hint = None if node.hint is None else str(address(node.hint))
@@ -443,7 +484,10 @@ class Run:
 
 
 def settled(world, leader):
-    """``leader`` leads in the highest term, and nobody else does anything but say so, or what it believed before."""
+    """``leader`` leads in the highest term that a node leads in, though others may have promised higher ones.
+
+    The others do nothing but say so, or what they believed before.
+    """
     term = 1 + TERM_MAX
     for number, node in enumerate(world):
         if number == leader:
@@ -523,8 +567,7 @@ def test_a_client_of_a_leader_that_was_cut_off_finds_the_later_one(world, count,
         looked += 1
         node = world[int(where.host[-1])]
         if node.alive:
-            hint = "" if node.hint is None or node.role == "leader" else str(address(node.hint))
-            finder.seen(where, hello(node.role, node.term, hint))
+            finder.seen(where, hello(**node.hello))
     assert error.leader == str(address(new))
     assert looked <= 2 * count
     finder.failed(error)
