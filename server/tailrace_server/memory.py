@@ -1,12 +1,23 @@
-"""The node's account of what all write queues together hold in memory, and the writers who wait for room in it."""
+"""The node's account of what write queues and producers hold in memory, and the writers who wait for room in it."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 import trio
+
+# Producers have this share of the memory at most; the rest is the write queues', so that a flush makes room.
+_PRODUCERS_SHARE = 4
+# So much of it is freed at once, since each time costs a look at all tables.
+_FREED_SHARE = 8
 
 
 class MemoryAccount:
-    """``used`` bytes of at most ``bytes_max``: above that writers wait until the flusher has made room.
+    """``held`` bytes of at most ``bytes_max``: above that writers wait until the flusher has made room.
+
+    ``used`` of them are the write queues'.
 
     ``stuck`` says why it cannot, "" where it can: then nobody waits, and writes are refused. After ``give_up`` it never
     will again.
@@ -17,21 +28,27 @@ class MemoryAccount:
         self.used = 0
         self._stuck = self._given_up = ""
         self._room: trio.Event | None = None  # there while someone waits for it
+        self.producers = ProducerMemory(self)
+
+    @property
+    def held(self) -> int:
+        """Bytes of the write queues and of the producers."""
+        return self.used + self.producers.used
 
     @property
     def is_full(self) -> bool:
         """No more may be taken."""
-        return self.used >= self.bytes_max
+        return self.held >= self.bytes_max
 
     @property
     def is_tight(self) -> bool:
-        """More than half is used: time to flush, so that nobody has to wait."""
+        """The write queues have more than half: time to flush, so that nobody has to wait."""
         return 2 * self.used >= self.bytes_max
 
     @property
     def must_wait(self) -> bool:
         """A writer has to wait, and it will not be for ever."""
-        return self.used >= self.bytes_max and not self._stuck
+        return self.held >= self.bytes_max and not self._stuck
 
     @property
     def stuck(self) -> str:
@@ -41,20 +58,21 @@ class MemoryAccount:
     @stuck.setter
     def stuck(self, why: str) -> None:
         self._stuck = why or self._given_up
-        self._look_again()
+        self.look_again()
 
     def give_up(self, why: str) -> None:
         """Nothing more will become durable in this process, so nothing can be flushed."""
         self._given_up = self._stuck = why
-        self._look_again()
+        self.look_again()
 
     def change(self, nbytes: int) -> None:
-        """``nbytes`` more are held, or less where it is negative."""
+        """The write queues hold ``nbytes`` more, or less where it is negative."""
         self.used += nbytes
         if nbytes < 0:
-            self._look_again()
+            self.look_again()
 
-    def _look_again(self) -> None:
+    def look_again(self) -> None:
+        """Lets writers through if less is held than before."""
         if self._room is not None and not self.must_wait:
             self._room.set()
             self._room = None
@@ -65,3 +83,45 @@ class MemoryAccount:
             if self._room is None:
                 self._room = trio.Event()
             await self._room.wait()
+
+
+class Evicting(Protocol):
+    """A table of producers: `tailrace_server.intake.producers.ProducerTable`."""
+
+    def used_at(self) -> npt.NDArray[np.float64]: ...
+
+    def evict_through(self, used_at: float, now: float) -> None: ...
+
+
+class ProducerMemory:
+    """What the producers of all partitions hold: above ``bytes_max`` the least recently used are forgotten."""
+
+    def __init__(self, account: MemoryAccount) -> None:
+        self._account = account
+        self.bytes_max = account.bytes_max // _PRODUCERS_SHARE
+        self.used = 0
+        self._tables: dict[Evicting, int] = {}
+
+    def charge(self, table: Evicting, nbytes: int) -> None:
+        """Notes that ``table`` holds ``nbytes``; 0: it is gone."""
+        grown = nbytes - self._tables.pop(table, 0)
+        if nbytes:
+            self._tables[table] = nbytes
+        self.used += grown
+        if grown < 0:
+            self._account.look_again()
+
+    def make_room(self, now: float) -> None:
+        """Has the tables forget the producers that were used least recently, if together they hold too much.
+
+        ``now`` is monotonic seconds.
+        """
+        if self.used <= self.bytes_max:
+            return
+        wanted = self.bytes_max - self.bytes_max // _FREED_SHARE
+        while self.used > wanted:
+            used_at = np.concatenate([table.used_at() for table in self._tables])
+            count = max(int(used_at.size * (self.used - wanted) / self.used), 1)
+            last = float(np.partition(used_at, count - 1)[count - 1])
+            for table in list(self._tables):
+                table.evict_through(last, now)

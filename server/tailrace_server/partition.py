@@ -76,7 +76,8 @@ class Partition:
         self.purge_seq = 0
         self.trim_seq = 0
         self.last_timestamp = 0
-        self.producers = ProducerTable()
+        self._producers = ProducerTable()
+        self._producers.charge_to(self.account.producers)
         self.sinks = LastBatches()
         self.runs = Runs()  # of the tree: what was published in one step
         self.run_producers: tuple[int, ProducerTable] | None = None  # as of the end of a run that is coming
@@ -85,6 +86,17 @@ class Partition:
         self._watchers: dict[Level, dict[Callable[[], None], None]] = {level: {} for level in Level}
         self._readers: dict[Callable[[], None], None] = {}
         self.on_history_changed: Callable[[], None] | None = None  # called before anything of another history is taken
+
+    @property
+    def producers(self) -> ProducerTable:
+        """What the partition remembers of its producers."""
+        return self._producers
+
+    @producers.setter
+    def producers(self, table: ProducerTable) -> None:
+        self._producers.charge_to(None)
+        self._producers = table
+        table.charge_to(self.account.producers)
 
     @property
     def flushed_seq(self) -> int:
@@ -193,7 +205,7 @@ class Partition:
         if not self.takes_writes:
             raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
         header = block.header
-        decision = self.producers.decide(
+        decision = self._producers.decide(
             header.producer_id, header.producer_seq, resend=flags & WriteFlag.RESEND != 0, now=now
         )
         if decision.verdict is not Verdict.ACCEPT:
@@ -235,7 +247,7 @@ class Partition:
         self.last_timestamp = header.timestamp
         versions = tuple.__new__(VersionRange, (self.id, branch, header.first_seq, header.last_seq))
         if header.producer_id:
-            self.producers.record(header.producer_id, header.producer_seq, versions, now)
+            self._producers.record(header.producer_id, header.producer_seq, versions, now)
         for notify in self._watchers[Level.MEMORY]:
             notify()
         return versions
@@ -396,6 +408,7 @@ class Partition:
         self.account.change(-self.tree.memory_bytes)
         self.tree = Tree(self.high_seq)
         self.runs = Runs()
+        self.producers = ProducerTable()
 
     def check(self) -> None:
         """Walks every invariant; AssertionError names the one that does not hold."""

@@ -147,6 +147,7 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
         recovery.replay(recovered.records.parts(), journal)
         for partition in catalog.partitions():
             settle_producers(partition, journal, host.clock.monotonic())
+        memory.producers.make_room(host.clock.monotonic())
         store.finish_drops(catalog.known_ids())
         uptime = load_uptime(host.disk, config.data, host.clock)
         node = Node(config, host, identity, journal, catalog, store, memory, uptime)

@@ -46,7 +46,7 @@ def status_of(node: Node) -> dict[str, Any]:
         "unclean_start": node.unclean_start,
         "journal": {**journal._asdict(), "usual_sync_seconds": node.committer.usual_sync_seconds},
         "storage": {
-            "memory_bytes": node.memory.used,
+            "memory_bytes": node.memory.held,
             "memory_bytes_max": node.memory.bytes_max,
             "retired_bytes": node.pins.retired_bytes,
             "free_bytes": node.space.free_bytes,

@@ -14,23 +14,29 @@ Source: docs/formats/block.md (producer id and seq) and docs/streams.md ("Resend
 
 from __future__ import annotations
 
-import collections
 import enum
 import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from tailrace.block import BlockHeader
 from tailrace.errors import OutcomeUnknown
 from tailrace.model import VersionRange
 from tailrace.wire.failures import OutOfOrder
+from tailrace_server.intake.producer_columns import RESULTS_MAX, ProducerColumns, ProducerEntry
+from tailrace_server.memory import ProducerMemory
 
-# At most 16 blocks of a producer are unanswered in a partition, so no resend is older than the last 16 results.
-RESULTS_MAX = 16
 # Writers resend for far less than this, and take a new id after half of it: forgetting is safe afterwards.
 ENTRY_AGE_S_MAX = 3600.0
-# About 1 KiB an entry: bounds what writers that come and go can make a partition hold.
+# Of one partition, so that its manifest stays small; `tailrace_server.memory.ProducerMemory` bounds those of a node.
 PRODUCERS_MAX = 10_000
+# A table that is full loses so much of it at once, the least recently used, since each time costs a look at all of it.
+_EVICTED_SHARE = 16
+# A table is looked through for producers that are over their age when it has grown to this many, and to twice as many.
+_LOOK_AT_MIN = 64
 
 
 class Verdict(enum.Enum):
@@ -70,75 +76,87 @@ _ACCEPT = Decision(Verdict.ACCEPT)
 _UNKNOWN = Decision(Verdict.UNKNOWN)
 
 
-class ProducerEntry(NamedTuple):
-    """What is remembered of a producer: its last block's number, its last results, and how long ago it was used."""
-
-    producer_id: int
-    last_number: int
-    results: tuple[tuple[int, VersionRange], ...]
-    age_s: float
-
-
-class _Entry:
-    __slots__ = ("last_number", "results", "used_at")
-
-    def __init__(self) -> None:
-        self.last_number = 0
-        self.results: collections.deque[tuple[int, VersionRange]] = collections.deque(maxlen=RESULTS_MAX)
-        self.used_at = 0.0
-
-
 class ProducerTable:
     """The last results of each producer of one partition. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._entries: collections.OrderedDict[int, _Entry] = collections.OrderedDict()  # least recently used first
+        self._columns = ProducerColumns()
+        self._look_at = _LOOK_AT_MIN
         self._evicted_at: float | None = None
+        self._memory: ProducerMemory | None = None
+        self._charged = 0  # bytes that the node's account knows of
         # Of a replica: the leader's table as of this seq, which comes before the blocks up to there. They tell nothing
         # more, and may have been merged, so that they tell nothing.
         self.told_through = 0
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._columns)
 
     def decide(self, producer_id: int, number: int, *, resend: bool, now: float) -> Decision:
         """What to do with block ``number`` of a producer; changes nothing."""
-        entry = self._entries.get(producer_id)
-        if entry is None:
+        last_number = self._columns.last_number(producer_id)
+        if last_number is None:
             evicted = self._evicted_at is not None and now - self._evicted_at < ENTRY_AGE_S_MAX
             if resend and evicted:
                 return _UNKNOWN
             return _ACCEPT if number == 1 else Decision(Verdict.OUT_OF_ORDER, expected=1)
-        if number == entry.last_number + 1:
+        if number == last_number + 1:
             return _ACCEPT
-        for known, result in entry.results:
-            if known == number:
-                return Decision(Verdict.DUPLICATE, result)
-        return Decision(Verdict.OUT_OF_ORDER, expected=entry.last_number + 1)
+        result = self._columns.result(producer_id, number)
+        if result is not None:
+            return Decision(Verdict.DUPLICATE, result)
+        return Decision(Verdict.OUT_OF_ORDER, expected=last_number + 1)
 
     def record(self, producer_id: int, number: int, result: VersionRange, now: float) -> None:
         """Block ``number`` of a producer was written as ``result``."""
         if result.last_seq <= self.told_through:
             return
-        entry = self._entries.get(producer_id)
-        if entry is None:
-            self._expire(now)
-            entry = self._entries[producer_id] = _Entry()
-        else:
-            self._entries.move_to_end(producer_id)
-        entry.last_number = number
-        entry.results.append((number, result))
-        entry.used_at = now
+        columns = self._columns
+        known = len(columns)
+        if known >= min(self._look_at, PRODUCERS_MAX) and columns.last_number(producer_id) is None:
+            self._make_room(now)
+        columns.record(producer_id, number, result, now)
+        if columns.nbytes != self._charged and self._memory is not None:
+            self._charge()
+            self._memory.make_room(now)
 
-    def _expire(self, now: float) -> None:
-        while self._entries:
-            oldest = next(iter(self._entries.values()))
-            expired = now - oldest.used_at >= ENTRY_AGE_S_MAX
-            if not expired:
-                if len(self._entries) < PRODUCERS_MAX:
-                    return
-                self._evicted_at = now
-            self._entries.popitem(last=False)
+    def _make_room(self, now: float) -> None:
+        """Forgets producers that are over their age, and the least recently used ones of a full table."""
+        self._forget_aged(now)
+        if len(self._columns) >= PRODUCERS_MAX:
+            self._columns.forget(self._columns.oldest(len(self._columns) // _EVICTED_SHARE or 1))
+            self._evicted_at = now
+        self._look_at = max(2 * len(self._columns), _LOOK_AT_MIN)
+
+    def _forget_aged(self, now: float) -> None:
+        self._columns.forget(now - self._columns.used_at() >= ENTRY_AGE_S_MAX)
+
+    # The node's account
+
+    def charge_to(self, memory: ProducerMemory | None) -> None:
+        """Has ``memory`` account for this table from now on; None: none does."""
+        if self._memory is not None:
+            self._memory.charge(self, 0)
+        self._memory = memory
+        self._charge()
+
+    def _charge(self) -> None:
+        self._charged = self._columns.nbytes if len(self._columns) else 0
+        if self._memory is not None:
+            self._memory.charge(self, self._charged)
+
+    def used_at(self) -> npt.NDArray[np.float64]:
+        """Returns when each producer was used last."""
+        return self._columns.used_at()
+
+    def evict_through(self, used_at: float, now: float) -> None:
+        """Forgets the producers that were used at ``used_at`` or before: the node has no room for them."""
+        self._forget_aged(now)
+        chosen = self._columns.used_at() <= used_at
+        if chosen.any():
+            self._columns.forget(chosen)
+            self._evicted_at = now
+        self._charge()
 
     def drop_above(self, seq: int) -> None:
         """Forgets the results above ``seq``, which are of a history that is none any more.
@@ -146,13 +164,8 @@ class ProducerTable:
         A producer with nothing left is unknown then: its next block is out of order, and it takes a new id.
         """
         self.told_through = min(self.told_through, seq)
-        for producer_id, entry in list(self._entries.items()):
-            kept = [(number, result) for number, result in entry.results if result.last_seq <= seq]
-            if not kept:
-                del self._entries[producer_id]
-            elif len(kept) < len(entry.results):
-                entry.results = collections.deque(kept, maxlen=RESULTS_MAX)
-                entry.last_number = kept[-1][0]
+        self._columns.drop_above(seq)
+        self._charge()
 
     def join_told(self, told: ProducerTable, after_seq: int, through_seq: int, now: float) -> None:
         """Takes over what ``told``, a leader's table as of ``through_seq``, has of seqs above ``after_seq``.
@@ -178,20 +191,18 @@ class ProducerTable:
 
         The age of the last eviction is None where that does not matter any more.
         """
-        entries = [
-            ProducerEntry(producer_id, entry.last_number, tuple(entry.results), max(now - entry.used_at, 0.0))
-            for producer_id, entry in self._entries.items()
-            if now - entry.used_at < ENTRY_AGE_S_MAX
-        ]
+        entries = [entry for entry in self._columns.entries(now) if entry.age_s < ENTRY_AGE_S_MAX]
         evicted_age_s = math.inf if self._evicted_at is None else max(now - self._evicted_at, 0.0)
         return entries, evicted_age_s if evicted_age_s < ENTRY_AGE_S_MAX else None
 
     def restore(self, entries: Iterable[ProducerEntry], evicted_age_s: float | None, now: float) -> None:
         """Remembers what ``snapshot`` gave, with the ages that it had then, in place of what is remembered now."""
-        self._entries.clear()
-        for producer_id, last_number, results, age_s in entries:
-            entry = self._entries[producer_id] = _Entry()
-            entry.last_number = last_number
-            entry.results.extend(results)
-            entry.used_at = now - age_s
+        self._columns = ProducerColumns.of(entries, now)
         self._evicted_at = None if evicted_age_s is None else now - evicted_age_s
+        self._charge()
+
+    def copy(self) -> ProducerTable:
+        """Returns a copy that no account knows of: its ``snapshot`` is for another thread."""
+        copied = ProducerTable()
+        copied._columns, copied._evicted_at = self._columns.copy(), self._evicted_at
+        return copied

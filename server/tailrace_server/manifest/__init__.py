@@ -17,7 +17,7 @@ from __future__ import annotations
 from tailrace_server.manifest.errors import ManifestDamaged
 from tailrace_server.manifest.feed_file import FeedFile
 from tailrace_server.manifest.manifest import Manifest, SegmentEntry, entry_of
-from tailrace_server.manifest.producers import producers_from_json, producers_to_json, snapshot_to_json
+from tailrace_server.manifest.producers import producers_from_json, producers_to_json
 from tailrace_server.manifest.store import ManifestStore, segment_name
 
 __all__ = [
@@ -30,5 +30,4 @@ __all__ = [
     "producers_from_json",
     "producers_to_json",
     "segment_name",
-    "snapshot_to_json",
 ]

@@ -19,7 +19,8 @@ from typing import Any
 
 from tailrace.failover import SEQ_MAX
 from tailrace.model import VersionRange
-from tailrace_server.intake.producers import PRODUCERS_MAX, RESULTS_MAX, ProducerEntry, ProducerTable
+from tailrace_server.intake.producer_columns import RESULTS_MAX, ProducerEntry
+from tailrace_server.intake.producers import PRODUCERS_MAX, ProducerTable
 from tailrace_server.manifest.fields import ID, read_id, read_list, read_number
 
 NO_PRODUCERS: dict[str, Any] = {"evicted_age_s": None, "branches": [], "entries": []}
@@ -31,13 +32,9 @@ def producers_to_json(table: ProducerTable, through_seq: int, now: float) -> dic
     """The table as it was at ``through_seq``, the flushed seq; what is above comes back from the journal.
 
     ``now`` is monotonic seconds. A result above the flushed seq may be of a block that a crash still loses.
+    With many producers it takes a while: a ``copy`` of the table may be given to another thread.
     """
-    return snapshot_to_json(table.snapshot(now), through_seq)
-
-
-def snapshot_to_json(snapshot: tuple[list[ProducerEntry], float | None], through_seq: int) -> dict[str, Any]:
-    """`producers_to_json` of ``table.snapshot(now)``: with many producers this is the part for another thread."""
-    entries, evicted_age_s = snapshot
+    entries, evicted_age_s = table.snapshot(now)
     branches: dict[bytes, int] = {}
     written = []
     for producer_id, _, results, age_s in entries:

@@ -22,7 +22,7 @@ from tailrace.failover import FailoverLog
 from tailrace_server.chain import Chain, Pins
 from tailrace_server.host.disk import Disk
 from tailrace_server.host.host import Host
-from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, snapshot_to_json
+from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, producers_to_json
 from tailrace_server.manifest.invariants import SEGMENTS_MAX
 from tailrace_server.manifest.producers import NO_PRODUCERS
 from tailrace_server.partition import Partition
@@ -116,10 +116,10 @@ class Installer:
         table = partition.producers
         if log is not None and partition.run_producers is not None and partition.run_producers[0] == chain.flushed_seq:
             table = partition.run_producers[1]
-        producers = table.snapshot(self._host.clock.monotonic())
+        producers, now = table.copy(), self._host.clock.monotonic()
 
         def write() -> None:
-            made = snapshot_to_json(producers, manifest.flushed_seq)  # 0.2 s where it has 10,000 producers
+            made = producers_to_json(producers, manifest.flushed_seq, now)  # 0.2 s where it has 10,000 producers
             self._store.write(manifest._replace(producers=made))
 
         await self._host.workers.in_thread(write)

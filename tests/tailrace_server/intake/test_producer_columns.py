@@ -1,0 +1,110 @@
+import collections
+import gc
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailrace.model import VersionRange
+from tailrace_server.intake.producer_columns import RESULT_BYTES, RESULTS_MAX, SLOT_BYTES, ProducerColumns
+
+BRANCHES = [bytes([letter]) * 16 for letter in b"uvw"]
+
+
+class Model:
+    """The same, an object a result."""
+
+    def __init__(self):
+        self.results = {}
+        self.used_at = {}
+
+    def record(self, producer, number, result, now):
+        self.results.setdefault(producer, collections.deque(maxlen=RESULTS_MAX)).append((number, result))
+        self.used_at[producer] = now
+
+    def keep(self, is_kept):
+        self.results = {
+            producer: collections.deque([r for r in results if is_kept(producer, r[1])], maxlen=RESULTS_MAX)
+            for producer, results in self.results.items()
+        }
+        self.results = {producer: results for producer, results in self.results.items() if results}
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("record"), st.integers(1, 6), st.integers(1, 4)),
+        st.tuples(st.just("many"), st.integers(1, 6), st.integers(1, 40)),
+        st.tuples(st.just("drop_above"), st.integers(0, 60), st.just(0)),
+        st.tuples(st.just("forget"), st.integers(0, 3), st.just(0)),
+        st.tuples(st.just("copy"), st.just(0), st.just(0)),
+        st.tuples(st.just("restore"), st.just(0), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@given(steps, st.integers(0, 2))
+@settings(max_examples=300)
+def test_columns_say_what_objects_would(taken, jump):
+    """Numbers may have gaps, as those of a replica that was told of some and took others."""
+    columns, model = ProducerColumns(), Model()
+    seq, now, numbers = 0, 0.0, collections.Counter()
+
+    def record(producer):
+        nonlocal seq, now
+        numbers[producer] += 1 + (jump and seq % 7 == jump)
+        now += 1
+        result = VersionRange(3, BRANCHES[seq // 25 % 3], seq + 1, seq + 2)
+        seq += 2
+        for each in (columns, model):
+            each.record(producer, numbers[producer], result, now)
+
+    for kind, first, second in taken:
+        if kind in ("record", "many"):
+            for _ in range(second):
+                record(first)
+        elif kind == "drop_above":
+            seq = min(seq, first)
+            columns.drop_above(seq)
+            model.keep(lambda _, result: result.last_seq <= seq)  # noqa: B023
+        elif kind == "forget":
+            oldest = sorted(model.results, key=lambda p: model.used_at[p])[:first]
+            columns.forget(columns.oldest(first))
+            model.keep(lambda producer, _: producer not in oldest)  # noqa: B023
+        elif kind == "copy":
+            columns = columns.copy()
+        else:
+            columns = ProducerColumns.of(columns.entries(now), now)
+        assert len(columns) == len(model.results)
+        for producer in range(1, 8):
+            results = model.results.get(producer, ())
+            assert columns.last_number(producer) == (results[-1][0] if results else None)
+            known = dict(results)
+            for number in range(numbers[producer] + 2):
+                assert columns.result(producer, number) == known.get(number)
+        assert {e.producer_id: e.results for e in columns.entries(now)} == {
+            producer: tuple(results) for producer, results in model.results.items()
+        }
+        used = sorted(model.results, key=lambda p: model.used_at[p])
+        assert [e.producer_id for e in columns.entries(now)] == used
+        assert [e.age_s for e in columns.entries(now)] == [now - model.used_at[p] for p in used]
+
+
+@pytest.mark.parametrize(("producers", "results"), [(1, 1), (1, 100), (50, 3), (3_000, 1), (3_000, 5), (300, 40)])
+def test_what_they_take_is_what_they_say(producers, results):
+    ids = [(number * 0x9E3779B97F4A7C15) % 2**64 for number in range(producers)]
+    tracemalloc.start()
+    try:
+        columns = ProducerColumns()
+        for number in range(1, results + 1):
+            for place, id in enumerate(ids):
+                seq = producers * number + place
+                columns.record(id + 0, number, VersionRange(1, BRANCHES[0], seq, seq), float(seq))
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken <= 1.1 * columns.nbytes + 2_048
+    live = producers * min(results, RESULTS_MAX)
+    assert columns.nbytes <= SLOT_BYTES * producers + RESULT_BYTES * (2 * live + 136)
