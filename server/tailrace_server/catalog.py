@@ -20,7 +20,7 @@ from tailrace_server.feed import (
     feed_of_creation,
     system_feed,
 )
-from tailrace_server.feed_rows import FeedRows, system_blocks
+from tailrace_server.feed_rows import FeedRow, FeedRows, system_blocks
 from tailrace_server.journal import CleanPartition, Journal, RecordKind
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
@@ -186,6 +186,10 @@ class Catalog:
         """
         row = self._rows.read().get(feed.info.feed_id)
         return row is not None and row.creation is None
+
+    def rows(self) -> Mapping[bytes, FeedRow]:
+        """The newest row of ``_feeds`` of each feed, by its id. May read segments; SegmentDamaged."""
+        return self._rows.read()
 
     def write_rows(self, rows: Mapping[bytes, bytes | None], journal: Journal, *, now_us: int, now: float) -> None:
         """Says in ``_feeds`` which feeds are made (``creation_to_bytes`` by id) or dropped (None). NoSpace, NotDurable.

@@ -20,14 +20,16 @@ import numpy as np
 
 from tailrace.block import Block
 from tailrace.errors import BadBlock
+from tailrace.failover import SEQ_MAX
 from tailrace_server.blocks import arrays_of, encode_arrays, take
 from tailrace_server.catalog import Catalog
 from tailrace_server.chain import Chain, LostSegment
-from tailrace_server.feed import Feed, feed_of_creation
+from tailrace_server.feed import SYSTEM_FEED_ID, Feed, feed_of_creation
 from tailrace_server.host.disk import Disk, is_out_of_descriptors
-from tailrace_server.identity import BadDirectory
+from tailrace_server.identity import BadDirectory, Incomplete
 from tailrace_server.journal import BlockCase, Journal, Record, RecordKind, Rollback, Stretch, decide_block
 from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
+from tailrace_server.journal.format import file_name
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, producers_from_json
 from tailrace_server.partition import Partition
 from tailrace_server.pending_blocks import PendingBlocks
@@ -45,7 +47,12 @@ log = logging.getLogger("tailrace.server")
 
 
 class FeedRecovery:
-    """Fills an empty ``catalog``, by ``restore``, ``gather`` and ``recover``. ``now`` are monotonic seconds."""
+    """Fills an empty ``catalog``, by ``restore``, ``gather`` and ``recover``. ``now`` are monotonic seconds.
+
+    ``found_records`` tells whether the journal had any; ``unknown`` are feeds of which nothing but records in the
+    journal was found, with the partition and the file's number of the first one. ``listed_from`` is the first seq of
+    ``_feeds`` that the journal has.
+    """
 
     def __init__(self, catalog: Catalog, disk: Disk, store: ManifestStore, now: float) -> None:
         self._catalog = catalog
@@ -54,6 +61,11 @@ class FeedRecovery:
         self._now = now
         self._rollbacks: dict[tuple[bytes, int], list[Rollback]] = {}  # that the journal tells of
         self._pending = PendingBlocks(self._rollbacks, now)
+        self._manifests: list[Manifest] = []
+        self._dropped: set[bytes] = set()
+        self.found_records = False
+        self.unknown: dict[bytes, tuple[int, int]] = {}
+        self.listed_from = SEQ_MAX
 
     def restore(self) -> None:
         """Takes over what the manifests say: comes before the journal's records. Raises ManifestDamaged, OSError."""
@@ -66,7 +78,12 @@ class FeedRecovery:
             for partition, manifest in zip(feed.partitions, manifests, strict=True):
                 if manifest is not None:
                     _restore_partition(partition, manifest, self._disk, self._store, self._now)
-                    self._store.sweep(manifest)
+                    self._manifests.append(manifest)
+
+    def sweep(self) -> None:
+        """Removes the files that no manifest names: comes when it is known that nothing is missing. OSError."""
+        for manifest in self._manifests:
+            self._store.sweep(manifest)
 
     def gather(self, records: Iterable[Record], token: Callable[[int], bytes]) -> None:
         """Takes over what the journal says of rollbacks: between ``restore`` and ``recover``.
@@ -92,6 +109,7 @@ class FeedRecovery:
             if isinstance(part, Record):
                 self._replay_one(part, journal)
             else:
+                self.found_records = True
                 self._replay_stretch(part, journal)
                 if self._pending.is_full:
                     self._apply_pending(journal)
@@ -117,10 +135,14 @@ class FeedRecovery:
         for low, high in set(zip(heads["feed_low"].tolist(), heads["feed_high"].tolist(), strict=True)):
             feed_id = struct.pack("<QQ", low, high)
             feed = feeds[feed_id] = self._catalog.find(feed_id)
-            if feed is not None:
-                of_feed = (heads["feed_low"] == low) & (heads["feed_high"] == high)
-                if int(heads["partition"][of_feed].max()) >= len(feed.partitions):
-                    return None
+            of_feed = (heads["feed_low"] == low) & (heads["feed_high"] == high)
+            if feed is None:
+                self._note_unknown(feed_id, int(heads["partition"][of_feed][0]), stretch.file.number)
+            elif int(heads["partition"][of_feed].max()) >= len(feed.partitions):
+                return None
+            if feed_id == SYSTEM_FEED_ID:
+                first_seqs = stretch.block_heads[begin:end]["first_seq"][of_feed]
+                self.listed_from = min(self.listed_from, int(first_seqs.min()))
         return feeds
 
     def _replay_one(self, record: Record, journal: Journal) -> None:
@@ -140,24 +162,39 @@ class FeedRecovery:
 
     def recover(self, record: Record, journal: Journal) -> None:
         """Applies a record that the journal held, in the order of the file. Raises BadDirectory."""
+        self.found_records = True
         match record.kind:
             case RecordKind.FEED_CREATED:
                 self._recover_creation(record)
             case RecordKind.FEED_DROPPED:
+                self.unknown.pop(record.feed_id, None)
+                self._dropped.add(record.feed_id)
                 feed = self._catalog.find(record.feed_id)
                 if feed is not None:
                     self._catalog.dropped(feed, record.lsn)
             case RecordKind.BLOCK | RecordKind.PUBLISHED:
-                if record.feed_id in self._catalog:  # else it was dropped with its feed
+                if self._is_known(record, journal):
                     self._recover_blocks(record, journal.file_of(record.lsn))
             case RecordKind.FAILOVER_ENTRY | RecordKind.ROLLED_BACK | RecordKind.PRODUCERS_TOLD:
-                if record.feed_id in self._catalog:
+                if self._is_known(record, journal):
                     self._recover_control(record, journal.file_of(record.lsn))
             case _:
                 raise BadDirectory(
                     f"the journal has a record of kind {record.kind.name}, which this version does not know: start the "
                     "version that wrote it"
                 )
+
+    def _is_known(self, record: Record, journal: Journal) -> bool:
+        """Whether the record's feed is here."""
+        if record.feed_id in self._catalog:
+            return True
+        self._note_unknown(record.feed_id, record.partition, journal.file_of(record.lsn))
+        return False
+
+    def _note_unknown(self, feed_id: bytes, partition: int, file: int) -> None:
+        """Notes a feed that is not here, unless the journal has told that it was dropped."""
+        if feed_id not in self._dropped:
+            self.unknown.setdefault(feed_id, (partition, file))
 
     def _recover_creation(self, record: Record) -> None:
         if record.feed_id in self._catalog:  # it has its FEED
@@ -171,6 +208,8 @@ class FeedRecovery:
         partition = self._catalog.partition(record.feed_id, record.partition)
         rollbacks = self._rollbacks.get((record.feed_id, record.partition), ())
         if record.kind is RecordKind.BLOCK:
+            if record.feed_id == SYSTEM_FEED_ID and record.block is not None:
+                self.listed_from = min(self.listed_from, record.block.seqs[0])
             _recover_block(partition, record, file, self._now, rollbacks)
             return
         with _usable(record):
@@ -275,7 +314,7 @@ def _recover_block(partition: Partition, record: Record, file: int, now: float, 
         partition.hang(record.block, partition.log.branch_at(header.last_seq), now)
         _merge_some(partition)
     elif case is BlockCase.GAP:
-        raise _gap(partition, header.first_seq, header.last_seq)
+        raise _gap(partition, header.first_seq, header.last_seq, file)
 
 
 def _recover_run(
@@ -291,7 +330,7 @@ def _recover_run(
         recover_run(partition, published.blocks, published.sinks, file)
         _merge_some(partition)
     elif case is BlockCase.GAP:
-        raise _gap(partition, first.first_seq, last.last_seq)
+        raise _gap(partition, first.first_seq, last.last_seq, file)
 
 
 def _case_of(partition: Partition, first: Block, last_seq: int, lsn: int, rollbacks: Sequence[Rollback]) -> BlockCase:
@@ -328,10 +367,10 @@ def _merge_some(partition: Partition) -> None:
         partition.put_tree(partition.tree.merge_aged(partition.high_seq, partition.merge_cuts))
 
 
-def _gap(partition: Partition, first_seq: int, last_seq: int) -> BadDirectory:
-    return BadDirectory(
-        f"the journal has seqs {first_seq} to {last_seq} of partition {partition.id} after seq {partition.high_seq}: "
-        "what lies between is missing; restore the directory from a backup"
+def _gap(partition: Partition, first_seq: int, last_seq: int, file: int) -> Incomplete:
+    return Incomplete(
+        f"something of feeds/{partition.feed_id.hex()}/{partition.id}, or of the journal before {file_name(file)},",
+        f"that file has seqs {first_seq} to {last_seq}, and what was found before it ends at seq {partition.high_seq}",
     )
 
 

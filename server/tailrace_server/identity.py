@@ -27,13 +27,19 @@ class BadDirectory(TailraceError):
     """A data directory cannot be used as it is; the message says what to do."""
 
 
-def load_or_create(disk: Disk, directory: str, randomness: Randomness) -> Identity:
-    """The directory's identity; a new one, on disk before this returns, where it has none."""
-    if disk.exists(f"{directory}/{FILE_NAME}"):
-        return load(disk, directory)
-    identity = Identity(randomness.token(16), randomness.token(16), randomness.token(16))
-    _store(disk, directory, identity)
-    return identity
+class Incomplete(BadDirectory):
+    """Something of a data directory is missing, though its files tell of it; nothing that is left has been changed."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(
+            f"{what} is missing: {why}. Is a volume not mounted, or was something removed or copied? Put it right, or "
+            "restore a backup with `tailrace restore`; `tailrace repair` keeps what is left, and lists what is lost"
+        )
+
+
+def new_identity(randomness: Randomness) -> Identity:
+    """Ids of a new directory; ``store`` makes them the directory's."""
+    return Identity(randomness.token(16), randomness.token(16), randomness.token(16))
 
 
 def load(disk: Disk, directory: str) -> Identity:
@@ -45,18 +51,19 @@ def load(disk: Disk, directory: str) -> Identity:
 def renew(disk: Disk, directory: str, randomness: Randomness) -> Identity:
     """Makes the directory another node's, of the same cluster; on disk before this returns. Raises as ``load``."""
     identity = Identity(load(disk, directory).cluster_id, randomness.token(16), randomness.token(16))
-    _store(disk, directory, identity)
+    store(disk, directory, identity)
     return identity
 
 
 def join_cluster(disk: Disk, directory: str, identity: Identity, cluster_id: bytes) -> Identity:
     """Makes a new directory one of another cluster; on disk before this returns."""
     joined = identity._replace(cluster_id=cluster_id)
-    _store(disk, directory, joined)
+    store(disk, directory, joined)
     return joined
 
 
-def _store(disk: Disk, directory: str, identity: Identity) -> None:
+def store(disk: Disk, directory: str, identity: Identity) -> None:
+    """Writes NODE; on disk when this returns. OSError: the directory is whose it was."""
     ids = {name: id.hex() for name, id in identity._asdict().items()}
     value = {"version": FORMAT_VERSION, **ids, "checksum": _checksum(identity)}
     write_atomically(disk, f"{directory}/{FILE_NAME}", json.dumps(value, indent=1).encode() + b"\n")

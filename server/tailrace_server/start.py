@@ -10,26 +10,31 @@ import gc
 import logging
 import os
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 import trio
 
 from tailrace.errors import NoSpace, TailraceError
+from tailrace_server import wholeness
 from tailrace_server.catalog import Catalog
 from tailrace_server.config import Config
 from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.feed_recovery import FeedRecovery
 from tailrace_server.host.disk import Lock
 from tailrace_server.host.host import Host
-from tailrace_server.identity import BadDirectory, Identity, load_or_create
+from tailrace_server.identity import FILE_NAME as NODE_NAME
+from tailrace_server.identity import BadDirectory, Identity, load, new_identity
+from tailrace_server.identity import store as store_identity
 from tailrace_server.intake.branching import begin_branch
 from tailrace_server.intake.taking import entries_through, settle_producers
 from tailrace_server.journal import (
     RecordKind,
     Reserve,
     TakenMark,
+    find_clean,
     lock_directory,
     open_journal,
-    take_clean,
+    remove_clean,
     why_unclean,
 )
 from tailrace_server.manifest import ManifestStore
@@ -103,16 +108,35 @@ def recover(config: Config, host: Host) -> Node:
         # What it was in a set, with what it held then, it is no more: its promises and its vote are of the ids before.
         marks.mark_restored(host.disk, config.data, host.randomness)
     is_restored = marks.is_restored(host.disk, config.data)
-    identity = load_or_create(host.disk, config.data, host.randomness)
-    taken = take_clean(host.disk, config.data)
+    found = _look(config, host, is_restored=is_restored)
     try:
-        return _recover(config, host, identity, taken, is_restored=is_restored)
+        return _recover(config, host, found)
     except NoSpace as error:
         # A node that cannot start on a full disk could not empty it either.
         if not _free_some(config, host):
             raise
         log.warning("%s: the start goes on with what was kept for that", error)
-        return _recover(config, host, identity, taken, is_restored=is_restored)
+        return _recover(config, host, found)
+
+
+class _Found(NamedTuple):
+    """What the small files of a directory say. ``taken`` is None of a directory that is new."""
+
+    identity: Identity
+    taken: TakenMark | None
+    is_restored: bool
+
+
+def _look(config: Config, host: Host, *, is_restored: bool) -> _Found:
+    """Reads the small files, and changes nothing. Raises BadDirectory, OSError."""
+    disk, data = host.disk, config.data
+    if not disk.exists(os.path.join(data, NODE_NAME)):
+        wholeness.check_is_new(disk, data)
+        return _Found(new_identity(host.randomness), None, is_restored)
+    identity = load(disk, data)
+    if not is_restored:
+        wholeness.check_journal(disk, data)
+    return _Found(identity, find_clean(disk, data), is_restored)
 
 
 def _free_some(config: Config, host: Host) -> bool:
@@ -127,8 +151,9 @@ def _free_some(config: Config, host: Host) -> bool:
     return had
 
 
-def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *, is_restored: bool) -> Node:
+def _recover(config: Config, host: Host, found: _Found) -> Node:
     """Journal and feeds; may be tried again after NoSpace."""
+    identity, taken, is_restored = found
     journal, recovered = open_journal(
         host.disk,
         os.path.join(config.data, "journal"),
@@ -145,6 +170,13 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
         if recovered.rolled_back:
             recovery.gather(recovered.records.of_kind(RecordKind.ROLLED_BACK), host.randomness.token)
         recovery.replay(recovered.records.parts(), journal)
+        if taken is None:
+            store_identity(host.disk, config.data, identity)
+        elif not is_restored:
+            wholeness.check_recovered(config.data, recovered, recovery, catalog, taken.mark)
+        # From here on there are changes that CLEAN does not tell of.
+        remove_clean(host.disk, config.data)
+        recovery.sweep()
         for partition in catalog.partitions():
             settle_producers(partition, journal, host.clock.monotonic())
         memory.producers.make_room(host.clock.monotonic())
@@ -157,7 +189,7 @@ def _recover(config: Config, host: Host, identity: Identity, taken: TakenMark, *
                 node.found_damage(partition.damage)
             if partition.high_seq > partition.flushed_seq:
                 node.flusher.note(partition)
-        if recovered.end != (0, 0):
+        if taken is not None and recovered.end != (0, 0):
             node.unclean_start = why_unclean(taken, recovered.end, catalog.clean_partitions())
         if is_restored:
             node.unclean_start = "the directory was restored or repaired"

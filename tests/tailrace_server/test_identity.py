@@ -4,7 +4,13 @@ import pytest
 
 from tailrace_server.host.disk import RealDisk
 from tailrace_server.host.randomness import SystemRandomness
-from tailrace_server.identity import BadDirectory, Identity, load_or_create
+from tailrace_server.identity import BadDirectory, Identity, load, new_identity, store
+
+
+def make(directory, randomness=None):
+    identity = new_identity(randomness or SystemRandomness())
+    store(RealDisk(), str(directory), identity)
+    return identity
 
 
 def test_it_is_made_once(tmp_path):
@@ -15,18 +21,18 @@ def test_it_is_made_once(tmp_path):
             self.count += 1
             return bytes([self.count]) * size
 
-    made = load_or_create(RealDisk(), str(tmp_path), Numbers())
+    made = make(tmp_path, Numbers())
     assert made == Identity(b"\1" * 16, b"\2" * 16, b"\3" * 16)
-    assert load_or_create(RealDisk(), str(tmp_path), None) == made
+    assert load(RealDisk(), str(tmp_path)) == made
 
 
 def test_one_of_an_earlier_version_without_a_checksum_is_read(tmp_path):
-    made = load_or_create(RealDisk(), str(tmp_path), SystemRandomness())
+    made = make(tmp_path)
     path = tmp_path / "NODE"
     members = json.loads(path.read_text())
     del members["checksum"]
     path.write_text(json.dumps(members))
-    assert load_or_create(RealDisk(), str(tmp_path), SystemRandomness()) == made
+    assert load(RealDisk(), str(tmp_path)) == made
 
 
 @pytest.mark.parametrize(
@@ -43,8 +49,8 @@ def test_one_of_an_earlier_version_without_a_checksum_is_read(tmp_path):
     ],
 )
 def test_a_damaged_one_stops_the_start(tmp_path, damage, match):
-    load_or_create(RealDisk(), str(tmp_path), SystemRandomness())
+    make(tmp_path)
     path = tmp_path / "NODE"
     path.write_text(damage(json.loads(path.read_text())))
     with pytest.raises(BadDirectory, match=match):
-        load_or_create(RealDisk(), str(tmp_path), SystemRandomness())
+        load(RealDisk(), str(tmp_path))

@@ -14,7 +14,15 @@ reserve.py    RESERVE, space to empty a full disk with
 
 from __future__ import annotations
 
-from tailrace_server.journal.clean import CleanPartition, TakenMark, take_clean, why_unclean, write_clean
+from tailrace_server.journal.clean import (
+    CleanMark,
+    CleanPartition,
+    TakenMark,
+    find_clean,
+    remove_clean,
+    why_unclean,
+    write_clean,
+)
 from tailrace_server.journal.errors import DirectoryInUse, JournalDamaged, JournalFailed
 from tailrace_server.journal.format import RecordKind
 from tailrace_server.journal.lock import lock_directory
@@ -28,6 +36,7 @@ from tailrace_server.journal.writer import Journal, JournalStatistics
 
 __all__ = [
     "BlockCase",
+    "CleanMark",
     "CleanPartition",
     "DirectoryInUse",
     "Journal",
@@ -43,9 +52,10 @@ __all__ = [
     "Stretch",
     "TakenMark",
     "decide_block",
+    "find_clean",
     "lock_directory",
     "open_journal",
-    "take_clean",
+    "remove_clean",
     "why_unclean",
     "write_clean",
 ]

@@ -1,7 +1,8 @@
 """CLEAN: the proof that the last stop lost nothing, so that the node may go on with the branches that it had.
 
-It is written last at a clean stop, and read and removed first at the next start. It counts only where all that it says
-agrees with what is found then: a mark of the stop before last, or one in a copied or restored directory, does not. (A
+It is written last at a clean stop. The next start reads it first, and removes it when everything was found that it
+tells of: a start that finds less does not go on (wholeness.py). It counts only if all that it says agrees with what is
+found then: a mark of the stop before last, or one in a copied or restored directory, does not. (A
 copy that is put in the place of the original may be given its inodes; when NODE was last changed tells it.) A copy of a
 whole volume can't be told apart this way.
 
@@ -53,7 +54,7 @@ class CleanMark(NamedTuple):
 
 
 class TakenMark(NamedTuple):
-    """What ``take_clean`` found: the mark (None, and ``why``, where there is no good one), and where it really was."""
+    """What ``find_clean`` found: the mark (None, and ``why``, where there is no good one), and where it really was."""
 
     mark: CleanMark | None
     why: str
@@ -80,26 +81,32 @@ def write_clean(disk: Disk, directory: str, journal_end: tuple[int, int], partit
     disk.sync_directory(directory)
 
 
-def take_clean(disk: Disk, directory: str) -> TakenMark:
-    """Read the mark and remove it, durably: it is gone when this returns, whatever it says.
-
-    Comes before the journal is opened. OSError: the node must not start, the mark may still be there.
-    """
+def find_clean(disk: Disk, directory: str) -> TakenMark:
+    """Reads the mark; comes before the journal is opened. OSError."""
     place = _place(disk, directory)
     path = os.path.join(directory, CLEAN_NAME)
     if not disk.exists(path):
         return TakenMark(None, "there is no mark of a clean stop", *place, 0, 0)
     with contextlib.closing(disk.open(path)) as file:
         device, inode = file.identity()
-    data = read_file(disk, path)
-    disk.remove(path)
-    disk.sync_directory(directory)
     mark, why = None, ""
     try:
-        mark = decode_mark(data)
+        mark = decode_mark(read_file(disk, path))
     except ValueError as error:
         why = str(error)
     return TakenMark(mark, why, *place, device, inode)
+
+
+def remove_clean(disk: Disk, directory: str) -> None:
+    """Removes the mark, durably, whatever it says; nothing if there is none.
+
+    Comes before anything is changed of what the mark tells of. OSError: the node must not start, the mark may still be
+    there.
+    """
+    path = os.path.join(directory, CLEAN_NAME)
+    if disk.exists(path):
+        disk.remove(path)
+        disk.sync_directory(directory)
 
 
 def _place(disk: Disk, directory: str) -> tuple[str, str, int]:

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.hashing import partition_range
 from tailrace.model import FeedInfo
+from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.host.clock import Clock
 from tailrace_server.host.disk import read_file, write_atomically
-from tailrace_server.identity import FILE_NAME, BadDirectory, load, load_or_create
+from tailrace_server.identity import FILE_NAME, BadDirectory, load, new_identity, store
 from tailrace_server.journal.clean import CLEAN_NAME, CleanMark, decode_mark
 from tailrace_server.manifest import FeedFile, ManifestStore
 from tailrace_server.manifest.fields import read_id
-from tailrace_server.manifest.store import FEED_NAME
+from tailrace_server.manifest.store import FEED_NAME, FEEDS_NAME
 from tailrace_server.offline import marks
 from tailrace_server.offline.examine import FeedFindings, PartitionFindings, bytes_of_feeds, examine_feeds
 from tailrace_server.offline.journal_walk import bytes_of_journal
@@ -44,6 +45,7 @@ from tailrace_server.offline.resift import (
 from tailrace_server.offline.sieve import Place, Sieve, Start
 from tailrace_server.sealed import seal, unseal
 from tailrace_server.upkeep import uptime_file
+from tailrace_server.wholeness import LIST_GONE, LIST_NAME
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
@@ -161,6 +163,7 @@ class _Repair:
         steps: list[Callable[[], None]] = []
         steps += self._small_files()
         self._plan_feeds(feeds, steps)
+        self._plan_missing(feeds, steps)
         if goes_on:
             steps.insert(0, lambda: self._take_replaced(feeds))
         clean = self._clean(steps)
@@ -212,7 +215,7 @@ class _Repair:
         if self._disk.exists(self._path(FILE_NAME)):
             self._lost.take(self._path(FILE_NAME))
         if not self._is_dry:
-            load_or_create(self._disk, self._data, self._randomness)
+            store(self._disk, self._data, new_identity(self._randomness))
 
     def _clean(self, steps: list[Callable[[], None]]) -> CleanMark | None:
         path = self._path(CLEAN_NAME)
@@ -256,6 +259,26 @@ class _Repair:
             self._known[found.feed_id] = feed.info.partitions
             for partition in found.partitions:
                 self._plan_partition(partition, feed.info, steps)
+
+    def _plan_missing(self, feeds: list[FeedFindings], steps: list[Callable[[], None]]) -> None:
+        """What is missing as a whole, which other files tell of: the next start takes it for empty."""
+        if marks.is_restored(self._disk, self._data):
+            return
+        if self._survey.newest == (0, 0) and self._disk.exists(self._path(FILE_NAME)):
+            why = "it is missing: nothing tells which rows it held that no segment has"
+            self.actions.append(f"{JOURNAL_NAME}: {why}")
+            steps.append(lambda: self._lost.unknown(self._path(JOURNAL_NAME), 0, 0, why))
+        is_there = any(feed.holds_data for feed in feeds if feed.feed_id == SYSTEM_FEED_ID)
+        if self._survey.oldest > 1 and not is_there and (SYSTEM_FEED_ID, 0) not in self._survey.terms:
+            self.actions.append(f"the list of feeds is missing: {LIST_GONE}")
+            steps.append(lambda: self._lost.unknown(self._path(FEEDS_NAME, LIST_NAME), 0, 0, LIST_GONE))
+        listed = self._survey.listed
+        listed.read_segments(self._disk, feeds)
+        known = {feed.feed_id for feed in feeds} | self._survey.creations.keys() | self._survey.dropped
+        for missing in listed.missing(known):
+            path = self._store.feed_directory(missing.feed_id)
+            self.actions.append(f"feed {missing.feed_id.hex()}: {missing.why}; {missing.name!r} begins empty")
+            steps.append(lambda path=path, why=missing.why: self._lost.unknown(path, 0, 0, why))  # type: ignore[misc]
 
     def _plan_partition(self, found: PartitionFindings, info: FeedInfo, steps: list[Callable[[], None]]) -> None:
         place = found.feed_id, found.number

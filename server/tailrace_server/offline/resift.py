@@ -30,6 +30,7 @@ from tailrace_server.offline.journal_walk import (
     journal_files,
     numbers_in,
 )
+from tailrace_server.offline.listed import ListedFeeds
 from tailrace_server.offline.listing import JOURNAL_NAME
 from tailrace_server.offline.lost import Lost
 from tailrace_server.offline.salvage import proven_keys
@@ -45,8 +46,9 @@ STAGING_NAME = "journal.new"
 class JournalSurvey:
     """What one pass over the journal tells, before anything is known of the partitions.
 
-    ``creations`` and ``dropped`` are feeds; ``terms`` the highest term of each partition; ``undone`` its rollbacks;
-    ``damaged`` whether a start would stop at it; ``newest`` the newest file's number, and where it ends.
+    ``creations`` and ``dropped`` are feeds, ``listed`` those that ``_feeds`` has rows of; ``terms`` the highest term of
+    each partition; ``undone`` its rollbacks; ``damaged`` whether a start would stop at it; ``oldest`` the oldest file's
+    number, 0 if there is none; ``newest`` the newest one's, and where it ends.
     """
 
     def __init__(self, disk: Disk, data: str) -> None:
@@ -57,7 +59,9 @@ class JournalSurvey:
         self.terms: dict[Place, int] = {}
         self.undone: dict[Place, list[Undone]] = {}
         self.damaged = False
+        self.oldest = 0
         self.newest = (0, 0)
+        self.listed = ListedFeeds()
         self._torn: dict[int, int] = {}  # files of which only what lies before an offset counts
         self._blocks: dict[Place, list[tuple[int, int, str, int]]] = {}
 
@@ -78,6 +82,7 @@ class JournalSurvey:
             if file.case in (FileCase.TORN, FileCase.ALLOCATED):
                 self._torn[file.number] = file.facts.end
             self.damaged |= file.case in STOPS
+            self.oldest = self.oldest or file.number
             self.newest = file.number, file.facts.end
         self.creations, self.dropped = sieve.creations, sieve.dropped
 
@@ -85,6 +90,7 @@ class JournalSurvey:
         header = record.header
         place = header.feed_id, header.partition
         if record.blocks:
+            self.listed.add(header.feed_id, record.blocks)
             if wanted(place):
                 ends = record.blocks[0].header.first_seq, record.blocks[-1].header.last_seq
                 self._blocks.setdefault(place, []).append((*ends, path, header.offset))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tailrace.errors import BadBlock
 from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.host.disk import read_file
-from tailrace_server.identity import FILE_NAME, BadDirectory, load
+from tailrace_server.identity import FILE_NAME, BadDirectory, Incomplete, load
 from tailrace_server.journal.clean import CLEAN_NAME, CleanMark, decode_mark
 from tailrace_server.journal.lock import LOCK_NAME
 from tailrace_server.journal.reader import RawRecord
@@ -32,12 +32,14 @@ from tailrace_server.offline.examine import (
     examine_feeds,
 )
 from tailrace_server.offline.journal_walk import JournalFile, bytes_of_journal, end_of, journal_files
+from tailrace_server.offline.listed import ListedFeeds
 from tailrace_server.offline.listing import JOURNAL_NAME, Unwatched, Watcher, is_directory, locked, size_of
 from tailrace_server.offline.lost import LOST_NAME
 from tailrace_server.offline.report import FileResult, Report
 from tailrace_server.offline.sieve import BadControl, Fate, Place, Sieve, Start, Undone, undone_of
 from tailrace_server.sealed import unseal
 from tailrace_server.upkeep import uptime_file
+from tailrace_server.wholeness import LIST_GONE, LIST_NAME, check_journal
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
@@ -48,6 +50,8 @@ _KNOWN = (FILE_NAME, CLEAN_NAME, LOCK_NAME, RESERVE_NAME, uptime_file.FILE_NAME,
 _STOPS = "a node does not start on it; repair keeps of each partition what lies before the gap"
 _NOT_SERVED = "a node does not start on it; repair makes it anew from what the segments say"
 _FEED_LOST = "the feed is unknown to a node; repair makes it anew from the journal, or under another name"
+_JOURNAL_LOST = "a node does not start on it; repair keeps what the segments have"
+_LISTED_LOST = "a node does not start on it; after a repair it begins empty"
 _SWEPT = "left over from something that was interrupted; the next start removes it"
 _IGNORED = "a node takes no notice of it"
 _PROBLEMS_MAX = 1_000
@@ -69,6 +73,7 @@ class Verification:
         self._report = Report()
         self._clean: CleanMark | None = None
         self._feeds: list[FeedFindings] = []
+        self._listed = ListedFeeds()
 
     def run(self) -> Report:
         """The report."""
@@ -76,10 +81,13 @@ class Verification:
         directory = self._directory
         self._watcher.expect(bytes_of_feeds(self._disk, directory) + bytes_of_journal(self._disk, directory))
         self._check_small_files()
+        self._check_there_is_a_journal()
         self._feeds = list(examine_feeds(self._disk, self._directory, self._watcher))
+        self._listed.read_segments(self._disk, self._feeds)
         sieve = Sieve(*known_of(self._feeds), undone_in(files))
         self._check_journal(files, sieve)
         self._check_feeds(sieve)
+        self._check_listed(sieve, files)
         self._check_clean(files, sieve)
         return self._report
 
@@ -118,6 +126,14 @@ class Verification:
             result.problem(error, means)
         except OSError as error:
             result.problem(f"the disk can't read it: {error.strerror}", means)
+
+    def _check_there_is_a_journal(self) -> None:
+        if marks.is_restored(self._disk, self._directory):
+            return
+        try:
+            check_journal(self._disk, self._directory)
+        except Incomplete as error:
+            self._report.file(JOURNAL_NAME, "journal").problem(error, _JOURNAL_LOST)
 
     def _check_mark(self, data: bytes) -> None:
         self._clean = decode_mark(data)
@@ -159,6 +175,7 @@ class Verification:
             if fate is not Fate.DROPPED:
                 for block in record.blocks:
                     block.open_columns()
+                self._listed.add(header.feed_id, record.blocks)
         except (BadControl, BadBlock) as error:
             result.problem(error, _STOPS, header.offset)
             return
@@ -187,6 +204,17 @@ class Verification:
             for partition in feed.partitions:
                 # Before a feed has its FEED the journal still has everything, and what else is here does not count.
                 self._tell_partition(partition, is_ignored=feed.feed is None and is_told)
+
+    def _check_listed(self, sieve: Sieve, files: list[JournalFile]) -> None:
+        if marks.is_restored(self._disk, self._directory):  # the next start makes it, on another branch
+            return
+        is_told = any(p.has_lost_its_manifest for f in self._feeds if f.feed_id == SYSTEM_FEED_ID for p in f.partitions)
+        if files and files[0].number > 1 and not is_told and not sieve.log_of((SYSTEM_FEED_ID, 0)):
+            self._report.file(os.path.join(FEEDS_NAME, LIST_NAME), "manifest").problem(LIST_GONE, _LISTED_LOST)
+        known = {feed.feed_id for feed in self._feeds} | sieve.creations.keys() | sieve.dropped
+        for missing in self._listed.missing(known):
+            path = os.path.join(FEEDS_NAME, missing.feed_id.hex(), FEED_NAME)
+            self._report.file(path, "feed").problem(missing.why, _LISTED_LOST)
 
     def _tell_feed(self, feed: FeedFindings, result: FileResult, names: dict[str, str]) -> None:
         if feed.feed is None:

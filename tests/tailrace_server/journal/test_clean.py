@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace_server.host.disk import RealDisk, read_file, write_atomically
-from tailrace_server.journal import CleanPartition, take_clean, why_unclean, write_clean
+from tailrace_server.journal import CleanPartition, find_clean, remove_clean, why_unclean, write_clean
 from tailrace_server.journal.clean import CleanMark, decode_mark, encode_mark
 
 ID = st.binary(min_size=16, max_size=16)
@@ -21,6 +21,12 @@ def disk(memory_disk):
     disk = memory_disk()
     disk.make_directory("/data")
     return disk
+
+
+def take_clean(disk, directory):
+    taken = find_clean(disk, directory)
+    remove_clean(disk, directory)
+    return taken
 
 
 def test_a_mark_counts_once(disk):

@@ -1,0 +1,82 @@
+"""The feeds that ``_feeds`` lists, read from a directory that no node serves.
+
+A start refuses a directory that lacks a listed feed (wholeness.py), so the offline tools have to find the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.block import Block
+from tailrace_server.feed import SYSTEM_FEED_ID
+from tailrace_server.feed_rows import FeedRow
+from tailrace_server.offline.salvage import read_segment
+
+if TYPE_CHECKING:
+    from tailrace_server.host.disk import Disk
+    from tailrace_server.offline.examine import FeedFindings
+
+
+class MissingFeed(NamedTuple):
+    """A feed that ``_feeds`` lists, and of which neither a FEED nor a record in the journal tells."""
+
+    feed_id: bytes
+    name: str
+    why: str
+
+
+class ListedFeeds:
+    """Gathers the rows of ``_feeds``: from its segments by ``read_segments``, from the journal by ``add``."""
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, FeedRow] = {}
+        self._journal_from: int | None = None
+
+    def read_segments(self, disk: Disk, feeds: Iterable[FeedFindings]) -> None:
+        """Takes what the segments of ``_feeds`` say, as far as they can be read."""
+        for feed in feeds:
+            for partition in feed.partitions if feed.feed_id == SYSTEM_FEED_ID else ():
+                for segment in partition.segments:
+                    identity = segment.identity
+                    if identity is not None and identity.feed_id == SYSTEM_FEED_ID:
+                        with contextlib.suppress(OSError):
+                            for item in read_segment(disk, segment.path, 0):
+                                if isinstance(item, Block):
+                                    self._take(item)
+
+    def add(self, feed_id: bytes, blocks: Iterable[Block]) -> None:
+        """Takes the blocks of a record of the journal, whatever feed they are of."""
+        for block in blocks if feed_id == SYSTEM_FEED_ID else ():
+            first_seq = block.seqs[0]
+            self._journal_from = first_seq if self._journal_from is None else min(self._journal_from, first_seq)
+            self._take(block)
+
+    def _take(self, block: Block) -> None:
+        columns = block.open_columns()
+        for key, value, seq in zip(columns.keys(), columns.values(), columns.seqs(), strict=True):
+            if key not in self._rows or self._rows[key].seq <= seq:
+                self._rows[key] = FeedRow(seq, value)
+
+    def missing(self, known: Collection[bytes]) -> list[MissingFeed]:
+        """The listed feeds that are not among ``known``, and were not just about to be made when the node stopped."""
+        return [
+            MissingFeed(
+                feed_id,
+                _name_of(row.creation),
+                f"_feeds lists feed {_name_of(row.creation)!r}, and the journal does not have its creation any more",
+            )
+            for feed_id, row in self._rows.items()
+            if row.creation is not None
+            and feed_id not in known
+            and (self._journal_from is None or row.seq < self._journal_from)
+        ]
+
+
+def _name_of(creation: bytes) -> str:
+    try:
+        return str(json.loads(creation)["feed"]["name"])
+    except (ValueError, KeyError, TypeError):
+        return "?"

@@ -1,0 +1,201 @@
+"""A directory of which something is missing is not taken for a new one, and what is left stays as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+from tests.tailrace_server.made_directory import DATA, MadeDirectory, rows_of
+from tests.tailrace_server.offline.damage import check_repaired, contents_of, files_of, lose, repaired
+
+from tailrace_server.feed import SYSTEM_FEED_NAME
+from tailrace_server.identity import Incomplete
+from tailrace_server.journal.format import FILE_HEADER_BYTES
+from tailrace_server.offline.verify import verify
+
+
+def remove_tree(disk, directory):
+    """As ``rm -r``, or as a volume that is not mounted: durable at once."""
+    for path in files_of(disk):
+        if path.startswith(f"{directory}/"):
+            lose(disk, path)
+    below = [d for d in disk.directories if d == directory or d.startswith(f"{directory}/")]
+    for path in sorted(below, reverse=True):
+        disk.remove_directory(path)
+        disk.sync_directory(path.rpartition("/")[0])
+
+
+def a_life(*, trimmed):
+    """Rows in segments and in the journal, whose beginning is still there or not."""
+    made = MadeDirectory(journal_file_bytes_max=3_000)
+    made.create("orders")
+    made.create("quiet", 1)
+    made.write("quiet", [(b"q", b"1")])
+    for number in range(12):
+        made.write("orders", [(b"k%d" % number, b"v")])
+        if number == 6:
+            made.flush("orders")
+        if number == 8 and trimmed:
+            made.flush("quiet")
+            made.flush_and_trim("orders")
+    return made
+
+
+def end(made, how):
+    if how == "clean":
+        made.stop()
+    else:
+        made.kill()
+
+
+def check_refused(made, disk, name):
+    """A start names what is missing, changes nothing that counts, and so does the next; repair lets it start."""
+    before = contents_of(disk)
+    for _ in range(2):
+        with pytest.raises(Incomplete, match=name):
+            made.start_on(disk)
+    kept = [path for path in before if "/journal/" not in path]
+    assert {path: contents_of(disk)[path] for path in kept} == {path: before[path] for path in kept}
+    assert verify(disk, DATA).problems
+    outcome = repaired(made, disk)
+    assert outcome.actions
+    assert verify(disk, DATA).problems == []
+    branches = {p.log.branch for feed in made.start_on(made.disk.fork()).feeds for p in feed.partitions}
+    node = made.start_on(disk)
+    assert not branches & {p.log.branch for feed in node.feeds for p in feed.partitions}, (
+        "no seq of a branch comes twice"
+    )
+    return outcome
+
+
+@pytest.mark.parametrize("how", ["clean", "killed"])
+@pytest.mark.parametrize("trimmed", [True, False])
+def test_a_missing_journal_is_none_that_is_new(how, trimmed):
+    made = a_life(trimmed=trimmed)
+    end(made, how)
+    disk = made.disk.fork()
+    remove_tree(disk, f"{DATA}/journal")
+    check_refused(made, disk, "/data/journal is missing")
+
+
+@pytest.mark.parametrize("how", ["clean", "killed"])
+def test_an_empty_journal_is_none_that_is_new(how):
+    made = MadeDirectory()
+    made.create("orders")
+    made.write("orders", [(b"k", b"v")])
+    end(made, how)
+    disk = made.disk.fork()
+    remove_tree(disk, f"{DATA}/journal")
+    disk.make_directory(f"{DATA}/journal")
+    check_refused(made, disk, "/data/journal is missing")
+
+
+@pytest.mark.parametrize("how", ["clean", "killed"])
+@pytest.mark.parametrize("flushed", [SYSTEM_FEED_NAME, "all"])
+def test_missing_feeds_are_none_that_never_were(how, flushed):
+    made = a_life(trimmed=True)
+    if flushed == "all":  # nothing is left in the journal that tells of them
+        made.flush("orders")
+        made.flush(SYSTEM_FEED_NAME)
+        made.node.journal._rotate()
+        made.trim()
+    end(made, how)
+    disk = made.disk.fork()
+    remove_tree(disk, f"{DATA}/feeds")
+    check_refused(made, disk, "feeds/")
+
+
+@pytest.mark.parametrize("how", ["clean", "killed"])
+@pytest.mark.parametrize("name", ["orders", "quiet"])
+def test_a_missing_feed_is_none_that_was_never_made(how, name):
+    """Also one of which the journal tells nothing any more: it was made anew, empty, without a word."""
+    made = a_life(trimmed=True)
+    feed_id = made.node.feeds.named(name).info.feed_id.hex()
+    end(made, how)
+    disk = made.disk.fork()
+    remove_tree(disk, f"{DATA}/feeds/{feed_id}")
+    check_refused(made, disk, f"feeds/{feed_id}/FEED is missing")
+
+
+@pytest.mark.parametrize("how", ["clean", "killed"])
+@pytest.mark.parametrize("trimmed", [True, False])
+def test_without_node_it_is_no_new_directory(how, trimmed):
+    made = a_life(trimmed=trimmed)
+    end(made, how)
+    disk = made.disk.fork()
+    lose(disk, f"{DATA}/NODE")
+    check_refused(made, disk, "/data/NODE is missing")
+
+
+def test_rows_that_the_mark_of_a_clean_stop_tells_of_have_to_be_there():
+    made = a_life(trimmed=True)
+    end(made, "clean")
+    disk = made.disk.fork()
+    path = max(path for path in files_of(disk) if "/journal/" in path)
+    inode = disk.names_now[path]
+    del inode.content[FILE_HEADER_BYTES:]
+    inode.sync()
+    outcome = check_refused(made, disk, "the end of /data/journal/")
+    check_repaired(made, disk.fork(), outcome.lost.seqs)
+
+
+def test_a_feed_without_rows_in_the_journal_and_its_drop_are_no_damage():
+    made = a_life(trimmed=True)
+    made.drop("quiet")
+    made.trim()
+    made.kill()
+    assert rows_of(made.start()) == made.rows
+    made.stop()
+    assert rows_of(made.start()) == made.rows
+
+
+def test_a_start_that_was_interrupted_at_any_call_is_no_damage(memory_disk):
+    """Of a new directory, and of one with feeds: whatever is there then was left by a start."""
+    for crash_at in range(200):
+        disk = memory_disk()
+        disk.crash_at(crash_at)
+        try:
+            made = MadeDirectory(disk)
+            made.create("orders")
+        except memory_disk.Crashed:
+            disk.cut_power(random.Random(crash_at)) if crash_at % 2 else disk.kill()
+            made = MadeDirectory(disk)
+            made.stop()
+        else:
+            break
+    disk.before = None
+    assert crash_at > 10
+    made.write("orders", [(b"k", b"v")])
+    made.stop()
+    for crash_at in range(200):
+        disk = made.disk.fork()
+        disk.crash_at(crash_at)
+        try:
+            made.start_on(disk)
+        except memory_disk.Crashed:
+            disk.cut_power(random.Random(crash_at)) if crash_at % 2 else disk.kill()
+            assert rows_of(made.start_on(disk)) == made.rows
+        else:
+            break
+    assert crash_at > 5
+
+
+def test_an_unfinished_start_that_was_refused_leaves_the_mark():
+    made = a_life(trimmed=True)
+    end(made, "clean")
+    disk = made.disk.fork()
+    feed_id = made.start_on(made.disk.fork()).feeds.named("quiet").info.feed_id.hex()
+    whole = contents_of(disk)
+    remove_tree(disk, f"{DATA}/feeds/{feed_id}")
+    with pytest.raises(Incomplete):
+        made.start_on(disk)
+    for path, content in whole.items():
+        if feed_id in path:
+            disk.make_directory(path.rpartition("/")[0])
+            with contextlib.closing(disk.create(path)) as file:
+                file.write_at(0, (content,), len(content))
+                file.sync()
+    node = made.start_on(disk)
+    assert node.unclean_start is None, "once it was put back the stop counts as clean"
+    assert rows_of(node) == made.rows
