@@ -10,7 +10,7 @@ from tests.memory_disk import MemoryDisk, failure
 from tests.tailrace_server.made_directory import DATA, MadeDirectory, rows_of
 
 from tailrace.block import encode_block
-from tailrace.errors import Forbidden, NoSpace
+from tailrace.errors import Forbidden, NoSpace, TailraceError
 from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.model import FeedInfo
 from tailrace_server.config import Config
@@ -117,6 +117,27 @@ def test_a_creation_has_failed_or_not_now_and_after_a_restart(first, count, clea
         assert made.node.feeds.named("orders").info == again.info
         assert listed(made.node) == {feed.info.feed_id for feed in made.node.feeds}
         assert rows_of(made.node) == made.rows
+
+
+@pytest.mark.parametrize("first", range(3))
+def test_a_creation_that_meets_a_journal_that_fails_leaves_no_feed(first):
+    """Of a creation that was refused nothing is there to be written to."""
+    made = MadeDirectory()
+    made.create("kept")
+    writes = itertools.count()
+
+    def before(call, path):
+        if call in ("write_at", "truncate") and next(writes) >= first:
+            raise failure(errno.EIO, path)
+
+    made.disk.before = before
+    with contextlib.suppress(TailraceError):
+        made.create("orders")
+    made.disk.before = None
+    is_there = first == 2
+    assert names(made.node) == ["kept", "orders"][: 1 + is_there]
+    made.kill()
+    assert "kept" in names(made.start())
 
 
 def test_a_directory_from_before_gets_rows_for_its_feeds(monkeypatch):
