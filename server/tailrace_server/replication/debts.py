@@ -5,7 +5,9 @@
     leader of today   |--------------->| 80 = R
     stands at         |--------->| 50                  nobody can stand inside of that segment: it went whole
 
-Up to R what it said may have made a majority. Standing below, it could help somebody to lead who does not have that
+Up to R what it said may have made a majority. If the logs have no branch in common R is not known, and it is all that
+was durable: the leader's log has room for so many branches only, and a leader that has purged deletions is copied
+anew. Standing below, it could help somebody to lead who does not have that
 either. So it owes R, durably, before it goes back, and says so with each promise: a promotion needs somebody among
 those who promised, whoever it is, who has as much. A debt is compared as a standing is (choosing.py): one of an older
 term is paid by any history of a later one.

@@ -7,8 +7,9 @@
 A node may have acknowledged what it has flushed, and must hold it on: of a segment that R lies in, what is below goes
 into a segment of its own. Of a deduplicated one rows are missing that were superseded further up in it: nobody can
 stand inside of it, and it goes whole. What went below R with it may have counted for a majority, so a member of a set
-owes that from then on (`on_shortfall`, replication/debts.py). A block of the tree that R lies in was merged, here or by
-a leader, of such that were acknowledged: it is flushed first, and its segment cut.
+owes that from then on (`on_shortfall`, replication/debts.py); likewise if it goes back to 0 with nothing in common.
+A block of the tree that R lies in was merged, here or by a leader, of such that were acknowledged: it is flushed first,
+and its segment cut.
 
 1. What is above R goes to lost/, durably: blocks of the tree, and segments that end above it.
 2. ROLLED_BACK is journaled, and the running node's partition changes, in one step. The record is durable before
@@ -69,6 +70,18 @@ def point_below(partition: Partition, seq: int) -> Point:
     return Point(below if run is None else run.after_seq, partition.chain)
 
 
+def acknowledged(partition: Partition, seq: int, log_left: FailoverLog) -> tuple[int, int]:
+    """Returns (term, seq) up to which ``partition``, which goes back to ``seq``, may have counted for a majority.
+
+    That is ``seq``, the last one in common with the leader. If they have no branch in common, so that ``log_left`` is
+    empty, that says nothing: the leader's log may have dropped the branches that both had, or it has purged what this
+    copy would need. Then all that is durable here may have counted.
+    """
+    if log_left and seq:
+        return entries_through(log_left, seq).term, seq
+    return partition.standing()
+
+
 async def roll_back(node: Node, partition: Partition, seq: int, log_left: FailoverLog) -> int:
     """Takes ``partition`` back to ``seq`` or below; returns where it stands then, durably, with what is above in lost/.
 
@@ -92,8 +105,9 @@ async def roll_back(node: Node, partition: Partition, seq: int, log_left: Failov
         if point.cut is not None:
             point = await _cut(node, partition, point, point.cut, log_left)
         try:
-            if log_left and point.seq < min(seq, partition.high_seq):
-                node.on_shortfall(partition, entries_through(log_left, seq).term, seq)
+            term, owed_seq = acknowledged(partition, seq, log_left)
+            if point.seq < min(owed_seq, partition.high_seq):
+                node.on_shortfall(partition, term, owed_seq)
             if blocks or dropped:
                 name = f"{_time_name(node.clock.wall_us())}-{node.host.randomness.token(4).hex()}"
                 await node.host.workers.in_thread(lambda: _keep(node, name, partition, point.seq, blocks, dropped))

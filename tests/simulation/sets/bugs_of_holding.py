@@ -9,7 +9,9 @@ from tailrace_server.replication.following import Following
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.quorum import Acknowledgements
 from tailrace_server.replication.taking import Taker
+from tailrace_server.upkeep import rollback
 
+_acknowledged = rollback.acknowledged
 _agreed, _take = Taker._agreed, Taker._take
 _visible_seq = Partition.visible_seq
 
@@ -54,6 +56,11 @@ def _knows_any_feeds(following, wanted):
     return following._knows_feeds
 
 
+def _owe_what_is_known(partition, seq, log_left):
+    """Who begins anew since nothing is in common owes nothing."""
+    return _acknowledged(partition, seq, log_left) if log_left and seq else (0, 0)
+
+
 BUGS = {
     "acknowledgements of another branch": [
         (Taker, "_agreed", _acknowledge_at_once),
@@ -63,6 +70,7 @@ BUGS = {
     "an answer at quorum that waits for nobody": [(waiting, "_reached", _reached_by_leader)],
     "a follower that shows at disk what its leader has not": [(Partition, "visible_seq", _shown_by_own_disk)],
     "a feed that is not made yet and counts as dropped": [(Following, "_lists_through", _knows_any_feeds)],
+    "a debt that is forgotten where nothing is in common": [(rollback, "acknowledged", _owe_what_is_known)],
     "a replaced disk that votes at once": [
         (Member, "counts", lambda member, votes, placement_id: True),
         (Member, "votes", property(lambda member: True)),

@@ -120,7 +120,7 @@ class Histories:
         named = self.places.setdefault(place, {})
         columns = block.open_columns()
         for seq, *row in zip(columns.seqs(), columns.keys(), columns.values(), columns.timestamps(), strict=True):
-            name, row = (partition.log.branch_at(seq), seq), Row(*row)
+            name, row = (self.true_branch(place, partition.log.branch_at(seq), seq), seq), Row(*row)
             known = rows.get(name)
             if known is None:
                 rows[name] = row
@@ -171,6 +171,16 @@ class Histories:
             term, base, _ = parents[before]
             forks.insert(0, (before, term, base))
         return Lineage(forks)
+
+    def true_branch(self, place, branch, seq):
+        """The branch that gave ``seq`` its row; a log that has dropped that one names its oldest for it."""
+        parents = self._parents.get(place, {})
+        while branch in parents:
+            _, base, before = parents[branch]
+            if seq > base or before is None:
+                break
+            branch = before
+        return branch
 
     def term_of(self, place, branch):
         """With which it began."""

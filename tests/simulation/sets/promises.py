@@ -69,7 +69,8 @@ class Promises:
     def shown(self, place, level, position):
         """Somebody was shown everything up to a position: that promises what an acknowledgement at the level does."""
         if position.seq:
-            self.seen[place, level, position.log.branch_at(position.seq), position.seq] = None
+            branch = self.histories.true_branch(place, position.log.branch_at(position.seq), position.seq)
+            self.seen[place, level, branch, position.seq] = None
 
     def count(self, level):
         """How many writes were acknowledged at it by now."""

@@ -24,6 +24,12 @@ def told_after_another_feed(story):
     return story
 
 
+def told_with_short_logs(story):
+    """Marks a story in which failover logs keep few entries, so that few restarts are more than they keep."""
+    story.entries_max = 3
+    return story
+
+
 class Stage:
     """Who is who, and what is done to them."""
 
@@ -80,23 +86,28 @@ class Stage:
         self.network.cut_ways(shapes.isolated(name, self._world.names))
 
     def delay_rows(self, sender, receiver):
-        """Nothing arrives any more on the connections that copy the feed that everybody writes to, until all heals."""
-        asked = self._world.feed_id.hex().encode()
-        self.network.hold_up((sender, receiver), lambda pipe, data: 0 if asked in pipe.back.begun else len(data))
+        """Of the feed that everybody writes to no row arrives any more, nor what is behind it, until all heals."""
+        self._delay(sender, receiver, self._world.feed_id, lambda opcode, body: opcode == Opcode.BLOCK)
 
     def delay_end_of_feeds(self, sender, receiver, seq):
         """What says that all feeds up to a seq above ``seq`` were told comes late, and what is behind it."""
 
+        def is_late(opcode, body):
+            return opcode == Opcode.SNAPSHOT_END and int.from_bytes(body[8:16], "little") > seq
+
+        self._delay(sender, receiver, SYSTEM_FEED_ID, is_late)
+
+    def _delay(self, sender, receiver, feed_id, is_late):
+        """Frames of the connections that copy a feed are late from the first one on that ``is_late(opcode, body)``."""
+        asked = feed_id.hex().encode()
+
         def passing(pipe, data):
-            if SYSTEM_FEED_ID.hex().encode() not in pipe.back.begun:
-                return len(data)
             place = 0
-            while place + FRAME_HEADER_BYTES <= len(data):
-                nbytes, opcode = int.from_bytes(data[place : place + 4], "little"), data[place + 4]
-                body = data[place + FRAME_HEADER_BYTES : place + FRAME_HEADER_BYTES + nbytes]
-                if opcode == Opcode.SNAPSHOT_END and int.from_bytes(body[8:16], "little") > seq:
+            while asked in pipe.back.begun and place + FRAME_HEADER_BYTES <= len(data):
+                end = place + FRAME_HEADER_BYTES + int.from_bytes(data[place : place + 4], "little")
+                if is_late(data[place + 4], data[place + FRAME_HEADER_BYTES : end]):
                     return place
-                place += FRAME_HEADER_BYTES + nbytes
+                place = end
             return len(data)
 
         self.network.hold_up((sender, receiver), passing)

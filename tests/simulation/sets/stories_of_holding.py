@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from tests.simulation.machine import End
 
-from .stage import Stage, told_after_another_feed
+from .stage import Stage, told_after_another_feed, told_with_short_logs
 
 
 async def returned_tail(world):
@@ -114,4 +114,30 @@ async def late_list(world):
     await trio.sleep(0.5)
 
 
-STORIES = [returned_tail, slow_follower, eager_follower, replaced_disk, late_list]
+@told_with_short_logs
+async def forgotten_branches(world):
+    """A leader is restarted so often that it shares no branch with a follower that was away; then it is lost.
+
+    The follower has begun anew, and nothing of that has come yet. To the third one no row came for a while.
+    """
+    await trio.sleep(0.2)
+    stage = Stage(world)
+    old, away, third = stage.three
+    stage.delay_rows(old, third)
+    await stage.written(10)
+    await stage.end(away)
+    for _ in range(forgotten_branches.entries_max + 1):
+        await stage.end(old)
+        await stage.begin(old)
+        await stage.leads(old)
+        had = stage.high_seqs(old)
+        await stage.until(lambda had=had: all(seq > one for seq, one in zip(stage.high_seqs(old), had, strict=True)))
+    stage.delay_rows(old, away)
+    await stage.begin(away)
+    await stage.until(lambda: stage.high_seqs(away) == [0] * len(stage.partitions(away)))
+    await stage.end(old)
+    await stage.promote(away)
+    await trio.sleep(0.5)
+
+
+STORIES = [returned_tail, slow_follower, eager_follower, replaced_disk, late_list, forgotten_branches]

@@ -45,6 +45,7 @@ FOUND_BY = {
     "a follower that shows at disk what its leader has not": [("eager_follower", 0)],
     "a replaced disk that votes at once": [("replaced_disk", 0)],
     "a feed that is not made yet and counts as dropped": [("late_list", 0)],
+    "a debt that is forgotten where nothing is in common": [("forgotten_branches", 0)],
     "a run that is kept as far as it has come": [("half_a_run", 0), ("leader_of_half_a_run", 2)],
     "a rollback into the middle of a run": [("fork_in_a_run", 0)],
     "acknowledgements inside of a run, of what no majority has": [("run_without_an_end", 2)],

@@ -23,6 +23,7 @@ from tests.tailrace_server.replication.made_set import (
 )
 
 import tailrace
+from tailrace import failover
 from tailrace.address import Address
 from tailrace.errors import NotLeader, Overloaded, ProtocolError, TailraceError, Unreachable
 from tailrace.model import Level
@@ -1259,6 +1260,42 @@ async def test_who_went_back_below_what_it_acknowledged_helps_nobody_to_lead_who
         await members[2].promote()
         assert members[0].member.file.now.owes == ()
         await put(feed, numbered(11, 1), level="quorum")
+
+
+async def test_who_starts_anew_since_the_logs_share_nothing_owes_what_it_acknowledged(members, monkeypatch):
+    """While a follower is away its leader is restarted more often than a failover log has entries."""
+    monkeypatch.setattr(failover, "ENTRIES_MAX", 3)
+    leader, away, third = members
+    rows = numbered(0, 20)
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await members.level("orders")
+        await third.kill()
+        await put(feed, rows, level="quorum")
+    await away.kill()
+    # From here on nobody gets any rows.
+    with monkeypatch.context() as patched:
+        patched.setattr(Taker, "_take", never)
+        await third.start()
+        for number in range(4):
+            await leader.kill()
+            await leader.start()
+            await until(lambda: leader.leads)
+            async with tailrace.connect(leader.url) as client:
+                await client.feed("orders").put(b"restarts", b"%d" % number)
+        await away.start()
+        await until(lambda: away.seqs("orders") == [0])
+        await leader.kill()
+        for node in (away, third):
+            with pytest.raises(NotLeader, match=r"had acknowledged partition 0 .* up to seq 20"):
+                await node.promote()
+    await leader.start()
+    await members.level("orders")
+    assert away.rows("orders") == rows | {b"restarts": b"3"}
+    await leader.kill()
+    await third.promote()
+    assert away.member.file.now.owes == ()
+    assert third.rows("orders") == rows | {b"restarts": b"3"}
 
 
 @pytest.mark.parametrize("hidden_looks", [1, 10**9])
