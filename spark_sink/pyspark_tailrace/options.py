@@ -44,8 +44,23 @@ NAMES = (
 SINK_ID_CHARS_MAX = 200
 # Of the sinks of batch jobs without a number; a node remembers few of them, since such a job does not come back.
 JOB_PREFIX = "job:"
-# How much an unknown name has to be like one of ours to be taken for a slip of the pen; Spark has options of its own.
-_ALIKE = 0.8
+# Options that Spark itself reads, and hands over to the source as well.
+_OF_SPARK = ("checkpointLocation", "queryName", "path")
+# How much an unknown name has to be like one of ours for it to be suggested.
+_ALIKE = 0.7
+# What other sources and sinks call these options, without case and "_".
+_OTHER_WORDS = {
+    "keycolumn keyfield": "key",
+    "valuecolumn valuefield": "value",
+    "deletedcolumn deletecolumn isdeleted": "deleted",
+    "sortby orderby sort": "order_by",
+    "exactlyonce atleastonce semantics": "delivery",
+    "topic table subscribe": "feed",
+    "host server servers bootstrapservers nodes": "url",
+    "startingtimestamp startingposition startingpositions startingversion since startat": "startingOffsets",
+    "endingtimestamp endingposition endingpositions endingversion until endat": "endingOffsets",
+    "timestampasof versionasof asof": "endingOffsets",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,18 +143,29 @@ def check_of_job(options: SinkOptions) -> None:
 
 
 def check_names(options: Mapping[str, str], names: Sequence[str], others: Sequence[str] = ()) -> None:
-    """ValueError for a name that is almost one of ``names``: it would be ignored, and with it, say, an order of rows.
+    """Raises ValueError for an option that is not known: it would be ignored, and with it, say, an order of rows.
 
-    ``others`` are let through: what is meant for the other direction, where a job gives both the same options.
+    ``others`` are let through: they are for the other direction, if a job gives both the same options.
     """
-    plain = {name.lower().replace("_", ""): name for name in names}
-    known = {name.lower() for name in (*names, *others)}
+    known = {name.lower() for name in (*names, *others, *_OF_SPARK)}
     for name in options:
-        if name.lower() in known:
-            continue
-        close = difflib.get_close_matches(name.lower().replace("_", "").replace("-", ""), plain, n=1, cutoff=_ALIKE)
-        if close:
-            raise ValueError(f"option {name!r} is not known: {plain[close[0]]!r} is. The options: {', '.join(names)}")
+        if name.lower() not in known:
+            meant = _meant(name, names)
+            hint = f": {meant!r} is" if meant else ""
+            raise ValueError(f"option {name!r} is not known{hint}. The options: {', '.join(names)}")
+
+
+def _meant(name: str, names: Sequence[str]) -> str | None:
+    """Returns the option that was probably meant by ``name``, or None."""
+    plain = {known.lower().replace("_", ""): known for known in (*names, *_OF_SPARK)}
+    text = name.lower().replace("_", "").replace("-", "")
+    for words, meant in _OTHER_WORDS.items():
+        if text in words.split() and meant in names:
+            return meant
+    if text in plain:
+        return plain[text]
+    close = difflib.get_close_matches(text, plain, n=1, cutoff=_ALIKE)
+    return plain[close[0]] if close else None
 
 
 def _check_numbering(options: Mapping[str, str]) -> None:

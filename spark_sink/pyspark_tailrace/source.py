@@ -35,22 +35,22 @@ class TailraceSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The source of a streaming query. Raises ValueError for options or columns that it cannot take."""
-        from pyspark_tailrace.reading.options import read_options
+        from pyspark_tailrace.reading.options import stream_options
         from pyspark_tailrace.reading.schema import check_schema
         from pyspark_tailrace.reading.stream_reader import StreamReader
 
         # Here too: without a look at the schema, this is the first place whose errors Spark shows.
-        options = read_options(self.options)
+        options = stream_options(self.options)
         check_schema(schema)
         return StreamReader(options, schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The source of a batch job. Raises ValueError for options or columns that it cannot take."""
         from pyspark_tailrace.reading.batch_reader import BatchReader
-        from pyspark_tailrace.reading.options import read_options
+        from pyspark_tailrace.reading.options import batch_options
         from pyspark_tailrace.reading.schema import check_schema
 
-        options = read_options(self.options)
+        options = batch_options(self.options)
         check_schema(schema)
         return BatchReader(options, schema)
 

@@ -12,17 +12,19 @@ from pyspark.sql.types import StructType
 
 from pyspark_tailrace.reading.latest_state import LatestState
 from pyspark_tailrace.reading.node import Node, open_stream
-from pyspark_tailrace.reading.offsets import NOTHING, NodeFeed
-from pyspark_tailrace.reading.options import STATE, ReadOptions
+from pyspark_tailrace.reading.offsets import NOTHING, NodeFeed, NodePartition, goes_on
+from pyspark_tailrace.reading.options import EARLIEST, LATEST, STATE, ReadOptions
 from pyspark_tailrace.reading.partition_reader import read_split
 from pyspark_tailrace.reading.schema import Shape
 from pyspark_tailrace.reading.splits import Part, Split, cut
 from tailrace.consuming.session import Wanted
-from tailrace.errors import StreamEnded, UnknownFeed
+from tailrace.errors import DataGone, StreamEnded, UnknownFeed
 from tailrace.events import Mutations, Rollback
 from tailrace.model import EndReason
 from tailrace.position import Position
 from tailrace.wire.filters import StreamFilter
+
+_GOES_ON = ".option('failOnDataLoss', 'false') reads what is left"
 
 
 class BatchReader(DataSourceReader):
@@ -36,8 +38,11 @@ class BatchReader(DataSourceReader):
         """Returns the tasks. Raises UnknownFeed, also for a partition that is not there, Unreachable, ..."""
         with contextlib.closing(Node(self._options)) as node:
             feed = node.feed()
-            trimmed = node.kept_since(feed)
-        ranges = [self._range(id, feed, trimmed[id]) for id in self._wanted_partitions(feed)]
+            starts, ends, trimmed = node.starting(feed), node.ending(feed), node.kept_since(feed)
+        ranges = [
+            self._range(id, feed, starts.get(id, NOTHING), ends.get(id, NOTHING), trimmed[id])
+            for id in self._wanted_partitions(feed)
+        ]
         tasks = cut((part for part in ranges if part.rows > 0), self._options.min_partitions, exact=self._exact(feed))
         # Spark would take no task at all for one whose partition it does not tell.
         return [Split(feed.cluster_id, feed.feed_id, task, is_history=feed.is_history) for task in tasks or [[]]]
@@ -56,21 +61,71 @@ class BatchReader(DataSourceReader):
             raise UnknownFeed(f"the feed has no partition {min(missing)}: it has {count} (option 'partition_ids')")
         return sorted(only)
 
-    def _range(self, id: int, feed: NodeFeed, trim_seq: int) -> Part:
-        """Returns all that was acknowledged in a partition, at any level: a stream waits until its level shows that."""
-        partition = feed.partitions[id]
-        begin = Position.at(partition.log, trim_seq) if trim_seq and self._exact(feed) else NOTHING
-        return Part(id, begin, partition.high_seq, Position.at(partition.log, partition.high_seq))
+    def _range(self, id: int, feed: NodeFeed, start: Position, end: Position, trim_seq: int) -> Part:
+        """Returns the range of a partition that is read. Raises DataGone, StreamEnded if it cannot be given."""
+        options, partition = self._options, feed.partitions[id]
+        start, end = (self._in_history(id, position, partition) for position in (start, end))
+        if not self._exact(feed):
+            if options.read == STATE and options.end != LATEST:
+                self._check_as_of(id, feed, trim_seq)
+            if not feed.is_history and options.end != LATEST and options.key_prefix:
+                raise ValueError(
+                    "options 'endingOffsets' and 'key_prefix' go together for a feed with retention 'history' only: in "
+                    "a compact feed rows that are missing could not be told from those that are not wanted"
+                )
+            if options.start == EARLIEST:
+                start = NOTHING
+        elif start.seq < trim_seq:
+            if options.fail_on_data_loss:
+                raise DataGone(f"partition {id}: seq {start.seq + 1} has been trimmed: {_GOES_ON}")
+            start = Position.at(partition.log, trim_seq)
+        return Part(id, start, end.seq, end)
+
+    def _in_history(self, id: int, position: Position, partition: NodePartition) -> Position:
+        """Returns the position, or the last one that it has in common with the node's history."""
+        found = goes_on(position, partition)
+        if found.waits:
+            raise StreamEnded(
+                f"partition {id}: the node does not know seq {position.seq} of term {position.log.term} yet: it was "
+                "put back from an older copy, or is behind its leader",
+                reason=EndReason.BEHIND,
+            )
+        if found.lost and self._options.fail_on_data_loss:
+            raise StreamEnded(
+                f"partition {id}: the positions are at seq {position.seq} of branch {position.log.branch.hex()[:8]}, "
+                f"and the node's history agrees with that up to seq {found.position.seq} only: {_GOES_ON}",
+                reason=EndReason.ROLLED_BACK,
+            )
+        return found.position
+
+    def _check_as_of(self, id: int, feed: NodeFeed, trim_seq: int) -> None:
+        """Raises DataGone if the state of an earlier moment is not kept."""
+        if not feed.is_history:
+            raise DataGone(
+                "the feed is compact and keeps the newest row of each key only: the state of an earlier moment "
+                "('endingOffsets') needs a feed with retention 'history'"
+            )
+        if trim_seq and self._options.fail_on_data_loss:
+            raise DataGone(
+                f"partition {id}: the history up to seq {trim_seq} has been trimmed, so keys that have not changed "
+                f"since would be missing: {_GOES_ON}"
+            )
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """A task's rows, as Arrow batches of the schema."""
         assert isinstance(partition, Split)
         shape = Shape(self._schema)
         wanted = StreamFilter(self._options.key_prefix, "value" not in self._schema.names)
-        if self._options.read == STATE:
+        # What is lost is known since the plan, and does not show behind a filter.
+        lenient = replace(self._options, fail_on_data_loss=False)
+        if self._options.read == STATE and self._options.end != LATEST:
+            rows = newest_of(partition, read_split(lenient, partition, wanted))
+        elif self._options.read == STATE:
             rows = read_state(self._options, partition, wanted)
         elif partition.is_history:
-            rows = read_split(replace(self._options, fail_on_data_loss=False), partition, wanted)
+            rows = read_split(lenient, partition, wanted)
+        elif self._options.end != LATEST:
+            rows = read_split(self._options, partition, wanted)
         else:
             rows = read_mutations(self._options, partition, wanted)
         return shape.joined(map(shape.of, rows))
@@ -88,10 +143,21 @@ def read_state(options: ReadOptions, split: Split, wanted: StreamFilter) -> Iter
         yield from state.rows()
 
 
+def newest_of(split: Split, rows: Iterator[Any]) -> Iterator[Any]:
+    """Returns the newest row of each key of ``rows``, without deletions."""
+    states = {part.partition: LatestState() for part in split.parts}
+    for batch in rows:
+        states[batch.column("partition")[0].as_py()].add(batch)
+    for state in states.values():
+        yield from state.rows()
+
+
 def read_mutations(options: ReadOptions, split: Split, wanted: StreamFilter) -> Iterator[Any]:
     """What a compact feed has kept of its mutations. StreamEnded where some were lost after they were given."""
     given: set[int] = set()
-    for partition, batch in _read_whole(options, split, wanted):
+    # Read from the beginning, instead of from where it was asked, it would be another range.
+    on_rollback = "stop" if options.start != EARLIEST and options.fail_on_data_loss else "restart"
+    for partition, batch in _read_whole(options, split, wanted, on_rollback):
         if batch is not None:
             given.add(partition)
             yield batch
@@ -102,7 +168,9 @@ def read_mutations(options: ReadOptions, split: Split, wanted: StreamFilter) -> 
             )
 
 
-def _read_whole(options: ReadOptions, split: Split, wanted: StreamFilter) -> Iterator[tuple[int, Any]]:
+def _read_whole(
+    options: ReadOptions, split: Split, wanted: StreamFilter, on_rollback: str = "restart"
+) -> Iterator[tuple[int, Any]]:
     """Batches by partition, up to the end of the snapshot that has the end of each part; None: it begins anew.
 
     In a run the rows go on above the part's end: what they supersede is missing below it.
@@ -115,7 +183,7 @@ def _read_whole(options: ReadOptions, split: Split, wanted: StreamFilter) -> Ite
         {part.partition: part.stop_seq for part in split.parts},
         frozenset(part.partition for part in split.parts),
         options.level,
-        "restart",
+        on_rollback,
         stored=(split.starts,),
         ring_rows=0,
         filter=wanted,

@@ -7,7 +7,7 @@ import time
 from typing import NamedTuple
 
 from pyspark_tailrace.reading.offsets import NOTHING, NodeFeed, NodePartition
-from pyspark_tailrace.reading.options import ReadOptions
+from pyspark_tailrace.reading.options import EARLIEST, LATEST, ReadOptions
 from tailrace import blocking
 from tailrace.consuming.session import Wanted
 from tailrace.errors import DataGone, UnknownFeed
@@ -91,6 +91,39 @@ class Node:
     def kept_since(self, feed: NodeFeed) -> dict[int, int]:
         """The seq up to which each partition of a history has been trimmed."""
         return {id: self._trim_seq(feed, id) for id in feed.partitions}
+
+    def starting(self, feed: NodeFeed) -> Positions:
+        """Returns the positions that ``startingOffsets`` names.
+
+        Raises BadPosition for those of another feed, and DataGone if a time, or positions, are below what is kept.
+        """
+        start = self._options.start
+        if isinstance(start, int):
+            return self.since(feed, start, strict=self._options.fail_on_data_loss)
+        if start == LATEST:
+            return feed.shown
+        if start == EARLIEST:
+            trimmed = self.kept_since(feed)
+            kept = {id: Position.at(feed.partitions[id].log, seq) for id, seq in trimmed.items() if seq}
+            return Positions(feed.cluster_id, feed.feed_id, kept)
+        positions = Positions.parse(start)
+        check_feed(positions, feed)
+        return positions
+
+    def ending(self, feed: NodeFeed) -> Positions:
+        """Returns the positions that ``endingOffsets`` names; by default all that was acknowledged, at any level.
+
+        Raises as ``starting``.
+        """
+        end = self._options.end
+        if isinstance(end, int):
+            return self.since(feed, end)
+        if end == LATEST:
+            high = {id: Position.at(p.log, p.high_seq) for id, p in feed.partitions.items() if p.log}
+            return Positions(feed.cluster_id, feed.feed_id, high)
+        positions = Positions.parse(end)
+        check_feed(positions, feed)
+        return positions
 
     def since(self, feed: NodeFeed, since_us: int, *, strict: bool = True) -> Positions:
         """The positions before the first mutation of each partition that was stamped then or later.

@@ -25,6 +25,7 @@ NAMES = (
     "retry_for",
     "visibility",
     "startingOffsets",
+    "endingOffsets",
     "failOnDataLoss",
     "on_rollback",
     "maxRowsPerTrigger",
@@ -34,6 +35,19 @@ NAMES = (
     "partition_ids",
     "key_prefix",
 )
+
+# What only one kind of job can use, and why the other one cannot.
+_OF_STREAMS = {
+    "maxRowsPerTrigger": "a batch has no micro-batches",
+    "maxBytesPerTrigger": "a batch has no micro-batches",
+    "on_rollback": "a batch ends if the history changes while it is read: run it again",
+}
+_OF_BATCHES = {
+    "endingOffsets": "Trigger.AvailableNow ends a query at what is there when it starts",
+    "read": "a stream gives every mutation",
+    "partition_ids": "filter the stream",
+    "key_prefix": "filter the stream",
+}
 
 _CHOICES = {
     "visibility": ("disk", "quorum", "memory"),
@@ -46,8 +60,9 @@ _CHOICES = {
 class ReadOptions:
     """Options of a reader.
 
-    ``start`` is "earliest", "latest", positions as a string, or microseconds since 1970 UTC. ``partition_ids`` are the
-    partitions that a batch reads, None for all; ``key_prefix`` is what the keys begin with that it reads.
+    ``start`` is "earliest", "latest", positions as a string, or microseconds since 1970 UTC; ``end``, of a batch, is
+    one of these but "earliest". ``partition_ids`` are the partitions that a batch reads, None for all; ``key_prefix``
+    is what the keys begin with that it reads.
     """
 
     url: str
@@ -56,6 +71,7 @@ class ReadOptions:
     retry_for_s: float
     level: Level
     start: str | int
+    end: str | int
     fail_on_data_loss: bool
     on_rollback: str
     max_rows: int | None
@@ -66,8 +82,32 @@ class ReadOptions:
     key_prefix: bytes
 
 
+def stream_options(options: Mapping[str, str]) -> ReadOptions:
+    """The options of a streaming read. Raises ValueError as ``read_options``, and for what only a batch can use."""
+    return _of_kind(options, _OF_BATCHES, "batch reads")
+
+
+def batch_options(options: Mapping[str, str]) -> ReadOptions:
+    """The options of a batch read. Raises ValueError as ``read_options``, and for what only a stream can use."""
+    found = _of_kind(options, _OF_STREAMS, "streams")
+    if found.read == STATE and found.start != EARLIEST:
+        raise ValueError(
+            "option 'startingOffsets' is for read 'mutations': a state has no beginning. Read the mutations since then"
+        )
+    return found
+
+
+def _of_kind(options: Mapping[str, str], others: Mapping[str, str], kind: str) -> ReadOptions:
+    found = read_options(options)
+    given = {name.lower() for name in options}
+    for name, why in others.items():
+        if name.lower() in given:
+            raise ValueError(f"option {name!r} is for {kind}: {why}")
+    return found
+
+
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """The options of a reader. ValueError that names the option and what it may be."""
+    """The options of a reader of either kind. ValueError that names the option and what it may be."""
     canonical = {name.lower(): name for name in NAMES}
     given = {canonical.get(name.lower(), name.lower()): value for name, value in options.items()}
     if "value_schema" in given or "valueschema" in given:
@@ -90,7 +130,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         token=given.get("token"),
         retry_for_s=parsers.seconds(given, "retry_for", parsers.RETRY_FOR_S),
         level=Level.parse(_choice(given, "visibility")),
-        start=_start(given.get("startingOffsets", EARLIEST)),
+        start=_place(given, "startingOffsets", EARLIEST, (EARLIEST, LATEST)),
+        end=_place(given, "endingOffsets", LATEST, (LATEST,)),
         fail_on_data_loss=parsers.boolean(given, "failOnDataLoss", "true"),
         on_rollback=_choice(given, "on_rollback"),
         max_rows=parsers.count(given, "maxRowsPerTrigger"),
@@ -128,18 +169,19 @@ def _key_prefix(text: str) -> bytes:
     return prefix
 
 
-def _start(text: str) -> str | int:
-    text = text.strip()
+def _place(options: Mapping[str, str], name: str, default: str, words: tuple[str, ...]) -> str | int:
+    """Returns one of ``words``, positions as a string, or a time in microseconds since 1970 UTC."""
+    text = options.get(name, default).strip()
     try:
-        if text.lower() in (EARLIEST, LATEST):
+        if text.lower() in words:
             return text.lower()
         if text.startswith(MAGIC):
             return str(Positions.parse(text))
         if looks_like_time(text):
             return to_us(parse_time(text, datetime.datetime.now(datetime.UTC)), "the time")
     except (BadPosition, ValueError) as error:
-        raise ValueError(f"option 'startingOffsets': {error}") from None
+        raise ValueError(f"option {name!r}: {error}") from None
     raise ValueError(
-        f"option 'startingOffsets' is {text[:40]!r}: 'earliest', 'latest', a time (2026-11-21T10:00:00Z, or -15m) or a "
+        f"option {name!r} is {text[:40]!r}: {', '.join(map(repr, words))}, a time (2026-11-21T10:00:00Z, or -15m) or a "
         "positions string"
     )

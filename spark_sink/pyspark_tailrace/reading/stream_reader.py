@@ -26,7 +26,7 @@ from pyspark_tailrace.reading.offsets import (
     rolled_back,
     to_offset,
 )
-from pyspark_tailrace.reading.options import EARLIEST, FAIL, LATEST, ReadOptions
+from pyspark_tailrace.reading.options import FAIL, ReadOptions
 from pyspark_tailrace.reading.partition_reader import read_split
 from pyspark_tailrace.reading.schema import Shape
 from pyspark_tailrace.reading.splits import Part, Split, cut
@@ -56,22 +56,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, str]:
         """Where a query without a checkpoint begins; the same each time that Spark asks."""
         if self._initial is None:
-            self._initial = to_offset(self._start(self._node.feed()))
+            self._initial = to_offset(self._node.starting(self._node.feed()))
         return self._initial
-
-    def _start(self, feed: NodeFeed) -> Positions:
-        start = self._options.start
-        if isinstance(start, int):
-            return self._node.since(feed, start, strict=self._options.fail_on_data_loss)
-        if start == LATEST:
-            return feed.shown
-        if start == EARLIEST:
-            trimmed = self._node.kept_since(feed)
-            kept = {id: Position.at(feed.partitions[id].log, seq) for id, seq in trimmed.items() if seq}
-            return Positions(feed.cluster_id, feed.feed_id, kept)
-        positions = Positions.parse(start)
-        check_feed(positions, feed)
-        return positions
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """By the options; Spark hands it to ``latestOffset``, unless the trigger wants all there is."""

@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_tailrace.reading.batch_reader import BatchReader
-from pyspark_tailrace.reading.options import read_options
+from pyspark_tailrace.reading.options import batch_options, stream_options
 from pyspark_tailrace.reading.schema import COLUMNS
 from pyspark_tailrace.reading.stream_reader import StreamReader
 
@@ -34,7 +34,7 @@ class Query:
     """A streaming query's driver and tasks, run in threads of their own."""
 
     def __init__(self, url, feed, columns=COLUMNS, **options):
-        self.options = read_options({"url": url, "feed": feed, "retry_for": "60"} | options)
+        self.options = stream_options({"url": url, "feed": feed, "retry_for": "60"} | options)
         self.reader = StreamReader(self.options, schema_of(columns))
 
     async def call(self, name, *arguments):
@@ -77,7 +77,7 @@ class Job(Query):
     """A batch job."""
 
     def __init__(self, url, feed, columns=COLUMNS, **options):
-        self.options = read_options({"url": url, "feed": feed, "retry_for": "60"} | options)
+        self.options = batch_options({"url": url, "feed": feed, "retry_for": "60"} | options)
         self.reader = BatchReader(self.options, schema_of(columns))
 
     async def tasks(self):

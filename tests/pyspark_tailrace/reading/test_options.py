@@ -10,7 +10,7 @@ from pyspark.cloudpickle import dumps
 
 from pyspark_tailrace import options as sink
 from pyspark_tailrace.options import RETRY_FOR_S
-from pyspark_tailrace.reading.options import NAMES, ReadOptions, read_options
+from pyspark_tailrace.reading.options import NAMES, ReadOptions, batch_options, read_options, stream_options
 from tailrace import Positions
 from tailrace.model import Level
 
@@ -25,6 +25,7 @@ def test_defaults():
         retry_for_s=RETRY_FOR_S,
         level=Level.DISK,
         start="earliest",
+        end="latest",
         fail_on_data_loss=True,
         on_rollback="fail",
         max_rows=None,
@@ -90,6 +91,11 @@ def test_options_travel_to_tasks():
         ({"key_prefix": "k" * 4097}, "'key_prefix' has 4097 bytes"),
         ({"value_schema": "a INT"}, r"pyspark_tailrace\.decode\(df, schema\)"),
         ({"valueSchema": "a INT"}, r"pyspark_tailrace\.decode\(df, schema\)"),
+        ({"endingOffsets": "earliest"}, "'endingOffsets' is 'earliest': 'latest', a time"),
+        ({"startingTimestamp": "-1h"}, "'startingtimestamp' is not known: 'startingOffsets' is"),
+        ({"timestampAsOf": "-1h"}, "'timestampasof' is not known: 'endingOffsets' is"),
+        ({"mergeSchema": "true"}, "'mergeschema' is not known. The options: url, feed"),
+        ({"topic": "orders"}, "'topic' is not known: 'feed' is"),
         ({"starting_offset": "latest"}, "'starting_offset' is not known: 'startingOffsets' is"),
         ({"maxRowPerTrigger": "5"}, "'maxrowpertrigger' is not known: 'maxRowsPerTrigger' is"),
         ({"onRollback": "follow"}, "'onrollback' is not known: 'on_rollback' is"),
@@ -100,7 +106,25 @@ def test_what_cannot_be_had(option, text):
         read_options(LEAST | option)
 
 
-@pytest.mark.parametrize("name", ["checkpointLocation", "path", "queryName", "mergeSchema", *sink.NAMES])
+@pytest.mark.parametrize(
+    ("read", "option", "text"),
+    [
+        (stream_options, {"endingOffsets": "-1h"}, "'endingOffsets' is for batch reads: Trigger.AvailableNow"),
+        (stream_options, {"read": "state"}, "'read' is for batch reads"),
+        (stream_options, {"partition_ids": "0"}, "'partition_ids' is for batch reads"),
+        (stream_options, {"key_prefix": "k"}, "'key_prefix' is for batch reads"),
+        (batch_options, {"maxRowsPerTrigger": "5"}, "'maxRowsPerTrigger' is for streams"),
+        (batch_options, {"maxBytesPerTrigger": "5"}, "'maxBytesPerTrigger' is for streams"),
+        (batch_options, {"on_rollback": "follow"}, "'on_rollback' is for streams"),
+        (batch_options, {"startingOffsets": "-1h"}, "'startingOffsets' is for read 'mutations'"),
+    ],
+)
+def test_what_the_other_kind_of_job_would_ignore(read, option, text):
+    with pytest.raises(ValueError, match=text):
+        read(LEAST | option)
+
+
+@pytest.mark.parametrize("name", ["checkpointLocation", "path", "queryName", *sink.NAMES])
 def test_options_of_spark_and_of_the_sink_are_no_slips(name):
     if name != "level":
         read_options({name: "1"} | LEAST)
