@@ -113,7 +113,11 @@ class Node(Leadership):
         self.space = Space(host, data, reserve, storage.free_bytes_min)
         self.space.on_low = self._let_go_of_files
         limits = FlushLimits(
-            storage.segment_bytes, storage.flush_age_s, storage.memory_bytes_max, storage.journal_bytes_max
+            storage.segment_bytes,
+            storage.flush_age_s,
+            storage.memory_bytes_max,
+            storage.journal_bytes_max,
+            storage.journal_records_max,
         )
         self.flusher = Flusher(host, self.journal, self.store, self.installer, trimmer, self.space, self.memory, limits)
         self.flusher.on_flushed = self._flushed

@@ -9,7 +9,7 @@ import contextlib
 import gc
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import NamedTuple
 
 import trio
@@ -64,10 +64,8 @@ async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[N
     host.disk.make_directory(config.data)
     lock: Lock = lock_directory(host.disk, config.data)
     try:
-        node = recover(config, host)
-        if host.owns_process:  # what was recovered lives long: it is kept out of every later collection
-            gc.collect()
-            gc.freeze()
+        with _no_collections(host):
+            node = recover(config, host)
         try:
             listener = await host.network.listen(*config.listen)
             node.listening = listener.address
@@ -83,6 +81,8 @@ async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[N
                     with trio.CancelScope(shield=True):
                         await node.drain()
                     nursery.cancel_scope.cancel()
+                with trio.CancelScope(shield=True):
+                    await node.flusher.flush_for_stop()
             finally:
                 with trio.CancelScope(shield=True):
                     await listener.aclose()
@@ -90,6 +90,21 @@ async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[N
             node.stop()
     finally:
         lock.close()
+
+
+@contextlib.contextmanager
+def _no_collections(host: Host) -> Iterator[None]:
+    """Looks for no garbage in the body, whose objects live long, and keeps these out of every later collection."""
+    if not host.owns_process:
+        yield
+        return
+    gc.disable()  # else each of many collections walks through all that has been recovered so far
+    try:
+        yield
+        gc.collect()
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 def recover(config: Config, host: Host) -> Node:

@@ -5,6 +5,7 @@ writer.py     append, sync, rotation, and what happens when the disk fails
 reader.py     files read a record at a time, the reference
 stretch.py    many records read by columns, pure
 records.py    all records of a recovered journal
+progress.py   how far a start is with it, for the log
 recovery.py   a journal opened after any kind of stop: the cases of a file, and what is done about each
 replay.py     the cases of a block record, pure
 clean.py      CLEAN, the mark of a clean stop

@@ -6,13 +6,15 @@ What recovery has read and found good is read a second time, when the node knows
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from tailrace_server.journal.errors import JournalDamaged
 from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, RecordKind
+from tailrace_server.journal.progress import Progress
 from tailrace_server.journal.reader import BadRecord, Record, Window, read_record, read_records, record_of
 from tailrace_server.journal.stretch import Stretch, read_stretch
 
@@ -34,16 +36,18 @@ class Records:
     Raises JournalDamaged where a file has changed since recovery read it.
     """
 
-    def __init__(self, disk: Disk, extents: tuple[Extent, ...]) -> None:
+    def __init__(self, disk: Disk, extents: tuple[Extent, ...], clock: Callable[[], float] = time.monotonic) -> None:
         self._disk = disk
+        self._clock = clock
         self.extents = extents
 
     def parts(self) -> Iterator[Stretch | Record]:
         """The same records, by columns as far as that goes; what is too large for it one at a time."""
+        progress = Progress("replaying", sum(extent.end for extent in self.extents), self._clock)
         for extent in self.extents:
-            yield from self._parts(extent)
+            yield from self._parts(extent, progress)
 
-    def _parts(self, extent: Extent) -> Iterator[Stretch | Record]:
+    def _parts(self, extent: Extent, progress: Progress) -> Iterator[Stretch | Record]:
         offset = FILE_HEADER_BYTES
         with contextlib.closing(self._disk.open(extent.path)) as file:
             window = Window(file, extent.path)
@@ -51,6 +55,7 @@ class Records:
                 stretch = read_stretch(window, extent.header, offset, extent.end)
                 if stretch is not None:
                     yield stretch
+                    progress.add(stretch.end - offset, len(stretch))
                     offset = stretch.end
                     continue
                 try:

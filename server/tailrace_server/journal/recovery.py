@@ -47,6 +47,7 @@ from tailrace_server.journal.format import (
     pack_record,
     padded,
 )
+from tailrace_server.journal.progress import Progress
 from tailrace_server.journal.reader import (
     WINDOW_BYTES,
     BadRecord,
@@ -55,10 +56,9 @@ from tailrace_server.journal.reader import (
     read_file_header,
     read_head,
     read_record,
-    read_records,
 )
 from tailrace_server.journal.records import Extent, Records
-from tailrace_server.journal.stretch import read_stretch
+from tailrace_server.journal.stretch import moved, read_stretch
 from tailrace_server.journal.writer import (
     FILE_BYTES_DEFAULT,
     Journal,
@@ -103,7 +103,7 @@ class FileFacts(NamedTuple):
     ``end`` is where the last good record ends (0 without a header); ``bad`` says why what follows is no record, ""
     where nothing should. ``newer``: what follows is one, of an unknown kind. ``tail_bytes`` lie between ``end`` and the
     last byte that is not zero. ``synced`` is the greatest offset that anything before ``end`` says was durable,
-    ``witness`` the greatest that a valid record behind it says.
+    ``witness`` the greatest that a valid record behind it says. ``records`` are how many there are before ``end``.
     """
 
     size: int
@@ -114,6 +114,7 @@ class FileFacts(NamedTuple):
     synced: int = FILE_HEADER_BYTES
     witness: int = 0
     rolled_back: bool = False
+    records: int = 0
 
 
 def decide(facts: FileFacts | None, successor_says: int | None) -> FileCase:
@@ -184,48 +185,54 @@ def open_journal(
     not fit. JournalFailed: it could not be made.
     """
     disk.make_directory(directory)
-    files = survey(disk, directory)
+    files = survey(disk, directory, clock)
     try:
-        extent, file, copied_bytes = _continue(disk, directory, files[-1] if files else None, file_key(token))
+        extent, file, copied = _continue(disk, directory, files[-1] if files else None, file_key(token))
         _cut_leftovers(disk, files, extent)
         _remove_temporaries(disk, directory)
     except OSError as error:
         raise_if_no_space(error, f"to recover the journal in {directory}")
         raise JournalFailed(f"the journal in {directory} can't be recovered: {error}") from error
-    extents = [Extent(found.path, found.header, _counts(found, extent)) for found in files if found.path != extent.path]
+    older = [found for found in files if found.path != extent.path]
+    extents = [Extent(found.path, found.header, _counts(found, extent)) for found in older]
+    counts = [found.facts.records for found in older]
+    if older and older[-1] is files[-1]:
+        counts[-1] -= copied.records
     journal = Journal(
         disk,
         directory,
         file,
         extent.header,
         extent.end,
-        older=[(older.header.number, older.end) for older in extents],
+        older=[(each.header.number, each.end, count) for each, count in zip(extents, counts, strict=True)],
+        records=copied.records,
         file_bytes_max=file_bytes_max,
         token=token,
         clock=clock,
     )
     recovered = Recovered(
-        records=Records(disk, (*extents, extent)),
+        records=Records(disk, (*extents, extent), clock),
         end=(files[-1].header.number, files[-1].facts.end) if files else (0, 0),
         torn_bytes=files[-1].facts.tail_bytes if files else 0,
-        copied_bytes=copied_bytes,
+        copied_bytes=copied.nbytes,
         cases=tuple((found.path, found.case) for found in files),
         rolled_back=any(found.facts.rolled_back for found in files),
     )
     return journal, recovered
 
 
-def survey(disk: Disk, directory: str) -> list[Found]:
+def survey(disk: Disk, directory: str, clock: Callable[[], float] = time.monotonic) -> list[Found]:
     """Read all files of the journal, and change nothing. JournalDamaged at the first one that stops the start."""
     numbers = sorted(number for name in disk.names(directory) if (number := file_number(name)) is not None)
     if not numbers:
         return []
     paths = [os.path.join(directory, file_name(number)) for number in range(numbers[0], numbers[-1] + 1)]
     headers = [_header(disk, path, number) for number, path in enumerate(paths, numbers[0])]
+    progress = Progress("checking", sum(_size(disk, path) for path in paths), clock)
     found = []
     for path, header, successor in zip(paths, headers, [*headers[1:], None], strict=True):
         successor_says = None if successor is None else successor.previous_end
-        facts = inspect(disk, path, header, successor_says)
+        facts = inspect(disk, path, header, successor_says, progress)
         found.append(Found(path, header, facts, _go_on(path, facts, successor_says)))
     return found
 
@@ -261,29 +268,39 @@ def _header(disk: Disk, path: str, number: int) -> FileHeader:
     return header
 
 
-def inspect(disk: Disk, path: str, header: FileHeader, successor_says: int | None) -> FileFacts:
+def _size(disk: Disk, path: str) -> int:
+    with contextlib.closing(disk.open(path)) as file:
+        return file.size()
+
+
+def inspect(
+    disk: Disk, path: str, header: FileHeader, successor_says: int | None, progress: Progress | None = None
+) -> FileFacts:
     """Read a file's records up to where its successor says that it ends, or all of the newest one."""
     with contextlib.closing(disk.open(path)) as file:
         window = Window(file, path)
         limit = window.size if successor_says is None else min(window.size, successor_says)
         end, synced = FILE_HEADER_BYTES, header.synced
-        bad, newer, rolled_back = "", False, False
+        bad, newer, rolled_back, records = "", False, False, 0
         try:
             while end < limit:
                 stretch = read_stretch(window, header, end, limit)
                 if stretch is not None:
+                    if progress is not None:
+                        progress.add(stretch.end - end, len(stretch))
                     end, synced = stretch.end, max(synced, stretch.synced)
+                    records += len(stretch)
                     rolled_back |= stretch.has(RecordKind.ROLLED_BACK)
                     continue
                 record = read_record(window, header, end, limit).header
-                end, synced = record.end, max(synced, record.synced)
+                end, synced, records = record.end, max(synced, record.synced), records + 1
                 rolled_back |= record.kind == RecordKind.ROLLED_BACK
         except BadRecord as error:
             bad, newer = str(error), error.newer
         if successor_says is not None:
-            return FileFacts(window.size, end, bad, newer, synced=synced, rolled_back=rolled_back)
+            return FileFacts(window.size, end, bad, newer, 0, synced, 0, rolled_back, records)
         tail_bytes, witness = _inspect_tail(window, header, end)
-        return FileFacts(window.size, end, bad, newer, tail_bytes, synced, witness, rolled_back)
+        return FileFacts(window.size, end, bad, newer, tail_bytes, synced, witness, rolled_back, records)
 
 
 def _inspect_tail(window: Window, header: FileHeader, end: int) -> tuple[int, int]:
@@ -324,8 +341,15 @@ def copy_from(synced: int) -> int:
     return FILE_HEADER_BYTES if synced <= REPLACE_BYTES_MAX else synced
 
 
-def _continue(disk: Disk, directory: str, newest: Found | None, key: int) -> tuple[Extent, File, int]:
-    """Make the file that the journal goes on with: its extent, itself, and how many bytes of records were copied."""
+class Copied(NamedTuple):
+    """What was written anew, of the newest file: so many bytes of records, and how many these are."""
+
+    nbytes: int = 0
+    records: int = 0
+
+
+def _continue(disk: Disk, directory: str, newest: Found | None, key: int) -> tuple[Extent, File, Copied]:
+    """Make the file that the journal goes on with: its extent, itself, and what was copied to it."""
     if newest is None:
         header, begin, end = FileHeader(1, key, 0, FILE_HEADER_BYTES), 0, 0
     else:
@@ -336,27 +360,41 @@ def _continue(disk: Disk, directory: str, newest: Found | None, key: int) -> tup
         header = FileHeader(number, key, previous_end, FILE_HEADER_BYTES + end - begin)
     path = os.path.join(directory, file_name(header.number))
     file = create_file(disk, path, header)
+    copied = Copied()
     try:
         if newest is not None:
-            _copy(disk, newest, begin, file, header)
+            copied = Copied(end - begin, _copy(disk, newest, begin, file, header))
         publish_file(disk, path, file)
     except BaseException:
         file.close()
         raise
-    return Extent(path, header, header.synced), file, end - begin
+    return Extent(path, header, header.synced), file, copied
 
 
-def _copy(disk: Disk, source: Found, begin: int, target: File, header: FileHeader) -> None:
-    """Write the records of ``source`` from ``begin`` on to ``target``, behind its header."""
-    offset = FILE_HEADER_BYTES
+def _copy(disk: Disk, source: Found, begin: int, target: File, header: FileHeader) -> int:
+    """Write the records of ``source`` from ``begin`` on to ``target``, behind its header; how many these are."""
+    offset, place, records = FILE_HEADER_BYTES, begin, 0
+    end = source.facts.end
     with contextlib.closing(disk.open(source.path)) as file:
         window = Window(file, source.path)
         try:
-            for record in read_records(window, source.header, begin, source.facts.end):
-                offset += _write_copy(target, header, offset, record)
+            while place < end:
+                stretch = read_stretch(window, source.header, place, end)
+                if stretch is not None:
+                    data = moved(stretch, header, offset)
+                    target.write_at(offset, (data,), len(data))
+                    offset, place, records = offset + len(data), stretch.end, records + len(stretch)
+                    continue
+                record = read_record(window, source.header, place, end)
+                offset, place, records = (
+                    offset + _write_copy(target, header, offset, record),
+                    record.header.end,
+                    records + 1,
+                )
         except BadRecord as error:
             raise JournalDamaged(source.path, error.offset, str(error)) from None
     assert offset == header.synced
+    return records
 
 
 def _write_copy(target: File, file: FileHeader, offset: int, record: RawRecord) -> int:

@@ -209,6 +209,29 @@ def read_stretch(window: Window, file: FileHeader, begin: int, end: int) -> Stre
     return Stretch(file, data, begin, starts[:count] * _WORD, heads[:count], is_block[:count], block_heads[:count])
 
 
+def moved(stretch: Stretch, file: FileHeader, offset: int) -> bytearray:
+    """All records as they stand in another file, ``file``, from ``offset`` on: with its key, and new sums.
+
+    They say of the file that nothing of it but its header is known to be durable.
+    """
+    heads = stretch.heads.copy()
+    heads["file_key"], heads["file_number"], heads["synced"] = file.key, file.number, FILE_HEADER_BYTES
+    heads["offset"] = offset + stretch.starts
+    written = heads.tobytes()
+    begins = stretch.starts + RECORD_HEADER_BYTES
+    spans = zip(
+        range(0, len(written), RECORD_HEADER_BYTES),
+        begins.tolist(),
+        (begins + heads["covered"]).tolist(),
+        strict=True,
+    )
+    heads["sum"] = _sums([written[at : at + _SUMMED_BYTES] + stretch.data[a:b] for at, a, b in spans])
+    data = bytearray(stretch.data[: stretch.end - stretch.begin])
+    words = np.frombuffer(data, "<u8")
+    words[stretch.starts[:, None] // _WORD + np.arange(_HEAD_WORDS)] = heads.view("<u8").reshape(-1, _HEAD_WORDS)
+    return data
+
+
 def _leading(flags: Bools) -> int:
     """How many of ``flags`` are set before the first one that is not."""
     return len(flags) if flags.all() else int(flags.argmin())

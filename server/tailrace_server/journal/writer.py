@@ -63,11 +63,13 @@ _PADDING = tuple(bytes(count) for count in range(8))
 
 
 class JournalStatistics(NamedTuple):
-    """``bytes`` in ``files`` files, the newest of which is number ``file``; fsyncs since the start, the last's time."""
+    """``bytes`` and ``records`` in ``files`` files, the newest of which is number ``file``; fsyncs since the start, the
+    last one's time."""
 
     file: int
     files: int
     bytes: int
+    records: int
     unsynced_bytes: int
     syncs: int
     last_sync_seconds: float
@@ -93,14 +95,15 @@ class Journal:
         header: FileHeader,
         offset: int,
         *,
-        older: Iterable[tuple[int, int]],
+        older: Iterable[tuple[int, int, int]],
+        records: int = 0,
         file_bytes_max: int,
         token: Callable[[int], bytes],
         clock: Callable[[], float],
     ) -> None:
         """For ``open_journal``: ``file``, durable up to ``offset``, is the newest one.
 
-        ``older`` are number and bytes of the others, oldest first.
+        ``older`` are number, bytes and records of the others, oldest first; ``records`` are those of ``file``.
         """
         assert FILE_HEADER_BYTES < file_bytes_max <= FILE_BYTES_MAX - 2 * PAYLOAD_BYTES_MAX
         self._disk = disk
@@ -118,9 +121,9 @@ class Journal:
         self._syncs = 0
         self._last_sync_seconds = 0.0
         self._spares = SpareFiles(disk, SPARE_DESCRIPTORS)
-        self._use(file, header, offset)
+        self._use(file, header, offset, records)
 
-    def _use(self, file: File, header: FileHeader, offset: int) -> None:
+    def _use(self, file: File, header: FileHeader, offset: int, records: int) -> None:
         self._file = file
         self._rotate_at = self._file_bytes_max  # 0 while the successor is there, and its name not durable yet
         self._successor: tuple[File, FileHeader] | None = None
@@ -129,6 +132,7 @@ class Journal:
         self._number = header.number
         self._base = lsn(header.number, 0)
         self._offset = self._allocated = offset
+        self._records = records
         self.written = self.synced = self._base + offset
 
     @property
@@ -155,11 +159,14 @@ class Journal:
     def statistics(self) -> JournalStatistics:
         """Sizes and times for status."""
         with self._files_lock:
-            files, nbytes = len(self._older) + 1, sum(older_bytes for _, older_bytes in self._older)
+            files, nbytes, records = len(self._older) + 1, self._offset, self._records
+            for _, older_bytes, older_records in self._older:
+                nbytes, records = nbytes + older_bytes, records + older_records
         return JournalStatistics(
             self._number,
             files,
-            nbytes + self._offset,
+            nbytes,
+            records,
             self.written - self.synced,
             self._syncs,
             self._last_sync_seconds,
@@ -228,6 +235,7 @@ class Journal:
         except OSError as error:
             self._take_back(error)
         self._offset = end
+        self._records += 1
         self.written = self._base + end
         return self.written
 
@@ -298,8 +306,8 @@ class Journal:
                 raise self._fail("the next file could not be made durable", error) from error
             self._file.close()
             with self._files_lock:
-                self._older.append((self._number, self._offset))
-                self._use(file, header, FILE_HEADER_BYTES)
+                self._older.append((self._number, self._offset, self._records))
+                self._use(file, header, FILE_HEADER_BYTES, 0)
 
     def _make_successor(self) -> tuple[File, FileHeader]:
         """Finish the file, and create the next one."""

@@ -3,7 +3,7 @@
 SIZE      a queue is as large as a segment should be
 AGE       a queue's oldest block has waited long enough: the journal's files should not wait for it
 MEMORY    all queues together are over half of the node's bound: the largest first, until they are below
-JOURNAL   the journal is over its bound: what its oldest file waits for
+JOURNAL   the journal is over one of its bounds: what its oldest file waits for
 """
 
 from __future__ import annotations
@@ -26,12 +26,18 @@ class Cause(enum.Enum):
 
 
 class FlushLimits(NamedTuple):
-    """Bytes of a queue that make a segment, its age in seconds, and the bounds of memory and journal in bytes."""
+    """The bytes of a queue that make a segment, its age in seconds, the bound of memory in bytes, and those of the
+    journal in bytes and in records."""
 
     segment_bytes: int
     age_s: float
     memory_bytes: int
     journal_bytes: int
+    journal_records: int
+
+    def is_journal_long(self, nbytes: int, records: int) -> bool:
+        """Whether a journal of so many bytes and records is over one of its bounds."""
+        return nbytes > self.journal_bytes or records > self.journal_records
 
 
 class Queue(NamedTuple, Generic[P]):
@@ -55,7 +61,7 @@ class Due(NamedTuple, Generic[P]):
 
 
 def choose(
-    queues: Iterable[Queue[P]], limits: FlushLimits, *, memory_used: int, journal_bytes: int, journal_oldest: int
+    queues: Iterable[Queue[P]], limits: FlushLimits, *, memory_used: int, journal_is_long: bool, journal_oldest: int
 ) -> Sequence[Due[P]]:
     """What to flush now, the most pressing first; each partition once."""
     ordered = sorted(queues, key=lambda queue: -queue.stable_bytes)
@@ -68,7 +74,7 @@ def choose(
             cause = Cause.SIZE
         elif excess > 0:
             cause = Cause.MEMORY
-        elif journal_bytes > limits.journal_bytes and queue.oldest_file == journal_oldest:
+        elif journal_is_long and queue.oldest_file == journal_oldest:
             cause = Cause.JOURNAL
         elif queue.age_s >= limits.age_s:
             cause = Cause.AGE

@@ -270,7 +270,7 @@ def gone_on_with_in_place(disk, directory, newest, key, begin_file=recovery._con
     file = disk.open(newest.path, writable=True)
     file.truncate(newest.facts.end)
     file.sync()
-    return recovery.Extent(newest.path, newest.header, newest.facts.end), file, 0
+    return recovery.Extent(newest.path, newest.header, newest.facts.end), file, recovery.Copied()
 
 
 @pytest.mark.parametrize(

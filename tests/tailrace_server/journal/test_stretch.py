@@ -7,7 +7,7 @@ import struct
 
 import pytest
 import xxhash
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.memory_disk import MemoryDisk
 
@@ -224,3 +224,30 @@ def test_small_records_are_checked_without_an_object_for_each(monkeypatch):
     monkeypatch.setattr("tailrace_server.journal.recovery.read_record", None)
     file = FileHeader.unpack(bytes(disk.content(PATH)[:FILE_HEADER_BYTES]))
     assert inspect(disk, PATH, file, end).end == end
+
+
+@pytest.mark.parametrize("replaced_max", [0, 1 << 20])
+@settings(max_examples=30)
+@given(specs=specs, more=specs)
+def test_what_a_start_copies_is_the_same_by_columns(replaced_max, specs, more):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tailrace_server.journal.recovery.REPLACE_BYTES_MAX", replaced_max)
+        disk, _, _ = written(specs)
+        journal, _ = open_journal(disk, "/journal", token=bytes_of)
+        for number, spec in enumerate(more, len(specs)):
+            write(journal, spec, number)
+        disk.kill()
+        found = []
+        for by_columns in (True, False):
+            if not by_columns:
+                patch.setattr("tailrace_server.journal.recovery.read_stretch", lambda *_: None)
+            copy = disk.fork()
+            journal, recovered = open_journal(copy, "/journal", token=bytes_of)
+            content = {name: bytes(copy.content("/journal/" + name)) for name in copy.names("/journal")}
+            found.append((content, journal.statistics(), recovered.copied_bytes))
+            assert journal.statistics().records == len(list(recovered.records))
+    assert found[0] == found[1]
+
+
+def bytes_of(nbytes):
+    return b"k" * nbytes

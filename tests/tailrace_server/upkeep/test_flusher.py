@@ -277,3 +277,68 @@ async def test_memory_wakes_it_and_the_largest_goes_first(make_engine):
     await engine.flusher.pass_once()
     assert (first.flushed_seq, second.flushed_seq) == (0, 10)
     assert not engine.node.memory.is_tight
+
+
+async def test_a_journal_of_many_small_records_is_flushed_and_trimmed(make_engine):
+    engine = make_engine(flush_age_s=1e9, journal_bytes_max=1 << 30, journal_records_max=20)
+    partition = engine.create()
+    for _ in range(30):
+        engine.put(partition, (b"k", b"v"))
+        await engine.flusher.pass_once()
+        files = len(engine.journal_files)
+        assert engine.node.journal.statistics().records <= 20 + 4  # and what the newest file has
+    assert files < 8
+    assert partition.flushed_seq > 0
+    engine.kill()
+    engine.check_rows(engine.partition())
+
+
+async def test_before_a_stop_a_long_journal_is_flushed(make_engine, monkeypatch):
+    engine = make_engine(flush_age_s=1e9)
+    partitions = [engine.create(name) for name in ("first", "second")]
+    for partition in partitions * 3:
+        engine.put(partition, ROW)
+    await engine.flusher.flush_for_stop()
+    assert [partition.flushed_seq for partition in partitions] == [0, 0]  # it is short
+    monkeypatch.setattr("tailrace_server.upkeep.flusher.FOR_STOP_RECORDS", 5)
+    await engine.flusher.flush_for_stop()
+    assert [partition.flushed_seq for partition in partitions] == [3, 3]
+    assert len(engine.journal_files) == 1
+    engine.node.stop()
+    engine.start()
+    assert engine.node.unclean_start is None
+    for name in ("first", "second"):
+        engine.check_rows(engine.partition(name))
+
+
+async def test_what_the_disk_refuses_before_a_stop_stays_in_the_journal(make_engine, monkeypatch):
+    monkeypatch.setattr("tailrace_server.upkeep.flusher.FOR_STOP_RECORDS", 1)
+    engine = make_engine(flush_age_s=1e9)
+    partition = engine.create()
+    engine.put(partition, ROW)
+    engine.fail("create", ".seg", times=10)
+    await engine.flusher.flush_for_stop()
+    assert partition.flushed_seq == 0
+    engine.node.stop()
+    engine.start()
+    engine.check_rows(engine.partition())
+    assert engine.partition().high_seq == 1
+
+
+async def test_a_flush_before_a_stop_ends_when_its_time_is_over(make_engine, monkeypatch, autojump_clock):
+    monkeypatch.setattr("tailrace_server.upkeep.flusher.FOR_STOP_RECORDS", 1)
+    engine = make_engine(flush_age_s=1e9)
+    partitions = [engine.create(f"feed-{number}") for number in range(5)]
+    for partition in partitions:
+        engine.put(partition, ROW)
+    flush = engine.flusher.flush
+
+    async def slow(partition):
+        await trio.sleep(1.2)  # that of `_feeds` is the first one
+        return await flush(partition)
+
+    engine.flusher.flush = slow
+    began = trio.current_time()
+    await engine.flusher.flush_for_stop()
+    assert trio.current_time() - began == 3.0
+    assert [partition.flushed_seq for partition in partitions] == [1, 0, 0, 0, 0]

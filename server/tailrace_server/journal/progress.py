@@ -1,0 +1,34 @@
+"""How far a start is with the journal, for its log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+log = logging.getLogger("tailrace.server")
+
+# Seconds between two lines of the log: a start that takes less says nothing.
+PROGRESS_SECONDS = 1.0
+
+
+class Progress:
+    """One pass over a journal. ``what`` is what is done with it, ``clock`` gives monotonic seconds."""
+
+    def __init__(self, what: str, total_bytes: int, clock: Callable[[], float]) -> None:
+        self._what = what
+        self._total_bytes = total_bytes
+        self._clock = clock
+        self._bytes = self._records = 0
+        self._told_at = clock()
+
+    def add(self, nbytes: int, records: int) -> None:
+        """Notes that so many bytes more, with so many records, are done; writes a line from time to time."""
+        self._bytes += nbytes
+        self._records += records
+        now = self._clock()
+        if now - self._told_at >= PROGRESS_SECONDS:
+            self._told_at = now
+            log.info(
+                "%s the journal: %s of %s MiB, %s records",
+                *(self._what, self._bytes >> 20, self._total_bytes >> 20, f"{self._records:,}"),
+            )
