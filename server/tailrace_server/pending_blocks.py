@@ -21,7 +21,8 @@ from tailrace.block import FLAG_COMPRESSED, HEADER_BYTES, ROWS_MAX, Block
 from tailrace.model import VersionRange
 from tailrace_server.blocks.small import Group, Rows, SmallBlocks, encode_groups, open_small
 from tailrace_server.feed import Feed
-from tailrace_server.intake.producers import PRODUCERS_MAX, RESULTS_MAX
+from tailrace_server.intake.producer_columns import RESULTS_MAX
+from tailrace_server.intake.producers import PRODUCERS_MAX
 from tailrace_server.journal import Record, Rollback, Stretch
 from tailrace_server.journal.format import FILE_BYTES_MAX, RECORD_HEADER_BYTES
 from tailrace_server.partition import Partition
