@@ -16,7 +16,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, NamedTuple
 
 import trio
@@ -82,6 +82,15 @@ def serve(
             "Pages of the node's own address always may.",
         ),
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-host",
+            metavar="HOST",
+            help="Browsers and proxies may name this host when they ask over HTTP or WebSocket; '*': any. Can be "
+            "repeated. The node's address and the names in --listen, --http and --ws always may be named.",
+        ),
+    ] = None,
     restored: Annotated[
         bool,
         typer.Option(
@@ -134,7 +143,7 @@ def serve(
     keep_freed_memory()
     try:
         with _sigterm_as_sigint():
-            trio.run(_serve, config, frozenset(ws_origin or ()))
+            trio.run(_serve, config, frozenset(ws_origin or ()), _hosts(config, allow_host or ()))
     except* KeyboardInterrupt:
         print("tailrace: stopped before it was ready", file=sys.stderr)
     except* JournalDamaged as group:
@@ -166,6 +175,12 @@ def _address(option: str, text: str) -> Address:
         raise WrongUsage(f"{option}: {error}") from None
 
 
+def _hosts(config: Config, allowed: Iterable[str]) -> frozenset[str]:
+    """The names that the node may be reached by, besides its addresses."""
+    doors = (config.listen, config.http, config.ws)
+    return frozenset(name.lower() for name in (*allowed, *(door[0] for door in doors if door is not None)))
+
+
 def _explain(group: BaseExceptionGroup[OSError], listen: str, data: str) -> str:
     error = alone(group)
     assert isinstance(error, OSError)
@@ -179,7 +194,7 @@ def _explain(group: BaseExceptionGroup[OSError], listen: str, data: str) -> str:
     return reason
 
 
-async def _serve(config: Config, origins: frozenset[str]) -> None:
+async def _serve(config: Config, origins: frozenset[str], hosts: frozenset[str]) -> None:
     # The receiver outlives the node, so that no signal interrupts a stop that has begun.
     with contextlib.ExitStack() as until_stopped:
         async with open_node(config) as node:
@@ -190,11 +205,11 @@ async def _serve(config: Config, origins: frozenset[str]) -> None:
                 if config.http is not None:
                     from tailrace_server.console import http_door
 
-                    http = await open_doors.enter_async_context(http_door(node, config.http))
+                    http = await open_doors.enter_async_context(http_door(node, config.http, hosts))
                 if config.ws is not None:
                     from tailrace_server.tailing import ws_door
 
-                    ws = await open_doors.enter_async_context(ws_door(node.handle, config.ws, origins))
+                    ws = await open_doors.enter_async_context(ws_door(node.handle, config.ws, origins, hosts))
                 _announce(Doors(_listening(node), http, ws))
                 async for number in signals:
                     logging.getLogger("tailrace.server").info("stopping: %s", signal.Signals(number).name)

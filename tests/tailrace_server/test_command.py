@@ -112,7 +112,7 @@ def test_every_door_answers_once_it_is_ready(data):
         host, port = server.ws.split(":")
         with socket.create_connection((host, int(port)), timeout=SECONDS_MAX) as sock:
             sock.sendall(
-                b"GET /feeds/orders HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                b"GET /feeds/orders HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                 b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
             )
             assert sock.recv(12) == b"HTTP/1.1 101"
@@ -167,12 +167,27 @@ def test_pages_of_named_origins_may_use_the_websocket(data):
         for origin in (b"https://b.example", b"https://c.example"):
             with socket.create_connection((host, int(port)), timeout=SECONDS_MAX) as sock:
                 sock.sendall(
-                    b"GET /feeds/x HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nOrigin: "
+                    b"GET /feeds/x HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nOrigin: "
                     + origin
                     + b"\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
                 )
                 answers.append(sock.recv(12))
     assert answers == [b"HTTP/1.1 101", b"HTTP/1.1 403"]
+
+
+def test_names_that_a_proxy_passes_on_may_be_allowed(data):
+    with serving(data, "--allow-host", "A.example", "--allow-host", "b.example") as server:
+        answers = []
+        for address in (server.http, server.ws):
+            host, port = address.split(":")
+            for name in (b"a.example", b"b.example:443", b"c.example"):
+                with socket.create_connection((host, int(port)), timeout=SECONDS_MAX) as sock:
+                    sock.sendall(
+                        b"GET /feeds/x HTTP/1.1\r\nHost: " + name + b"\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+                    )
+                    answers.append(sock.recv(12)[9:])
+    assert answers == [b"403", b"403", b"421", b"101", b"101", b"421"]
 
 
 def test_a_second_process_is_turned_away(data):

@@ -4,20 +4,24 @@
     GET /api/status    the node's whole status, as JSON
     GET /              a page that points to these
 
-Nothing here changes anything, and nothing may be read by the scripts of other origins: there are no CORS headers.
+Nothing here changes anything, and nothing may be read by the scripts of other origins: there are no CORS headers, and a
+request that names another host than this node is answered 421 (`tailrace_server.hosts`).
 """
 
 from __future__ import annotations
 
 import html
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tailrace_server.hosts import host_allowed, refusal
 
 log = logging.getLogger("tailrace.http")
 
@@ -48,8 +52,8 @@ class HasStatus(Protocol):
         ...
 
 
-def make_app(node: HasStatus) -> Starlette:
-    """The ASGI application over ``node``."""
+def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
+    """The ASGI application over ``node``, which may be reached by its addresses and by the names in ``hosts``."""
 
     def health(status: dict[str, Any]) -> Response:
         if status["healthy"]:
@@ -75,4 +79,22 @@ def make_app(node: HasStatus) -> Starlette:
         return endpoint
 
     answers = {"/": page, "/healthz": health, "/api/status": api_status}
-    return Starlette(routes=[Route(path, answering(answer)) for path, answer in answers.items()])
+    return _checking_hosts(
+        Starlette(routes=[Route(path, answering(answer)) for path, answer in answers.items()]), hosts
+    )
+
+
+def _checking_hosts(app: ASGIApp, hosts: Collection[str]) -> ASGIApp:
+    """Answers 421 before ``app`` sees a request whose ``Host`` is none of this node's."""
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            named = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+            for host in named:
+                if not host_allowed(host, hosts):
+                    response = PlainTextResponse(refusal(host), status_code=421, headers=_HEADERS)
+                    await response(scope, receive, send)
+                    return
+        await app(scope, receive, send)
+
+    return checked

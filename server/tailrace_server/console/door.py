@@ -8,7 +8,7 @@ connection, and everything around it is ours.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 
 import trio
 from hypercorn.config import Config as HttpConfig
@@ -37,15 +37,18 @@ GRACE_SECONDS = 0.5
 
 
 @contextlib.asynccontextmanager
-async def http_door(node: HasStatus, address: tuple[str, int] | None) -> AsyncIterator[tuple[str, int] | None]:
+async def http_door(
+    node: HasStatus, address: tuple[str, int] | None, hosts: Collection[str] = ()
+) -> AsyncIterator[tuple[str, int] | None]:
     """Answers HTTP at ``address`` while the body runs; gives the real address. None: nothing is opened.
 
-    Raises OSError where the address cannot be had.
+    ``hosts``: the names that the node may be reached by, besides its addresses. Raises OSError where the address cannot
+    be had.
     """
     if address is None:
         yield None
         return
-    server = _HttpServer(node)
+    server = _HttpServer(node, hosts)
     door = Door("http", CONNECTIONS_MAX, server.handle, server.let_go)
     async with open_door(door, address) as opened:
         yield opened
@@ -54,8 +57,8 @@ async def http_door(node: HasStatus, address: tuple[str, int] | None) -> AsyncIt
 class _HttpServer:
     """The application and its connections."""
 
-    def __init__(self, node: HasStatus) -> None:
-        self._app: AppWrapper = wrap_app(make_app(node), 0, "asgi")  # type: ignore[arg-type]
+    def __init__(self, node: HasStatus, hosts: Collection[str]) -> None:
+        self._app: AppWrapper = wrap_app(make_app(node, hosts), 0, "asgi")  # type: ignore[arg-type]
         self._config = _http_config()
         self._context = WorkerContext(None)
         self._open: set[_Connection] = set()

@@ -12,6 +12,7 @@ from trio_websocket import ConnectionClosed, WebSocketRequest, wrap_server_strea
 from tailrace.address import Address
 from tailrace.transport import Transport
 from tailrace_server.doors import Door, open_door
+from tailrace_server.hosts import host_allowed, refusal
 from tailrace_server.tailing.loopback import loopback
 from tailrace_server.tailing.request import origin_allowed
 from tailrace_server.tailing.session import CLOSE_SECONDS_MAX, Session
@@ -30,11 +31,13 @@ async def ws_door(
     handle: Callable[[Transport], Awaitable[None]],
     address: tuple[str, int] | None,
     origins: Collection[str] = (),
+    hosts: Collection[str] = (),
 ) -> AsyncIterator[tuple[str, int] | None]:
     """Tails feeds over WebSocket at ``address`` while the body runs; gives the real address. None: nothing is opened.
 
     ``handle``: ``Node.handle``, which serves a connection to the node. ``origins``: those of the pages that may connect
-    besides the ones that always may (``origin_allowed``). Raises OSError where the address cannot be had.
+    besides the ones that always may (``origin_allowed``). ``hosts``: the names that the node may be reached by, besides
+    its addresses. Raises OSError where the address cannot be had.
     """
     if address is None:
         yield None
@@ -46,7 +49,7 @@ async def ws_door(
             nursery.start_soon(handle, server)
             return client
 
-        sessions = _Sessions(address[0], frozenset(origins), connect)
+        sessions = _Sessions(address[0], frozenset(origins), frozenset(hosts), connect)
         async with open_door(Door("ws", CONNECTIONS_MAX, sessions.handle, sessions.let_go), address) as opened:
             yield opened
         nursery.cancel_scope.cancel()
@@ -54,10 +57,15 @@ async def ws_door(
 
 class _Sessions:
     def __init__(
-        self, listen_host: str, origins: Collection[str], connect: Callable[[Address], Awaitable[Transport]]
+        self,
+        listen_host: str,
+        origins: Collection[str],
+        hosts: Collection[str],
+        connect: Callable[[Address], Awaitable[Transport]],
     ) -> None:
         self._listen_host = listen_host
         self._origins = origins
+        self._hosts = hosts
         self._connect = connect
         self._open: set[Session] = set()
         self._all_closed = trio.Event()
@@ -70,6 +78,8 @@ class _Sessions:
                 request = await _handshake(stream, nursery)
                 if request is None:
                     pass  # no handshake: there is nobody to tell
+                elif not host_allowed(_host(request), self._hosts):
+                    await request.reject(421, body=refusal(_host(request)).encode())
                 elif origin_allowed(_origin(request), local[0], self._listen_host, self._origins):
                     await self._run(Session(request, str(Address(peer[0], peer[1])), self._connect))
                 else:
@@ -140,6 +150,11 @@ class _Watched(trio.abc.Stream):
 def _origin(request: WebSocketRequest) -> str | None:
     values = [value for name, value in request.headers if name.lower() == b"origin"]
     return values[0].decode("latin-1") if values else None
+
+
+def _host(request: WebSocketRequest) -> str:
+    host: str = request._event.host  # it has no name of its own for this header
+    return host
 
 
 async def _turn_away(request: WebSocketRequest) -> None:

@@ -30,7 +30,7 @@ class FakeNode:
         return self._status
 
 
-async def get(node, path, method="GET"):
+async def get(node, path, method="GET", headers=(), hosts=()):
     """Status code, headers and body of an answer."""
     sent = []
 
@@ -40,8 +40,15 @@ async def get(node, path, method="GET"):
     async def send(message):
         sent.append(message)
 
-    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": [], "http_version": "1.1"}
-    await make_app(node)(scope, receive, send)
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": b"",
+        "headers": [*headers],
+        "http_version": "1.1",
+    }
+    await make_app(node, hosts)(scope, receive, send)
     headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     return sent[0]["status"], headers, b"".join(message.get("body", b"") for message in sent)
 
@@ -81,6 +88,28 @@ async def test_no_answer_is_kept_or_given_to_other_origins(path):
 async def test_other_paths_and_methods():
     assert (await get(FakeNode(), "/nothing"))[0] == 404
     assert (await get(FakeNode(), "/healthz", "POST"))[0] == 405
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/api/status", "/nothing"])
+async def test_a_name_that_is_not_the_nodes_is_told_nothing(path):
+    """A page whose name resolves to this node would be of its origin, and read everything."""
+    code, headers, body = await get(FakeNode(), path, headers=[(b"host", b"evil.example:4780")])
+    assert code == 421
+    assert body.startswith(b"this node is not known as 'evil.example'")
+    assert b"--allow-host evil.example" in body
+    assert headers["cache-control"] == "no-store"
+    assert headers["content-type"] == "text/plain; charset=utf-8"
+
+
+@pytest.mark.parametrize("hosts", [{"evil.example"}, {"*"}])
+async def test_names_may_be_allowed(hosts):
+    code, _, _ = await get(FakeNode(), "/healthz", headers=[(b"host", b"Evil.example:80")], hosts=hosts)
+    assert code == 200
+
+
+async def test_one_wrong_name_among_several_is_enough():
+    headers = [(b"host", b"localhost"), (b"host", b"evil.example")]
+    assert (await get(FakeNode(), "/healthz", headers=headers))[0] == 421
 
 
 async def test_a_bug_is_logged_in_full(caplog):

@@ -10,7 +10,7 @@ import trio
 from tailrace_server.console import door as door_module
 from tailrace_server.console import http_door
 
-REQUEST = b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n"
+REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class StatusOnly:
@@ -59,6 +59,18 @@ async def test_a_running_node_is_healthy_and_tells_its_status(running):
     assert status["healthy"] is True
 
 
+async def test_a_name_that_is_not_the_nodes_is_told_nothing(running):
+    """DNS rebinding: the browser takes the node for the page's own server."""
+    request = b"GET /api/status HTTP/1.1\r\nHost: evil.example:4780\r\nConnection: close\r\n\r\n"
+    async with http_door(running.node, ("127.0.0.1", 0), {"app.example"}) as address:
+        refused = await ask(address, request)
+        answered = await ask(address, request.replace(b"evil", b"app"))
+    assert refused.startswith(b"HTTP/1.1 421")
+    assert running.node.identity.node_id.hex().encode() not in refused
+    assert answered.startswith(b"HTTP/1.1 200")
+    assert running.node.identity.node_id.hex().encode() in answered
+
+
 async def test_a_connection_serves_many_requests(http_address):
     stream = await trio.open_tcp_stream(*http_address)
     async with stream:
@@ -85,9 +97,9 @@ async def test_a_client_that_has_closed_its_side_is_answered(http_address):
         b"GET / nonsense\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",  # no Host
         b"GET /" + b"a" * 20_000,
-        b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100,
-        b"POST /healthz HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     ],
 )
 async def test_garbage_ends_its_own_connection_soon(http_address, garbage):
@@ -113,14 +125,14 @@ async def test_a_body_is_not_taken_for_ever(monkeypatch):
     async with http_door(StatusOnly(), ("127.0.0.1", 0)) as address:
         stream = await trio.open_tcp_stream(*address)
         async with stream:
-            await stream.send_all(b"POST /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nhalf")
+            await stream.send_all(b"POST /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\nhalf")
             await read_all(stream)
 
 
 async def unread_answer(address):
     """A connection whose answer is longer than what the sockets hold, and which has not read it yet."""
     stream = await trio.open_tcp_stream(*address)
-    await stream.send_all(b"GET /api/status HTTP/1.1\r\nHost: a\r\n\r\n")
+    await stream.send_all(b"GET /api/status HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     await stream.receive_some(100)
     return stream
 

@@ -13,7 +13,7 @@ from trio_websocket import ConnectionClosed, wrap_client_stream
 from tailrace_server.tailing import ws_door
 
 HANDSHAKE = (
-    b"GET /feeds/orders HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"GET /feeds/orders HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
 
@@ -74,7 +74,7 @@ class PageOpener:
                 ws = await wrap_client_stream(
                     nursery,
                     stream,
-                    "node",
+                    "localhost",
                     target,
                     subprotocols=subprotocols,
                     extra_headers=headers,

@@ -40,6 +40,25 @@ async def test_pages_of_named_origins_may(running, feed, open_page):
                 pass
 
 
+@pytest.mark.parametrize("origin", [b"", b"Origin: http://evil.example\r\n", b"Origin: http://localhost\r\n"])
+async def test_a_name_that_is_not_the_nodes_is_turned_away(open_page, handshake, feed, origin):
+    """Whatever the origin is: a page whose name resolves to this node comes with that name."""
+    asked = handshake.replace(b"Host: 127.0.0.1", b"Host: evil.example:4790")[:-2] + origin + b"\r\n"
+    async with await open_page.raw(asked) as stream:
+        answer = b""
+        while b"--allow-host evil.example" not in answer:
+            answer += await stream.receive_some()
+    assert answer.startswith(b"HTTP/1.1 421")
+
+
+async def test_names_of_a_proxy_may_be_allowed(running, handshake, feed):
+    async with ws_door(running.node.handle, ("127.0.0.1", 0), hosts={"feeds.example"}) as address:
+        stream = await trio.open_tcp_stream(*address)
+        async with stream:
+            await stream.send_all(handshake.replace(b"Host: 127.0.0.1", b"Host: Feeds.example"))
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 101")
+
+
 async def test_a_subprotocol_that_is_not_spoken(open_page, feed):
     with pytest.raises(ConnectionRejected) as caught:
         async with open_page("/feeds/orders", subprotocols=["graphql-ws"]):
@@ -53,8 +72,8 @@ async def test_a_subprotocol_that_is_not_spoken(open_page, feed):
     [
         lambda handshake: b"",
         lambda handshake: b"\0" * 100,
-        lambda handshake: b"GET /feeds/orders HTTP/1.1\r\nHost: a\r\n\r\n",
-        lambda handshake: handshake.replace(b"Host: a", b"Host: a\xe0"),
+        lambda handshake: b"GET /feeds/orders HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        lambda handshake: handshake.replace(b"Host: 127.0.0.1", b"Host: a\xe0"),
         lambda handshake: handshake.replace(b": 13", b": 12"),
         lambda handshake: handshake + b"\xff" * 100,
         lambda handshake: handshake + b"\x81\x05plain",  # a client's frame that is not masked
