@@ -35,12 +35,12 @@ class Gate:
 
     def __init__(self, node):
         self.event = trio.Event()
-        self.pass_once = node.flusher.pass_once
-        node.flusher.pass_once = self.wait
+        self.flush_due = node.flusher.flush_due
+        node.flusher.flush_due = self.wait
 
     async def wait(self):
         await self.event.wait()
-        await self.pass_once()
+        await self.flush_due()
 
 
 async def until(condition):

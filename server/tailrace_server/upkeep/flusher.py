@@ -44,6 +44,8 @@ PAUSE_SECONDS_MAX = 5.0
 # A clean stop flushes if the journal has more records than a start reads in about half a second, and for so long.
 FOR_STOP_RECORDS = 200_000
 FOR_STOP_SECONDS = 3.0
+# Partitions that are looked at in one turn of the loop: a millisecond or two.
+LOOKS_AT_ONCE = 512
 # What goes into one segment at most: bounds what a flush keeps in memory beside the queue, and how long it takes.
 SEGMENT_BYTES_MAX = 64 * 1024 * 1024
 
@@ -79,15 +81,23 @@ class Flusher:
         self._account = account
         self._limits = limits
         self._dirty: dict[Partition, float] = {}  # partitions with something to flush, and since when
+        self._unmerged: dict[Partition, None] = {}  # of these, such that may have blocks to merge
+        self._crowded: dict[Partition, None] = {}  # of these, such that cannot wait for the end of a flush
         self._wanted = trio.Event()
+        self._to_trim = trio.Event()
         # Partitions whose flush has failed: how often, until when they are left alone (monotonic), and why.
         self._failed: dict[Partition, tuple[int, float, str]] = {}
         self._looked_at = -TICK_SECONDS  # monotonic, when the disk's free space was last looked at
         self._flushing: collections.defaultdict[Partition, trio.Lock] = collections.defaultdict(trio.Lock)
         self._flushes = self._bytes = 0
+        self._flush_failure = self._trim_failure = ""
         self.commit: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint  # makes durable what is written
         self.on_flushed: Callable[[Partition], None] = lambda _: None
-        self.failure = ""
+
+    @property
+    def failure(self) -> str:
+        """Why something could not be flushed or trimmed, "" if all could."""
+        return self._flush_failure or self._trim_failure
 
     def statistics(self) -> FlushStatistics:
         """For status."""
@@ -101,45 +111,91 @@ class Flusher:
         """``partition`` has just been written to."""
         if partition not in self._dirty:
             self._dirty[partition] = self._host.clock.monotonic()
+        self._unmerged[partition] = None
         tree = partition.tree
-        if tree.memory_bytes >= self._limits.segment_bytes or tree.unmerged_blocks >= UNMERGED_BLOCKS:
+        if tree.unmerged_blocks >= UNMERGED_BLOCKS:
+            self._crowded[partition] = None
+            self._wanted.set()
+        elif tree.memory_bytes >= self._limits.segment_bytes:
             self._wanted.set()
 
     def forget(self, partition: Partition) -> None:
         """The partition is no more."""
-        self._dirty.pop(partition, None)
-        self._failed.pop(partition, None)
-        self._flushing.pop(partition, None)
+        for known in (self._dirty, self._unmerged, self._crowded, self._failed, self._flushing):
+            known.pop(partition, None)
 
     async def run(self) -> None:
-        """Merges, flushes and trims for ever, whatever is due."""
+        """Merges, flushes and trims for ever, whatever is due. A trim holds up no flush."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._trim_after_flushes)
+            while True:
+                with trio.move_on_after(TICK_SECONDS):
+                    await self._wanted.wait()
+                await self.flush_due()
+                self._to_trim.set()
+
+    async def _trim_after_flushes(self) -> None:
         while True:
-            with trio.move_on_after(TICK_SECONDS):
-                await self._wanted.wait()
-            self._wanted = trio.Event()
-            await self.pass_once()
+            await self._to_trim.wait()
+            self._to_trim = trio.Event()
+            await self.trim()
 
     async def pass_once(self) -> None:
-        """Everything that is due now. What the disk refuses is left as it was, and told by ``failure``."""
-        failure = await self._merge_all(1)
+        """Merges, flushes and then trims everything that is due now, for whoever goes a step at a time."""
+        await self.flush_due()
+        while self._wanted.is_set():
+            await self.flush_due()
+        await self.trim()
+
+    async def flush_due(self) -> None:
+        """Merges and flushes what is due; ends early, with another one wanted, if something may be more pressing.
+
+        What the disk refuses is left as it was, and told by ``failure``.
+        """
+        self._wanted = trio.Event()
+        began = self._host.clock.monotonic()
+        failure = await self._merge_all(self._unmerged)
         flushes = self._flushes
-        for due in self.due():
-            log.debug("flush of partition %s of feed %s: %s", due.partition.id, due.partition.feed_id.hex(), due.cause)
-            failure = await self._try_flush(due.partition) or failure
-            failure = await self._merge_all(UNMERGED_BLOCKS) or failure  # a flush may take long
-        failure = await self._try(self._trim_or_free) or failure
+        due = collections.deque(await self._due())
+        while due:
+            partition, cause = due.popleft()
+            log.debug("flush of partition %s of feed %s: %s", partition.id, partition.feed_id.hex(), cause)
+            failure = await self._try_flush(partition) or failure
+            failure = await self._merge_all(self._crowded) or failure  # a flush may take long
+            if due and self._must_look_again(due[0].cause, began):
+                self._wanted.set()
+                break
         now = self._host.clock.monotonic()
         if failure or self.failure or now - self._looked_at >= TICK_SECONDS:
             self._looked_at = now
             failure = await self._try(self._space.look) or failure
         failure = failure or next((why for _, _, why in self._failed.values()), "")
-        if failure and not self.failure:
-            log.error("storage: %s; it is tried again, and nothing is lost meanwhile", failure)
-        elif self.failure and not failure:
-            log.info("storage: all is well again")
-        self.failure = failure
         # As long as something is flushed there will be room again, and it is worth waiting for.
         self._account.stuck = failure or self._why_not_yet() if self._flushes == flushes else ""
+        self._tell(failure, self._trim_failure)
+
+    def _must_look_again(self, cause: Cause, began: float) -> bool:
+        """Thousands of old queues must not hold up a full one: what was chosen at ``began`` may not be the first now.
+
+        ``cause`` is why the next one of these is due. Whoever wakes the flusher has no time; what is due with every
+        look, as ages are, is looked at with every tick.
+        """
+        if self._wanted.is_set() and cause in (Cause.AGE, Cause.RETRY):
+            return True
+        return self._host.clock.monotonic() - began >= TICK_SECONDS
+
+    async def trim(self) -> None:
+        """Lets go of what nobody needs any more. What the disk refuses is told by ``failure``."""
+        self._tell(self._flush_failure, await self._try(self._trim_or_free))
+
+    def _tell(self, flush_failure: str, trim_failure: str) -> None:
+        """Takes over what has failed, and says so if that is news."""
+        before = self.failure
+        self._flush_failure, self._trim_failure = flush_failure, trim_failure
+        if self.failure and not before:
+            log.error("storage: %s; it is tried again, and nothing is lost meanwhile", self.failure)
+        elif before and not self.failure:
+            log.info("storage: all is well again")
 
     async def _try_flush(self, partition: Partition) -> str:
         """Flushes; where that fails the partition is left alone for a while, the others are not concerned."""
@@ -152,12 +208,15 @@ class Flusher:
             self._failed.pop(partition, None)
         return why
 
-    async def _merge_all(self, unmerged_min: int) -> str:
-        """Merges where so many blocks wait for it; why that has failed, "" where it has not."""
+    async def _merge_all(self, waiting: dict[Partition, None]) -> str:
+        """Merges what of ``waiting`` is stable; why that has failed, "" if it has not."""
         failure = ""
-        for partition in list(self._dirty):
-            if partition.tree.unmerged_blocks >= unmerged_min:
-                failure = await self._try(functools.partial(self.merge, partition), partition) or failure
+        for number, partition in enumerate(list(waiting), 1):
+            failure = await self._try(functools.partial(self.merge, partition), partition) or failure
+            if waiting is self._crowded or partition.is_dropped or partition.stable_seq == partition.high_seq:
+                waiting.pop(partition, None)  # else it goes on with what becomes stable
+            if number % LOOKS_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
         return failure
 
     async def _try(self, step: Callable[[], Awaitable[object]], partition: Partition | None = None) -> str:
@@ -219,21 +278,26 @@ class Flusher:
             return ""
         return "nobody has said yet what of this the leader has on its disk"
 
-    def due(self) -> Sequence[Due[Partition]]:
+    async def _due(self) -> Sequence[Due[Partition]]:
         """What has to be flushed now."""
-        journal = self._journal.statistics()
+        journal, journal_oldest = self._journal.statistics(), self._journal.oldest_number
+        is_long = self._limits.is_journal_long(journal.bytes, journal.records)
+        is_pressed = self._account.is_tight or is_long
         now = self._host.clock.monotonic()
-        queues = [
-            Queue(partition, self._stable_bytes(partition), now - since, partition.homes.oldest)
-            for partition, since in self._dirty.items()
-            if partition not in self._failed
-        ]
+        queues = []
+        for number, (partition, since) in enumerate(list(self._dirty.items()), 1):
+            if number % LOOKS_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+            small, young = partition.tree.memory_bytes < self._limits.segment_bytes, now - since < self._limits.age_s
+            if partition in self._failed or (small and young and not is_pressed):
+                continue
+            queues.append(Queue(partition, self._stable_bytes(partition), now - since, partition.homes.oldest))
         chosen = choose(
             queues,
             self._limits,
             memory_used=self._account.used,
-            journal_is_long=self._limits.is_journal_long(journal.bytes, journal.records),
-            journal_oldest=self._journal.oldest_number,
+            journal_is_long=is_long,
+            journal_oldest=journal_oldest,
         )
         again = [Due(partition, Cause.RETRY) for partition, (_, until, _) in self._failed.items() if now >= until]
         return [*chosen, *again]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import trio
+
 from tailrace_server.host.host import Host
 from tailrace_server.journal import Reserve
 
@@ -24,6 +26,7 @@ class Space:
         self.free_bytes = 0
         self.low = ""
         self.on_low: Callable[[], None] = lambda: None
+        self._using_reserve = trio.Lock()  # its calls come one at a time
 
     @property
     def reserved_bytes(self) -> int:
@@ -32,7 +35,8 @@ class Space:
 
     async def look(self) -> None:
         """Measures, and makes the reserve where there is room for it. OSError."""
-        self.free_bytes = await self._host.workers.in_thread(self._measure)
+        async with self._using_reserve:
+            self.free_bytes = await self._host.workers.in_thread(self._measure)
         if self.free_bytes < self._free_bytes_min:
             self.low = (
                 f"only {self.free_bytes / 2**20:,.0f} MiB are free in {self._directory}, and writes are taken from "
@@ -48,7 +52,8 @@ class Space:
 
     async def release(self) -> bool:
         """Gives up what is kept; False where nothing was. OSError."""
-        if not self._reserve.held_bytes:
-            return False
-        await self._host.workers.in_thread(self._reserve.release)
+        async with self._using_reserve:
+            if not self._reserve.held_bytes:
+                return False
+            await self._host.workers.in_thread(self._reserve.release)
         return True

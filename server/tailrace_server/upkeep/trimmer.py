@@ -16,9 +16,12 @@ from tailrace_server.manifest.feed_file import FeedFile
 from tailrace_server.manifest.store import ManifestStore
 from tailrace_server.upkeep.installer import Installer
 
+# Partitions that are looked at in one turn of the loop: about a millisecond.
+LOOKS_AT_ONCE = 1_024
+
 
 class Trimmer:
-    """Its work is done after each pass of the flusher, in an order that survives a crash between any two steps."""
+    """Its work is done after flushes, beside the next ones, in an order that survives a crash between any two steps."""
 
     def __init__(
         self,
@@ -96,7 +99,9 @@ class Trimmer:
     async def _trim_journal(self) -> None:
         """Removes the files of which every record has its home elsewhere."""
         needed = self._journal.end[0]
-        for partition in list(self._catalog.partitions()):
+        for number, partition in enumerate(list(self._catalog.partitions()), 1):
+            if number % LOOKS_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
             oldest = partition.homes.oldest
             if oldest is not None and oldest < needed and partition.homes.waits_for_manifest_only:
                 with contextlib.suppress(UnknownFeed):  # dropped while another manifest was written
