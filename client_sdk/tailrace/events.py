@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from tailrace.model import Mutation
+from tailrace.model import EndReason, Mutation
 from tailrace.wire.replica_messages import LeaderSeqs, Producers
 from tailrace.wire.stage_messages import SinksTold
 
@@ -233,6 +233,17 @@ class Agreed(NamedTuple):
     high_seq: int
 
 
+class StreamFailed(NamedTuple):
+    """To a replica: the node cannot stream ``partition`` on. Answered by `ReplicaStream.resume`.
+
+    The other partitions go on. ``reason`` is why the stream ended, and ``message`` what the node says of it.
+    """
+
+    partition: int
+    reason: EndReason
+    message: str
+
+
 class LeaderCheck(NamedTuple):
     """To a replica: the leader asks whether it is still followed. Answered by `ReplicaStream.confirm`."""
 
@@ -240,4 +251,4 @@ class LeaderCheck(NamedTuple):
 
 
 # What only a replica is given.
-ReplicaEvent = Agreed | LeaderSeqs | Producers | SinksTold | LeaderCheck
+ReplicaEvent = Agreed | StreamFailed | LeaderSeqs | Producers | SinksTold | LeaderCheck

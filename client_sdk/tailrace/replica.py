@@ -14,7 +14,7 @@ from tailrace.events import Event, ReplicaEvent
 from tailrace.finding import Finder
 from tailrace.host import Host
 from tailrace.model import EndReason, Level
-from tailrace.position import Positions
+from tailrace.position import Position, Positions
 from tailrace.stream import Stream
 from tailrace.wire.messages import Hello, HelloOk
 from tailrace.wire.replica_messages import Replica
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 class ReplicaStream(Stream):
     """A stream for a node; made by `replica_stream`. It gives the events of a Stream, and those of `ReplicaEvent`.
 
-    It has one connection to one node. Where that breaks, where a partition's stream ends other than at its end, or
-    where the node does not lead and should, entering or the next event raises Unreachable, StreamEnded, NotLeader, or
-    what else was the reason: nothing is tried again. Make another one, from where the replica stands then.
+    It has one connection to one node. Where that breaks, or where the node does not lead and should, entering or the
+    next event raises Unreachable, StreamEnded, NotLeader, or what else was the reason: nothing is tried again. Make
+    another one, from where the replica stands then. What concerns one partition only, as a damaged segment does, is a
+    `StreamFailed`: the others go on, and that one is asked for again after `resume`.
 
     A Rollback's keys are of no use here: go back to its ``seq`` or to a lower one at which the store can stand, and say
     where by `settle`, before the next event is asked for. Then the partition is asked for again.
@@ -51,6 +52,10 @@ class ReplicaStream(Stream):
         """
         self._session.acknowledge(partition, branch, seq)
         self._send()
+
+    def resume(self, partition: int, position: Position) -> None:
+        """Asks for a partition again after a `StreamFailed`, from where the replica stands, once a pause is over."""
+        self._session.resume(partition, position)
 
     def confirm(self, number: int) -> None:
         """Answers a LeaderCheck: the node is still followed. Sent at once; never waits."""

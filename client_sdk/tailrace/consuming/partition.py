@@ -18,7 +18,7 @@ import enum
 from typing import NamedTuple
 
 from tailrace.consuming.refetch import Refetch
-from tailrace.consuming.resume import Record, bounds
+from tailrace.consuming.resume import Record, bare_floor, bounds
 from tailrace.errors import ProtocolError
 from tailrace.events import Event
 from tailrace.failover import SEQ_MAX, FailoverLog, common_seq
@@ -224,6 +224,13 @@ class ConsumedPartition:
         """The seq before, and the position after all up to ``seq`` that concerns nobody here."""
         assert self.position is not None, _NOT_AGREED
         return self.position.seq, self.at_end_of_run(seq)
+
+    def stands_at(self, position: Position) -> None:
+        """The program says where it stands, between snapshots: it did not keep the part of a run that it was given."""
+        self.position, self.promised_seq = position, 0
+        self._set_log(position.log)
+        self.ring.clear()
+        self.ring.apply(RingChange(bare_floor(position)))
 
     def goes_back(self, seq: int, last: int, log: FailoverLog) -> Position:
         """The position at ``seq`` of the history that ``log`` tells of; ``last`` is B."""

@@ -7,8 +7,9 @@ As those of a consumer (``streams``), but for what a store with a history of its
   themselves.
 - A snapshot that is announced again, as its rest is read from a segment now, begins where the replica stands: it has
   all up to there. Inside a run it stands nowhere, and half of one is of no use to it: that fails the whole.
-- Nothing is asked for a second time by itself: any end but ``end_reached`` fails the whole, with its reason. Where a
-  replica stands is what it has on its own disk, which it knows better than this conversation.
+- Nothing is asked for a second time by itself. An end that concerns one partition only is a `StreamFailed`, and that
+  partition waits until the replica says by `resume` where it stands: what it has on its own disk it knows better than
+  this conversation. Any other end but ``end_reached`` fails the whole, with its reason.
 """
 
 from __future__ import annotations
@@ -16,20 +17,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from random import random
 
+from tailrace.backoff import backoff_seconds
 from tailrace.consuming.partition import ConsumedPartition, State
 from tailrace.consuming.rollbacks import Queued
 from tailrace.consuming.streams import HANDLERS, Handler, PartitionStreams
 from tailrace.consuming.wanted import Wanted
 from tailrace.errors import NotLeader, ProtocolError, StreamEnded, TailraceError
-from tailrace.events import Agreed, Rollback, SnapshotStart
+from tailrace.events import Agreed, Rollback, SnapshotStart, StreamFailed
 from tailrace.model import EndReason
 from tailrace.position import Position
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import LeaderSeqs, Producers, ReplicaAck
 from tailrace.wire.stage_messages import SinksTold
-from tailrace.wire.stream_messages import StreamOk
+from tailrace.wire.stream_messages import StreamEnd, StreamOk
 
 _STREAMING = (State.OPEN, State.IN_SNAPSHOT)
+# Ends that say nothing of the node's other partitions.
+_OF_PARTITION = frozenset((EndReason.ERROR, EndReason.TRIMMED, EndReason.PURGED, EndReason.TOO_SLOW))
 
 
 class ReplicaStreams(PartitionStreams):
@@ -48,6 +52,9 @@ class ReplicaStreams(PartitionStreams):
         super().__init__(wanted, clock, handled, on_stopped, emit, jitter)
         self._handlers = _HANDLERS
         self._runs: dict[int, int] = {}  # the partitions inside a run, and the seq before it
+        # How often a partition has failed since it was last whole. An agreement alone ends no such series: a damaged
+        # segment is read up to the damage each time.
+        self._failures: dict[int, int] = {}
 
     def acknowledge(self, partition: int, branch: bytes, seq: int) -> bytes:
         """The frame that says so on the partition's stream; b"" where that is not open."""
@@ -57,7 +64,33 @@ class ReplicaStreams(PartitionStreams):
         return ReplicaAck(partition, branch, seq).encode(consumed.stream_id)
 
     def refused(self, stream_id: int, error: TailraceError) -> bool:
-        return False
+        partition = self._by_stream.get(stream_id)
+        if partition is None or type(error) is not TailraceError:
+            return False
+        partition.step(Opcode.ERROR)
+        self.emit([self._failed(partition, EndReason.ERROR, str(error))])
+        return True
+
+    def resume(self, id: int, position: Position) -> None:
+        """Asks for a partition that has failed again, from ``position``, after a pause that grows with each failure."""
+        partition = self._partitions[id]
+        partition.stands_at(position)
+        tries = self._failures[id] = self._failures.get(id, 0) + 1
+        self.wait(partition, partition.reason, self.now + backoff_seconds(tries, self._jitter))
+
+    def _failed(self, partition: ConsumedPartition, reason: EndReason, message: str) -> Queued:
+        """The event of it. As in a rollback, nothing is asked for before the program has answered."""
+        self.stopped(partition)
+        self._runs.pop(partition.id, None)
+        partition.state, partition.reason, partition.last_end = State.ROLLING_BACK, message, reason
+        return StreamFailed(partition.id, reason, message), partition.id, None, 0
+
+    def _on_stream_ended(self, partition: ConsumedPartition, body: memoryview) -> Queued | None:
+        end = StreamEnd.decode(body)
+        if end.reason in _OF_PARTITION:
+            return self._failed(partition, end.reason, end.message)
+        self._on_stream_end(partition, body)
+        return None
 
     def try_again(self, partition: ConsumedPartition, reason: str) -> None:
         message = f"partition {partition.id}: {reason}"
@@ -94,6 +127,7 @@ class ReplicaStreams(PartitionStreams):
 
     def _on_end(self, partition: ConsumedPartition, body: memoryview) -> Queued:
         self._runs.pop(partition.id, None)
+        self._failures.pop(partition.id, None)
         return self._on_snapshot_end(partition, body)
 
     def _on_leader_seqs(self, partition: ConsumedPartition, body: memoryview) -> Queued:
@@ -124,6 +158,7 @@ _HANDLERS: dict[Opcode, Handler] = {
     Opcode.STREAM_OK: ReplicaStreams._on_agreed,  # type: ignore[dict-item]
     Opcode.SNAPSHOT_START: ReplicaStreams._on_start,  # type: ignore[dict-item]
     Opcode.SNAPSHOT_END: ReplicaStreams._on_end,  # type: ignore[dict-item]
+    Opcode.STREAM_END: ReplicaStreams._on_stream_ended,  # type: ignore[dict-item]
     Opcode.LEADER_SEQS: ReplicaStreams._on_leader_seqs,  # type: ignore[dict-item]
     Opcode.PRODUCERS: ReplicaStreams._on_producers,  # type: ignore[dict-item]
     Opcode.SINKS: ReplicaStreams._on_sinks,  # type: ignore[dict-item]

@@ -283,6 +283,10 @@ class ConsumerSession:
         if frame:
             self._out.append(frame)
 
+    def resume(self, partition: int, position: Position) -> None:
+        """Has a partition of which a stream has failed asked for again, from ``position``, after a pause."""
+        self._replica_streams.resume(partition, position)
+
     def confirm(self, number: int) -> None:
         """Queues the answer to a LeaderCheck."""
         if self._linked:

@@ -15,9 +15,12 @@ import trio
 
 from tailrace.address import Address
 from tailrace.errors import Retryable, TailraceError, UnknownFeed
+from tailrace.model import EndReason
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.feed import SYSTEM_FEED_ID, Feed
+from tailrace_server.replication.choosing import Place, Standing
+from tailrace_server.replication.debts import Debt, with_debt
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.peers import ask, seqs_from_json
 from tailrace_server.replication.taking import Taker
@@ -117,15 +120,27 @@ class Following:
         self._more.set()
 
     async def _gain_vote(self) -> None:
-        """Waits until all is held that the leader had when this began; then this node votes."""
+        """Waits until all is held that the leader had when this began; then this node votes.
+
+        A partition that the leader cannot read is not waited for: this node owes it from then on, so that by its
+        promise only a node leads that has it.
+        """
         wanted = await self._accepted_seqs()
-        while not self._holds(wanted):
+        while (unreadable := self._lacks(wanted)) is None:
             self._more = trio.Event()
             await self._more.wait()
         if self._stopped:
             return
-        self._file.store(self._file.now.voting())
-        log.warning("this node has caught up with its set: it votes from now on")
+        now = self._file.now
+        debts = now.owes
+        for debt in unreadable:
+            debts = with_debt(debts, debt)
+        self._file.store(now.voting().owing(debts))
+        log.warning(
+            "this node has caught up with its set, but for %s partitions that the leader cannot read: it votes from "
+            "now on",
+            len(unreadable),
+        )
         raise VoteGained("this node votes from now on")
 
     async def _accepted_seqs(self) -> dict[bytes, list[int]]:
@@ -141,20 +156,28 @@ class Following:
                 log.info("no vote yet: %s", error)
             await trio.sleep(config.poll_s)
 
-    def _holds(self, wanted: dict[bytes, list[int]]) -> bool:
-        """Whether this node has acknowledged ``wanted``. A feed counts as dropped only if ``_feeds`` was taken so far
-        that the leader's feeds of then are the feeds here: until then it may be one that is still to be made.
+    def _lacks(self, wanted: dict[bytes, list[int]]) -> list[Debt] | None:
+        """What this node lacks of ``wanted`` since the leader cannot read it; None while anything else is missing.
+
+        The leader has a branch of its own term in each partition: a copy that has all of ``wanted`` is of that term. A
+        feed counts as dropped only if ``_feeds`` was taken so far that the leader's feeds of then are the feeds here:
+        until then it may be one that is still to be made.
         """
+        unreadable: list[Debt] = []
         if not self._lists_through(wanted):
-            return False
+            return None
         for feed_id, seqs in wanted.items():
             taker = self._takers.get(feed_id)
             if taker is None and feed_id not in self._node.feeds:
                 continue  # dropped since
             for number, seq in enumerate(seqs):
-                if taker is None or taker.acknowledged.get(number, -1) < seq:
-                    return False
-        return True
+                if taker is not None and taker.acknowledged.get(number, -1) >= seq:
+                    continue
+                failed = None if taker is None else taker.failed.get(number)
+                if failed is None or failed.reason is not EndReason.ERROR:
+                    return None
+                unreadable.append(Debt(Place(feed_id, number), Standing(self._replica.term, seq)))
+        return unreadable
 
     def _lists_through(self, wanted: dict[bytes, list[int]]) -> bool:
         return self._knows_feeds and self._node.feeds.lists_through(max(wanted.get(SYSTEM_FEED_ID, [0])))

@@ -21,8 +21,8 @@ import trio
 
 from tailrace.address import Address
 from tailrace.block import Block
-from tailrace.errors import Forbidden, ProtocolError, TailraceError
-from tailrace.events import Agreed, LeaderCheck, Mutations, Rollback, SnapshotEnd, SnapshotStart
+from tailrace.errors import Forbidden, ProtocolError, StreamEnded, TailraceError
+from tailrace.events import Agreed, LeaderCheck, Mutations, Rollback, SnapshotEnd, SnapshotStart, StreamFailed
 from tailrace.failover import FailoverLog
 from tailrace.position import Position, Positions
 from tailrace.replica import ReplicaStream, replica_stream
@@ -77,6 +77,7 @@ class Taker:
         """
         self.feed = feed
         self.acknowledged: dict[int, int] = {}  # by partition, on the other one's newest branch
+        self.failed: dict[int, StreamFailed] = {}  # by partition: what the other one could not stream, last time
         self._node = node
         self._address = address
         self._replica = replica
@@ -175,6 +176,8 @@ class Taker:
                     self.feed.partitions[event.partition].told(event.durable_seq, event.quorum_seq)
                     if self._node.memory.is_full:
                         self._node.flusher.wake()
+                case StreamFailed():
+                    self._stream_failed(stream, event)
                 case SnapshotStart():
                     await self._snapshot_started(event)
                 case SnapshotEnd():
@@ -209,6 +212,31 @@ class Taker:
             partition.told(self._until[partition.id], 0)
         if event.high_seq == partition.high_seq and self._on_snapshot is not None:
             self._on_snapshot()  # there is nothing to come
+
+    def _stream_failed(self, stream: ReplicaStream, event: StreamFailed) -> None:
+        """The other node cannot stream a partition on: the others go on, and this one is asked for again."""
+        partition = self.feed.partitions[event.partition]
+        if self._until is not None:  # who fetches needs all of it
+            raise StreamEnded(f"partition {partition.id}: {event.message}", reason=event.reason)
+        self._forget_gathered(partition)
+        if self.failed.get(partition.id) != event:
+            log.warning(
+                "partition %s of feed %s cannot be copied from %s: %s",
+                *(partition.id, self.feed.info.name, self._address, event.message),
+            )
+            self.failed[partition.id] = event
+            if self._on_acknowledged is not None:
+                self._on_acknowledged()
+        stream.resume(*self._position(partition))
+
+    def _forget_gathered(self, partition: Partition) -> None:
+        """The partition is asked for anew, from where it stands: what was gathered of a run comes again."""
+        filling = self._fillings.pop(partition.id, None)
+        self._published.pop(partition.id, None)
+        if filling is not None:
+            filling.abandon()
+        self._durable_logs.pop(partition.id, None)
+        self.acknowledged.pop(partition.id, None)
 
     def _told_producers(self, event: Producers, partition: Partition) -> None:
         """Before the blocks that do not tell of theirs; what a crash leaves of these are recognised all the same."""
@@ -319,6 +347,7 @@ class Taker:
             self._fillings[partition.id] = begin(partition, after_seq, event.last_seq, event.purge_seq)
 
     async def _snapshot_ended(self, partition: Partition) -> None:
+        self.failed.pop(partition.id, None)
         filling = self._fillings.pop(partition.id, None)
         published = self._published.pop(partition.id, None)
         if published:
@@ -340,14 +369,9 @@ class Taker:
 
     async def _roll_back(self, stream: ReplicaStream, event: Rollback) -> None:
         node, partition = self._node, self.feed.partitions[event.partition]
-        filling = self._fillings.pop(partition.id, None)
-        self._published.pop(partition.id, None)
-        if filling is not None:
-            filling.abandon()
-        self._durable_logs.pop(partition.id, None)
-        self.acknowledged.pop(partition.id, None)
+        self._forget_gathered(partition)
         log.warning(
-            "partition %s of feed %s goes back from seq %s to %s: %s has another history above",
+            "partition %s of feed %s goes back from seq %s to %s: %s has another history above, or keeps less of it",
             partition.id,
             self.feed.info.name,
             partition.high_seq,

@@ -121,6 +121,9 @@ def answer_request(
         high_seq,
         purge_seq,
     )
+    if 0 < resume.seq < trim_seq and request.replica is not None:
+        # What it lacks is gone for good, and what it has is older than all that is kept: it copies the partition anew.
+        return RollBack(partition, 0, log, EndReason.TRIMMED.value)
     if 0 < resume.seq < trim_seq:
         message = f"what is kept begins above seq {trim_seq}"
         return StreamEnd(partition, EndReason.TRIMMED, message, log.term, trim_seq + 1)

@@ -74,8 +74,8 @@ def acknowledged(partition: Partition, seq: int, log_left: FailoverLog) -> tuple
     """Returns (term, seq) up to which ``partition``, which goes back to ``seq``, may have counted for a majority.
 
     That is ``seq``, the last one in common with the leader. If they have no branch in common, so that ``log_left`` is
-    empty, that says nothing: the leader's log may have dropped the branches that both had, or it has purged what this
-    copy would need. Then all that is durable here may have counted.
+    empty, that says nothing: the leader's log may have dropped the branches that both had, or it has purged or trimmed
+    what this copy would need. Then all that is durable here may have counted.
     """
     if log_left and seq:
         return entries_through(log_left, seq).term, seq

@@ -5,8 +5,8 @@ from tests.tailrace.consuming.test_session import CLUSTER, FEED, LOG_U, LOG_V, C
 
 from tailrace.address import Address
 from tailrace.consuming.session import Wanted
-from tailrace.errors import DataGone, NotLeader, Overloaded, ProtocolError, StreamEnded, UnknownFeed, Unreachable
-from tailrace.events import Agreed, LeaderCheck, Mutations, Rollback, SnapshotEnd, SnapshotStart
+from tailrace.errors import NotLeader, Overloaded, ProtocolError, StreamEnded, TailraceError, UnknownFeed, Unreachable
+from tailrace.events import Agreed, LeaderCheck, Mutations, Rollback, SnapshotEnd, SnapshotStart, StreamFailed
 from tailrace.failover import FailoverLog
 from tailrace.finding import Finder
 from tailrace.model import EndReason, Level
@@ -253,11 +253,71 @@ def test_going_back_too_little_is_an_error_of_the_caller():
 # Ends
 
 
-@pytest.mark.parametrize("reason", sorted(set(EndReason) - {EndReason.END_REACHED}, key=lambda reason: reason.value))
-def test_every_end_of_a_stream_is_the_end_of_all(reason):
+OF_PARTITION = {EndReason.ERROR, EndReason.TRIMMED, EndReason.PURGED, EndReason.TOO_SLOW}
+
+
+@pytest.mark.parametrize("reason", sorted(OF_PARTITION, key=lambda reason: reason.value))
+def test_an_end_that_concerns_one_partition_leaves_the_others_alone(reason):
+    """It is asked for again from where the replica says that it stands: half of a run it does not keep."""
+    made = begun(high_seqs=(9, 9))
+    made.sent()
+    made.hear(SnapshotStartMessage(0, False, U, 0, 9, 4).encode(made.id()))
+    made.block(2, 3)
+    made.hear(StreamEnd(0, reason, "for a reason").encode(made.id()))
+    _, _, failed = made.events()
+    assert failed == StreamFailed(0, reason, "for a reason")
+    made.now += 60
+    assert made.sent() == []  # nothing is asked for before the replica has answered
+    made.session.resume(0, Position.at(LOG_U, 0))
+    made.now += 60
+    assert made.sent() == ["STREAM_REQUEST"]
+    assert made.requests[0][1].seq == 0
+    made.start(0, 3, partition=1)
+    made.block(1, 3, partition=1)
+    made.agree(0)
+    assert [type(event) for event in made.events()] == [SnapshotStart, Mutations, Agreed]
+
+
+def test_an_error_in_place_of_an_agreement_concerns_one_partition():
+    """As of a partition that the node could not open at all."""
+    made = conversation()
+    made.greet(high_seqs=(9, 9))
+    made.agree(1)
+    made.hear(encode_error(TailraceError("the segment is damaged"), made.id(0)))
+    agreed, failed = made.events()
+    assert (agreed.partition, failed) == (1, StreamFailed(0, EndReason.ERROR, "the segment is damaged"))
+    assert made.session.answered
+
+
+def test_the_pause_grows_with_each_failure_until_a_snapshot_ends():
+    made = begun()
+    pauses = []
+    for _ in range(5):
+        made.hear(StreamEnd(0, EndReason.ERROR, "damaged").encode(made.id()))
+        made.events()
+        made.session.resume(0, Position.at(LOG_U, 0))
+        pauses.append(made.session.next_retry - made.now)
+        made.now += 60
+        made.sent()
+        made.agree(0)
+        made.events()
+    assert all(after > before for before, after in zip(pauses[::2], pauses[2::2], strict=False))
+    made.start(0, 9)
+    made.block(1, 9)
+    made.end(9)
+    made.hear(StreamEnd(0, EndReason.ERROR, "damaged").encode(made.id()))
+    made.events()
+    made.session.resume(0, Position.at(LOG_U, 9))
+    assert made.session.next_retry - made.now < pauses[2]
+
+
+@pytest.mark.parametrize(
+    "reason", sorted(set(EndReason) - {EndReason.END_REACHED} - OF_PARTITION, key=lambda reason: reason.value)
+)
+def test_any_other_end_of_a_stream_is_the_end_of_all(reason):
     made = begun()
     made.hear(StreamEnd(0, reason, "for a reason").encode(made.id()))
-    raised = {EndReason.WRONG_STATE: NotLeader, EndReason.TRIMMED: DataGone}
+    raised = {EndReason.WRONG_STATE: NotLeader}
     with pytest.raises(raised.get(reason, Exception), match="for a reason") as caught:
         made.events()
     assert made.session.failure is caught.value

@@ -2,6 +2,7 @@ import pytest
 
 from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
+from tailrace.wire.replica_messages import Replica
 from tailrace.wire.stream_messages import RollBack, StreamEnd, StreamOk, StreamRequest
 from tailrace_server.stream.resume import answer_request, promised
 
@@ -17,9 +18,15 @@ def asked(seq, log=LOG_V, *, first=None, last=None, purge=None, state="leader"):
     return StreamRequest(b"f" * 16, 4, log, seq, first, last, purge, None, Level.DISK, state)
 
 
-def answered(request, log=LOG_V, *, state="leader", high_seq=150, visible_seq=140, purge_seq=0):
+def answered(request, log=LOG_V, *, state="leader", high_seq=150, visible_seq=140, purge_seq=0, trim_seq=0):
     return answer_request(
-        request, log=log, state=state, high_seq=high_seq, visible_seq=visible_seq, purge_seq=purge_seq
+        request,
+        log=log,
+        state=state,
+        high_seq=high_seq,
+        visible_seq=visible_seq,
+        purge_seq=purge_seq,
+        trim_seq=trim_seq,
     )
 
 
@@ -48,6 +55,16 @@ def test_a_follower_that_has_not_come_so_far_is_behind():
 
 def test_a_leader_that_does_not_have_it_is_not_behind_it_has_lost_it():
     assert answered(asked(155)) == RollBack(4, 150, LOG_V, "forked")
+
+
+@pytest.mark.parametrize("seq", [1, 119])
+def test_a_replica_below_what_is_kept_of_a_history_copies_it_anew(seq):
+    """A consumer is told that data is gone, which a program has to decide about; a copy just begins again."""
+    replica = Replica(b"p" * 16, 2, "b:1", True, b"c" * 16)
+    assert answered(asked(seq)._replace(replica=replica), trim_seq=120) == RollBack(4, 0, LOG_V, "trimmed")
+    assert answered(asked(seq), trim_seq=120).reason is EndReason.TRIMMED
+    assert answered(asked(120)._replace(replica=replica), trim_seq=120) == StreamOk(4, 120, LOG_V, 150)
+    assert answered(asked(0)._replace(replica=replica), trim_seq=120) == StreamOk(4, 0, LOG_V, 150)
 
 
 def test_from_now_on_is_what_the_level_shows():
