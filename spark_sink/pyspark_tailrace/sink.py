@@ -41,7 +41,7 @@ from pyspark_tailrace.options import EXACTLY_ONCE, JOB_PREFIX, SinkOptions
 from pyspark_tailrace.ordering import in_order
 from pyspark_tailrace.publishing import TaskStages, make_feed, numberer, publish_batch, publish_job, stage_blocks
 from pyspark_tailrace.routing import Router
-from pyspark_tailrace.values import json_values
+from pyspark_tailrace.values import check_json_type, json_values
 from tailrace.block import Block
 from tailrace.staging import Published
 
@@ -205,6 +205,9 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
             f"the sink has no use for the columns {', '.join(sorted(extra))}: put them into {options.value!r}, for "
             "example by to_json(struct(...)) or .option('value_format', 'json'), or drop them"
         )
+    if options.is_json:
+        for name in sorted(types.keys() - wanted.keys()):
+            check_json_type(name, types[name])
     alike = [name for name in extra if name.lower() == options.deleted.lower()]
     if alike:  # it would be a part of the value, and what is to be deleted would be written
         raise ValueError(

@@ -1,7 +1,8 @@
 """Values made of columns: a JSON object of each row. By rows, since Arrow writes no JSON.
 
 Nearly as Spark's ``to_json`` writes it: a column that is null is left out, times are ISO 8601, binary is base64. A
-decimal is a string, with all of its digits, which a number of JSON may not keep.
+decimal is a string, with all of its digits, which a number of JSON may not keep. A type that has no plain form in JSON
+is refused by the schema.
 """
 
 from __future__ import annotations
@@ -14,7 +15,64 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    CharType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
+)
+
+_NAMES = (StringType, CharType, VarcharType, BooleanType, ByteType, ShortType, IntegerType, LongType)
+_PLAIN = (
+    *_NAMES,
+    DateType,
+    NullType,
+    FloatType,
+    DoubleType,
+    DecimalType,
+    BinaryType,
+    TimestampType,
+    TimestampNTZType,
+)
+
+
+def check_json_type(name: str, kind: DataType) -> None:
+    """Raises ValueError if the column ``name``, or a part of it, is of a type that has no plain form in JSON."""
+    if isinstance(kind, StructType):
+        for member in kind.fields:
+            check_json_type(f"{name}.{member.name}", member.dataType)
+    elif isinstance(kind, ArrayType):
+        check_json_type(f"{name}[]", kind.elementType)
+    elif isinstance(kind, MapType):
+        if type(kind.keyType) not in _NAMES:
+            raise ValueError(
+                f"column {name!r} is a map whose keys are {kind.keyType.simpleString()}, which are no names in JSON "
+                "(option 'value_format'): cast the keys to strings, or make the value yourself, by to_json()"
+            )
+        check_json_type(f"{name}[]", kind.valueType)
+    elif type(kind) not in _PLAIN:
+        raise ValueError(
+            f"column {name!r} is {kind.simpleString()}, which has no plain form in JSON (option 'value_format'): cast "
+            "it, for example to a string, or drop it"
+        )
 
 
 def json_values(batch: pa.RecordBatch, columns: Sequence[str]) -> Any:
@@ -42,6 +100,8 @@ def _value(value: Any, kind: Any) -> Any:
         return [_value(item, kind.value_type) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if pa.types.is_float32(kind):
+        return float(str(np.float32(value)))  # the shortest digits that are this float: 0.1 stays 0.1
     return value
 
 
@@ -57,8 +117,6 @@ def _plain(value: Any) -> Any:
             return text.removesuffix("+00:00") + "Z" if value.utcoffset() == datetime.timedelta(0) else text
         case datetime.date():
             return value.isoformat()
-        case datetime.timedelta():
-            return str(value)
         case decimal.Decimal():
             return f"{value:f}"
         case bytes():
