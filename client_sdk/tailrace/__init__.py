@@ -40,6 +40,7 @@ from tailrace.errors import (
     VersionConflict,
     VersionLost,
     WritesLost,
+    WrongProcess,
 )
 from tailrace.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.explaining import Explanation, Outcome
@@ -115,6 +116,7 @@ __all__ = [
     "VersionRange",
     "Writer",
     "WritesLost",
+    "WrongProcess",
     "__version__",
     "connect",
     "indexes",

@@ -70,6 +70,11 @@ class Rows(NamedTuple):
     values: list[bytes | None]
     hashes: list[int]
 
+    @property
+    def is_whole(self) -> bool:
+        """The columns have rows, and equally many. Otherwise an interrupt (Ctrl-C) has come between them."""
+        return 0 < len(self.keys) == len(self.values) == len(self.hashes)
+
     def encode(self) -> Block:
         """Makes a block of all rows, without a producer's number yet. Raises TooLarge."""
         return encode_block(self.keys, self.values, partition=self.partition, hashes=self.hashes)

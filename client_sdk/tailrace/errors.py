@@ -18,6 +18,7 @@
     ├── BadBlock                a block breaks its format
     ├── TooLarge                a key, a value, a block or a frame is over its bound
     ├── Forbidden
+    ├── WrongProcess            a blocking client is used in a process that was forked from its own
     ├── ProtocolError           the other side broke the protocol
     ├── DataGone                what was asked for has been trimmed or purged
     └── StreamEnded             a stream is over; ``reason`` says why
@@ -141,6 +142,10 @@ class TooLarge(TailraceError):
 
 class Forbidden(TailraceError):
     """The token does not permit this."""
+
+
+class WrongProcess(TailraceError):
+    """A blocking client is used in a process that was forked from its own. Connect again in the new process."""
 
 
 class ProtocolError(TailraceError):

@@ -91,7 +91,6 @@ class Outbox:
         """Sends a block that the caller has made."""
         self._is_shipping = True
         self._put_in_flight(block, block.nbytes)
-        self._is_shipping = False
         self._kick()
 
     # Waiting
@@ -141,7 +140,7 @@ class Outbox:
             self._is_shipping = False
             self.fail(
                 TailraceError(
-                    "a call was interrupted while it sent a batch, whose rows may or may not be sent: "
+                    "a call was interrupted while it added or sent rows, which may or may not be sent: "
                     "make another writer or stage"
                 )
             )
@@ -182,9 +181,10 @@ class Outbox:
             # An interrupt (Ctrl-C) between these steps must not pass for success: the next call finds the mark.
             self._is_shipping = True
             before = self._batches.nbytes
-            block = self._batches.take(partition).encode()
-            self._put_in_flight(block, before - self._batches.nbytes)
-            self._is_shipping = False
+            rows = self._batches.take(partition)
+            if not rows.is_whole:
+                self.check()
+            self._put_in_flight(rows.encode(), before - self._batches.nbytes)
         if partitions:
             self._kick()
 
@@ -202,7 +202,13 @@ class Outbox:
             self._set_limit()
             self.heard(error)
 
-        self._send(block, settle)
+        try:
+            self._send(block, settle)
+        except TailraceError as error:
+            self._is_shipping = False
+            self.fail(error)
+            raise
+        self._is_shipping = False
 
     def _set_limit(self) -> None:
         """Sets what the batches may have before ``_relieve`` is called."""

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from tailrace.address import parse_url
 from tailrace.block import Block
@@ -26,6 +26,8 @@ from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
 
 _T = TypeVar("_T")
+_R = TypeVar("_R")
+_P = ParamSpec("_P")
 
 
 class Reply(Generic[_T]):
@@ -45,7 +47,11 @@ class Client:
     """A connection that is kept, as a context manager; made by ``connect``. For one thread at a time.
 
     If an exception such as KeyboardInterrupt ends a call, a request that was not sent yet is never sent. One that was
-    sent may be carried out, and is not sent again after a lost connection.
+    sent may be carried out, and is not sent again after a lost connection. If the exception came in the middle of a
+    step rather than while the client waited, every later call raises TailraceError: connect again.
+
+    In a process that was forked every call raises WrongProcess, also those of the client's feeds, writers, stages and
+    streams. ``close`` there does not touch the parent's connection.
     """
 
     def __init__(
@@ -92,7 +98,8 @@ class Client:
         """Ends the connection; what has no answer yet fails with Unreachable, and so does every later call."""
         self._closed = True
         self._link.close()
-        self._session.fail_all(Unreachable("the client was closed", outcome="unknown"))
+        if not self._link.guard.is_broken:
+            self._session.fail_all(Unreachable("the client was closed", outcome="unknown"))
 
     def create_feed(
         self,
@@ -185,13 +192,13 @@ class Client:
         """A metadata request and its answer."""
         self._check_open()
         reply: Reply[dict[str, Any]] = Reply()
-        return self._wait(reply, self._session.call(opcode, value, reply.done, deadline))
+        return self._wait(reply, self._change(self._session.call, opcode, value, reply.done, deadline))
 
     def get(self, feed_id: bytes, level: Level, keys: list[bytes], deadline: float) -> list[Item | None]:
         """A look-up and its answer."""
         self._check_open()
         reply: Reply[list[Item | None]] = Reply()
-        return self._wait(reply, self._session.get(feed_id, level, keys, reply.done, deadline))
+        return self._wait(reply, self._change(self._session.get, feed_id, level, keys, reply.done, deadline))
 
     def write(
         self,
@@ -206,15 +213,15 @@ class Client:
         """A block and its answer."""
         self._check_open()
         reply: Reply[VersionRange] = Reply()
-        request = self._session.write(lane, block, level, reply.done, deadline, flags=flags, if_version=if_version)
-        return self._wait(reply, request)
+        write = self._session.write
+        return self._wait(reply, self._change(write, lane, block, level, reply.done, deadline, flags, if_version))
 
     def write_all(self, blocks: list[tuple[Lane, Block]], level: Level, deadline: float) -> dict[int, VersionRange]:
         """Several blocks and their answers; the first error, with notes on who took his share."""
         self._check_open()
         replies: list[Reply[VersionRange]] = [Reply() for _ in blocks]
         requests = [
-            self._session.write(lane, block, level, reply.done, deadline)
+            self._change(self._session.write, lane, block, level, reply.done, deadline)
             for (lane, block), reply in zip(blocks, replies, strict=True)
         ]
         self._run(lambda: all(reply.finished for reply in replies), requests)
@@ -229,16 +236,17 @@ class Client:
     def queue_write(self, lane: Lane, block: Block, level: Level, done: Done, deadline: float) -> None:
         """Queues a block; ``push`` sends it."""
         self._check_open()
-        self._session.write(lane, block, level, done, deadline)
+        self._change(self._session.write, lane, block, level, done, deadline)
 
     def withdraw_lane(self, lane: Lane) -> None:
         """Drops the blocks of ``lane`` that were not sent, and sends none of the others again."""
-        self._session.withdraw_lane(lane)
+        if not self._link.guard.is_broken:
+            self._change(self._session.withdraw_lane, lane)
 
     def queue(self, request: StageRequest, deadline: float) -> None:
         """Queues a request of a stage; ``push`` sends it."""
         self._check_open()
-        self._session.ask(*request, deadline)
+        self._change(self._session.ask, *request, deadline)
 
     def push(self) -> None:
         """Sends of what is queued as much as goes without waiting."""
@@ -256,9 +264,17 @@ class Client:
         try:
             self._link.run_until(done, None)
         except BaseException:
-            for request in requests:
-                self._session.withdraw(request)
+            if not self._link.guard.is_broken:
+                for request in requests:
+                    self._change(self._session.withdraw, request)
             raise
+
+    def _change(self, change: Callable[_P, _R], *arguments: _P.args, **options: _P.kwargs) -> _R:
+        """Calls a method of the session. If it is interrupted, every later call raises TailraceError."""
+        self._link.guard.begin()
+        result = change(*arguments, **options)
+        self._link.guard.end()
+        return result
 
     def _check_open(self) -> None:
         if self._closed:
@@ -267,7 +283,7 @@ class Client:
         # answer taken, meanwhile.
         paused_s = self._link.take_pause()
         if paused_s:
-            self._session.postpone(paused_s)
+            self._change(self._session.postpone, paused_s)
 
 
 def connect(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from tailrace.blocking.dialer import Dialer
+from tailrace.blocking.guard import Guard
 from tailrace.errors import Forbidden, ProtocolError, TailraceError, Unreachable
 from tailrace.finding import LOOK_WAITING_SECONDS, Finder
 from tailrace.looking import look
@@ -62,9 +63,14 @@ class BlockingLink:
         self._out: collections.deque[memoryview] = collections.deque()
         self._heard_at = self._said_at = self._moved_at = 0.0
         self._stepped_at = time.monotonic()
+        self.guard = Guard()
 
     def take_pause(self) -> float:
-        """For how many seconds nobody has moved any bytes here, 0 where it was less than ``IDLE_SECONDS``."""
+        """For how many seconds nobody has moved any bytes here, 0 where it was less than ``IDLE_SECONDS``.
+
+        Raises WrongProcess, and TailraceError after an interrupted step, as ``run_until`` and ``push`` do.
+        """
+        self.guard.check()
         paused_s = time.monotonic() - self._stepped_at
         if paused_s < IDLE_SECONDS:
             return 0.0
@@ -78,6 +84,7 @@ class BlockingLink:
 
         Raises what no retry can mend: Forbidden, or a ProtocolError of the greeting.
         """
+        self.guard.check()
         waiting_since = time.monotonic()
         is_over = False
         while not done():
@@ -92,6 +99,7 @@ class BlockingLink:
 
     def push(self) -> None:
         """Sends what can be sent without waiting, and takes what has arrived."""
+        self.guard.check()
         if self._sock is not None:
             self._step(0.0)
 
@@ -103,7 +111,7 @@ class BlockingLink:
         self._lost(error)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Ends the connection; in a forked process only this process's copy of it."""
         self._dialer.close()
         if self._sock is not None:
             self._poll.unregister(self._sock)
@@ -112,6 +120,7 @@ class BlockingLink:
         self._out.clear()
 
     def _step(self, wait_s: float) -> None:
+        """Connects, or moves bytes once. Interrupts break the guard, unless they come while this waits."""
         try:
             if self._sock is None:
                 self._connect(wait_s)
@@ -121,18 +130,23 @@ class BlockingLink:
             self._lost(error)
         except OSError as error:
             self._lost(Unreachable(f"the connection broke: {error.strerror or error}"))
+        self.guard.begin()
         self._session.expire()
+        self.guard.end()
         self._stepped_at = time.monotonic()
 
     def _connect(self, wait_s: float) -> None:
         self._sock = self._dialer.step(wait_s)
+        self.guard.begin()
         if self._sock is not None:
             self._poll.register(self._sock, select.POLLIN)
             self._heard_at = self._said_at = self._moved_at = time.monotonic()
             self._session.connection_made()
+        self.guard.end()
 
     def _move(self, wait_s: float) -> None:
         """Sends what is queued and reads once; waits for the socket for ``wait_s`` at most."""
+        self.guard.begin()
         now = time.monotonic()
         if now - self._moved_at >= IDLE_SECONDS:
             # What is sent on a connection that has ended would count as sent, with an unknown outcome.
@@ -142,6 +156,7 @@ class BlockingLink:
         self._write()
         self._read(wait_s)
         self._moved_at = time.monotonic()
+        self.guard.end()
 
     def _session_data(self, now: float) -> None:
         peer = self._session.peer
@@ -156,7 +171,10 @@ class BlockingLink:
         assert self._sock is not None
         wanted = select.POLLIN | select.POLLOUT if self._out else select.POLLIN
         self._poll.modify(self._sock, wanted)
-        for _, event in self._poll.poll(wait_s * 1000):
+        self.guard.end()
+        ready = self._poll.poll(wait_s * 1000)
+        self.guard.begin()
+        for _, event in ready:
             if event & select.POLLOUT:
                 self._write()
             if event & ~select.POLLOUT:
@@ -211,10 +229,12 @@ class BlockingLink:
             self._lost(error)
 
     def _lost(self, error: TailraceError) -> None:
+        self.guard.begin()
         greeted = self._session.peer is not None
         if self._sock is not None:
             self._dialer.lost(error)
         self.close()
         self._session.connection_lost(error)
+        self.guard.end()
         if isinstance(error, Forbidden) or (isinstance(error, ProtocolError) and not greeted):
             raise error

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import signal
+import sys
 
 import pytest
 
+import tailrace
 from tailrace import Put, blocking
 
+# Interrupts that are tried, evenly over all lines of the SDK that a few calls run.
+TRIALS = 60
 IN_FLIGHT_BYTES = 20_000
 
 
@@ -114,3 +119,80 @@ def test_a_writer_that_is_left_by_an_exception_sends_nothing_later(feed, node_pr
     node_process.start()
     feed.put(b"other", b"after")
     assert feed.get(b"k").value == b"before"
+
+
+class InterruptAt:
+    """Raises KeyboardInterrupt at the ``count``-th line of the SDK that runs in this context."""
+
+    def __init__(self, count):
+        self.left = count
+        self._folder = os.path.dirname(tailrace.__file__)
+
+    def __enter__(self):
+        sys.settrace(self._of_call)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+    def _of_call(self, frame, event, argument):
+        return self._of_line if frame.f_code.co_filename.startswith(self._folder) else None
+
+    def _of_line(self, frame, event, argument):
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self._of_line
+
+
+def write_some(sender, feed, accepted, single):
+    """Rows by each call; what has returned goes to ``accepted`` and ``single``."""
+    for number in range(9):
+        value = b"%d" % len(accepted)
+        sender.put(b"k%d" % (number % 2), value)
+        accepted.append(value)
+    sender.write([Put(b"k", b"%d" % (100 + number)) for number in range(4)])
+    accepted += [b"%d" % (100 + number) for number in range(4)]
+    feed.put(b"single", b"1")
+    single.append(b"1")
+
+
+@pytest.mark.parametrize("kind", ["writer", "stage"])
+def test_an_interrupt_anywhere_loses_nothing_silently(shared_node, contents, feed_name, kind):
+    """Each accepted row is there once, in order, or a later call has raised."""
+    steps, outcomes = 0, collections.Counter()
+    with blocking.connect(shared_node.url) as observer:
+        feed = observer.create_feed(feed_name, partitions=1)
+        with InterruptAt(1 << 60) as never, (feed.writer if kind == "writer" else feed.stage)(batch_rows=3) as sender:
+            write_some(sender, feed, [], [])
+        steps = (1 << 60) - never.left
+    assert steps > 500
+    for trial, step in enumerate(range(1, steps, steps // TRIALS)):
+        with blocking.connect(shared_node.url) as client:
+            feed = client.create_feed(f"{feed_name}-{trial}", partitions=1)
+            sender = (feed.writer if kind == "writer" else feed.stage)(batch_rows=3)
+            accepted, single = [], []
+            with contextlib.suppress(KeyboardInterrupt), InterruptAt(step):
+                write_some(sender, feed, accepted, single)
+            outcome = ""
+            try:
+                if kind == "writer":
+                    sender.flush()
+                else:
+                    feed.publish("sink", 0, [sender.seal()])
+                feed.put(b"after", b"v")
+            except tailrace.TailraceError as error:
+                outcome = str(error)
+        outcomes["refused" if "interrupted" in outcome else outcome] += 1
+        history = [(row.key, row.value) for row in contents(shared_node.url, feed.name).rows]
+        values = [value for key, value in history if key not in (b"single", b"after")]
+        assert len(set(values)) == len(values), "a row is there twice"
+        order = [int(value) for value in values]
+        assert order == sorted(order)
+        assert [value for key, value in history if key == b"single"][: len(single)] == single
+        if not outcome:
+            assert set(accepted) <= set(values), f"a row is lost in silence, interrupted at step {step}"
+            assert (b"after", b"v") in history
+    assert outcomes.keys() == {"", "refused"}, "both ends are reached, and no other"

@@ -1,0 +1,50 @@
+"""Who may use a blocking connection: one process, and only after whole steps.
+
+A process that was forked has a copy of its parent's connection: if both used it, each would take the other's answers.
+An exception that comes from outside (KeyboardInterrupt) may leave a step half done, and a session in disorder. Both are
+refused at the next call, so that no such call passes for a success.
+"""
+
+from __future__ import annotations
+
+import os
+
+from tailrace.errors import TailraceError, WrongProcess
+
+
+class Guard:
+    """Remembers the process that made it, and whether a step has begun and not ended.
+
+    ``begin`` and ``end`` enclose what must not be interrupted. There is no ``with`` for it: an interrupt could come
+    between its body and its exit, and pass for the end of the step.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._is_within_step = False
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._is_within_step = True
+
+    def end(self) -> None:
+        """A step has ended; what follows may be interrupted."""
+        self._is_within_step = False
+
+    @property
+    def is_broken(self) -> bool:
+        """Between steps: the last one was interrupted."""
+        return self._is_within_step
+
+    def check(self) -> None:
+        """Raises WrongProcess in a forked process, TailraceError after a step that was interrupted."""
+        if os.getpid() != self._pid:
+            raise WrongProcess(
+                f"this client belongs to process {self._pid}, this is process {os.getpid()}, which was forked from it: "
+                "connect again in this process"
+            )
+        if self._is_within_step:
+            raise TailraceError(
+                "this client was interrupted in the middle of a step, and what it had under way may or may not be "
+                "done: connect again"
+            )
