@@ -18,11 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tailrace.block import FLAG_COMPRESSED, HEADER_BYTES, ROWS_MAX, Block
-from tailrace.model import VersionRange
+from tailrace.failover import FailoverLog
 from tailrace_server.blocks.small import Group, Rows, SmallBlocks, encode_groups, open_small
 from tailrace_server.feed import Feed
-from tailrace_server.intake.producer_columns import RESULTS_MAX
-from tailrace_server.intake.producers import PRODUCERS_MAX
+from tailrace_server.intake.producer_columns import Results
 from tailrace_server.journal import Record, Rollback, Stretch
 from tailrace_server.journal.format import FILE_BYTES_MAX, RECORD_HEADER_BYTES
 from tailrace_server.partition import Partition
@@ -170,25 +169,25 @@ class PendingBlocks:
     def _hang(self, blocks: _Blocks) -> None:
         partitions = self._places.partitions
         made = blocks.joined([partitions[slot].merge_cuts for slot, _, _ in blocks.partitions()])
-        recent = blocks.recent()
         for (slot, begin, end), own in zip(blocks.partitions(), made, strict=True):
             partition = partitions[slot]
             for file, last_seq in blocks.files(begin, end):
                 partition.homes.block(file, last_seq)
             partition.restore_blocks(own)
-            # Where producers may have to be forgotten it matters when each of them came, so all count.
-            all_count = len(partition.producers) + end - begin > PRODUCERS_MAX
-            self._record(partition, blocks, range(begin, end) if all_count else recent[begin:end].nonzero()[0] + begin)
+            for branch, first, last in _branches(partition.log, blocks.last_seqs[begin:end]):
+                results = Results(*(column[begin + first : begin + last] for column in blocks.results))
+                partition.producers.record_all(partition.id, branch, results, self._now)
 
-    def _record(self, partition: Partition, blocks: _Blocks, indices: Sequence[int] | Array) -> None:
-        """Tells the table of the producers what became of these blocks of the partition, in their order."""
-        id, log, now, record = partition.id, partition.log, self._now, partition.producers.record
-        branch, base = log.branch, log[0].base
-        columns = (blocks.producers, blocks.numbers, blocks.first_seqs, blocks.last_seqs)
-        for producer, number, first, last in zip(*(column[indices].tolist() for column in columns), strict=True):
-            if producer:
-                own = branch if last > base else log.branch_at(last)
-                record(producer, number, tuple.__new__(VersionRange, (id, own, first, last)), now)
+
+def _branches(log: FailoverLog, last_seqs: Array) -> list[tuple[bytes, int, int]]:
+    """The branches of blocks that end at ``last_seqs``, and which of the blocks each has: from one, up to another."""
+    if int(last_seqs[0]) > log[0].base:
+        return [(log.branch, 0, len(last_seqs))]
+    # Those up to the base of the oldest entry are of its branch too.
+    entries = list(reversed(log))
+    borders = [0, *np.searchsorted(last_seqs, [entry.base for entry in entries[1:]], side="right").tolist()]
+    spans = zip(entries, borders, [*borders[1:], len(last_seqs)], strict=True)
+    return [(entry.branch, first, last) for entry, first, last in spans if first < last]
 
 
 class _Blocks:
@@ -245,17 +244,10 @@ class _Blocks:
         lasts = [*np.flatnonzero(files[1:] != files[:-1]).tolist(), end - begin - 1]
         return list(zip(files[lasts].tolist(), self.last_seqs[begin:end][lasts].tolist(), strict=True))
 
-    def recent(self) -> Array:
-        """Which blocks are among the last RESULTS_MAX of their producer, in their slot."""
-        order = np.lexsort((self.lsns, self.producers, self.slots))
-        producers, slots = self.producers[order], self.slots[order]
-        is_last = np.ones(len(order), np.bool_)
-        is_last[:-1] = (producers[1:] != producers[:-1]) | (slots[1:] != slots[:-1])
-        lasts = np.flatnonzero(is_last)
-        ends = lasts[np.searchsorted(lasts, np.arange(len(order)))]
-        recent = np.zeros(len(order), np.bool_)
-        recent[order] = ends - np.arange(len(order)) < RESULTS_MAX
-        return recent
+    @property
+    def results(self) -> tuple[Array, Array, Array, Array]:
+        """The columns of `Results`."""
+        return self.producers, self.numbers, self.first_seqs, self.last_seqs
 
     def joined(self, cuts: Sequence[Sequence[int]]) -> list[list[Block]]:
         """For each slot its blocks, neighbouring small ones joined, but not across its seqs of ``cuts``."""

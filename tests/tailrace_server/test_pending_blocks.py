@@ -289,9 +289,10 @@ def written(history):
     merged=st.sampled_from([100, 1_000, 1 << 20]),
     joined_rows=st.sampled_from([3, 100, 30_000]),
     producers_max=st.sampled_from([2, 10_000]),
+    results_together=st.sampled_from([1, 16]),
 )
 def test_by_columns_it_is_what_it_is_record_by_record(
-    history, together, pending_bytes, small, merged, joined_rows, producers_max
+    history, together, pending_bytes, small, merged, joined_rows, producers_max, results_together
 ):
     writing = written(history)
     with constants(producers__PRODUCERS_MAX=producers_max):
@@ -302,6 +303,7 @@ def test_by_columns_it_is_what_it_is_record_by_record(
             pending__SMALL_BYTES_MAX=small,
             pending__MERGED_BYTES_MAX=merged,
             pending___JOINED_ROWS_MAX=joined_rows,
+            producers___TOGETHER_MIN=results_together,
         ):
             assert outcome(writing, by_columns) == expected
 

@@ -41,6 +41,19 @@ class ProducerEntry(NamedTuple):
     age_s: float
 
 
+class Results(NamedTuple):
+    """Blocks that were written: their producers, the numbers that these gave, and the first and last seqs."""
+
+    producers: npt.NDArray[np.uint64]
+    numbers: npt.NDArray[np.uint32]
+    firsts: npt.NDArray[np.uint64]
+    lasts: npt.NDArray[np.uint64]
+
+    def of(self, chosen: Mask) -> Results:
+        """Those of the ``chosen`` rows."""
+        return Results(self.producers[chosen], self.numbers[chosen], self.firsts[chosen], self.lasts[chosen])
+
+
 class ProducerColumns:
     """The producers of one partition. Times are monotonic seconds."""
 
@@ -122,6 +135,38 @@ class ProducerColumns:
         self._branch.append(len(self._branches) - 1)
         self._first.append(first)
         self._last.append(last)
+        if len(self._slot) > self._results_max:
+            self._rewrite(self._live())
+
+    def record_all(self, partition: int, branch: bytes, results: Results, now: float) -> None:
+        """Adds many results of one branch, in their order: as ``record`` of each, in a few calls for all of them."""
+        ids = self._slots
+        known = len(ids)
+        slots = np.array([ids.setdefault(producer, len(ids)) for producer in results.producers.tolist()], np.uint32)
+        for column in (self._last_number, self._total, self._used_at):
+            column.frombytes(bytes(column.itemsize * (len(ids) - known)))
+        order = np.argsort(slots, kind="stable")
+        sorted_slots = slots[order]
+        is_last = np.append(sorted_slots[1:] != sorted_slots[:-1], True)
+        ends = np.flatnonzero(is_last) + 1
+        begins = np.concatenate(([0], ends[:-1]))
+        chosen = sorted_slots[begins]
+        totals = _ints(self._total)
+        index = np.empty(len(slots), np.uint32)
+        index[order] = np.arange(1, len(slots) + 1) + np.repeat(totals[chosen].astype(np.int64) - begins, ends - begins)
+        totals[chosen] += (ends - begins).astype(np.uint32)
+        _ints(self._last_number)[chosen] = results.numbers[order][ends - 1]
+        np.frombuffer(self._used_at, np.float64)[chosen] = now
+        del totals  # else the column could not grow
+        if not self._branches or self._branches[-1] != branch:
+            self._branches.append(branch)
+        self._partition = partition
+        self._slot.frombytes(slots.tobytes())
+        self._index.frombytes(index.tobytes())
+        self._number.frombytes(results.numbers.astype(np.uint32).tobytes())
+        self._branch.frombytes(np.full(len(slots), len(self._branches) - 1, np.uint32).tobytes())
+        self._first.frombytes(results.firsts.astype(np.uint64).tobytes())
+        self._last.frombytes(results.lasts.astype(np.uint64).tobytes())
         if len(self._slot) > self._results_max:
             self._rewrite(self._live())
 

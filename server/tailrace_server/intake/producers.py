@@ -26,7 +26,7 @@ from tailrace.block import BlockHeader
 from tailrace.errors import OutcomeUnknown
 from tailrace.model import VersionRange
 from tailrace.wire.failures import OutOfOrder
-from tailrace_server.intake.producer_columns import RESULTS_MAX, ProducerColumns, ProducerEntry
+from tailrace_server.intake.producer_columns import RESULTS_MAX, ProducerColumns, ProducerEntry, Results
 from tailrace_server.memory import ProducerMemory
 
 # Writers resend for far less than this, and take a new id after half of it: forgetting is safe afterwards.
@@ -35,6 +35,8 @@ ENTRY_AGE_S_MAX = 3600.0
 PRODUCERS_MAX = 10_000
 # A table that is full loses so much of it at once, the least recently used, since each time costs a look at all of it.
 _EVICTED_SHARE = 16
+# So few results are recorded one by one.
+_TOGETHER_MIN = 16
 # A table is looked through for producers that are over their age when it has grown to this many, and to twice as many.
 _LOOK_AT_MIN = 64
 
@@ -117,6 +119,25 @@ class ProducerTable:
             self._make_room(now)
         columns.record(producer_id, number, result, now)
         if columns.nbytes != self._charged and self._memory is not None:
+            self._charge()
+            self._memory.make_room(now)
+
+    def record_all(self, partition: int, branch: bytes, results: Results, now: float) -> None:
+        """Records many blocks of one branch, in their order: for a start, which takes over what its journal held."""
+        results = results.of((results.producers > 0) & (results.lasts > self.told_through))
+        if not len(results.numbers):
+            return
+        columns = self._columns
+        if len(results.numbers) < _TOGETHER_MIN or len(columns) + len(results.numbers) >= PRODUCERS_MAX:
+            # Of a table that becomes full it matters which producer came when.
+            for producer, number, first, last in zip(*(column.tolist() for column in results), strict=True):
+                self.record(producer, number, VersionRange(partition, branch, first, last), now)
+            return
+        columns.record_all(partition, branch, results, now)
+        if len(columns) >= self._look_at:
+            self._forget_aged(now)
+            self._look_at = max(2 * len(columns), _LOOK_AT_MIN)
+        if self._memory is not None:
             self._charge()
             self._memory.make_room(now)
 

@@ -2,12 +2,19 @@ import collections
 import gc
 import tracemalloc
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.model import VersionRange
-from tailrace_server.intake.producer_columns import RESULT_BYTES, RESULTS_MAX, SLOT_BYTES, ProducerColumns
+from tailrace_server.intake.producer_columns import (
+    RESULT_BYTES,
+    RESULTS_MAX,
+    SLOT_BYTES,
+    ProducerColumns,
+    Results,
+)
 
 BRANCHES = [bytes([letter]) * 16 for letter in b"uvw"]
 
@@ -89,6 +96,34 @@ def test_columns_say_what_objects_would(taken, jump):
         used = sorted(model.results, key=lambda p: model.used_at[p])
         assert [e.producer_id for e in columns.entries(now)] == used
         assert [e.age_s for e in columns.entries(now)] == [now - model.used_at[p] for p in used]
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(1, 5), min_size=1, max_size=60), st.integers(0, 2)), max_size=6),
+    st.integers(0, 200),
+)
+@settings(max_examples=100)
+def test_many_at_once_are_what_they_are_one_by_one(pieces, drop):
+    one_by_one, at_once = ProducerColumns(), ProducerColumns()
+    seq, numbers = 0, collections.Counter()
+    for now, (producers, branch) in enumerate(pieces):
+        rows = []
+        for producer in producers:
+            numbers[producer] += 1
+            rows.append((producer, numbers[producer], seq + 1, seq + 2))
+            result = VersionRange(3, BRANCHES[branch], seq + 1, seq + 2)
+            one_by_one.record(producer, numbers[producer], result, float(now))
+            seq += 2
+        columns = zip(np.array(rows, np.uint64).T, (np.uint64, np.uint32, np.uint64, np.uint64), strict=True)
+        at_once.record_all(
+            3, BRANCHES[branch], Results(*(column.astype(type_) for column, type_ in columns)), float(now)
+        )
+        for each in (one_by_one, at_once):
+            each.drop_above(seq - drop % 5)
+    assert at_once.entries(9.0) == one_by_one.entries(9.0)
+    for producer in range(1, 6):
+        assert at_once.last_number(producer) == one_by_one.last_number(producer)
+        assert at_once.result(producer, numbers[producer]) == one_by_one.result(producer, numbers[producer])
 
 
 @pytest.mark.parametrize(("producers", "results"), [(1, 1), (1, 100), (50, 3), (3_000, 1), (3_000, 5), (300, 40)])
