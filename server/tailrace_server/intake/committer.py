@@ -193,9 +193,9 @@ class Committer:
             while answers and answers[0][0] <= synced:
                 answers.popleft()[1](None)
             self.on_committed()
-        if answers:
+        if answers:  # also without a partition that waits: for a control record, as that of a new feed
             self.hurry()
-        if waiting:
+        if waiting or answers:
             self._wanted.set()
 
     def _fail(self, error: NotDurable) -> None:
