@@ -101,6 +101,9 @@ class InlineWorkers:
             raise
         return result
 
+    async def compact_small(self, task):
+        return await self.compact(task, None)
+
 
 class InlineWorker:
     """What a client's index works on, as `tailrace.host.Worker`, without a thread."""

@@ -73,6 +73,16 @@ def compact(task: CompactionTask, disk: Disk, on_bytes: Callable[[int], None] = 
         )
 
 
+def compact_or_discard(task: CompactionTask, disk: Disk) -> CompactionResult:
+    """Do what ``task`` says, and leave nothing behind if that fails; errors as those of ``compact``."""
+    try:
+        return compact(task, disk)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the next start removes what no manifest names
+            discard(task, disk)
+        raise
+
+
 def discard(task: CompactionTask, disk: Disk) -> None:
     """Remove what a compaction without a result may have left: a part of the output, or all of it.
 

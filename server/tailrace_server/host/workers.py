@@ -9,6 +9,8 @@ import trio
 
 from tailrace_server.compaction.process import Rate, run_compaction
 from tailrace_server.compaction.task import CompactionResult, CompactionTask
+from tailrace_server.compaction.worker import compact_or_discard
+from tailrace_server.host.disk import RealDisk
 
 T = TypeVar("T")
 
@@ -31,6 +33,13 @@ class Workers(Protocol):
         """Does ``task`` no faster than ``rate`` says; errors as those of ``compaction.process.run_compaction``."""
         ...
 
+    async def compact_small(self, task: CompactionTask) -> CompactionResult:
+        """Do ``task``, which takes some milliseconds of processor, in a thread; errors as those of ``compact``.
+
+        A cancellation waits until it has ended.
+        """
+        ...
+
 
 class ThreadWorkers:
     """Threads of this process, a bounded number of them, and a process for each compaction."""
@@ -50,3 +59,6 @@ class ThreadWorkers:
 
     async def compact(self, task: CompactionTask, rate: Rate) -> CompactionResult:
         return await run_compaction(task, rate)
+
+    async def compact_small(self, task: CompactionTask) -> CompactionResult:
+        return await self.in_thread(lambda: compact_or_discard(task, RealDisk()))

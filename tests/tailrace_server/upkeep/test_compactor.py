@@ -148,3 +148,41 @@ async def test_a_look_up_that_outlives_its_feed_is_told(engine):
     engine.drop("orders")
     with pytest.raises(UnknownFeed):
         engine.get(partition, b"0")
+
+
+@pytest.fixture
+def compacted(engine, monkeypatch):
+    """How each fold was done: "thread" or "process"."""
+    ways = []
+
+    def noting(way, compact):
+        async def note(task, *rate):
+            ways.append(way)
+            return await compact(task, *rate)
+
+        return note
+
+    workers, compact = engine.workers, engine.workers.compact
+    monkeypatch.setattr(workers, "compact", noting("process", compact))
+    monkeypatch.setattr(workers, "compact_small", noting("thread", lambda task: compact(task, None)))
+    return ways
+
+
+@pytest.mark.parametrize(
+    ("rows", "value_bytes", "way"),
+    [
+        (1, 100, "thread"),
+        (compactor_module.SMALL_ROWS_MAX // 4, 1, "thread"),
+        (compactor_module.SMALL_ROWS_MAX // 4 + 1, 1, "process"),
+        (1, compactor_module.SMALL_BYTES_MAX // 4, "process"),
+    ],
+)
+async def test_a_process_is_begun_for_what_is_worth_it(engine, compacted, rows, value_bytes, way):
+    partition = engine.create()
+    for number in range(4):
+        engine.put(partition, *[(b"%d-%d" % (number, row), bytes(value_bytes)) for row in range(rows)])
+        await engine.flusher.flush(partition)
+    info = engine.node.feeds.of_id(partition.feed_id).info
+    assert await engine.node.compactor.fold(partition, info)
+    assert compacted[0] == way
+    engine.check_rows(partition)
