@@ -10,6 +10,7 @@ from tailrace_server.feed import info_to_json
 from tailrace_server.replication.outlook import outlook_of, set_problem
 from tailrace_server.replication.peers import seen_to_json
 from tailrace_server.replication.role import Role
+from tailrace_server.replication.unreadable import unreadable_of
 
 if TYPE_CHECKING:
     from tailrace_server.feed import Feed
@@ -97,6 +98,7 @@ def _replication_status(node: Node, now: float) -> dict[str, Any]:
         "replica_of": None if node.config.replica_of is None else str(node.config.replica_of),
         "others": _others_status(node),
         "doing": node.doing,
+        "unreadable": [found.to_json() for found in unreadable_of(node)[:STATES_MAX]],
         "promotion": outlook.text,
         "promotion_case": outlook.case,
         "promotion_succeeds": outlook.succeeds,

@@ -46,6 +46,7 @@ from tailrace_server.replication.promotion import Outcome, Promotion
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.situation import Move, Own, Seen, Step, counts, decide, decide_replica, later_leader
 from tailrace_server.replication.taking import Taker
+from tailrace_server.replication.unreadable import unreadable_of
 
 if TYPE_CHECKING:
     from tailrace_server.node import Node
@@ -157,6 +158,7 @@ class Member:
             now.founders,
             *held_by(node),
             self.members,
+            len(unreadable_of(node)),
         )
 
     # Running

@@ -11,6 +11,7 @@ again, and chooses partition by partition. The cases, first fit first:
 | new | nothing was ever in this directory, and nobody whose directory is not new has answered |
 | refused | the voters that answered, this one included, are no majority; or this node has no vote and a later history |
 | promoting | another member is about to lead: who comes second is refused, or deposes it |
+| unreadable | this node is known to be unable to read a partition |
 | granted | else |
 """
 
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace_server.replication.peers import name_of
 from tailrace_server.replication.situation import Seen, counts, majority_of
+from tailrace_server.replication.unreadable import told, unreadable_of
 
 if TYPE_CHECKING:
     from tailrace_server.node import Node
@@ -44,13 +46,15 @@ class Follower(NamedTuple):
     votes: bool
     missing: int | None
     connected: bool = True
+    unreadable: int = 0  # partitions that it is known to be unable to read
 
 
-def outlook(own: Seen, seen: Mapping[str, Seen | None], *, is_in_set: bool) -> Outlook:
+def outlook(own: Seen, seen: Mapping[str, Seen | None], *, is_in_set: bool, unreadable: str = "") -> Outlook:
     """What ``promote`` would do on a node that does not lead.
 
     ``own``: what this node answers to MEMBER. ``seen``: the last answer of each other member by address (of a plain
-    replica: of the node that it is one of, and of the leader), None where there was none.
+    replica: of the node that it is one of, and of the leader), None where there was none. ``unreadable``: the sentence
+    on the partitions that this node cannot read.
     """
     answers = {address: answer for address, answer in seen.items() if answer is not None}
     silent = sorted(seen.keys() - answers.keys())
@@ -74,6 +78,8 @@ def outlook(own: Seen, seen: Mapping[str, Seen | None], *, is_in_set: bool) -> O
     promoting = next((address for address, answer in sorted(answers.items()) if answer.promoting), None)
     if promoting is not None:
         return _refused("promoting", f"{promoting} is about to lead; wait for that")
+    if unreadable:
+        return _refused("unreadable", f"{unreadable}; promote a member whose copy is good. With --force it leads")
     leader = next((address for address, answer in sorted(answers.items()) if answer.leads), None)
     text = f"would succeed: {tally}; {_fetch(own, of_voters)}"
     if leader is not None:
@@ -118,7 +124,7 @@ def _kept(followers: list[Follower], *, in_set: bool) -> str:
     """What is left of a leader that is gone. Only who is connected counts: the others may be gone as well."""
     level = "quorum" if in_set else "disk"
     here = [f for f in followers if f.connected]
-    have = sorted(f.address for f in here if not f.missing and (f.votes or not in_set))
+    have = sorted(f.address for f in here if not f.missing and not f.unreadable and (f.votes or not in_set))
     if have:
         texts = [f"{_listed(have)} {_hold(have)} all that is at {level}"]
     elif here:
@@ -130,8 +136,13 @@ def _kept(followers: list[Follower], *, in_set: bool) -> str:
     behind = sorted((f.missing or 0, f.address) for f in here if f.missing or (in_set and not f.votes))
     if behind:
         texts.append(", ".join(f"{address} {_lacks(missing) or 'has no vote'}" for missing, address in behind))
+    texts += sorted(f"{f.address} cannot read {_partitions(f.unreadable)}" for f in here if f.unreadable)
     texts += sorted(_away(f, level) for f in followers if not f.connected)
     return "; ".join(texts)
+
+
+def _partitions(count: int) -> str:
+    return f"{count} partition" + ("s" if count > 1 else "")
 
 
 def _away(follower: Follower, level: str) -> str:
@@ -199,7 +210,7 @@ def outlook_of(node: Node) -> Outlook:
         return outlook_of_lone(_followers(node))
     own, members = member.own(), node.config.members
     if not own.leads:
-        return outlook(own, member.seen, is_in_set=bool(members))
+        return outlook(own, member.seen, is_in_set=bool(members), unreadable=told(unreadable_of(node)))
     return outlook_of_leader(own, _followers(node), len(members))
 
 
@@ -220,9 +231,21 @@ def _followers(node: Node) -> list[Follower]:
     """Returns the replicas of this node, and the members of its set that have not come since it leads."""
     level, partitions = node.safest_level, list(node.feeds.partitions())
     found = [
-        Follower(peer.address, peer.votes, peer.missing(partitions, level), peer.is_connected)
+        Follower(
+            peer.address,
+            peer.votes,
+            peer.missing(partitions, level),
+            peer.is_connected,
+            _unreadable_at(node, peer.address),
+        )
         for peer in node.replicas.peers.values()
     ]
     known = {name_of(node), *(follower.address for follower in found)}
     absent = [name for name in map(str, node.config.members) if name not in known]
     return found + [Follower(name, False, None, connected=False) for name in absent]
+
+
+def _unreadable_at(node: Node, address: str) -> int:
+    """How many partitions the member at ``address`` has said that it cannot read; 0 if it has not answered."""
+    seen = None if node.member is None else node.member.seen.get(address)
+    return 0 if seen is None else seen.unreadable

@@ -109,6 +109,7 @@ def seen_to_json(seen: Seen) -> dict[str, Any]:
         "held": seen.held,
         "held_term": seen.held_term,
         "members": list(seen.members),
+        "unreadable": seen.unreadable,
     }
 
 
@@ -130,6 +131,7 @@ def seen_from_json(value: dict[str, Any]) -> Seen:
         seq_field(value, "held", what, 0),
         seq_field(value, "held_term", what, 0),
         members_field(value, what),
+        seq_field(value, "unreadable", what, 0),
     )
 
 

@@ -33,6 +33,7 @@ from tailrace_server.replication.peers import ask, ask_all, name_of, never_enoug
 from tailrace_server.replication.promises import keep_promise, why_refused
 from tailrace_server.replication.situation import Seen, majority_of, why_not_again
 from tailrace_server.replication.taking import Taker
+from tailrace_server.replication.unreadable import told, unreadable_of
 
 if TYPE_CHECKING:
     from tailrace_server.replication.member import Member
@@ -83,6 +84,7 @@ class Promotion:
         self._silent: dict[str, str] = {}  # who has not promised, and why
         self._later = ""  # who refuses since it knows of a later leader
         self._unpaid: list[str] = []  # who owes what, and nobody has it
+        self._unreadable = ""  # what this node cannot read
 
     async def run(self) -> Outcome:
         """Leads at the end. Raises TailraceError that says why not; what was promised by then stays promised."""
@@ -111,6 +113,7 @@ class Promotion:
         answers = {address: seen for address, seen in member.seen.items() if seen is not None}
         self._silent = {name: member.misfits.get(name, "no answer") for name in member.seen.keys() - answers.keys()}
         self._require_last(answers)
+        self._require_readable()
         voters = [seen for seen in answers.values() if member.counts_seen(seen)]
         self._require_voters(map(member.counts_seen, answers.values()))
         self._join(seen for seen in answers.values() if not seen.is_new)
@@ -139,6 +142,21 @@ class Promotion:
                 "that the voters know of: it was restored from a backup, or led by itself. Promote a member that has a "
                 "vote, and give this node an empty directory"
             )
+
+    def _require_readable(self) -> None:
+        """Raises NotLeader if this node is known to be unable to read a partition, and nobody forces it.
+
+        The last leader leads again all the same: the other partitions are not to be without a leader for that.
+        """
+        self._unreadable = told(unreadable_of(self._node))
+        if not self._unreadable:
+            return
+        if not self._force and self._last_led is None:
+            raise NotLeader(
+                f"refused: {self._unreadable}: promote a member whose copy is good, or mend this one with `tailrace "
+                "repair`. --force leads all the same, without what cannot be read"
+            )
+        self._say(self._unreadable)
 
     def _join(self, others: Iterable[Seen]) -> None:
         """A node that is new becomes one of the cluster of those who are not. Without them there is nothing to lead."""
@@ -365,4 +383,5 @@ class Promotion:
         node.lead(self._term)
         self._say(f"leads in term {self._term}" + (", on the same branches" if kept_branch else ""))
         member.progress = ""
-        return Outcome(self._term, self._steps, self._may_be_lost())
+        lost = "; ".join(filter(None, [self._may_be_lost(), self._unreadable]))
+        return Outcome(self._term, self._steps, lost)

@@ -19,6 +19,7 @@ from tailrace_server.replication.handover import hand_over, high_seqs_of, take_o
 from tailrace_server.replication.peers import held_by, name_of, seen_to_json
 from tailrace_server.replication.promises import Promise, answer_promise
 from tailrace_server.replication.situation import Seen
+from tailrace_server.replication.unreadable import unreadable_of
 
 if TYPE_CHECKING:
     from tailrace_server.connection import Connection
@@ -45,7 +46,7 @@ def on_member(connection: Connection, frame: Frame) -> None:
     if member is None:
         seen = Seen(identity.placement_id, identity.cluster_id, votes=True, leads=True, term=node.term, led=True)
         held, held_term = held_by(node)
-        seen = seen._replace(held=held, held_term=held_term)
+        seen = seen._replace(held=held, held_term=held_term, unreadable=len(unreadable_of(node)))
     else:
         seen = member.own()
     answer = {

@@ -41,7 +41,8 @@ class Seen(NamedTuple):
 
     ``members``: the list that it was started with, empty where it is no member of a set.
     ``held``: how many mutations it has on its disk, over all partitions, and ``held_term``: the term of the newest
-    branch that any of them is on. They are for people; nothing is decided by them.
+    branch that any of them is on; ``unreadable``: how many partitions it is known to be unable to read. They are for
+    people; nothing is decided by them.
     """
 
     placement_id: bytes = bytes(16)
@@ -58,6 +59,7 @@ class Seen(NamedTuple):
     held: int = 0
     held_term: int = 0
     members: tuple[str, ...] = ()
+    unreadable: int = 0
 
 
 class Own(NamedTuple):

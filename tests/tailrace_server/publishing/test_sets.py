@@ -248,8 +248,8 @@ async def test_a_publish_waits_for_a_majority_though_other_sinks_displace_its_ow
         async with trio.open_nursery() as nursery:
             nursery.start_soon(feed.publish, "job", 0, [stage])
             await stands.wait()
-            for number in range(SINKS_MAX):
-                leader.node.feeds.named("orders").partitions[0].sinks.record(f"{number}", LastBatch(0, "", 1))
+            others = {f"{number}": LastBatch(0, "", 1) for number in range(SINKS_MAX)}
+            leader.node.feeds.named("orders").partitions[0].sinks.tell(others)
             assert last_batches(leader)[0] is None
             goes_on.set()
             await until(lambda: len(leader.node.waiting))

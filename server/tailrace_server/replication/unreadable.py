@@ -1,0 +1,52 @@
+"""Which partitions a node is known to be unable to read: for promotions, their forecast, and status."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from tailrace_server.node import Node
+
+# So many are named in a sentence; the others are counted.
+_NAMED_MAX = 3
+
+
+class Unreadable(NamedTuple):
+    """A partition of which a segment is damaged, and what was said of that."""
+
+    feed: str
+    partition: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} of feed {self.feed}"
+
+    def to_json(self) -> dict[str, Any]:
+        """One of the ``unreadable`` of a node in status."""
+        return self._asdict()
+
+
+def unreadable_of(node: Node) -> list[Unreadable]:
+    """Returns the partitions of which damage was found, at the start or by a read since. Cheap without any damage."""
+    if not node.damages:
+        return []
+    found = []
+    for feed in [node.feeds.system, *node.feeds]:
+        for partition in feed.partitions:
+            paths = (segment.path for segment in partition.chain.segments)
+            why = next((node.damages[path] for path in paths if path in node.damages), None)
+            if partition.damage is not None:
+                why = str(partition.damage)
+            if why is not None:
+                found.append(Unreadable(feed.info.name, partition.id, why))
+    return found
+
+
+def told(unreadable: Sequence[Unreadable]) -> str:
+    """Returns the sentence on a node's own partitions; "" if there are none."""
+    if not unreadable:
+        return ""
+    names = ", ".join(map(str, unreadable[:_NAMED_MAX]))
+    more = f" and {len(unreadable) - _NAMED_MAX} more" if len(unreadable) > _NAMED_MAX else ""
+    return f"{names}{more} cannot be read here ({unreadable[0].why})"
