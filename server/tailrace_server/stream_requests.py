@@ -18,6 +18,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import ResumeAnswer, StreamEnd, StreamRequest, decode_cookie, decode_number
 from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.partition import Partition
+from tailrace_server.replication.clusters import why_other_cluster
 from tailrace_server.replication.role import Role
 from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.stream.barriers import Barrier
@@ -129,12 +130,12 @@ def _check_replica(node: Node, request: StreamRequest) -> None:
     the replica is of another cluster.
     """
     replica = request.replica
-    if replica is not None and replica.cluster_id != node.identity.cluster_id:
-        raise Forbidden(
-            f"the replica at {replica.address!r} is of cluster {replica.cluster_id.hex()}, this node is of cluster "
-            f"{node.identity.cluster_id.hex()}: nothing is sent"
-        )
-    if replica is None or request.state != "leader" or replica.term == node.term:
+    if replica is None:
+        return
+    why = why_other_cluster(node.identity.cluster_id, f"the replica at {replica.address!r}", replica.cluster_id)
+    if why:
+        raise Forbidden(f"{why}: nothing is sent")
+    if request.state != "leader" or replica.term == node.term:
         return
     if replica.term > node.term:
         node.on_higher_term(replica.term)

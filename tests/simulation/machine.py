@@ -201,6 +201,12 @@ class Machine:
         self.disk = MemoryDisk()
         self.disk.make_directory(DATA)
 
+    def put_disk(self, disk):
+        """Puts another disk into a machine on which nothing runs; gives the one that it had."""
+        assert self.life is None, "a disk is changed while nobody uses it"
+        before, self.disk = self.disk, disk
+        return before
+
     @property
     def has_given_up(self):
         """The node takes nothing more, or takes segments for damaged that it could not read: it has to be restarted."""

@@ -343,6 +343,14 @@ class Member:
                 )
                 self._warn(self.progress)
                 return
+            clusters = {other.cluster_id.hex() for other in self.seen.values() if other is not None and other.leads}
+            if len(clusters) > 1:
+                self.progress = (
+                    f"waits: this directory is new, and members lead clusters {', '.join(sorted(clusters))}: one of "
+                    "them was started on a wrong directory, stop it"
+                )
+                self._warn(self.progress)
+                return
             self.join(seen.cluster_id)
         if self.is_in_set and self.foreign_term > seen.term:
             self.progress = (

@@ -266,11 +266,16 @@ class Promotion:
             votes = self._member.counts(field(answer, "votes", bool, what), hex_field(answer, "placement_id", 16, what))
             is_new = field(answer, "is_new", bool, what)  # it may be of any cluster, and holds nothing
             standings = {} if is_new else standings_from_json(answer.get("partitions"), what)
-            debts = _debts(answer.get("owes", []), what)
-            # What a member without a vote holds may be a history of its own, and what it lacks was never counted on.
-            self._promised[name] = Promised(True, standings, debts) if votes else Promised(False, {})
+            self._promised[name] = self._counting(Promised(votes, standings, _debts(answer.get("owes", []), what)))
         except (TailraceError, OSError) as error:
             self._silent[name] = why_refused(error)
+
+    @staticmethod
+    def _counting(promised: Promised) -> Promised:
+        """Returns what counts of a promise. Of a member without a vote that is nothing that it holds, which may be a
+        history of its own, and nothing that it owes, on which nobody has counted.
+        """
+        return promised if promised.votes else Promised(False, {})
 
     def _require_cluster(self, name: str, answer: dict[str, Any], what: str) -> None:
         """Raises Forbidden if another cluster's node has answered."""

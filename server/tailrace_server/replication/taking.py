@@ -40,6 +40,7 @@ from tailrace_server.intake.taking import (
     tell_sinks,
 )
 from tailrace_server.partition import Partition
+from tailrace_server.replication.clusters import why_other_cluster
 from tailrace_server.replication.peers import host_of
 
 if TYPE_CHECKING:
@@ -131,9 +132,10 @@ class Taker:
     def _begun(self, stream: ReplicaStream) -> None:
         if self._stopped:
             return
-        theirs, own = stream.peer.cluster_id, self._node.identity.cluster_id.hex()
-        if theirs != own:
-            raise Forbidden(f"{self._address} leads cluster {theirs}, this node is of cluster {own}: nothing is taken")
+        told, own = bytes.fromhex(stream.peer.cluster_id), self._node.identity.cluster_id
+        why = why_other_cluster(own, str(self._address), told)
+        if why:
+            raise Forbidden(f"{why}: nothing is taken")
         self._stream = stream
         if self._until is None:
             for partition in self._partitions:

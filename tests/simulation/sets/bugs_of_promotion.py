@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from tailrace.model import Level
+from tailrace_server import stream_requests
 from tailrace_server.feed import SYSTEM_FEED_ID
-from tailrace_server.replication import member, promises, promotion, requests
+from tailrace_server.replication import member, promises, promotion, requests, taking
 from tailrace_server.replication.choosing import NOTHING, Best, Standing
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.role import Role
 
+# Who looks whether another node is of the same cluster.
+JUDGES = (member, promises, promotion, taking, stream_requests)
 _step_down = Member.step_down
 _later_leader = member.later_leader
 _choose = promotion.choose
@@ -83,6 +86,11 @@ async def _gather_without_leader(promoting):
     promoting._leader = leader
 
 
+def _of_one_cluster(own, name, told):
+    """Whoever answers is of this node's cluster."""
+    return ""
+
+
 async def _look_at_nobody(member):
     """A leader does not look for a later one."""
     await member._pause(2)
@@ -98,6 +106,11 @@ def _promise_whoever_led(promoting, answers):
     promoting._last_led = None
 
 
+# A member without a vote has a word in who leads, and with what.
+HEARD = [
+    (Promotion, "_counting", staticmethod(lambda promised: promised)),
+    (Member, "counts_seen", lambda member, seen: True),
+]
 BUGS = {
     "a leader that has promised leads on": [(Member, "step_down", _lead_on)],
     "a follower that has promised follows on": [
@@ -119,6 +132,11 @@ BUGS = {
         (Leadership, "safest_level", property(lambda node: Level.DISK)),
     ],
     "a handover that keeps the branch in any term": [(Promotion, "_keeps_branch", _keep_branch_in_any_term)],
+    "a member without a vote that is heard": HEARD,
+    "another cluster that is heard, and members without a vote": [
+        *HEARD,
+        *((module, "why_other_cluster", _of_one_cluster) for module in JUDGES),
+    ],
     "a handover without the leader's promise": [
         (Promotion, "_gather", _gather_without_leader),
         (Promotion, "_fetch_all", _keep_branch_of_handover),

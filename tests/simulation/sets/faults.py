@@ -27,6 +27,9 @@ KINDS = {
     "kill_client": 2,
     "set_clock": 1,
     "lose_disk": 1,
+    "strange_disk": 1,
+    "old_backup": 1,
+    "late_packet": 3,
     "promote": 3,
     "force": 2,
     "hand_over": 4,
@@ -38,6 +41,17 @@ KINDS = {
 # What a run is about; of everything, or of some kinds, which then come often enough to meet.
 PROFILES = {
     "all": KINDS,
+    "disks": {
+        "lose_disk": 3,
+        "old_backup": 3,
+        "strange_disk": 3,
+        "late_packet": 8,
+        "kill": 2,
+        "promote": 4,
+        "usurp": 2,
+        "hand_over": 2,
+        "cut": 2,
+    },
     "leaders": {
         "usurp": 6,
         "hand_over": 4,
@@ -61,6 +75,7 @@ PROFILES = {
         "cut": 3,
         "slow_disk": 3,
         "lose_disk": 1,
+        "late_packet": 3,
     },
 }
 
@@ -73,7 +88,7 @@ class Faults:
         self.random = world.random_of("faults")
         self.network = world.network
         self._pause = self.random.choice((0.3, 0.5, 1.0, 2.0))
-        profile = self.random.choice(("all", "all", "all", "leaders", "usurpers", "crashes"))
+        profile = self.random.choice(("all", "all", "all", "leaders", "usurpers", "crashes", "disks"))
         kinds = PROFILES[world.profile or profile]
         # Some runs have no fault of a kind at all, so that the others go further.
         left_out = set(self.random.sample(sorted(KINDS), self.random.choice((0, 3, 6))))
@@ -81,6 +96,7 @@ class Faults:
             left_out.add("force")
         self._kinds = {kind: weight for kind, weight in kinds.items() if kind not in left_out}
         self._disks_lost = 0
+        self._taken_out = {}  # machine -> the disk that it gets back, while it has another one; None: an empty one
 
     async def run(self, seconds):
         """Lets things go wrong for so long, and mends everything then."""
@@ -93,6 +109,7 @@ class Faults:
                     (kind,) = self.random.choices(list(self._kinds), self._kinds.values())
                     nursery.start_soon(getattr(self, "_" + kind))
             nursery.cancel_scope.cancel()
+        await self._put_back()
         self.mend()
 
     def mend(self):
@@ -106,6 +123,18 @@ class Faults:
                 machine.kill(End.KILL)
             machine.start()
         self.world.report.note("mended")
+
+    async def _put_back(self):
+        """Each machine gets its own disk again; one that runs on a backup of its member gets an empty one."""
+        for machine, disk in self._taken_out.items():
+            machine.expect_nothing()
+            machine.kill(End.POWER)
+            await machine.life_over()
+            if disk is None:
+                machine.replace_disk()
+            else:
+                machine.put_disk(disk)
+        self._taken_out = {}
 
     async def _restart(self):
         """Somebody restarts nodes that take nothing more."""
@@ -162,13 +191,54 @@ class Faults:
         """A disk is replaced by an empty one; never in a run those of a majority."""
         if self._disks_lost + 1 > (len(self.world.machines) - 1) // 2:
             return
-        self._disks_lost += 1
         machine = self._machine()
+        if machine in self._taken_out:
+            return
+        self._disks_lost += 1
         self.world.report.fault("disk lost", machine.name)
         machine.kill(End.POWER)
         await machine.life_over()
         machine.replace_disk()
         await trio.sleep(self.random.choice((0, 0.5)) * self.random.random())
+        machine.start()
+
+    async def _strange_disk(self):
+        """A member is started on the directory of another cluster's node, for a while."""
+        disk = await self.world.disk_of_another_cluster()
+        machine = self.random.choice(self.world.machines)
+        if machine in self._taken_out:
+            return
+        self.world.report.fault("disk of another cluster", machine.name)
+        machine.kill(End.POWER)
+        await machine.life_over()
+        self._taken_out[machine] = machine.put_disk(disk)
+        machine.start()
+        await trio.sleep(2.0 * self.random.random())
+        if self.random.random() < 0.5:
+            machine.kill(End.KILL)
+            await machine.life_over()
+            machine.put_disk(self._taken_out.pop(machine))
+            machine.start()
+
+    async def _old_backup(self):
+        """A member is started on a backup of its directory, which was started by itself; never in a run a majority."""
+        machine = self.random.choice(self.world.machines)
+        if machine in self._taken_out or self._disks_lost + 1 > (len(self.world.machines) - 1) // 2:
+            return
+        self._disks_lost += 1
+        machine.kill(End.KILL)
+        await machine.life_over()
+        backup = machine.disk.fork()
+        machine.start()
+        await trio.sleep(2.0 * self.random.random())
+        backup = await self.world.disk_of_backup(backup)
+        if machine in self._taken_out:
+            return
+        self.world.report.fault("old backup of a member", machine.name)
+        machine.kill(End.POWER)
+        await machine.life_over()
+        machine.put_disk(backup)
+        self._taken_out[machine] = None
         machine.start()
 
     async def _slow_disk(self):
@@ -219,6 +289,25 @@ class Faults:
         if transports:
             self.world.report.fault("connection dropped")
             self.network.drop(self.random.choice(transports))
+
+    async def _late_packet(self):
+        """From some byte on, what one node sends another on one connection comes late."""
+        names = self.world.names
+        ways = [t.outgoing for t in self.network.transports if set(t.outgoing.link) <= set(names)]
+        if not ways:
+            return
+        self.world.report.fault("late packet")
+        pipe, left = self.random.choice(ways), self.random.randrange(self.random.choice((1, 200, 2_000)))
+
+        def passing(pipe, data):
+            nonlocal left
+            count = min(left, len(data))
+            left -= count
+            return count
+
+        self.network.hold_up(pipe, passing)
+        await trio.sleep(self.random.choice((0.2, 1.0, 3.0)) * self.random.random())
+        self.network.deliver(pipe)
 
     async def _slow_network(self):
         self.world.report.fault("slow network")

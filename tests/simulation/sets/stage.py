@@ -217,6 +217,13 @@ class Stage:
         self.machine(name).kill(end)
         await self.machine(name).life_over()
 
+    async def change_disk(self, name, disk):
+        """A machine is started with another disk; gives the one that it had."""
+        await self.end(name)
+        before = self.machine(name).put_disk(disk)
+        await self.begin(name)
+        return before
+
     async def begin(self, name):
         """Starts it, with a disk that is well."""
         machine = self.machine(name)

@@ -124,6 +124,39 @@ async def dead_branch(world):
     await trio.sleep(1.0)
 
 
+async def strangers(world):
+    """A member is started on the directory of another cluster's node, whose terms are higher."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    _, new, third = stage.three
+    await stage.written(5)
+    theirs = await world.disk_of_another_cluster()
+    own = await stage.change_disk(third, theirs)
+    await trio.sleep(1.5)
+    await stage.promote(new)
+    stage.send_clients(new)
+    await stage.written(5)
+    await stage.change_disk(third, own)
+
+
+async def old_backup(world):
+    """A member is started on its old backup, which was started by itself: its branches are of a much later term."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    _, new, third = stage.three
+    await stage.end(third)
+    backup = stage.machine(third).disk.fork()
+    await stage.begin(third)
+    await stage.written(10)
+    await stage.change_disk(third, await world.disk_of_backup(backup))
+    await trio.sleep(1.5)
+    await stage.promote(new)
+    await stage.written(5)
+    await stage.end(third)
+    stage.machine(third).replace_disk()
+    await stage.begin(third)
+
+
 STORIES = [
     lone_candidate,
     two_candidates,
@@ -133,4 +166,6 @@ STORIES = [
     lost_handover,
     busy_handover,
     dead_branch,
+    strangers,
+    old_backup,
 ]

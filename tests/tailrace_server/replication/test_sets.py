@@ -190,6 +190,25 @@ async def test_a_member_on_another_clusters_directory_changes_nothing(tmp_path, 
     assert leader.node.term == term
 
 
+async def test_a_new_directory_joins_no_cluster_while_members_lead_two(tmp_path, nursery, members):
+    """Another cluster's node was made to lead at the address of a member; its term is the higher one."""
+    data = await crashed_directory(tmp_path, nursery)
+    leader = await members.settled()
+    stranger, new = [node for node in members if node is not leader]
+    await stranger.stop()
+    stranger.config = dataclasses.replace(stranger.config, data=data)
+    await stranger.start()
+    await stranger.promote(force=True)
+    await new.stop()
+    new.replace_disk()
+    await new.start()
+    await until(lambda: "members lead clusters" in new.node.doing or new.member.following is not None)
+    assert new.member.following is None
+    await stranger.stop()
+    await until(lambda: new.follows(leader))
+    assert new.node.identity.cluster_id == leader.node.identity.cluster_id
+
+
 async def test_nothing_is_promised_told_or_sent_to_another_cluster(members):
     leader = members.leader
     follower = next(node for node in members if node is not leader)
@@ -217,9 +236,9 @@ async def test_nothing_is_taken_from_another_cluster(tmp_path, nursery, members)
     listed = node.feeds.system.partitions[0]
     await until(lambda: listed.log)
     log = listed.log
-    for told, expected in ((replica, "is of cluster 7878"), (lone_id(lone, replica), "leads cluster")):
+    for told, expected in ((replica, "nothing is sent"), (lone_id(lone, replica), "nothing is taken")):
         taker = Taker(node, node.feeds.system, lone.address, told)
-        with pytest.raises(TailraceError, match=expected):
+        with pytest.raises(TailraceError, match=f"is of another cluster: .*{expected}"):
             await taker.run()
     assert listed.log == log
 
