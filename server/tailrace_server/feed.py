@@ -38,8 +38,9 @@ class Feed:
         """A feed with empty partitions, all of them on ``first_branch`` (16 bytes)."""
         ranges = (partition_range(number, info.partitions) for number in range(info.partitions))
         partitions = [Partition(info.feed_id, number, *range_, account) for number, range_ in enumerate(ranges)]
+        log = new_branch(partitions[0], first_branch)  # it says the same of each of them, and never changes
         for partition in partitions:
-            partition.log = new_branch(partition, first_branch)
+            partition.log = log
         return cls(info, first_branch, partitions)
 
 

@@ -33,6 +33,9 @@ from tailrace_server.tree.key_index import KeyIndex, OpenBlocks
 from tailrace_server.tree.tree import Tree
 from tailrace_server.upkeep.homes import Homes
 
+# To go through the enumeration itself takes longer than to make all else of a partition's watchers.
+_LEVELS = tuple(Level)
+
 
 class Taken(NamedTuple):
     """What became of a block: the versions that it has, and whether it was written just now."""
@@ -83,7 +86,7 @@ class Partition:
         self.run_producers: tuple[int, ProducerTable] | None = None  # as of the end of a run that is coming
         self.run_sinks: tuple[int, dict[str, LastBatch]] | None = None
         self.keys = KeyIndex()
-        self._watchers: dict[Level, dict[Callable[[], None], None]] = {level: {} for level in Level}
+        self._watchers: dict[Level, dict[Callable[[], None], None]] = {level: {} for level in _LEVELS}
         self._readers: dict[Callable[[], None], None] = {}
         self.on_history_changed: Callable[[], None] | None = None  # called before anything of another history is taken
 

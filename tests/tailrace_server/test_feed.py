@@ -67,6 +67,12 @@ def test_partitions_own_all_hashes(partitions):
         assert low.hash_last + 1 == high.hash_first
 
 
+def test_partitions_begin_with_one_log_that_they_share():
+    feed = Feed.of(info_of_request({**REQUEST, "partitions": 100}, 100), b"u" * 16, MemoryAccount())
+    assert {id(partition.log) for partition in feed.partitions} == {id(feed.partitions[0].log)}
+    assert [tuple(entry) for entry in feed.partitions[0].log] == [(b"u" * 16, 1, 0)]
+
+
 def test_more_partitions_than_the_node_holds():
     with pytest.raises(TailraceError, match="101 partitions; 1 to 100 can be had"):
         info_of_request({**REQUEST, "partitions": 101}, 100)

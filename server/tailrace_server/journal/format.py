@@ -132,6 +132,12 @@ class RecordHeader(NamedTuple):
     snapshot_first: int
     snapshot_last: int
 
+    @classmethod
+    def read(cls, data: bytes, at: int) -> RecordHeader:
+        """The header that begins at byte ``at`` of ``data``, which was checked before."""
+        key, number, offset, synced, length, covered, kind, _, partition, _, *rest = _RECORD.unpack_from(data, at)
+        return cls(key, number, offset, synced, length, covered, kind, partition, *rest)
+
     @property
     def end(self) -> int:
         """Where the next record begins: behind the payload, at a multiple of 8."""

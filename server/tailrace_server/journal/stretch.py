@@ -41,11 +41,12 @@ from tailrace_server.journal.format import (
     PAYLOAD_BYTES_MAX,
     RECORD_HEADER_BYTES,
     FileHeader,
+    RecordHeader,
     RecordKind,
     lsn,
     padded,
 )
-from tailrace_server.journal.reader import BadRecord, Record, Window, read_record
+from tailrace_server.journal.reader import BadRecord, RawRecord, Record, Window, read_record, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +82,6 @@ Bools = npt.NDArray[np.bool_]
 _WORD = 8
 _HEAD_WORDS = RECORD_HEADER_BYTES // _WORD
 _BLOCK_HEAD_WORDS = HEADER_BYTES // _WORD
-_FEED_ID_OFFSET = 40
 # A record's sum stands last in its header, and covers the rest of it.
 _SUMMED_BYTES = RECORD_HEADER_BYTES - _WORD
 # What the sum of a block's record covers: its own header but the sum, and the block's header.
@@ -144,31 +144,16 @@ class Stretch:
         """Whether a record of this kind is among them."""
         return bool((self.heads["kind"] == kind).any())
 
-    def feed_id(self, index: int) -> bytes:
-        """The feed of one of them, 16 bytes."""
-        begin = int(self.starts[index]) + _FEED_ID_OFFSET
-        return self.data[begin : begin + 16]
-
     def record(self, index: int) -> Record:
         """One of them, as `Records` gives it one at a time; it holds its own bytes."""
-        head = self.heads[index]
-        begin = int(self.starts[index]) + RECORD_HEADER_BYTES
-        length = int(head["length"])
-        payload, block = self.data[begin : begin + length], None
+        at = int(self.starts[index])
+        header = RecordHeader.read(self.data, at)
+        begin = at + RECORD_HEADER_BYTES
+        payload, block = self.data[begin : begin + header.length], None
         if self.is_block[index]:
-            block_head = payload[:HEADER_BYTES]
-            payload, block = b"", Block(BlockHeader.read(block_head), block_head, payload[HEADER_BYTES:])
-        return Record(
-            RecordKind(int(head["kind"])),
-            self.feed_id(index),
-            int(head["partition"]),
-            head["branch"].tobytes(),
-            (int(head["snapshot_first"]), int(head["snapshot_last"])),
-            payload,
-            block,
-            lsn(self.file.number, self.begin + begin + padded(length)),
-            int(head["covered"]),
-        )
+            head = payload[:HEADER_BYTES]
+            block = Block(BlockHeader.read(head), head, payload[HEADER_BYTES:])
+        return record_of(RawRecord(header, payload, block))
 
 
 def read_stretch(window: Window, file: FileHeader, begin: int, end: int) -> Stretch | None:
