@@ -155,9 +155,12 @@ class JournalFile:
                 rolled_back |= head.kind == RecordKind.ROLLED_BACK
             elif head is not None:
                 witness = max(witness, head.synced)
-            if isinstance(item, Bad) and item.end == window.size and not used_bytes(window, item.offset):
+            is_newest = self._successor_says is None
+            if isinstance(item, Bad) and is_newest and item.end == window.size and not used_bytes(window, item.offset):
                 break  # allocated, and never written
             yield item
+        if self._successor_says is not None and self.nbytes < self._successor_says:
+            yield Bad(self.nbytes, self._successor_says, "the file ends here, and the next one says that it went on")
         end = limit if first_bad is None else first_bad.offset
         if self.bad_header:
             self.facts = FileFacts(self.nbytes, bad=self.bad_header)

@@ -25,6 +25,7 @@ class MissingFeed(NamedTuple):
 
     feed_id: bytes
     name: str
+    partitions: int
     why: str
 
 
@@ -63,11 +64,7 @@ class ListedFeeds:
     def missing(self, known: Collection[bytes]) -> list[MissingFeed]:
         """The listed feeds that are not among ``known``, and were not just about to be made when the node stopped."""
         return [
-            MissingFeed(
-                feed_id,
-                _name_of(row.creation),
-                f"_feeds lists feed {_name_of(row.creation)!r}, and the journal does not have its creation any more",
-            )
+            _missing(feed_id, row.creation)
             for feed_id, row in self._rows.items()
             if row.creation is not None
             and feed_id not in known
@@ -75,8 +72,11 @@ class ListedFeeds:
         ]
 
 
-def _name_of(creation: bytes) -> str:
+def _missing(feed_id: bytes, creation: bytes) -> MissingFeed:
     try:
-        return str(json.loads(creation)["feed"]["name"])
+        feed = json.loads(creation)["feed"]
+        name, partitions = str(feed["name"]), int(feed["partitions"])
     except (ValueError, KeyError, TypeError):
-        return "?"
+        name, partitions = "?", 0
+    why = f"_feeds lists feed {name!r}, and the journal does not have its creation any more"
+    return MissingFeed(feed_id, name, partitions, why)

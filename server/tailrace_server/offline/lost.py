@@ -48,6 +48,7 @@ class Lost:
         self._index_end = 0
         self._exports: dict[str, tuple[File, int]] = {}
         self.seqs: list[tuple[bytes, int, int, int]] = []
+        self.open_ends: list[tuple[bytes, int, int]] = []
         self.lines = self.exported_rows = self.moved_files = 0
 
     # The index
@@ -70,6 +71,12 @@ class Lost:
         line: dict[str, Any] = {"lost": "rows", "feed": feed_id.hex(), "partition": partition}
         line |= {"first_seq": first_seq, "last_seq": last_seq, "rows": rows, "keys": _keys(keys)}
         self._line(line | {"file": self._name(source), "offset": offset, "why": why})
+
+    def open_end(self, feed_id: bytes, partition: int, after_seq: int, why: str) -> None:
+        """Rows above ``after_seq`` may have been there, nobody knows how many."""
+        self.open_ends.append((feed_id, partition, after_seq))
+        line: dict[str, Any] = {"lost": "end", "feed": feed_id.hex(), "partition": partition, "after_seq": after_seq}
+        self._line(line | {"why": why})
 
     def unknown(self, source: str, offset: int, nbytes: int, why: str) -> None:
         """Which rows these bytes were cannot be told."""

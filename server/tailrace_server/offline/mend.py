@@ -171,6 +171,7 @@ class Mender:
     def _parts_of_manifest(self, found: PartitionFindings) -> list[_Part]:
         assert found.manifest is not None
         followers = [*(segment.entry for segment in found.segments[1:]), None]
+        files = {_own_id(found, file): file for file in (*found.segments, *found.others)}
         parts = []
         for segment, follower in zip(found.segments, followers, strict=True):
             entry = segment.entry
@@ -181,8 +182,13 @@ class Mender:
                 continue
             base_of_next = follower.base_id if follower is not None else entry.id
             identity = self._identity_of_entry(found, entry, base_of_next, found.manifest.purge_seq)
-            sources = () if segment.is_missing else (segment,)
-            why = "the segment is missing" if segment.is_missing else "the segment ends before"
+            # A file of which nothing tells whose it is may be this one. One of another segment has other rows.
+            is_nameless = not segment.is_missing and segment.identity is None
+            source = segment if is_nameless else files.get(entry.id)
+            sources = () if source is None else (source,)
+            why = "the segment ends before"
+            if source is None:
+                why = "the segment is missing" if segment.is_missing else "its file holds another segment"
             parts.append(_Part(identity, None, sources, entry.rows, why))
         return parts
 
@@ -336,6 +342,14 @@ class Mender:
             producers=_FORGOTTEN_PRODUCERS,
             sinks={},
         )
+
+
+def _own_id(found: PartitionFindings, file: SegmentFindings) -> bytes | None:
+    """The id of the segment that a file holds; None if that is none of this partition, or nothing tells."""
+    identity = file.identity
+    if identity is None or (identity.feed_id, identity.partition) != (found.feed_id, found.number):
+        return None
+    return identity.segment_id
 
 
 def _is_whole(pieces: Sequence[Piece], identities: Sequence[SegmentIdentity]) -> bool:

@@ -24,6 +24,7 @@ from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.host.clock import Clock
 from tailrace_server.host.disk import read_file, write_atomically
 from tailrace_server.identity import FILE_NAME, BadDirectory, load, new_identity, store
+from tailrace_server.journal import Journal
 from tailrace_server.journal.clean import CLEAN_NAME, CleanMark, decode_mark
 from tailrace_server.manifest import FeedFile, ManifestStore
 from tailrace_server.manifest.fields import read_id
@@ -31,6 +32,7 @@ from tailrace_server.manifest.store import FEED_NAME, FEEDS_NAME
 from tailrace_server.offline import marks
 from tailrace_server.offline.examine import FeedFindings, PartitionFindings, bytes_of_feeds, examine_feeds
 from tailrace_server.offline.journal_walk import bytes_of_journal
+from tailrace_server.offline.listed import MissingFeed
 from tailrace_server.offline.listing import JOURNAL_NAME, Unwatched, Watcher, files_below, locked
 from tailrace_server.offline.lost import Lost
 from tailrace_server.offline.mend import Mender
@@ -267,7 +269,7 @@ class _Repair:
         if self._survey.newest == (0, 0) and self._disk.exists(self._path(FILE_NAME)):
             why = "it is missing: nothing tells which rows it held that no segment has"
             self.actions.append(f"{JOURNAL_NAME}: {why}")
-            steps.append(lambda: self._lost.unknown(self._path(JOURNAL_NAME), 0, 0, why))
+            steps.append(lambda: self._tell_missing_journal(why))
         is_there = any(feed.holds_data for feed in feeds if feed.feed_id == SYSTEM_FEED_ID)
         if self._survey.oldest > 1 and not is_there and (SYSTEM_FEED_ID, 0) not in self._survey.terms:
             self.actions.append(f"the list of feeds is missing: {LIST_GONE}")
@@ -278,7 +280,19 @@ class _Repair:
         for missing in listed.missing(known):
             path = self._store.feed_directory(missing.feed_id)
             self.actions.append(f"feed {missing.feed_id.hex()}: {missing.why}; {missing.name!r} begins empty")
-            steps.append(lambda path=path, why=missing.why: self._lost.unknown(path, 0, 0, why))  # type: ignore[misc]
+            steps.append(lambda path=path, missing=missing: self._tell_missing_feed(path, missing))  # type: ignore[misc]
+
+    def _tell_missing_journal(self, why: str) -> None:
+        self._lost.unknown(self._path(JOURNAL_NAME), 0, 0, why)
+        for feed_id, partitions in self._known.items():
+            for number in range(partitions):
+                start = self._starts.get((feed_id, number))
+                self._lost.open_end(feed_id, number, 0 if start is None else start.flushed_seq, why)
+
+    def _tell_missing_feed(self, path: str, missing: MissingFeed) -> None:
+        self._lost.unknown(path, 0, 0, missing.why)
+        for number in range(missing.partitions):
+            self._lost.open_end(missing.feed_id, number, 0, missing.why)
 
     def _plan_partition(self, found: PartitionFindings, info: FeedInfo, steps: list[Callable[[], None]]) -> None:
         place = found.feed_id, found.number
@@ -371,12 +385,12 @@ class _Repair:
             Resift(self._survey, sieve, self._lost, None).tell_end(clean)
             return
         if self._is_dry:
-            kept_rows = Resift(self._survey, self._sieve(), self._lost, None).run(clean)
+            kept_rows = self._pour(clean, None)
             take_journal(self._disk, self._data, self._lost)
         else:
             journal, first = begin_journal(self._disk, self._data, self._randomness, self._clock.monotonic)
             try:
-                kept_rows = Resift(self._survey, self._sieve(), self._lost, journal).run(clean)
+                kept_rows = self._pour(clean, journal)
             finally:
                 journal.close()
             fresh = first, journal.end[0]
@@ -386,6 +400,16 @@ class _Repair:
         self.actions.append(
             f"journal: written anew with {kept_rows} rows; {self._lost.exported_rows} rows are exported"
         )
+
+    def _pour(self, clean: CleanMark | None, journal: Journal | None) -> int:
+        """Writes what can be kept to ``journal``, and tells of the rest; how many rows are kept."""
+        sieve = self._sieve()
+        resift = Resift(self._survey, sieve, self._lost, journal)
+        kept_rows = resift.run(clean)
+        feeds = self._known | {feed_id: creation.info.partitions for feed_id, creation in sieve.creations.items()}
+        places = [(feed_id, number) for feed_id, count in feeds.items() for number in range(count)]
+        resift.tell_open_ends(places, clean)
+        return kept_rows
 
 
 def _partitions_of(found: FeedFindings) -> int | None:

@@ -10,7 +10,7 @@ and durable before the first old one is moved, and REPAIRING says so: a repair t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.block import HEADER_BYTES, Block, BlockHeader
@@ -177,6 +177,8 @@ class Resift:
         self._journal = journal
         self._seen: dict[Place, int] = {}  # up to here of each partition all is told, kept or not
         self._kept_rows = 0
+        # Partitions that have a block behind the last bytes of which nothing can be told; None: there are none such.
+        self._seen_since: set[Place] | None = None
 
     def run(self, clean: CleanMark | None) -> int:
         """The pass, and ``tell_end``; how many rows are kept."""
@@ -197,12 +199,27 @@ class Resift:
                 why = "the mark of the last clean stop says that they were there"
                 self._lost.rows(*place, told + 1, partition.high_seq, source="", why=why)
 
+    def tell_open_ends(self, places: Iterable[Place], clean: CleanMark | None) -> None:
+        """Tells which partitions may have had more rows, in bytes of the journal of which nothing can be told.
+
+        A later block of the partition tells what was before it, and the mark of a clean stop where it ended.
+        """
+        if self._seen_since is None:
+            return
+        told = {(p.feed_id, p.partition) for p in clean.partitions} if clean is not None else set()
+        for place in places:
+            if place not in told and place not in self._seen_since and place[0] not in self._survey.dropped:
+                why = "a part of the journal cannot be read, and nothing tells whether rows of the partition were in it"
+                self._lost.open_end(*place, self._told(place), why)
+
     def _told(self, place: Place) -> int:
         return max(self._sieve.held_seq(place), self._seen.get(place, 0))
 
     def _sift(self, file: JournalFile, record: RawRecord) -> None:
         header, blocks = record.header, record.blocks
         place = header.feed_id, header.partition
+        if blocks and self._seen_since is not None:
+            self._seen_since.add(place)
         fate = Fate.DROPPED if blocks else Fate.CONTROL
         if header.feed_id not in self._survey.dropped:
             if self._survey.damaged and self._sieve.branch_is_missing(record):
@@ -249,6 +266,7 @@ class Resift:
         if bad.head is not None and bad.head.kind == RecordKind.BLOCK:
             header = block_header_in(bad.payload)
         if header is None or bad.head is None:
+            self._seen_since = set()
             self._lost.unknown(file.path, bad.offset, bad.end - bad.offset, bad.why)
             return
         place = bad.head.feed_id, bad.head.partition
