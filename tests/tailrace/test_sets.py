@@ -119,6 +119,25 @@ async def test_among_some_that_are_dead_or_wrong(put_up, leader):
     assert (first.greeted, second.greeted) == (1, 1)
 
 
+@pytest.mark.parametrize("kind", ["trio", "blocking"])
+async def test_a_member_whose_promise_came_to_nothing_keeps_no_client_from_the_leader(put_up, leader, client, kind):
+    """It is asked first, and has promised a later term than the leader, of its own cluster, leads in."""
+    cluster_id = client.cluster_id.hex()
+    post = await put_up(role="follower", cluster_id=cluster_id, term=9)
+    url = f"tailrace://{post.address},{leader}"
+
+    def ask():
+        with blocking.connect(url, connect_timeout=20) as blocked:
+            return blocked.feeds()
+
+    if kind == "blocking":
+        assert await trio.to_thread.run_sync(ask) == []
+    else:
+        async with tailrace.connect(url, connect_timeout=20) as connected:
+            assert await connected.feeds() == []
+    assert post.greeted >= 1
+
+
 async def test_a_leader_that_turns_up_later(put_up, leader):
     post = await put_up(role="follower")
     post.on_hello = lambda: post.points_to(leader) if post.greeted == 4 else None
@@ -201,7 +220,7 @@ async def test_a_follower_is_asked_for(put_up, leader):
         with pytest.raises(NotLeader):
             await client.create_feed("orders")
     assert len(post.asked) > 1
-    with pytest.raises(Unreachable, match="a follower was asked for"):
+    with pytest.raises(Unreachable, match="asks for one that follows"):
         async with tailrace.connect(f"tailrace://{leader}", state="follower", connect_timeout=1.0):
             pass
 
