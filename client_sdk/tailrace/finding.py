@@ -12,9 +12,9 @@ round, and only so many are. It may name a node that the URL does not.
    finds it.
 3. A leader whose term is below that of another leader of its cluster is none: it does not know of its successor yet.
    The term of a node that follows counts for nothing: it may be a promise of which nothing came.
-4. The pauses begin anew after a connection that was of use for a while, and after one that broke once the node had said
-   hello: a broken network is no reason to wait. A node that says that it leads and then refuses everything is not asked
-   in a hot loop.
+4. The pauses begin anew after a connection that was of use: one that lasted for a while, or on which the session came
+   further. They grow after one that broke sooner, though the node had said hello. So a node that hangs up at once, or
+   that says that it leads and then refuses everything, is not asked in a hot loop.
 
 A node that was cut off from the others may go on leading, in its old term, clients that reach it. So a client with
 several addresses looks at the others now and then, by a HELLO of its own, while it is served: each once every
@@ -165,8 +165,8 @@ class Finder:
         self._peer = peer
         self._found = self.address
 
-    def failed(self, error: Exception) -> None:
-        """The try has ended, or the connection that came of it."""
+    def failed(self, error: Exception, *, progressed: bool = False) -> None:
+        """Takes note that the try has ended, or the connection that came of it; ``progressed``: it was of use."""
         opened_at, self._opened_at, self._peer = self._opened_at, None, None
         is_steady = opened_at is not None and self._clock() - opened_at >= STEADY_SECONDS
         if is_steady:
@@ -176,7 +176,7 @@ class Finder:
         if isinstance(error, TailraceError) and not isinstance(error, Unreachable):
             self._broken = None
         elif opened_at is not None:
-            self._begin_again(is_steady)
+            self._begin_again(is_steady, progressed)
             return
         if not isinstance(error, NotLeader):
             if self.address in self._addresses:
@@ -185,9 +185,10 @@ class Finder:
             self._hints_left -= 1
             self._hint = _address(error.leader)
 
-    def _begin_again(self, is_steady: bool) -> None:
+    def _begin_again(self, is_steady: bool, progressed: bool) -> None:
         """Only the connection is gone: the same node comes first, or after the others where that was so before."""
-        self._rounds = 0
+        if progressed:
+            self._rounds = 0  # a network that breaks is no reason to wait; `failed` has seen to one that was steady
         self._is_over = True
         if is_steady or self._broken != self.address:
             self._hint = self.address

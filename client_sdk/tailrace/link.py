@@ -125,7 +125,7 @@ class RequestLink:
             greeted = self._session.peer is not None
             self._transport = None
             self._greeted = trio.Event()
-            self._finder.failed(error)
+            self._finder.failed(error, progressed=self._session.has_progressed)
             self._session.connection_lost(error)
             if isinstance(error, Forbidden) or (isinstance(error, ProtocolError) and not greeted):
                 raise error

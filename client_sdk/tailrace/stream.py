@@ -231,7 +231,7 @@ class Stream:
         if final is not None:
             self._end(final)
             raise final from None
-        self._finder.failed(error)
+        self._finder.failed(error, progressed=self._session.has_progressed)
         self._session.connection_lost(str(error))
         if deadline is not None and trio.current_time() >= deadline:
             raise Unreachable(f"no stream within {self._retry_for_s:g} s: {error}") from None

@@ -54,6 +54,11 @@ def dead(finder):
     finder.failed(Unreachable("refused"))
 
 
+def cut(finder):
+    """A connection that was of use breaks."""
+    finder.failed(Unreachable("cut"), progressed=True)
+
+
 # Cases
 
 
@@ -134,7 +139,28 @@ def test_a_connection_that_breaks_is_made_anew_at_once(count, error):
                 break
             assert greet(finder, leader=str(address(count - 1))) is not None
         assert greet(finder, role="leader") is None
-        finder.failed(error)
+        finder.failed(error, progressed=True)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_node_that_says_hello_and_hangs_up_is_asked_ever_less_often(count):
+    """As long as nothing came of the connections: then one that breaks is made anew at once."""
+    finder, now = make(count)
+    pauses = []
+    while len(pauses) < 12:
+        where, pause = finder.next_try()
+        now[0] += pause
+        if where == address(0):
+            pauses.append(pause)
+            assert greet(finder, role="leader") is None
+        dead(finder)
+    assert now[0] >= sum(min(FIRST_SECONDS * 2**tries, SECONDS_MAX) for tries in range(11))
+    assert now[0] <= 2 * 12 * SECONDS_MAX, "it is not given up"
+    while finder.next_try()[0] != address(0):
+        dead(finder)
+    assert greet(finder, role="leader") is None
+    finder.failed(Unreachable("cut"), progressed=True)
+    assert finder.next_try()[1] == FIRST_SECONDS
 
 
 def test_what_broke_comes_first_and_at_the_second_time_after_those_that_answer():
@@ -146,7 +172,7 @@ def test_what_broke_comes_first_and_at_the_second_time_after_those_that_answer()
     dead(finder)
     assert finder.next_try() == (address(1), FIRST_SECONDS)
     assert greet(finder, role="leader") is None
-    dead(finder)
+    cut(finder)
     order = []
     for _ in range(3):
         order.append(finder.next_try())

@@ -67,10 +67,10 @@ class Dialer:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 
-    def lost(self, error: TailraceError) -> None:
-        """A connection is gone: the next one is made when the finder says."""
+    def lost(self, error: TailraceError, *, progressed: bool = False) -> None:
+        """A connection is gone, which was of use if it ``progressed``: the next one is made when the finder says."""
         self._address = None
-        self._finder.failed(error)
+        self._finder.failed(error, progressed=progressed)
 
     def close(self) -> None:
         """Ends a try that is under way."""

@@ -175,6 +175,10 @@ class _LinkedSession:
         """The node of this connection has greeted."""
         return self._session.peer is not self._earlier_peer
 
+    @property
+    def has_progressed(self) -> bool:
+        return self._session.has_progressed
+
     def connection_made(self) -> None:
         self._earlier_peer = self._session.peer
         self._session.connection_made()

@@ -80,6 +80,7 @@ class ConsumerSession:
         self._cookies = itertools.count(1)
         self._consumed_bytes = 0
         self._credit_bytes = 1  # so much is consumed before it is told
+        self._begun_at = 0  # the sum of the partitions' seqs at the beginning of the connection
         self._greeted = self._linked = False
         self._error: TailraceError | None = None
         self.peer: HelloOk | None = None
@@ -94,8 +95,14 @@ class ConsumerSession:
 
     # The link
 
+    @property
+    def has_progressed(self) -> bool:
+        """Some partition has come further on the present connection than it was before."""
+        return self._streams.total_seq > self._begun_at
+
     def connection_made(self) -> None:
         """A new connection: says hello."""
+        self._begun_at = self._streams.total_seq
         self._decoder = FrameDecoder()
         self._out = [self.hello.encode()]
         self._streams.connection_made()

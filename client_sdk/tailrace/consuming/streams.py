@@ -150,6 +150,11 @@ class PartitionStreams:
         return [partition for _, partition in sorted(self._partitions.items())]
 
     @property
+    def total_seq(self) -> int:
+        """The sum of the seqs that the partitions have come to."""
+        return sum(p.position.seq for p in self._partitions.values() if p.position is not None)
+
+    @property
     def open(self) -> bool:
         """Every partition has an open stream, or has reached its end."""
         return bool(self._partitions) and _OPEN.issuperset(map(_state, self._partitions.values()))

@@ -136,7 +136,7 @@ class RequestSession:
         self._decoder = FrameDecoder()
         self._link = Link.DOWN
         self._out: list[bytes | memoryview] = []
-        self._next_id = 1
+        self._next_id = self._first_id = 1  # of the next request, and of the first of this connection
         self._requests: dict[Request, None] = {}  # without an answer, in order
         self._unsent: dict[Request, None] = {}
         self._asked = 0
@@ -155,8 +155,14 @@ class RequestSession:
         """The node has said hello."""
         return self._link is Link.OPEN
 
+    @property
+    def has_progressed(self) -> bool:
+        """A request that was sent on the present connection has been answered."""
+        return self._link is Link.OPEN and (self._next_id - self._first_id) % ID_MAX > len(self._by_id)
+
     def connection_made(self) -> None:
         """A new connection: says hello."""
+        self._first_id = self._next_id
         self._decoder = FrameDecoder()
         self._out = [self.hello.encode()]
         self._link = Link.GREETING
