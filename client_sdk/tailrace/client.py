@@ -19,7 +19,7 @@ from tailrace.host import Host
 from tailrace.lifetime import Lifetime
 from tailrace.link import RequestLink
 from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
-from tailrace.replies import feed_info, node_status, resolved
+from tailrace.replies import feed_infos, node_status, resolved
 from tailrace.requests.lane import Done, Lane, Lanes, WriteRequest, random_producer_id
 from tailrace.requests.session import Request, RequestSession
 from tailrace.staging import StageRequest
@@ -181,7 +181,7 @@ class Client:
     async def feeds(self) -> list[FeedInfo]:
         """The feeds of the node, by name."""
         value = await self.call(Opcode.LIST_FEEDS, {})
-        return [feed_info(feed) for feed in value["feeds"]]
+        return feed_infos(value)
 
     async def drop_feed(self, name: str) -> None:
         """Drops a feed and all that is in it. Raises UnknownFeed."""

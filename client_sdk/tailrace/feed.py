@@ -30,7 +30,7 @@ from tailrace.hashing import key_hash
 from tailrace.items import Items
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.position import Position, Positions
-from tailrace.replies import PartitionMap, forgetting, has_come_to, partition_info, partition_map, resolved
+from tailrace.replies import PartitionMap, forgetting, has_come_to, partition_infos, partition_map, resolved
 from tailrace.requests.lane import Done, Lane
 from tailrace.ring import RING_ROWS
 from tailrace.stage import Stage
@@ -330,7 +330,7 @@ class Feed:
     async def partitions(self) -> list[PartitionInfo]:
         """The partitions: ids, ranges, leaders, and how far they have come. Raises UnknownFeed."""
         value = await self._client.call(Opcode.PARTITIONS, {"name": self.name})
-        return [partition_info(partition) for partition in value["partitions"]]
+        return partition_infos(value)
 
     async def partition_map(self) -> PartitionMap:
         """Returns the feed's id, and how far each partition has come in which history. Raises UnknownFeed."""

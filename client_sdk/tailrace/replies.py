@@ -9,6 +9,7 @@ from tailrace.errors import ProtocolError, TailraceError, UnknownFeed, VersionLo
 from tailrace.failover import SEQ_MAX, FailoverLog
 from tailrace.model import FEED_ID_BYTES, FeedInfo, NodeStatus, PartitionInfo, Resolved, Version
 from tailrace.position import PARTITION_MAX
+from tailrace.wire.bodies import field, seq_field
 
 _T = TypeVar("_T")
 
@@ -32,9 +33,15 @@ def forgetting(
 def resolved(value: dict[str, Any]) -> Resolved:
     """Id and number of partitions, of a partition map."""
     try:
-        return Resolved(bytes.fromhex(value["feed"]["feed_id"]), len(value["partitions"]))
+        partitions = field(value, "partitions", list, "the partition map")
+        found = Resolved(bytes.fromhex(value["feed"]["feed_id"]), len(partitions))
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"the partition map cannot be read: {error!r}") from None
+    if len(found.feed_id) != FEED_ID_BYTES or not found.partitions:
+        raise ProtocolError(
+            f"the partition map cannot be read: feed id {found.feed_id!r}, {found.partitions} partitions"
+        )
+    return found
 
 
 class PartitionMap(NamedTuple):
@@ -72,7 +79,7 @@ def has_come_to(value: dict[str, Any], version: Version) -> bool:
     log = failover_log(value, version.partition)
     if log.has_ended_below(version.branch, version.seq):
         raise VersionLost(f"{version} is of a branch that has ended below it")
-    high_seq: int = value["partitions"][version.partition]["high_seq"]
+    high_seq: int = seq_field(value["partitions"][version.partition], "high_seq", "the partition map")
     return bool(log) and high_seq >= version.seq and log.branch_at(version.seq) == version.branch
 
 
@@ -83,6 +90,16 @@ def partition_info(value: dict[str, Any]) -> PartitionInfo:
         return PartitionInfo(**{**{name: value[name] for name in PartitionInfo._fields}, "replicas": replicas})
     except (KeyError, TypeError) as error:
         raise ProtocolError(f"a partition of the partition map cannot be read: {error!r}") from None
+
+
+def partition_infos(value: dict[str, Any]) -> list[PartitionInfo]:
+    """The partitions of a partition map."""
+    return [partition_info(partition) for partition in field(value, "partitions", list, "the partition map")]
+
+
+def feed_infos(value: dict[str, Any]) -> list[FeedInfo]:
+    """The feeds of a list of feeds."""
+    return [feed_info(feed) for feed in field(value, "feeds", list, "the list of feeds")]
 
 
 def feed_info(value: dict[str, Any]) -> FeedInfo:

@@ -18,7 +18,7 @@ from tailrace.consuming.wanted import Wanted
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.finding import Finder, check_state
 from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
-from tailrace.replies import feed_info, node_status, resolved
+from tailrace.replies import feed_infos, node_status, resolved
 from tailrace.requests.lane import Done, Lane, Lanes, WriteRequest
 from tailrace.requests.session import Request, RequestSession
 from tailrace.staging import StageRequest
@@ -138,7 +138,7 @@ class Client:
     def feeds(self, *, timeout: float | None = None) -> list[FeedInfo]:
         """The feeds of the node, by name."""
         value = self.call(Opcode.LIST_FEEDS, {}, self.deadline(timeout))
-        return [feed_info(feed) for feed in value["feeds"]]
+        return feed_infos(value)
 
     def drop_feed(self, name: str, *, timeout: float | None = None) -> None:
         """Drops a feed and all that is in it. Raises UnknownFeed."""

@@ -25,7 +25,7 @@ from tailrace.changes import (
 from tailrace.errors import TailraceError, UnknownFeed, Unreachable
 from tailrace.hashing import key_hash
 from tailrace.model import Delete, Item, PartitionInfo, Put, Resolved, Version, VersionRange
-from tailrace.replies import forgetting, has_come_to, partition_info, resolved
+from tailrace.replies import forgetting, has_come_to, partition_infos, resolved
 from tailrace.staging import Published, SealedStage, publish_request
 from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
@@ -207,7 +207,7 @@ class Feed:
     def partitions(self, *, timeout: float | None = None) -> list[PartitionInfo]:
         """The partitions: ids, ranges, leaders, and how far they have come. Raises UnknownFeed."""
         value = self._client.call(Opcode.PARTITIONS, {"name": self.name}, self._client.deadline(timeout))
-        return [partition_info(partition) for partition in value["partitions"]]
+        return partition_infos(value)
 
     def resolve(self, timeout: float | None = None) -> Resolved:
         """Id and number of partitions, asked for once. Raises UnknownFeed."""

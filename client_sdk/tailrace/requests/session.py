@@ -436,7 +436,10 @@ class RequestSession:
             if opcode is not Opcode.WRITTEN:
                 raise ProtocolError(f"the answer to a WRITE is {opcode.name}")
             if request.state is not State.DONE:
-                request.lane.answered(request, Written.decode(body))
+                versions = Written.decode(body)
+                if versions.partition != request.lane.partition or versions.first_seq > versions.last_seq:
+                    raise ProtocolError(f"the answer to a WRITE to partition {request.lane.partition} is {versions}")
+                request.lane.answered(request, versions)
                 self._look_again(request.lane)
         elif request in self._requests:
             result = request.decode(frame)

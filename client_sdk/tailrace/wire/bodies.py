@@ -101,6 +101,14 @@ def text_fields(value: dict[str, Any], name: str, what: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def told_log_field(value: dict[str, Any], what: str) -> FailoverLog:
+    """The member ``log``, the failover log of a partition that a node has: there is one entry at least."""
+    log = log_field(value, what)
+    if not log:
+        raise ProtocolError(f"{what}: field 'log' is empty: a node's partition has one branch at least")
+    return log
+
+
 def log_field(value: dict[str, Any], what: str) -> FailoverLog:
     """The member ``log``, a failover log."""
     try:

@@ -96,7 +96,8 @@ def error_from_wire(body: dict[str, Any]) -> TailraceError:
     if kind is errors.Unreachable:
         return errors.Unreachable(message, outcome=str(body.get("outcome", "unknown")))
     if kind is errors.NotLeader:
-        return errors.NotLeader(message, leader=body.get("leader"))
+        leader = body.get("leader")
+        return errors.NotLeader(message, leader=leader if isinstance(leader, str) else None)
     if kind is errors.DataGone:
         return errors.DataGone(message, first_seq=int(body.get("first_seq", 0)))
     if kind is errors.BatchBehind:

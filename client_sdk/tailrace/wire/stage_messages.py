@@ -137,7 +137,7 @@ def published_from_json(value: dict[str, Any]) -> tuple[dict[int, VersionRange],
     try:
         ranges = [VersionRange(int(p), bytes.fromhex(b), int(f), int(s)) for p, b, f, s in value["written"]]
         return {versions.partition: versions for versions in ranges}, tuple(map(int, value["skipped"]))
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
         raise ProtocolError(f"what was published cannot be read: {error!r}") from None
 
 

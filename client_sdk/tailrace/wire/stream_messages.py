@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 from tailrace.errors import ProtocolError
 from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
-from tailrace.wire.bodies import decode_json, encode_json, field, hex_field, log_field, seq_field, unpack
+from tailrace.wire.bodies import (
+    decode_json,
+    encode_json,
+    field,
+    hex_field,
+    log_field,
+    seq_field,
+    told_log_field,
+    unpack,
+)
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.frames import FRAME_HEADER_BYTES, frame_header
 from tailrace.wire.opcodes import Opcode
@@ -134,7 +143,7 @@ class StreamOk(NamedTuple):
         return cls(
             seq_field(value, "partition", what),
             seq,
-            log_field(value, what),
+            told_log_field(value, what),
             seq_field(value, "high_seq", what),
             snapshot,
         )
@@ -158,7 +167,7 @@ class RollBack(NamedTuple):
         return cls(
             seq_field(value, "partition", what),
             seq_field(value, "seq", what),
-            log_field(value, what),
+            told_log_field(value, what),
             field(value, "why", str, what, ""),
         )
 

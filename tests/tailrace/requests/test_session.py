@@ -89,7 +89,9 @@ def name_of(frame):
 
 
 def written(frame, seq=1):
-    return Written(0, BRANCH, seq, seq).encode(frame.id)
+    is_write = frame.opcode is Opcode.WRITE
+    partition = Block.parse(Write.decode(frame.body).block).header.partition if is_write else 0
+    return Written(partition, BRANCH, seq, seq).encode(frame.id)
 
 
 def test_nothing_is_asked_before_the_greeting():
