@@ -9,20 +9,25 @@ each of them which keys may be touched, and up to where. Plain calls, on the ind
 from __future__ import annotations
 
 import collections
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tailrace.checkpoint import Checkpoint
 from tailrace.events import Event, Mutations, Rollback
 from tailrace.failover import SNAPSHOT_LAST_UNKNOWN
-from tailrace.indexes import AppliedMutation, Index, PreparedIndex
+from tailrace.indexes import AppliedMutation, Index, IndexBusy, PreparedIndex
 from tailrace.position import Position, Positions
 from tailrace.ring import RingChange, RingChunk
 
 # A transaction: small enough to be short, large enough that its commit does not matter. 64 MiB bounds the memory.
 APPLY_ROWS_MAX = 10_000
 APPLY_BYTES_MAX = 64 * 1024 * 1024
+# Between two calls of an index that is busy, which has waited for a moment by itself.
+BUSY_PAUSE_S = 0.05
+
+T = TypeVar("T")
 
 
 class Batch(NamedTuple):
@@ -134,16 +139,32 @@ class Applier:
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._prepare: Callable[[Checkpoint], None] | None = None
-        if isinstance(index, PreparedIndex):
-            self._prepare = index.prepare
+        self._is_prepared = isinstance(index, PreparedIndex)
+        self._is_left = threading.Event()
         self.positions: Positions | None = None
+
+    def leave(self) -> None:
+        """Makes the call that is under way raise IndexBusy if it waits for the index. May be called by any thread."""
+        self._is_left.set()
+
+    def _call(self, method: Callable[..., T], *args: Any) -> T:
+        """Returns what ``method`` of the index returns; calls it again as long as the index is busy."""
+        while True:
+            try:
+                return method(*args)
+            except IndexBusy:
+                if self._is_left.wait(BUSY_PAUSE_S):
+                    raise
 
     def open(self) -> Checkpoint | None:
         """Opens the index."""
         checkpoint = self._index.open()
         self.positions = None if checkpoint is None else checkpoint.positions
         return checkpoint
+
+    def _prepare(self, checkpoint: Checkpoint) -> None:
+        assert isinstance(self._index, PreparedIndex), "no other index is prepared"
+        self._call(self._index.prepare, checkpoint)
 
     # Batches
 
@@ -162,14 +183,14 @@ class Applier:
             self._store(mutations, Checkpoint(batch.positions, batch.changes))
             return len(mutations)
         rings = _added(mutations, batch.floors)
-        if self._prepare is not None and mutations:
+        if self._is_prepared and mutations:
             self._prepare(Checkpoint(self._promised(batch.positions, rings), rings))
             rings = {}  # they are stored
         self._store(mutations, Checkpoint(batch.positions, rings))
         return len(mutations)
 
     def _store(self, mutations: Sequence[AppliedMutation], checkpoint: Checkpoint) -> None:
-        self._index.apply(mutations, checkpoint)
+        self._call(self._index.apply, mutations, checkpoint)
         self.positions = checkpoint.positions
 
     def _promised(self, positions: Positions, rings: Mapping[int, RingChange]) -> Positions:
@@ -190,7 +211,7 @@ class Applier:
     def roll_back(self, back: Back) -> int | None:
         """Goes back, and stores that; where the index stands now, None where keys have to be read again."""
         (partition, seq, keys), positions, floor = back
-        point = self._index.rollback(partition, seq) if seq else 0
+        point = self._call(self._index.rollback, partition, seq) if seq else 0
         if point is not None and not 0 <= point <= seq:
             raise ValueError(f"rollback({partition}, {seq}) of the index gave {point!r}, which is not from 0 to {seq}")
         if point is None and keys is None:
@@ -206,11 +227,11 @@ class Applier:
         return point
 
     def _clear(self, partition: int, positions: Positions) -> None:
-        if self._prepare is not None:
+        if self._is_prepared:
             # Interrupted while it forgets rows, it has to go on with that before anything else.
             begun = Position.at(positions[partition].log, 0, 0, SNAPSHOT_LAST_UNKNOWN)
             self._prepare(Checkpoint((self.positions or positions).with_position(partition, begun)))
-        self._index.clear(partition)
+        self._call(self._index.clear, partition)
         self.positions = (self.positions or positions).without(partition)
 
 

@@ -12,19 +12,27 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.applying import Applier, Back, Batch, Jobs
+from tailrace.applying import BUSY_PAUSE_S, Applier, Back, Batch, Jobs
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.session import Wanted
 from tailrace.errors import StreamEnded, VersionLost
 from tailrace.events import Rollback
-from tailrace.indexes import Index
+from tailrace.indexes import Index, IndexBusy
 from tailrace.lifetime import Lifetime
 from tailrace.model import EndReason, Version
 from tailrace.position import Positions
 from tailrace.ring import RING_ROWS
 
 if TYPE_CHECKING:
+    from tailrace.checkpoint import Checkpoint
     from tailrace.feed import Feed
+
+
+# A program that starts while another one has the index locked is told so after a while.
+OPEN_BUSY_SECONDS = 60.0
+
+# The followers of this process, by the id of their index.
+_followed: dict[int, Follower] = {}
 
 
 class Follower:
@@ -48,10 +56,19 @@ class Follower:
         self._partitions: frozenset[int] = frozenset()
 
     async def __aenter__(self) -> Follower:
-        """Opens the index, and resumes where it stands. Raises what the index raises, BadPosition, UnknownFeed, ..."""
+        """Opens the index, and resumes where it stands.
+
+        Raises ValueError if a follower of this process has the index already, what the index raises (IndexBusy only
+        after 60 s), BadPosition, UnknownFeed, ...
+        """
+        if _followed.setdefault(id(self._index), self) is not self:
+            raise ValueError(
+                f"the index {self._index!r} is followed already, and two followers would mix their positions: give "
+                "each one an index of its own"
+            )
         self._thread.start()
         try:
-            checkpoint = await self._thread.run(self._applier.open)
+            checkpoint = await self._open_index()
             wanted = Wanted(
                 self._feed.name,
                 visibility=self._feed.level(self._visibility),
@@ -78,6 +95,7 @@ class Follower:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
+        self._applier.leave()
         try:
             return await self._lifetime.__aexit__(kind, error, traceback)
         finally:
@@ -88,10 +106,23 @@ class Follower:
             finally:
                 await self._close_index()
 
+    async def _open_index(self) -> Checkpoint | None:
+        deadline = trio.current_time() + OPEN_BUSY_SECONDS
+        while True:
+            try:
+                return await self._thread.run(self._applier.open)
+            except IndexBusy:
+                if trio.current_time() >= deadline:
+                    raise
+            await trio.sleep(BUSY_PAUSE_S)
+
     async def _close_index(self) -> None:
-        with trio.CancelScope(shield=True):
-            await self._thread.run(self._index.close)
-        self._thread.stop()
+        try:
+            with trio.CancelScope(shield=True):
+                await self._thread.run(self._index.close)
+        finally:
+            self._thread.stop()
+            del _followed[id(self._index)]
 
     # What users ask
 
@@ -201,6 +232,12 @@ class Follower:
             self._wake_waiters()
 
     async def _do(self, job: Batch | Back) -> None:
+        try:
+            await self._do_once_free(job)
+        except IndexBusy:
+            await trio.sleep_forever()  # the follower is being left; what was not stored comes again
+
+    async def _do_once_free(self, job: Batch | Back) -> None:
         if isinstance(job, Back):
             point = await self._thread.run(self._applier.roll_back, job)
             self._stream.settle(job.event, point)

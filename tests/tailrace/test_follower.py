@@ -1,4 +1,6 @@
+import contextlib
 import random
+import sqlite3
 import threading
 
 import pytest
@@ -7,9 +9,10 @@ import trio.testing
 
 import tailrace
 from tailrace import Delete, Put
+from tailrace import follower as follower_module
 from tailrace.applying import APPLY_ROWS_MAX
 from tailrace.hashing import key_hash, partition_of_hash
-from tailrace.indexes import MemoryIndex
+from tailrace.indexes import IndexBusy, MemoryIndex, SQLiteIndex, sqlite
 
 
 def partition_of(key):
@@ -326,3 +329,74 @@ async def test_nobody_waits_for_a_follower_that_has_ended(feed, ask, end):
         except OSError:
             assert end == "the index fails"
     assert len(errors) == 1
+
+
+@pytest.mark.parametrize("index", [MemoryIndex, SQLiteIndex])
+async def test_an_index_is_for_one_follower(feed, tmp_path, index):
+    held = index(tmp_path / "index.db") if index is SQLiteIndex else index()
+    async with feed.follow(held) as first:
+        second = feed.follow(held)
+        with pytest.raises(ValueError, match="is followed already"):
+            await second.__aenter__()
+        await first.wait_for(await feed.put(b"k", b"v"))
+    async with feed.follow(held) as again:
+        await again.barrier()
+        assert again.positions[partition_of(b"k")].seq == 1
+
+
+def lock_file(path):
+    """Another program's transaction, which writes; until it is closed."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    return connection
+
+
+async def test_a_file_that_another_program_has_locked_is_waited_for(feed, tmp_path, monkeypatch):
+    """For longer than SQLite waits by itself."""
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.02)
+    index = SQLiteIndex(tmp_path / "index.db")
+    async with feed.follow(index) as follower:
+        with contextlib.closing(lock_file(index.path)):
+            version = await feed.put(b"k", b"v")
+            with trio.move_on_after(0.5) as scope:
+                await follower.wait_for(version)
+            assert scope.cancelled_caught, "it cannot have been written"
+        await follower.wait_for(version)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_follower_is_left_while_its_file_is_locked(feed, lose, tmp_path, lost):
+    """Also while it goes back. What was not stored comes again."""
+    index = SQLiteIndex(tmp_path / "index.db")
+    async with feed.follow(index) as follower:
+        await follower.wait_for(await feed.put(b"k", b"1"))
+        if lost:
+            async with lose():
+                await follower.wait_for(await feed.put(b"k", b"lost"))
+                lock = lock_file(index.path)
+        else:
+            lock = lock_file(index.path)
+        await feed.put(b"k", b"2")
+        if not lost:  # else the loop waits for the index, as it has to go back
+            await follower._stream.barrier()
+    lock.close()
+    async with feed.follow(index) as follower:
+        await follower.barrier()
+    with contextlib.closing(sqlite3.connect(index.path)) as read:
+        assert read.execute("SELECT value FROM items").fetchall() == [(b"2",)]
+
+
+async def test_entering_is_cancelled_while_the_file_is_locked(feed, tmp_path, monkeypatch):
+    index = SQLiteIndex(tmp_path / "index.db")
+    async with feed.follow(index):
+        pass
+    with contextlib.closing(lock_file(index.path)):
+        with trio.move_on_after(0.1) as scope:
+            async with feed.follow(index):
+                raise AssertionError("it was opened")
+        assert scope.cancelled_caught
+        monkeypatch.setattr(follower_module, "OPEN_BUSY_SECONDS", 0.1)
+        with pytest.raises(IndexBusy, match="is locked by another program"):
+            await feed.follow(index).__aenter__()
+    async with feed.follow(index) as follower:
+        await follower.barrier()

@@ -7,7 +7,7 @@ by the methods of `Index`.
 from __future__ import annotations
 
 from tailrace.indexes.memory import HeldVersion, MemoryIndex
-from tailrace.indexes.protocol import AppliedMutation, Index, PreparedIndex
+from tailrace.indexes.protocol import AppliedMutation, Index, IndexBusy, PreparedIndex
 from tailrace.indexes.sqlite import SQLiteIndex
 
-__all__ = ["AppliedMutation", "HeldVersion", "Index", "MemoryIndex", "PreparedIndex", "SQLiteIndex"]
+__all__ = ["AppliedMutation", "HeldVersion", "Index", "IndexBusy", "MemoryIndex", "PreparedIndex", "SQLiteIndex"]

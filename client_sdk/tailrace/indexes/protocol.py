@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+from tailrace.errors import TailraceError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.checkpoint import Checkpoint
+
+
+class IndexBusy(TailraceError):
+    """Another program holds the store, so that a call of the index has not happened; it may succeed later.
+
+    A follower calls again for as long as it lives. An index that raises it has waited for a moment by itself.
+    """
 
 
 class AppliedMutation(NamedTuple):
@@ -32,7 +41,8 @@ class Index(Protocol):
 
     1. Plain methods, never two at once; the follower calls all of them on one thread that is the index's own.
     2. What was applied and the checkpoint that covers it are stored together or not at all, also when the process
-       dies. Every call has happened when it returns, and not at all where it raises.
+       dies. Every call has happened when it returns, and not at all where it raises. After IndexBusy the follower
+       makes the same call again, unless it is left; any other exception ends it.
     3. What comes later in a partition has a higher seq, except after `rollback`. A mutation that is older than what
        the index holds of the same key and partition is passed over.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.checkpoint import Checkpoint
 from tailrace.errors import BadPosition
+from tailrace.indexes.protocol import IndexBusy
 from tailrace.indexes.schema import CHECKPOINT_TABLE, META_TABLE, RING_STATEMENTS, Schema
 from tailrace.indexes.stored_rings import StoredRings
 from tailrace.position import Position, Positions
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
 SQLITE_VERSION_MIN = (3, 30, 0)  # ON CONFLICT DO UPDATE, and tables that list what SQLite was built with
 
-# How long to wait for another program's write (an index of its own, VACUUM) before "database is locked".
-BUSY_TIMEOUT_S = 60.0
+# One try waits so long for another program's write (an index of its own, VACUUM). The follower tries again; between
+# two tries it can be left.
+BUSY_TIMEOUT_S = 0.5
 # A batch of 64 MiB and the pages that it touches mostly fit, so that they are written once, by the commit.
 CACHE_KIB = 64 << 10
 # What the write-ahead file is cut back to after a big batch; it would keep its greatest size for ever.
@@ -68,7 +70,7 @@ class SQLiteIndex:
 
         ValueError where the file is not an index, or was made with another table, other columns or full text;
         RuntimeError where this Python's SQLite is too old or has no FTS5; FileNotFoundError where the directory is
-        missing; BadPosition where the stored checkpoint is damaged.
+        missing; BadPosition where the stored checkpoint is damaged; IndexBusy if another program holds its lock.
         """
         self.close()
         _check_version(sqlite3.sqlite_version_info)
@@ -79,7 +81,8 @@ class SQLiteIndex:
             self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
         try:
-            self._prepare_file()
+            with _busy(self.path):
+                self._prepare_file()
             self._stored = self._read_positions()
             rings = self._read_rings()
         except BaseException:
@@ -210,7 +213,7 @@ class SQLiteIndex:
                 "full_text needs SQLite's FTS5, which the sqlite3 module of this Python was built without; use a "
                 "Python whose SQLite has it, or leave full_text away"
             )
-        with _immediate(connection):
+        with _immediate(connection, self.path):
             self._make_or_check(connection)
             for statement in RING_STATEMENTS:
                 connection.execute(statement)
@@ -253,7 +256,7 @@ class SQLiteIndex:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """All or nothing, and only as long as no other follower has opened the file: two would mix their positions."""
         connection = self._connected()
-        with _immediate(connection):
+        with _immediate(connection, self.path):
             if _openings(connection) != self._openings:
                 raise RuntimeError(
                     f"another follower has opened the index {self.path}; give each one a file of its own"
@@ -280,8 +283,20 @@ def _openings(connection: sqlite3.Connection) -> int:
 
 
 @contextlib.contextmanager
-def _immediate(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
+def _busy(path: Path) -> Iterator[None]:
+    """Raises IndexBusy in place of the error that SQLite gives if another connection holds the lock."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # the bits above tell what kind of BUSY
+            raise
+        raise IndexBusy(f"the index {path} is locked by another program, whose transaction has to end") from error
+
+
+@contextlib.contextmanager
+def _immediate(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
+    with _busy(path):
+        connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
