@@ -69,7 +69,7 @@ class Member:
         """Reads what the directory has promised. Raises BadDirectory, OSError."""
         config = node.config
         self.node = node
-        self.file = MembershipFile(node.host.disk, config.data, node.identity.placement_id)
+        self.file = MembershipFile(node.host.disk, config.data, node.identity.placement_id, len(config.members))
         self.is_in_set = bool(config.members)
         own = Address(*config.listen)
         self.others = [a for a in config.members if a != own] if self.is_in_set else [_source(config.replica_of)]

@@ -28,7 +28,7 @@ class Membership(NamedTuple):
     leader that it knows of, and ``led``: that was itself. ``forced``: it took that leadership without a majority.
     ``votes``: its promises and acknowledgements count. ``founders``: the placement ids that the set began with.
     ``founded``: it belongs to a set, or follows a node, and is new no more. ``owes``: what it had acknowledged and has
-    not got back yet (debts.py).
+    not got back yet (debts.py). ``size``: how many members the set has, 0 if that is not known or it is in none.
     """
 
     term: int = 0
@@ -39,6 +39,7 @@ class Membership(NamedTuple):
     founded: bool = False
     founders: tuple[bytes, ...] = ()
     owes: tuple[Debt, ...] = ()
+    size: int = 0
 
     def promised(self, term: int) -> Membership:
         """Nothing below ``term`` is accepted from now on."""
@@ -59,11 +60,16 @@ class Membership(NamedTuple):
     def leading(self, term: int, *, forced: bool, founders: tuple[bytes, ...] | None = None) -> Membership:
         """It leads in ``term``. Who leads has what the set has by definition, and so a vote, and owes nothing."""
         assert term >= self.term, "who promised more does not lead"
-        return Membership(term, term, True, forced, True, True, self.founders if founders is None else founders)
+        founders = self.founders if founders is None else founders
+        return Membership(term, term, True, forced, True, True, founders, size=self.size)
 
     def voting(self) -> Membership:
         """It has caught up with what the leader held when it came."""
         return self._replace(votes=True)
+
+    def of_size(self, members: int) -> Membership:
+        """It belongs to a set of so many members."""
+        return self._replace(size=members)
 
     def owing(self, debts: tuple[Debt, ...]) -> Membership:
         """This is what it owes from now on."""
@@ -73,17 +79,35 @@ class Membership(NamedTuple):
 class MembershipFile:
     """The membership of a directory, in memory as it is on the disk."""
 
-    def __init__(self, disk: Disk, directory: str, placement_id: bytes) -> None:
-        """Reads it; a directory without one begins as ``Membership()``. Raises BadDirectory, OSError."""
+    def __init__(self, disk: Disk, directory: str, placement_id: bytes, members: int = 0) -> None:
+        """Reads it; a directory without one begins as ``Membership()``.
+
+        ``members``: how many members the set has by the list that the node was started with, 0 outside of a set. Raises
+        BadDirectory, also if the directory belongs to a set of another size; OSError.
+        """
         self._disk = disk
         self._path = f"{directory}/{FILE_NAME}"
         self._placement_id = placement_id
+        self._members = members
         self.now = Membership()
         if disk.exists(self._path):
             self.now = _parse(read_file(disk, self._path), self._path, placement_id)
+        if members and self.now.size not in (0, members):
+            size = self.now.size
+            raise BadDirectory(
+                f"{directory} belongs to a set of {size} members, and --members names {members}: a majority of "
+                f"{members} may have nothing of what a majority of {size} has acknowledged. Start it with all {size}; "
+                "one that is gone is replaced at its address, with an empty directory. A set of another size is made "
+                "anew, from a backup"
+            )
 
     def store(self, membership: Membership) -> None:
-        """Durable when this returns. OSError where it cannot be written: then what was there holds on."""
+        """Durable when this returns. OSError where it cannot be written: then what was there holds on.
+
+        With the first thing that makes the directory one of a set the set's size is stored as well.
+        """
+        if membership.founded and self._members:
+            membership = membership.of_size(self._members)
         if membership != self.now:
             write_atomically(self._disk, self._path, _to_bytes(membership, self._placement_id))
             self.now = membership
@@ -112,20 +136,23 @@ def _parse(data: bytes, path: str, placement_id: bytes) -> Membership:
             raise BadDirectory(f"{path} has version {value['version']}; this program reads version {FORMAT_VERSION}")
         if value.pop("checksum") != _checksum(value):
             raise ValueError("its checksum is wrong")
-        found = Membership(**{name: value[name] for name in Membership._fields})
+        size = value.get("size", 0)  # earlier versions did not store it
+        found = Membership(**{name: value[name] for name in Membership._fields if name != "size"}, size=size)
         founders = tuple(bytes.fromhex(id) for id in value["founders"])
         found = found._replace(founders=founders, owes=debts_from_json(value["owes"]))
         if not all(type(term) is int and 0 <= term <= SEQ_MAX for term in (found.term, found.leader_term)):
             raise ValueError("a term is out of its range")
+        if type(size) is not int or size < 0:
+            raise ValueError(f"{size!r:.100} is no number of members")
         if any(len(id) != ID_BYTES for id in founders):
             raise ValueError("an id is not 16 bytes")
         is_own = bytes.fromhex(value["placement_id"]) == placement_id
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadDirectory(
-            f"{path} is damaged ({error!r}): what this node has promised its set is not known. Restore it from a "
-            "backup, or give the node an empty directory and let it be filled again"
+            f"{path} is damaged ({error!r}): what this node has promised its set is not known. Give the node an empty "
+            "directory and let it be filled again: an older copy of the file would take back promises made since"
         ) from None
     if not is_own:
         # The directory was copied: votes and leaderships are of the original.
-        return found._replace(votes=False, led=False, forced=False)
+        return found._replace(votes=False, led=False, forced=False, size=0)
     return found

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace_server.identity import BadDirectory
+from tailrace_server.replication import membership
 from tailrace_server.replication.choosing import Place, Standing
 from tailrace_server.replication.debts import Debt
 from tailrace_server.replication.membership import FILE_NAME, Membership, MembershipFile
@@ -38,6 +39,7 @@ memberships = st.builds(
     st.booleans(),
     st.lists(st.binary(min_size=16, max_size=16), max_size=3).map(tuple),
     st.lists(debts, max_size=3).map(tuple),
+    st.integers(0, 9),
 )
 
 
@@ -117,3 +119,48 @@ def test_a_promise_is_never_taken_back():
 
 def test_a_promise_that_was_made_without_a_vote_ends_with_the_leader_that_is_followed():
     assert Membership(term=5).followed(4, (), ME).term == 4
+
+
+def test_the_size_of_the_set_is_stored_with_what_makes_the_directory_one_of_it(disk):
+    file = MembershipFile(disk, "/data", ME, 5)
+    file.store(file.now.promised(3))
+    assert MembershipFile(disk, "/data", ME, 3).now.size == 0  # it has promised something, and belongs to no set yet
+    file.store(file.now.followed(3, (ME,), ME))
+    assert MembershipFile(disk, "/data", ME, 5).now.size == 5
+    file.store(file.now.leading(4, forced=False))
+    assert MembershipFile(disk, "/data", ME, 5).now.size == 5
+
+
+@pytest.mark.parametrize("members", [2, 3, 4, 7])
+def test_a_list_of_another_length_is_refused(disk, members):
+    file = MembershipFile(disk, "/data", ME, 5)
+    file.store(file.now.leading(1, forced=False, founders=(ME, OTHER)))
+    with pytest.raises(
+        BadDirectory, match=rf"a set of 5 members, and --members names {members}.*replaced at its address"
+    ):
+        MembershipFile(disk, "/data", ME, members)
+    assert MembershipFile(disk, "/data", ME).now.size == 5  # outside of a set it is looked at, and kept
+    assert MembershipFile(disk, "/data", OTHER, members).now.size == 0  # a copy is no member's directory
+
+
+def test_a_file_without_a_size_takes_that_of_the_list(disk):
+    """As earlier versions wrote it."""
+    MembershipFile(disk, "/data", ME).store(Membership().leading(5, forced=False, founders=(ME,)))
+    file = disk.open(PATH, writable=True)
+    value = json.loads(file.read_at(0, file.size()))
+    del value["checksum"], value["size"]
+    data = json.dumps(value | {"checksum": membership._checksum(value)}).encode()
+    file.truncate(0)
+    file.write_at(0, [data], len(data))
+    found = MembershipFile(disk, "/data", ME, 3)
+    assert found.now.size == 0
+    found.store(found.now.promised(6))
+    assert MembershipFile(disk, "/data", ME, 3).now.size == 3
+
+
+def test_a_damaged_one_is_not_to_be_put_back_from_a_backup(disk):
+    """An older copy has not made the promises that were made since."""
+    MembershipFile(disk, "/data", ME).store(Membership(term=5))
+    disk.flip(PATH, 300)
+    with pytest.raises(BadDirectory, match=r"empty directory.*older copy of the file would take back promises"):
+        MembershipFile(disk, "/data", ME)

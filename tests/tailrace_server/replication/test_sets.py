@@ -31,6 +31,7 @@ from tailrace.wire.messages import WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.config import Storage
+from tailrace_server.identity import BadDirectory
 from tailrace_server.intake.producers import RESULTS_MAX
 from tailrace_server.replication import handover, requests
 from tailrace_server.replication.member import _LOOKS_BEFORE_LEADING_AGAIN as LOOKS_BEFORE_LEADING_AGAIN
@@ -92,6 +93,26 @@ def misfits(node):
     """Who has another list, as the node's status says."""
     said = [re.match(r"(\S+) was started with", text) for text in node.node.doing.split("; ")]
     return {found[1] for found in said if found}
+
+
+@pytest.mark.parametrize("count", [3, 4])
+async def test_members_of_a_set_do_not_start_as_one_of_another_size(new_set, count):
+    """Of five the three that are left out may have what was acknowledged at quorum."""
+    made = new_set(count=5)
+    await made.start()
+    async with made.client() as client:
+        feed = await made.filled(client, {b"k": b"v"})
+        for node in made:
+            await node.stop()
+        whole = [node.config for node in made]
+        for node in made.nodes[:count]:
+            node.config = with_list(node, made.nodes[:count])
+            with pytest.raises(BadDirectory, match=f"a set of 5 members, and --members names {count}"):
+                await node.start()
+        for node, config in zip(made, whole, strict=True):
+            node.config = config
+            await node.start()
+        await feed.put(b"k", b"w", level="quorum")
 
 
 async def test_no_set_is_founded_while_lists_differ_in_their_order(new_set):
