@@ -32,10 +32,12 @@ class Drop(NamedTuple):
     """A feed that was dropped, whose files are still there: where the journal says so, and its partitions.
 
     ``place`` is None as long as only ``_feeds`` says so, because there was no room for the journal's record.
+    ``is_marked``: the directory says so as well, durably, so that the next start needs nothing of the journal for it.
     """
 
     place: int | None
     partitions: tuple[Partition, ...]
+    is_marked: bool = False
 
 
 class Catalog:
@@ -269,6 +271,10 @@ class Catalog:
         place = journal.append(RecordKind.FEED_DROPPED, feed_id, 0, b"")
         self.drops[feed_id] = self.drops[feed_id]._replace(place=place)
         return self.drops[feed_id]
+
+    def begun_drop(self, feed_id: bytes) -> None:
+        """Notes that a dropped feed's directory is marked, as ``ManifestStore.begin_drop`` does."""
+        self.drops[feed_id] = self.drops[feed_id]._replace(is_marked=True)
 
     def dropped(self, feed: Feed, place: int | None) -> None:
         """Removes a feed that is no more; its files are left to be removed. ``place``: where the journal says so."""

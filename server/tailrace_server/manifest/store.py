@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from tailrace_server.host.disk import Disk
+
+log = logging.getLogger("tailrace.server")
 
 FEEDS_NAME = "feeds"
 FEED_NAME = "FEED"
@@ -104,11 +107,10 @@ class ManifestStore:
         self._disk.sync_directories([self.feed_directory(feed.info.feed_id) for feed in feeds])
         return feeds
 
-    def drop_feed(self, feed_id: bytes) -> None:
-        """Remove a feed's directory with all that is in it, durably; nothing where there is none.
+    def begin_drop(self, feed_id: bytes) -> None:
+        """Make it durable that a feed's directory is none any more; nothing if there is no directory. OSError.
 
-        The journal's record of the drop may go then. OSError: what is left is removed by the next call, or by
-        ``finish_drops`` after the next start.
+        The journal's record of the drop may go then: the next start finishes the removal without it.
         """
         directory = self.feed_directory(feed_id)
         if not self._disk.exists(directory):
@@ -118,14 +120,24 @@ class ManifestStore:
             self._disk.rename(path, dropped)
         elif not self._disk.exists(dropped):
             write_atomically(self._disk, dropped, b"")
-        self._remove_rest(directory)
+        self._disk.sync_directory(directory)
+
+    def drop_feed(self, feed_id: bytes) -> None:
+        """Remove a feed's directory with all that is in it, durably; nothing where there is none.
+
+        OSError: all is removed that can be. The rest is by the next call, or by ``finish_drops`` after the next start.
+        """
+        self.begin_drop(feed_id)
+        directory = self.feed_directory(feed_id)
+        if self._disk.exists(directory):
+            self._remove_rest(directory)
 
     def finish_drops(self, known: Collection[bytes]) -> list[bytes]:
         """Remove what interrupted drops and creations left, at a start; the ids of those feeds.
 
         ``known`` are the feeds that the node has after reading the journal; without a FEED these are left alone. (For
         one that has its FEED, and of which the journal says that it was dropped, call ``drop_feed``.) A directory of no
-        feed that holds segments is damage: ManifestDamaged. OSError.
+        feed that holds segments is damage: ManifestDamaged. What cannot be removed is left, with a line in the log.
         """
         removed = []
         for name in self._feed_names():
@@ -138,7 +150,11 @@ class ManifestStore:
                     continue
                 if any(self._segments(os.path.join(directory, partition)) for partition in self._partitions(directory)):
                     raise ManifestDamaged(os.path.join(directory, FEED_NAME), "it is missing, and there are segments")
-            self._remove_rest(directory)
+            try:
+                self._remove_rest(directory)
+            except OSError as error:
+                log.warning("a dropped feed is left at %s, and tried again at the next start: %s", directory, error)
+                continue
             removed.append(feed_id)
         return removed
 
@@ -146,16 +162,28 @@ class ManifestStore:
         """The mark that this has to be done is made durable first, and goes when the rest has gone durably."""
         disk = self._disk
         disk.sync_directory(directory)
+        failures: list[OSError] = []
         for name in self._partitions(directory):
             partition = os.path.join(directory, name)
-            for file in disk.names(partition):
-                disk.remove(os.path.join(partition, file))
-            disk.remove_directory(partition)
+            left = [error for file in disk.names(partition) if (error := self._remove(os.path.join(partition, file)))]
+            if not left:
+                disk.remove_directory(partition)
+            failures += left
+        for failure in failures:
+            raise failure
         disk.sync_directory(directory)
         for name in disk.names(directory):
             disk.remove(os.path.join(directory, name))
         disk.remove_directory(directory)
         disk.sync_directory(self._root)
+
+    def _remove(self, path: str) -> OSError | None:
+        """Remove a file; the error if the disk refuses."""
+        try:
+            self._disk.remove(path)
+        except OSError as error:
+            return error
+        return None
 
     def _feed_names(self) -> list[str]:
         if not self._disk.exists(self._root):
@@ -224,18 +252,24 @@ class ManifestStore:
         """Remove temporaries and segments that ``manifest``, the one on disk, does not name; the names of the files.
 
         For the start, or with the ids of all segments that are being read or written as ``kept``. Files of other names
-        are left alone. A removal that a crash undoes is done again by the next sweep, so it is not waited for.
+        are left alone, and so is what cannot be removed. A removal that a crash undoes is done again by the next sweep,
+        so it is not waited for.
         """
         directory = self.partition_directory(manifest.feed_id, manifest.partition)
         named = {segment_name(id_) for id_ in (*kept, *(entry.id for entry in manifest.segments))}
         named |= {name + TEMPORARY for name in named}
-        removed = [
+        unnamed = [
             name
             for name in self._disk.names(directory)
             if name not in named and (name.endswith(TEMPORARY) or _SEGMENT.fullmatch(name))
         ]
-        for name in removed:
-            self._disk.remove(os.path.join(directory, name))
+        removed = []
+        for name in unnamed:
+            error = self._remove(os.path.join(directory, name))
+            if error is None:
+                removed.append(name)
+            else:
+                log.warning("a file that is none of the partition's is left, until the next start: %s", error)
         return removed
 
     def _segments(self, directory: str) -> list[str]:

@@ -130,8 +130,7 @@ class Installer:
             partition.install_run(chain, controls, log)
         orphans = self._orphans.pop(partition, [])
         if orphans:
-            with contextlib.suppress(OSError):  # what is left is removed at the next start
-                await self._host.workers.in_thread(lambda: _remove(self._host.disk, orphans))
+            await self._host.workers.in_thread(lambda: _remove(self._host.disk, orphans))
 
     def orphan(self, partition: Partition, path: str) -> None:
         """A segment whose installation has failed: the manifest on disk may name it all the same.
@@ -187,5 +186,6 @@ def entries_of(segments: Iterable[Segment]) -> tuple[SegmentEntry, ...]:
 
 def _remove(disk: Disk, paths: Sequence[str]) -> None:
     for path in paths:
-        if disk.exists(path):
-            disk.remove(path)
+        with contextlib.suppress(OSError):  # what is left is removed at the next start
+            if disk.exists(path):
+                disk.remove(path)

@@ -7,13 +7,14 @@ import functools
 
 import trio
 
-from tailrace.errors import UnknownFeed
-from tailrace_server.catalog import Catalog
+from tailrace.errors import NoSpace, TailraceError, UnknownFeed
+from tailrace_server.catalog import Catalog, Drop
 from tailrace_server.chain import Pins
 from tailrace_server.host.host import Host
 from tailrace_server.journal import Journal
 from tailrace_server.manifest.feed_file import FeedFile
 from tailrace_server.manifest.store import ManifestStore
+from tailrace_server.segment import Segment
 from tailrace_server.upkeep.installer import Installer
 
 # Partitions that are looked at in one turn of the loop: about a millisecond.
@@ -41,31 +42,42 @@ class Trimmer:
         self._writing_feeds = trio.Lock()
 
     async def trim(self) -> None:
-        """Removes what may go. OSError, NoSpace: some of it is still there, and the next call goes on."""
-        await self._remove_segments()
-        await self.write_feeds()
-        await self._remove_feeds()
-        if len(self._journal.file_numbers) > 1:
-            await self._trim_journal()
+        """Remove what may go. OSError, NoSpace: some of it is still there, and the next call goes on.
+
+        A step is done even if one before it has failed: a file that cannot be removed does not keep the journal.
+        """
+        failures: list[OSError | TailraceError] = []
+        for step in (self._remove_segments, self.write_feeds, self._remove_feeds, self._trim_journal):
+            try:
+                await step()
+            except (OSError, TailraceError) as error:
+                failures.append(error)
+        for failure in sorted(failures, key=lambda error: not isinstance(error, NoSpace)):
+            raise failure
 
     async def _remove_segments(self) -> None:
         """Segments that have left their chain, and that nobody reads any more."""
         free = self._pins.take_free()
         if not free:
             return
+        left: list[Segment] = []
+        failures: list[OSError] = []
 
         def remove() -> None:
-            while free:
-                free[-1].close()
-                if self._host.disk.exists(free[-1].path):
-                    self._host.disk.remove(free[-1].path)
-                free.pop()
+            for segment in free:
+                segment.close()
+                try:
+                    if self._host.disk.exists(segment.path):
+                        self._host.disk.remove(segment.path)
+                except OSError as error:
+                    left.append(segment)
+                    failures.append(error)
 
         # Which of them are gone after a crash does not matter: the start removes what no manifest names.
-        try:
-            await self._host.workers.in_thread(remove)
-        finally:
-            self._pins.retire(free)  # what could not be removed is tried again
+        await self._host.workers.in_thread(remove)
+        self._pins.retire(left)  # they are tried again
+        for failure in failures:
+            raise failure
 
     async def write_feeds(self) -> None:
         """Gives what the journal says of the creation of feeds another home."""
@@ -82,22 +94,35 @@ class Trimmer:
 
     async def _remove_feeds(self) -> None:
         """Removes the files of dropped feeds, once the drop is durable and the last read of them has ended."""
+        failures: list[OSError | TailraceError] = []
         for feed_id, drop in list(self._catalog.drops.items()):
-            if drop.place is None:
-                drop = self._catalog.tell_drop(feed_id, self._journal)
-                await self._host.workers.in_thread(self._journal.sync)
-            # Its streams have ended with it; a thread may still be reading for one of them.
-            if drop.place is None or self._journal.synced < drop.place or self._pins.reads_feed(feed_id):
-                continue
-            for partition in drop.partitions:
-                await self._installer.forget(partition)
-            await self._host.workers.in_thread(functools.partial(self._store.drop_feed, feed_id))
-            for partition in drop.partitions:
-                self._pins.retire(partition.chain.segments)
-            self._catalog.drops.pop(feed_id, None)
+            try:
+                await self._remove_feed(feed_id, drop)
+            except (OSError, TailraceError) as error:
+                failures.append(error)
+        for failure in failures:
+            raise failure
+
+    async def _remove_feed(self, feed_id: bytes, drop: Drop) -> None:
+        if drop.place is None:
+            drop = self._catalog.tell_drop(feed_id, self._journal)
+            await self._host.workers.in_thread(self._journal.sync)
+        # Its streams have ended with it; a thread may still be reading for one of them.
+        if drop.place is None or self._journal.synced < drop.place or self._pins.reads_feed(feed_id):
+            return
+        for partition in drop.partitions:
+            await self._installer.forget(partition)
+        await self._host.workers.in_thread(functools.partial(self._store.begin_drop, feed_id))
+        self._catalog.begun_drop(feed_id)
+        await self._host.workers.in_thread(functools.partial(self._store.drop_feed, feed_id))
+        for partition in drop.partitions:
+            self._pins.retire(partition.chain.segments)
+        self._catalog.drops.pop(feed_id, None)
 
     async def _trim_journal(self) -> None:
         """Removes the files of which every record has its home elsewhere."""
+        if len(self._journal.file_numbers) == 1:
+            return
         needed = self._journal.end[0]
         for number, partition in enumerate(list(self._catalog.partitions()), 1):
             if number % LOOKS_AT_ONCE == 0:
@@ -109,9 +134,9 @@ class Trimmer:
                 oldest = partition.homes.oldest
             if oldest is not None:
                 needed = min(needed, oldest)
-        # As long as the files of a dropped feed are there a start may find them, and then it needs the feed's blocks:
+        # Until the directory of a dropped feed is marked a start may find it, and then it needs the blocks of the feed:
         # all of them where the drop is lost, and else those up to it.
-        if self._catalog.drops:
+        if not all(drop.is_marked for drop in self._catalog.drops.values()):
             return
         for place in self._catalog.creations.values():
             needed = min(needed, self._journal.file_of(place))
