@@ -104,6 +104,8 @@ class Compactor:
 
     def consider(self, partition: Partition) -> None:
         """The chain of ``partition`` is another one now."""
+        if partition.is_dropped:
+            return
         self._candidates[partition] = None
         self._wanted.set()
 
@@ -161,6 +163,8 @@ class Compactor:
             self._paused.pop(partition, None)
 
     def _pause(self, partition: Partition, failure: str = "") -> None:
+        if partition.is_dropped:
+            return
         self._paused[partition] = self._host.clock.monotonic() + PAUSE_SECONDS, failure
 
     async def trim(self, partition: Partition, info: FeedInfo) -> None:

@@ -311,8 +311,12 @@ class Flusher:
 
     async def _flush(self, partition: Partition, seq: int) -> Segment | None:
         # One at a time of a partition: the flusher's own may be under way when a replica needs all to be flushed.
-        async with self._flushing[partition]:
-            return await self._flush_alone(partition, seq)
+        try:
+            async with self._flushing[partition]:
+                return await self._flush_alone(partition, seq)
+        finally:
+            if partition.is_dropped:  # meanwhile, after it was forgotten
+                self.forget(partition)
 
     async def _flush_alone(self, partition: Partition, seq: int) -> Segment | None:
         rollbacks = partition.rollbacks

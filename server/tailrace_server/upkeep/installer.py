@@ -46,7 +46,7 @@ class Installer:
         ``rollbacks`` here and below is `Partition.rollbacks` as it was when the work began, None where it cannot have
         changed. RolledBack where it has.
         """
-        async with self._locks[partition]:
+        async with self.holding(partition):
             _check_history(partition, rollbacks)
             await self._install(partition, partition.chain.with_flushed(segment))
 
@@ -54,7 +54,7 @@ class Installer:
         self, partition: Partition, segment: Segment, log: FailoverLog, *, purge_seq: int, trim_seq: int
     ) -> None:
         """Puts a run that was never in the tree behind the others; the failover log is ``log`` from then on."""
-        async with self._locks[partition]:
+        async with self.holding(partition):
             chain = partition.chain.with_flushed(segment)
             await self._install(partition, chain, purge_seq=purge_seq, trim_seq=trim_seq, log=log)
 
@@ -62,7 +62,7 @@ class Installer:
         self, partition: Partition, folded: Sequence[Segment], result: Segment, rollbacks: int | None = None
     ) -> None:
         """Puts what a compaction made in the place of its input. OSError, NoSpace: nothing has changed."""
-        async with self._locks[partition]:
+        async with self.holding(partition):
             _check_history(partition, rollbacks)
             chain = partition.chain.with_folded(folded, result)
             await self._install(partition, chain, purge_seq=result.identity.purge_seq)
@@ -70,7 +70,7 @@ class Installer:
 
     async def drop_oldest(self, partition: Partition, count: int, rollbacks: int | None = None) -> None:
         """Drops the oldest segments of a feed that keeps its history for a while only."""
-        async with self._locks[partition]:
+        async with self.holding(partition):
             _check_history(partition, rollbacks)
             dropped = partition.chain.segments[:count]
             chain = partition.chain.without_oldest(count)
@@ -79,14 +79,19 @@ class Installer:
 
     async def write(self, partition: Partition) -> None:
         """Writes the manifest as the partition is: a home for what control records of the journal say."""
-        async with self._locks[partition]:
+        async with self.holding(partition):
             await self._install(partition, partition.chain)
 
     @contextlib.asynccontextmanager
     async def holding(self, partition: Partition) -> AsyncIterator[None]:
         """Nobody else changes the partition's manifest or chain meanwhile."""
-        async with self._locks[partition]:
-            yield
+        try:
+            async with self._locks[partition]:
+                yield
+        finally:
+            if partition.is_dropped:  # nothing of it is written any more, by whoever waits for it either
+                self._locks.pop(partition, None)
+                self._orphans.pop(partition, None)
 
     async def write_held(self, partition: Partition) -> None:
         """``write``, for who is inside of ``holding``."""
@@ -142,10 +147,8 @@ class Installer:
 
     async def forget(self, partition: Partition) -> None:
         """The partition was dropped: nothing of it is written any more when this returns."""
-        async with self._locks[partition]:
+        async with self.holding(partition):
             pass
-        del self._locks[partition]
-        self._orphans.pop(partition, None)
 
 
 class RolledBack(TailraceError):
