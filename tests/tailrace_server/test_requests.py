@@ -23,6 +23,7 @@ from tailrace.wire.messages import Get, Got, WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamRequest
 from tailrace_server import requests as module
+from tailrace_server.intake.producers import ENTRY_AGE_S_MAX
 
 pytestmark = pytest.mark.usefixtures("others_are_served")
 
@@ -317,3 +318,20 @@ async def test_a_connection_that_ends_while_a_request_waits(raw, feed, feed_id, 
     await check_values(feed, keys)
     while len(running.node.connections) > 1:
         await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_resend_after_an_hour_does_not_overwrite_a_newer_value(
+    greeted, feed, feed_id, node, monkeypatch, number
+):
+    """A client was paused for that long, and the node has forgotten it; another one has written the key meanwhile."""
+    for earlier in range(1, number + 1):
+        await ask_to_write(greeted, feed_id, block_of(KEY, number=earlier, value=b"older"))
+    now = node.clock.monotonic
+    monkeypatch.setattr(node.clock, "monotonic", lambda: now() + ENTRY_AGE_S_MAX + 1)
+    for producer in range(1_000, 1_100):
+        await ask_to_write(greeted, feed_id, block_of(KEY, producer_id=producer, value=b"newer"))
+    resent = block_of(KEY, number=number, value=b"older")
+    error = await ask_to_write(greeted, feed_id, resent, flags=WriteFlag.RESEND)
+    assert isinstance(error, errors.OutcomeUnknown), "it may be taken for a new block, or be sent again under a new id"
+    assert (await feed.get(KEY)).value == b"newer"

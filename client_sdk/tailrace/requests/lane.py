@@ -11,7 +11,8 @@ The node takes a producer's blocks in the order of their numbers, without a gap,
 1. At most 16 blocks are unanswered.
 2. A block refused for good frees its number; those after it bounce (out of order) and are sent again with numbers one
    lower, which keeps the order.
-3. After a lost connection all that is unanswered is sent again, flagged, under its old number: it is written once.
+3. After a lost connection all that is unanswered is sent again, flagged, under its old number: it is written once. What
+   was sent more than half an hour ago is given up instead: the node forgets a producer after an hour.
 4. A block that is withdrawn before it was sent is never sent. One that was sent keeps its number until its answer comes
    or the connection is lost; it is not sent again.
 5. Where the node asks for a number that it has acknowledged, it has lost acknowledged writes with their level; the
@@ -61,6 +62,7 @@ class WriteRequest:
         "level",
         "number",
         "resend",
+        "sent_at",
         "state",
         "tries",
         "withdrawn",
@@ -85,6 +87,7 @@ class WriteRequest:
         self.deadline = deadline
         self.number = 0
         self.resend = False
+        self.sent_at = 0.0  # when it was sent first, of what may have been written
         self.state = State.QUEUED
         self.tries = 0
         self.withdrawn = False
@@ -148,9 +151,10 @@ class Lane:
                 if self._anew or self.is_held:
                     return []
                 self._used_at = now
-                return self._take_queued()
+                return self._take_queued(now)
             if now < self.held_until:
                 return []
+        self._give_up_aged(now)
         idle = not self._unanswered and now - self._used_at > IDLE_SECONDS_MAX
         # What may have been written goes again under its old number: it could be written twice under a new one.
         if idle or (self._anew and not any(request.resend for request in self._unanswered)):
@@ -158,10 +162,10 @@ class Lane:
         self._used_at = now
         again = self._unanswered.copy() if self._unanswered else []
         for request in again:
-            self._send(request)
-        return again if self._anew else again + self._take_queued()
+            self._send(request, now)
+        return again if self._anew else again + self._take_queued(now)
 
-    def _take_queued(self) -> list[WriteRequest]:
+    def _take_queued(self, now: float) -> list[WriteRequest]:
         taken: list[WriteRequest] = []
         unanswered = self._unanswered
         # The oldest number without an answer stays among the last 16, though later ones were answered or given up.
@@ -170,12 +174,30 @@ class Lane:
             request.number = self._next_number
             self._next_number += 1
             unanswered.append(request)
-            self._send(request)
+            self._send(request, now)
             taken.append(request)
         return taken
 
-    def _send(self, request: WriteRequest) -> None:
+    def _give_up_aged(self, now: float) -> None:
+        """Gives up what may have been written so long ago that the node may have forgotten it.
+
+        A blocking client that was paused for hours has such requests: its time-outs do not run meanwhile.
+        """
+        for request in self._unanswered.copy():
+            if request.resend and now - request.sent_at > IDLE_SECONDS_MAX:
+                self._anew = True
+                self.fail(
+                    request,
+                    OutcomeUnknown(
+                        f"a block for partition {self.partition} was sent {now - request.sent_at:.0f} s ago, and its "
+                        "answer was lost with the connection: it may be written, and the node may have forgotten that"
+                    ),
+                )
+
+    def _send(self, request: WriteRequest, now: float) -> None:
         request.state = State.SENT
+        if not request.resend:
+            request.sent_at = now
         header = request.block.header
         if header.producer_seq != request.number or header.producer_id != self._producer_id:
             request.block = request.block.numbered(self._producer_id, request.number)

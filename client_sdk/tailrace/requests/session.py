@@ -391,8 +391,10 @@ class RequestSession:
         for lane in list(self._ready_lanes):
             for write in lane.take(now):
                 self._send_write(write)
+            if not lane:  # all of it was given up
+                self._lanes.pop(lane, None)
             if not lane.is_held:
-                del self._ready_lanes[lane]
+                self._ready_lanes.pop(lane, None)
 
     def _ready(self, now: float) -> list[Request]:
         ready = [r for r in self._unsent if now >= (r.hold_until if r.sequence is None else r.sequence.hold_until)]

@@ -7,9 +7,13 @@ Source: docs/formats/block.md (producer id and seq) and docs/streams.md ("Resend
     the number among the producer's last results    DUPLICATE: answered with that result
     the number that comes next                      ACCEPT
     no entry, number 1, not flagged as a resend     ACCEPT
-    no entry, number 1, resend, nothing evicted     ACCEPT (it never arrived, or was lost with its level)
-    no entry, flagged resend, entries were evicted  UNKNOWN: nobody can tell any more
+    no entry, number 1, resend, none forgotten      ACCEPT (it never arrived, or was lost with its level)
+    no entry, flagged resend, some were forgotten   UNKNOWN: it may have been written
     any other number                                OUT_OF_ORDER, with the number that would be next
+
+Producers are forgotten by their age, and when there are too many. A client gives up a resend by its own clock before an
+entry can be over its age (tailrace.requests.lane). The table does not rely on that: the clock of a machine that was
+suspended stands still.
 """
 
 from __future__ import annotations
@@ -29,8 +33,11 @@ from tailrace.wire.failures import OutOfOrder
 from tailrace_server.intake.producer_columns import RESULTS_MAX, ProducerColumns, ProducerEntry, Results
 from tailrace_server.memory import ProducerMemory
 
-# Writers resend for far less than this, and take a new id after half of it: forgetting is safe afterwards.
+# Writers resend for half of this at most, and take a new id after half of it.
 ENTRY_AGE_S_MAX = 3600.0
+# For so long after any producer was forgotten, a resend by an unknown one is not written. A machine that was suspended
+# for longer, with its clock, would write a block twice; new writers that lose a connection pay for every hour of it.
+FORGOTTEN_AGE_S_MAX = 86_400.0
 # Of one partition, so that its manifest stays small; `tailrace_server.memory.ProducerMemory` bounds those of a node.
 PRODUCERS_MAX = 10_000
 # A table that is full loses so much of it at once, the least recently used, since each time costs a look at all of it.
@@ -67,8 +74,8 @@ def result_of_resend(decision: Decision, header: BlockHeader, partition: int) ->
             )
         case Verdict.UNKNOWN:
             raise OutcomeUnknown(
-                f"partition {partition} had to forget producers within the last hour: whether {block} was written "
-                "cannot be told"
+                f"partition {partition} has forgotten producers within the last day, by their age or because there "
+                f"were too many: {block}, which is sent again, may be written. Read its keys and write anew"
             )
     assert decision.result is not None, "a block that is accepted is written"
     return decision.result
@@ -84,7 +91,7 @@ class ProducerTable:
     def __init__(self) -> None:
         self._columns = ProducerColumns()
         self._look_at = _LOOK_AT_MIN
-        self._evicted_at: float | None = None
+        self._evicted_at: float | None = None  # when a producer was forgotten last
         self._memory: ProducerMemory | None = None
         self._charged = 0  # bytes that the node's account knows of
         # Of a replica: the leader's table as of this seq, which comes before the blocks up to there. They tell nothing
@@ -98,7 +105,7 @@ class ProducerTable:
         """What to do with block ``number`` of a producer; changes nothing."""
         last_number = self._columns.last_number(producer_id)
         if last_number is None:
-            evicted = self._evicted_at is not None and now - self._evicted_at < ENTRY_AGE_S_MAX
+            evicted = self._evicted_at is not None and now - self._evicted_at < FORGOTTEN_AGE_S_MAX
             if resend and evicted:
                 return _UNKNOWN
             return _ACCEPT if number == 1 else Decision(Verdict.OUT_OF_ORDER, expected=1)
@@ -150,7 +157,10 @@ class ProducerTable:
         self._look_at = max(2 * len(self._columns), _LOOK_AT_MIN)
 
     def _forget_aged(self, now: float) -> None:
-        self._columns.forget(now - self._columns.used_at() >= ENTRY_AGE_S_MAX)
+        aged = now - self._columns.used_at() >= ENTRY_AGE_S_MAX
+        if aged.any():
+            self._columns.forget(aged)
+            self._evicted_at = now
 
     # The node's account
 
@@ -208,13 +218,18 @@ class ProducerTable:
         self.told_through = through_seq
 
     def snapshot(self, now: float) -> tuple[list[ProducerEntry], float | None]:
-        """All entries, least recently used first, and how long ago one was evicted; what is over its age is left out.
+        """Returns all entries, least recently used first, and how long ago one was forgotten.
 
-        The age of the last eviction is None where that does not matter any more.
+        Entries that are over their age are left out, which forgets them as well. The second value is None if nothing
+        was forgotten within ``FORGOTTEN_AGE_S_MAX``.
         """
-        entries = [entry for entry in self._columns.entries(now) if entry.age_s < ENTRY_AGE_S_MAX]
+        entries = self._columns.entries(now)
+        left = [entry for entry in entries if entry.age_s < ENTRY_AGE_S_MAX]
         evicted_age_s = math.inf if self._evicted_at is None else max(now - self._evicted_at, 0.0)
-        return entries, evicted_age_s if evicted_age_s < ENTRY_AGE_S_MAX else None
+        if len(left) < len(entries):
+            youngest = min(entry.age_s for entry in entries if entry.age_s >= ENTRY_AGE_S_MAX)
+            evicted_age_s = min(evicted_age_s, youngest - ENTRY_AGE_S_MAX)
+        return left, evicted_age_s if evicted_age_s < FORGOTTEN_AGE_S_MAX else None
 
     def restore(self, entries: Iterable[ProducerEntry], evicted_age_s: float | None, now: float) -> None:
         """Remembers what ``snapshot`` gave, with the ages that it had then, in place of what is remembered now."""

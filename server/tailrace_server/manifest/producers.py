@@ -6,7 +6,7 @@
 An entry is the producer's id, the number of its last block, how many seconds ago it was used, and its last results:
 number, index of the branch, first and last seq. The least recently used comes first. Ages are of the node's monotonic
 time and go on from there at the next start: time in which no node ran counts for nothing, so nothing is forgotten
-early. ``evicted_age_s`` is how long ago an entry had to go that was still wanted, null where none had to.
+early. ``evicted_age_s`` is how long ago an entry was forgotten, for its age or for room, null if none was within a day.
 
 Where all 16 results of a producer are above the flushed seq, nothing is written of it: its older numbers are forgotten,
 and the journal tells of the newer ones. Should a crash lose every one of these, its next block is out of order, and the

@@ -272,12 +272,26 @@ def test_an_idle_producer_takes_a_new_id(made):
     assert made.take(3 * IDLE_SECONDS_MAX) == numbers(1, 1, id=2)
 
 
-def test_what_is_unanswered_keeps_its_id_however_long_it_takes(made):
+def test_what_is_unanswered_keeps_its_id_for_half_an_hour(made):
     made.submit()
     made.take()
     made.lane.link_lost()
     made.submit()
-    assert made.take(3 * IDLE_SECONDS_MAX) == [(1, 1, True), (1, 2, False)]
+    assert made.take(IDLE_SECONDS_MAX) == [(1, 1, True), (1, 2, False)]
+
+
+@pytest.mark.parametrize("resent_at", [None, IDLE_SECONDS_MAX - 1])
+def test_what_was_sent_over_half_an_hour_ago_is_not_sent_again(made, resent_at):
+    """A blocking client that was paused: the node may have forgotten it. What never left goes under a new id."""
+    (request,) = made.submit()
+    made.take()
+    made.lane.link_lost()
+    if resent_at is not None:
+        assert made.take(resent_at) == [(1, 1, True)]
+        made.lane.link_lost()
+    made.submit()
+    assert made.take(IDLE_SECONDS_MAX + 1) == [(2, 1, False)]
+    assert isinstance(made.results[request], OutcomeUnknown)
 
 
 def test_a_block_with_the_next_number_is_sent_as_it_is(made):

@@ -35,6 +35,14 @@ from tailrace_server.intake.producers import ENTRY_AGE_S_MAX, ProducerTable, Ver
 BLOCK = encode_block([b"key"], [b"value"], partition=0)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def tables_look_often():
+    """A table looks for producers that are over their age at each new one, as large ones do now and then."""
+    before, producers._LOOK_AT_MIN = producers._LOOK_AT_MIN, 1
+    yield
+    producers._LOOK_AT_MIN = before
+
+
 class Sent:
     """A WRITE on its way: what of a request the node gets to see, as it was when it was sent."""
 
@@ -141,6 +149,7 @@ class World:
         self.to_node, self.to_client = [], []
         self.lost_after_answer = set()  # acknowledged, then lost with level memory
         self.forgotten = False  # the table has forgotten a producer that may be this lane's
+        self.was_paused = False
         self.given_up = set()
         self.withdrawn = {}  # request -> whether it may have been written
 
@@ -201,6 +210,7 @@ class World:
 
     def note_forgotten(self):
         self.forgotten |= len(self.partition.table) >= self.producers_max
+        self.forgotten |= self.partition.table.snapshot(self.now)[1] is not None
 
     def sync(self, *, fails):
         self.to_client += self.partition.sync(fails=fails)
@@ -243,14 +253,20 @@ class World:
     def others_write(self):
         """So many other producers write that the table forgets this one, where it is small."""
         with producers_bounded(self.producers_max):
-            for _ in range(min(self.producers_max, 5)):
-                self.partition.table.record(next(self.strangers), 1, NOTHING_THERE, self.now)
+            for _ in range(5):
+                self.partition.table.record(next(self.strangers), 1, VersionRange(0, bytes(16), 1, 1), self.now)
         self.note_forgotten()
 
     def wait(self, seconds):
-        # A request lives for far less than half an hour: what takes longer is an idle writer.
-        self.now += seconds if not len(self.lane) else min(seconds, 2.0)
-        assert seconds < ENTRY_AGE_S_MAX
+        """So much time passes. A blocking client may be paused for hours with blocks that have no answer."""
+        self.now += seconds
+        self.was_paused |= seconds > IDLE_SECONDS_MAX and len(self.lane) > 0
+
+    def pause(self):
+        """The client stands still for over an hour: what it sent arrives, the answers are lost, and others write."""
+        self.lose_link([(True, None)] * len(self.to_node))
+        self.wait(ENTRY_AGE_S_MAX + 1)
+        self.others_write()
 
     # The end
 
@@ -295,7 +311,7 @@ class World:
                 assert place is not None, "acknowledged, and not there"
                 assert self.partition.written[place].versions == result, "told other versions"
             case OutcomeUnknown():
-                assert self.forgotten, "nothing was forgotten, and the outcome is said to be unknown"
+                assert self.forgotten or self.was_paused, "the outcome is said to be unknown without a reason"
             case VersionConflict():
                 assert place is None, "refused, and written"
             case Unreachable(outcome="not sent"):
@@ -363,9 +379,13 @@ class LaneModel(RuleBasedStateMachine):
     def others_write(self):
         self.world.others_write()
 
-    @rule(seconds=st.sampled_from([0.5, 2.0, IDLE_SECONDS_MAX + 1]))
+    @rule(seconds=st.sampled_from([0.5, 2.0, IDLE_SECONDS_MAX + 1, ENTRY_AGE_S_MAX + 1]))
     def wait(self, seconds):
         self.world.wait(seconds)
+
+    @rule()
+    def pause(self):
+        self.world.pause()
 
     def teardown(self):
         if hasattr(self, "world"):
@@ -384,7 +404,7 @@ def random_trace(seed):
     for _ in range(rnd.choice([10, 30, 80])):
         verdict = rnd.choice(VERDICTS) if rnd.random() < trouble else None
         if rnd.random() < trouble:
-            match rnd.randrange(7):
+            match rnd.randrange(8):
                 case 0 | 1:
                     world.lose_link([(rnd.random() < 0.7, rnd.choice(VERDICTS)) for _ in range(20)])
                 case 2:
@@ -394,9 +414,11 @@ def random_trace(seed):
                 case 4:
                     world.others_write()
                 case 5:
-                    world.wait(rnd.choice([0.5, IDLE_SECONDS_MAX + 1]))
+                    world.wait(rnd.choice([0.5, IDLE_SECONDS_MAX + 1, ENTRY_AGE_S_MAX + 1]))
                 case 6:
                     world.withdraw(rnd.randrange(20))
+                case 7:
+                    world.pause()
         match rnd.randrange(8):
             case 0 | 1:
                 world.submit(rnd.choice(LEVELS), rnd.choice([1, 1, 2, 5, 20]))

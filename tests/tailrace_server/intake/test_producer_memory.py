@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.model import VersionRange
-from tailrace_server.intake.producers import ENTRY_AGE_S_MAX, ProducerTable, Verdict
+from tailrace_server.intake.producers import ENTRY_AGE_S_MAX, FORGOTTEN_AGE_S_MAX, ProducerTable, Verdict
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
 
@@ -83,6 +83,7 @@ def test_those_over_their_age_go_first():
         record(new, client, now)
     assert len(new.producers) == client
     assert new.producers.decide(client + 1, 1, resend=True, now=now).verdict is Verdict.ACCEPT
+    assert old.producers.decide(1, 1, resend=True, now=now).verdict is Verdict.UNKNOWN
 
 
 def test_what_is_left_is_given_back():
@@ -131,7 +132,7 @@ steps = st.lists(
 @given(taken=steps)
 @settings(max_examples=60)
 def test_forgetting_never_writes_a_resend_twice(bytes_max, taken):
-    """A resend within its hour is recognised, or refused; its producer's next block is taken in order or refused."""
+    """A resend within a day is recognised, or refused; its producer's next block is taken in order or refused."""
     account = MemoryAccount(bytes_max)
     partitions = partitions_of(account, 4)
     now, written = 0.0, {}
@@ -147,7 +148,7 @@ def test_forgetting_never_writes_a_resend_twice(bytes_max, taken):
             last, at = written.get((place, client), (0, now))
             number = last + 1 if kind == "write" or not last else last
             decision = table.decide(client, number, resend=kind == "resend", now=now)
-            if number <= last and now - at < ENTRY_AGE_S_MAX:
+            if number <= last and now - at < FORGOTTEN_AGE_S_MAX:
                 assert decision.verdict in (Verdict.DUPLICATE, Verdict.UNKNOWN)
             elif number <= last:
                 assert decision.verdict in (Verdict.DUPLICATE, Verdict.UNKNOWN, Verdict.OUT_OF_ORDER, Verdict.ACCEPT)

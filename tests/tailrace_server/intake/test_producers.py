@@ -4,6 +4,7 @@ from tailrace.model import VersionRange
 from tailrace_server.intake import producers
 from tailrace_server.intake.producers import (
     ENTRY_AGE_S_MAX,
+    FORGOTTEN_AGE_S_MAX,
     PRODUCERS_MAX,
     RESULTS_MAX,
     Decision,
@@ -75,11 +76,11 @@ def test_any_other_number_is_out_of_order(resend):
         assert table.decide(2, number, resend=resend, now=1.0) == out_of_order(1)
 
 
-def test_for_an_hour_after_an_eviction_a_resend_without_an_entry_cannot_be_told(full_table):
+def test_for_a_day_after_an_eviction_a_resend_without_an_entry_cannot_be_told(full_table):
     for number in (1, 4):
         assert full_table.decide(1, number, resend=True, now=EVICTED_AT) == UNKNOWN
-        assert full_table.decide(1, number, resend=True, now=EVICTED_AT + ENTRY_AGE_S_MAX - 1) == UNKNOWN
-    after = EVICTED_AT + ENTRY_AGE_S_MAX
+        assert full_table.decide(1, number, resend=True, now=EVICTED_AT + FORGOTTEN_AGE_S_MAX - 1) == UNKNOWN
+    after = EVICTED_AT + FORGOTTEN_AGE_S_MAX
     assert full_table.decide(1, 1, resend=True, now=after) == ACCEPT
     assert full_table.decide(1, 4, resend=True, now=after) == out_of_order(1)
 
@@ -90,13 +91,23 @@ def test_an_eviction_concerns_resends_only(full_table):
     assert full_table.decide(4, 1, resend=True, now=EVICTED_AT) == duplicate(1)
 
 
-def test_what_is_an_hour_old_goes_without_being_an_eviction(monkeypatch):
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_resend_of_a_producer_that_was_forgotten_for_its_age_cannot_be_told(monkeypatch, restarts):
+    """A client that was paused for that long sends again what it had sent: it is not new."""
     monkeypatch.setattr(producers, "PRODUCERS_MAX", 2)
-    table = table_with([1])
+    table = table_with([1, 2, 3])
     table.record(2, 1, result(1), ENTRY_AGE_S_MAX)
+    if restarts:
+        entries, evicted_age_s = table.snapshot(ENTRY_AGE_S_MAX)
+        table = ProducerTable()
+        table.restore(entries, evicted_age_s, ENTRY_AGE_S_MAX)
     table.record(3, 1, result(1), ENTRY_AGE_S_MAX)
-    assert len(table) == 2
-    assert table.decide(1, 2, resend=True, now=ENTRY_AGE_S_MAX) == out_of_order(1)
+    assert len(table) == 2, "producer 1 is over its age, and no other one had to go"
+    for number in (1, 3):
+        assert table.decide(1, number, resend=True, now=ENTRY_AGE_S_MAX) == UNKNOWN
+        assert table.decide(1, number, resend=True, now=FORGOTTEN_AGE_S_MAX) == UNKNOWN
+    assert table.decide(1, 4, resend=False, now=ENTRY_AGE_S_MAX) == out_of_order(1)
+    assert table.decide(1, 1, resend=False, now=ENTRY_AGE_S_MAX) == ACCEPT
 
 
 def test_the_least_recently_used_goes_first(monkeypatch):
@@ -141,15 +152,16 @@ def test_a_snapshot_is_remembered_with_its_ages():
 def test_a_snapshot_leaves_out_what_is_over_its_age():
     table = table_with([1], producer_id=7, now=0.0)
     table.record(8, 1, result(1), 1.0)
-    entries, _ = table.snapshot(ENTRY_AGE_S_MAX)
+    entries, forgotten_s = table.snapshot(ENTRY_AGE_S_MAX + 0.5)
     assert [entry.producer_id for entry in entries] == [8]
+    assert forgotten_s == 0.5, "since when it is over its age"
 
 
-def test_a_snapshot_knows_of_an_eviction_for_its_hour(full_table):
+def test_a_snapshot_knows_of_an_eviction_for_a_day(full_table):
     entries, evicted_age_s = full_table.snapshot(EVICTED_AT + 60)
     assert evicted_age_s == 60
     table = ProducerTable()
     table.restore(entries, evicted_age_s, 5.0)
     assert table.decide(1, 4, resend=True, now=5.0) == UNKNOWN
-    assert table.decide(1, 4, resend=True, now=5.0 + ENTRY_AGE_S_MAX - 60) == out_of_order(1)
-    assert full_table.snapshot(EVICTED_AT + ENTRY_AGE_S_MAX)[1] is None
+    assert table.decide(1, 4, resend=True, now=5.0 + FORGOTTEN_AGE_S_MAX - 60) == out_of_order(1)
+    assert ProducerTable().snapshot(0.0) == ([], None)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tailrace.model import VersionRange
 from tailrace_server.intake import producers
-from tailrace_server.intake.producers import ENTRY_AGE_S_MAX, RESULTS_MAX, ProducerTable, Verdict
+from tailrace_server.intake.producers import ENTRY_AGE_S_MAX, FORGOTTEN_AGE_S_MAX, RESULTS_MAX, ProducerTable, Verdict
 from tailrace_server.manifest.producers import NO_PRODUCERS, producers_from_json, producers_to_json, read_producers
 
 PARTITION = 3
@@ -101,18 +101,18 @@ def test_ages_count_only_time_in_which_a_node_ran():
 
 def test_what_is_over_its_age_is_not_written():
     table = table_of([(1, 1, VersionRange(PARTITION, b"b" * 16, 1, 1))])
-    assert producers_to_json(table, 1, ENTRY_AGE_S_MAX) == NO_PRODUCERS
+    assert producers_to_json(table, 1, ENTRY_AGE_S_MAX + 5.0) == {**NO_PRODUCERS, "evicted_age_s": 5.0}
 
 
-def test_an_eviction_is_remembered_for_its_hour(monkeypatch):
+def test_an_eviction_is_remembered_for_a_day(monkeypatch):
     monkeypatch.setattr(producers, "PRODUCERS_MAX", 2)
     records = [(n, 1, VersionRange(PARTITION, b"b" * 16, n, n)) for n in (1, 2, 3)]
     value = through_json(producers_to_json(table_of(records, now=7.0), 3, 10.0))
     assert value["evicted_age_s"] == 3.0
     table = producers_from_json(value, PARTITION, 100.0)
     assert table.decide(1, 1, resend=True, now=100.0).verdict is Verdict.UNKNOWN
-    assert table.decide(1, 1, resend=True, now=97.0 + ENTRY_AGE_S_MAX).verdict is Verdict.ACCEPT
-    assert producers_to_json(table, 3, 97.0 + ENTRY_AGE_S_MAX)["evicted_age_s"] is None
+    assert table.decide(1, 1, resend=True, now=97.0 + FORGOTTEN_AGE_S_MAX).verdict is Verdict.ACCEPT
+    assert producers_to_json(table, 3, 97.0 + ENTRY_AGE_S_MAX + FORGOTTEN_AGE_S_MAX)["evicted_age_s"] is None
 
 
 def test_the_least_recently_used_still_goes_first(monkeypatch):
