@@ -13,7 +13,7 @@
     ├── VersionConflict         the condition of a write does not hold
     ├── UnknownFeed, FeedExists
     ├── UnknownStage            the node does not have what was staged for a batch, or not all of it
-    ├── BatchBehind             a batch has a number that its sink has used already, under another origin
+    ├── BatchBehind             a batch has a number that its sink has used already, or is older than its last one
     ├── BadPosition             a position is damaged or belongs to another feed
     ├── BadBlock                a block breaks its format
     ├── TooLarge                a key, a value, a block or a frame is over its bound
@@ -118,7 +118,9 @@ class UnknownStage(TailraceError):
 
 
 class BatchBehind(TailraceError):
-    """A batch has a number that its sink has used already, under another origin: nothing of it was published.
+    """A batch has a number that its sink has used already: nothing of it was published.
+
+    The number was used under another origin, or it is below the last one of the same origin.
 
     ``first_batch`` is the first number that the sink has not used.
     """

@@ -173,14 +173,17 @@ class Feed:
     ) -> Published:
         """Publishes the rows of sealed stages as batch ``batch`` of ``sink``, each partition's share in one step.
 
-        A partition that has this batch of the sink, or a later one, is passed over: the same call again does what is
-        left, and one with other stages, of a batch that was made again, does no harm. ``origin`` is who numbers the
-        batches, the sink by default. Answered once it is on the node's disk.
+        A partition that has this batch of the sink is passed over. So the same call again does what is left, and one
+        with other stages, of a batch that was made again, does no harm. ``origin`` is who numbers the batches, the sink
+        by default. Answered once it is on the node's disk.
 
-        Raises UnknownStage where a stage is not sealed or not there (nothing is published then), BatchBehind where
-        another origin has used the batch's number, TooLarge where a partition's share is, UnknownFeed, and Retryable
-        after ``retry_for`` seconds: then a part may be published, and the rest by the same call. ValueError for a name
-        or number that cannot be had, and where a stage is given twice.
+        Raises:
+            UnknownStage: A stage is not sealed, or not there: nothing is published.
+            BatchBehind: Another origin has used the number, or a later batch of this origin was published.
+            TooLarge: A partition's share is above its bound.
+            UnknownFeed: The feed is not there.
+            Retryable: No answer came within ``retry_for`` seconds. A part may be published; call it again.
+            ValueError: A name or number cannot be had, or a stage is given twice.
         """
         feed = await self.resolve()
         value = publish_request(feed.feed_id, sink, batch, stages, origin)

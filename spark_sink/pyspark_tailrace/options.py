@@ -169,8 +169,11 @@ def _meant(name: str, names: Sequence[str]) -> str | None:
 
 
 def _check_numbering(options: Mapping[str, str]) -> None:
-    """What numbers batches has to name who numbers them: else each query, or job, would begin anew."""
-    for name in ("first_batch", "batch_id", "origin"):
+    """Checks that a job which numbers its batches names its sink: else each job would begin anew.
+
+    A query has an id of its own, which ``first_batch`` may be given for.
+    """
+    for name in ("batch_id", "origin"):
         if name in options and "sink_id" not in options:
             raise ValueError(f"option {name!r} numbers the batches of a sink: it goes with option 'sink_id'")
     if options.get("sink_id", "").startswith(JOB_PREFIX):

@@ -137,9 +137,11 @@ def _publish(options: SinkOptions, sink: str, batch: int, origin: str, stages: S
             raise TooLarge(f"{error}. {TOO_LARGE}") from error
         except BatchBehind as error:
             raise BatchBehind(
-                f"{error}. The checkpoint, or option 'first_batch', is another one than that of the batches which "
-                f"sink_id {sink!r} has published: go on with those, or say .option('first_batch', "
-                f"{error.first_batch}), or use another sink_id",
+                f"{error}. The checkpoint was restored from an older copy, or it, or option 'first_batch', is another "
+                f"one than that of the batches which sink_id {sink!r} has published. Its next rows may be in no batch "
+                f"of then, so they are not passed over: go on with the checkpoint of those batches, or say "
+                f".option('first_batch', {error.first_batch}), which writes what this one reads, or use another "
+                f"sink_id",
                 first_batch=error.first_batch,
             ) from error
     raise AssertionError("the tries have no end")

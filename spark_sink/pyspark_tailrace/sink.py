@@ -92,7 +92,8 @@ class StreamSink(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publishes what these tasks have staged, once, however often it is called for this batch.
 
-        Raises UnknownStage where a stage is gone, BatchBehind where another checkpoint has used the batch's number.
+        Says on stderr if partitions had the batch already. Raises UnknownStage if a stage is gone, and BatchBehind if
+        another checkpoint has used the number, or a later batch of this one was published.
         """
         _make_feed_if_empty(self._options, messages)
         staged = [message for message in messages if isinstance(message, Staged)]
@@ -102,13 +103,11 @@ class StreamSink(DataSourceStreamArrowWriter):
         if len(queries) != 1 or any(message.batch != batchId for message in staged):
             raise RuntimeError(f"tasks of the queries {sorted(queries)} have come to the commit of batch {batchId}")
         [query_id] = queries
-        publish_batch(
-            self._options,
-            self._options.sink_id or query_id,
-            batchId + self._options.first_batch,
-            numberer(query_id, self._options.first_batch),
-            [message.stages for message in staged],
-        )
+        sink, batch = self._options.sink_id or query_id, batchId + self._options.first_batch
+        origin = numberer(query_id, self._options.first_batch)
+        told = publish_batch(self._options, sink, batch, origin, [message.stages for message in staged])
+        if told.skipped:
+            print(f"tailrace: {_passed_over(told, sink, batch)}", file=sys.stderr)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing: a commit whose answer was lost is followed by this call, so what it says may be published.
@@ -155,13 +154,13 @@ def _make_feed_if_empty(options: SinkOptions, messages: Iterable[WriterCommitMes
 
 
 def _passed_over(published: Published, sink: str, batch: int) -> str:
-    who, what = "every partition", "nothing was"
-    if published.written:
-        skipped = len(published.skipped)
-        who, what = f"{skipped} of {skipped + len(published.written)} partitions", "their part was not"
+    """Says which part of a batch was published before this call, as by a driver that died before it had noted that."""
+    if not published.written:
+        return f"batch {batch} of {sink!r} was published before: it is not written again"
+    skipped = len(published.skipped)
+    partitions = skipped + len(published.written)
     return (
-        f"{who} had batch {batch} of {sink!r} already, or a later one: {what} written. The numbers of a sink have to "
-        "grow, and one sink writes to a feed once for each"
+        f"batch {batch} of {sink!r} was published before in {skipped} of {partitions} partitions, and now in the others"
     )
 
 

@@ -87,7 +87,7 @@ def test_token_is_not_shown():
         ({"sink_id": "job:1"}, "'sink_id' is 'job:1': what begins with 'job:' is for jobs without a number"),
         ({"sink_id": "a\nb"}, "option 'sink_id' is .* has to be 1 to 200 printable characters"),
         ({"sink_id": "s", "first_batch": "-1"}, "'first_batch' is '-1', and has to be a whole number from 0"),
-        ({"first_batch": "1"}, "'first_batch' numbers the batches of a sink: it goes with option 'sink_id'"),
+        ({"origin": "o"}, "'origin' numbers the batches of a sink: it goes with option 'sink_id'"),
         ({"batch_id": "1"}, "it goes with option 'sink_id'"),
         ({"origin": "o"}, "it goes with option 'sink_id'"),
     ],

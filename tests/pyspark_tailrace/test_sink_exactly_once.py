@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections import Counter
 
 import pytest
@@ -158,6 +159,27 @@ def test_numbers_that_fall_are_refused_and_not_passed_over(job, times):
         job.run(checkpoint="another", sink_id="orders-job")
     job.run(checkpoint="another", sink_id="orders-job", first_batch="7")
     assert times() == dict.fromkeys(once(1), 2) | {b"1-%d" % row: 1 for row in range(60)}
+
+
+def test_a_checkpoint_that_is_put_back_to_an_older_copy_loses_no_rows(job, times):
+    """Its next batches have numbers that were published, and other rows."""
+    folder = job.folder
+    job.add_rows()
+    job.run()
+    shutil.copytree(folder / "checkpoint", folder / "copy")
+    for _ in range(2):
+        job.add_rows()
+    job.run()
+    assert times() == once(3)
+    shutil.rmtree(folder / "checkpoint")
+    (folder / "copy").rename(folder / "checkpoint")
+    job.add_file(key=[b"other-%d" % row for row in range(60)], value=[b"v"] * 60)
+    job.files = 3  # the next batch, of number 1, has the files of two batches and a new one
+    with pytest.raises(StreamingQueryException, match=r"(?s)BatchBehind.*option\('first_batch', 3\)"):
+        job.run()
+    assert times() == once(3)
+    job.run(first_batch="3")
+    assert {key for key in times() if key.startswith(b"other")} == {b"other-%d" % row for row in range(60)}
 
 
 def test_a_stage_that_is_gone_ends_the_query_and_its_next_start_stages_anew(job, times):

@@ -4,12 +4,15 @@
     ----------------------------  ----------------------------  ----------------------------------------------
     none                          any                           PUBLISH
     of the same origin, below it  any                           PUBLISH
-    of the same origin            the same, or an earlier one   SKIP: it is here, and stands as it was then
+    of the same origin            the same                      SKIP: it is here, and stands as it was then
+    of the same origin            an earlier one                BEHIND: it may have other rows than the one of then
     of another origin, below it   any                           PUBLISH: the sink goes on under another origin
     of another origin             the same, or an earlier one   BEHIND: these numbers were given by another one
 
 The origin is who numbers the batches, such as a query with its checkpoint. A new checkpoint begins at 0 again; under
 the old sink's id all its batches would be taken for old ones and be dropped without a word, were it not for the origin.
+A checkpoint that was restored from an older copy keeps its origin, and numbers new rows anew. A query repeats its last
+batch only, so an earlier one is refused.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ def decide(last: LastBatch | None, batch: int, origin: str) -> Verdict:
     """What to do with ``batch`` of ``origin`` where ``last`` is what the partition has; the table above."""
     if last is None or last.batch < batch:
         return Verdict.PUBLISH
-    return Verdict.SKIP if last.origin == origin else Verdict.BEHIND
+    is_last = last.batch == batch and last.origin == origin
+    return Verdict.SKIP if is_last else Verdict.BEHIND
 
 
 class LastBatches:

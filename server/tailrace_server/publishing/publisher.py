@@ -94,13 +94,18 @@ class Publisher:
 
     def _check_numbers(self, feed: Feed, request: Publish) -> None:
         lasts = [partition.sinks.find(request.sink) for partition in feed.partitions]
-        if any(decide(last, request.batch, request.origin) is Verdict.BEHIND for last in lasts):
-            first = first_free(lasts)
-            raise BatchBehind(
-                f"batch {request.batch} of sink {request.sink!r} has a number that was used already, by another query "
-                f"or checkpoint: this one has to begin at batch {first}",
-                first_batch=first,
-            )
+        behind = [last for last in lasts if decide(last, request.batch, request.origin) is Verdict.BEHIND]
+        if not behind:
+            return
+        first = first_free(lasts)
+        if all(last is not None and last.origin == request.origin for last in behind):
+            why = "is older than the last one of the same origin, as of a checkpoint that was restored or copied"
+        else:
+            why = "has a number that was used already, by another query or checkpoint"
+        raise BatchBehind(
+            f"batch {request.batch} of sink {request.sink!r} {why}: this one has to begin at batch {first}",
+            first_batch=first,
+        )
 
     async def _shares(self, feed: Feed, request: Publish) -> dict[int, list[_Share]]:
         """What each partition is to get. Where every one has the batch already the stages may be gone."""

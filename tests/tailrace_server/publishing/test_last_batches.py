@@ -41,7 +41,7 @@ STEPS = st.lists(
         (None, 0, "o", Verdict.PUBLISH),
         (LastBatch(4, "o", 9), 5, "o", Verdict.PUBLISH),
         (LastBatch(4, "o", 9), 4, "o", Verdict.SKIP),
-        (LastBatch(4, "o", 9), 3, "o", Verdict.SKIP),
+        (LastBatch(4, "o", 9), 3, "o", Verdict.BEHIND),
         (LastBatch(4, "o", 9), 5, "p", Verdict.PUBLISH),
         (LastBatch(4, "o", 9), 4, "p", Verdict.BEHIND),
         (LastBatch(4, "o", 9), 0, "p", Verdict.BEHIND),
