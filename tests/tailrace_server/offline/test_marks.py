@@ -64,7 +64,7 @@ def test_a_restored_directory_is_none_of_a_member_or_a_replica(made, by_mark, ot
     files = sorted(made.disk.names_now)
     there, elsewhere = made.config.listen, ("there", 1)
     changes = {"members": (there, elsewhere)} if other == "members" else {"replica_of": elsewhere}
-    with pytest.raises(BadDirectory, match=r"empty directory.* promote --force"):
+    with pytest.raises(BadDirectory, match=r"empty directory.* 'A backup in a set'"):
         made.start(restored=not by_mark, **changes)
     assert sorted(made.disk.names_now) == files
     made.start(restored=not by_mark)
