@@ -12,6 +12,7 @@ class SetReport(Report):
     def __init__(self, trace=None):
         super().__init__(trace)
         self.undecided = 0
+        self.violation = None  # raised within a program of a client, where another error may hide it
 
     def arrived(self, connection, client, server, upward, data):
         self.bytes += len(data)

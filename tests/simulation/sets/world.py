@@ -236,9 +236,10 @@ class World:
         if self.has_short_logs and detail == "to 0":  # more leaderships have come than the logs know
             return
         if level == "quorum" and self.promises.forced_at is None:
-            raise Violation(
+            self.report.violation = Violation(
                 f"{who} is rolled back in partition {partition} {detail}, and was shown what a majority had"
             )
+            raise self.report.violation
 
     # A run
 
@@ -471,8 +472,11 @@ def simulate(seed, *, trace=None, profile="", story=None):
         sizes = small_sizes() if wants_sink(seed, story) else contextlib.nullcontext()
         with seeded(seed), bugs_end_the_run(), sizes, short_logs(seed, story):
             trio.run(main, clock=clock)
+        if report.violation is not None:
+            raise report.violation
     except BaseException as error:
-        found = most_telling(error)
+        # What a program of a client raises may be lost, where what that ends has failed first.
+        found = most_telling(error) if report.violation is None else report.violation
         if isinstance(found, tailrace.UnknownFeed):
             found = Violation(f"the feed that everybody writes to is gone: {found}")
         found.add_note(f"make simulate SETS=1 SEED={seed}")
