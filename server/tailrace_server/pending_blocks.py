@@ -224,8 +224,8 @@ class _Blocks:
             if isinstance(column, np.ndarray):
                 setattr(self, name, column[chosen])
         borders = np.flatnonzero(self.slots[1:] != self.slots[:-1]) + 1
-        begins = [0, *borders.tolist()] if len(self.slots) else []
-        self._bounds = list(zip(self.slots[begins].tolist(), begins, [*begins[1:], len(self.slots)], strict=True))
+        edges = [0, *borders.tolist(), len(self.slots)] if len(self.slots) else []
+        self._bounds = [(int(self.slots[begin]), begin, end) for begin, end in itertools.pairwise(edges)]
 
     def partitions(self) -> list[tuple[int, int, int]]:
         """Each slot, and where its blocks begin and end."""

@@ -19,6 +19,7 @@ from tests.memory_disk import LOSE, READING, Crashed, MemoryDisk, failure
 
 from tailrace.address import Address
 from tailrace.errors import TailraceError
+from tailrace_server import feed_recovery
 from tailrace_server.config import Config, Limits, Storage
 from tailrace_server.host.host import Host
 from tailrace_server.start import open_node
@@ -367,3 +368,8 @@ def _leaves(error):
             yield from _leaves(inner)
     else:
         yield error
+
+
+def replays_by_columns():
+    """Starts go by columns through whatever the journal holds: a run has too few records for it otherwise."""
+    return mock.patch.object(feed_recovery, "TOGETHER_MIN", 1)

@@ -19,7 +19,7 @@ from tailrace.host import Host
 from .faults import Faults
 from .feeds import FoundingProcess
 from .indexes import chosen
-from .machine import PORT, Machine, bugs_end_the_run
+from .machine import PORT, Machine, bugs_end_the_run, replays_by_columns
 from .network import Network
 from .process import FEED
 from .readers import ConsumingProcess, FollowingProcess, LookingProcess
@@ -245,7 +245,7 @@ def simulate(seed, *, trace=None):
 
     try:
         sizes = small_sizes() if has_sink(seed) else contextlib.nullcontext()
-        with _own_directory() as directory, seeded(seed), bugs_end_the_run(), sizes:
+        with _own_directory() as directory, seeded(seed), bugs_end_the_run(), sizes, replays_by_columns():
             trio.run(main, clock=clock)
     except BaseException as error:
         found = most_telling(error)

@@ -361,3 +361,14 @@ def test_blocks_that_a_rollback_voids_are_left_out():
     found = outcome(writing, by_columns)
     assert found[0][FEEDS[0]][0]["high_seq"] == 120
     assert found == outcome(writing, one_at_a_time)
+
+
+def test_all_blocks_may_be_void():
+    writing = Writing()
+    writing.create(FEEDS[0])
+    for _ in range(100):
+        writing.put(FEEDS[0], 0, 1, b"v", 1)
+    writing.roll_back(FEEDS[0], 0, 100)
+    found = outcome(writing, by_columns)
+    assert found[0][FEEDS[0]][0]["high_seq"] == 0
+    assert found == outcome(writing, one_at_a_time)

@@ -135,8 +135,9 @@ class ProducerTable:
         if not len(results.numbers):
             return
         columns = self._columns
-        if len(results.numbers) < _TOGETHER_MIN or len(columns) + len(results.numbers) >= PRODUCERS_MAX:
-            # Of a table that becomes full it matters which producer came when.
+        is_small = len(results.numbers) < _TOGETHER_MIN
+        # Of a table that becomes full it matters which producer came when.
+        if is_small or len(columns) + len(np.unique(results.producers)) >= PRODUCERS_MAX:
             for producer, number, first, last in zip(*(column.tolist() for column in results), strict=True):
                 self.record(producer, number, VersionRange(partition, branch, first, last), now)
             return

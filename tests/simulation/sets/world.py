@@ -11,7 +11,7 @@ import trio.testing
 from tests.fake_host import InlineWorker
 from tests.memory_disk import MemoryDisk
 from tests.runs import Violation, most_telling
-from tests.simulation.machine import DATA, PORT, End, Machine, bugs_end_the_run
+from tests.simulation.machine import DATA, PORT, End, Machine, bugs_end_the_run, replays_by_columns
 from tests.simulation.network import Network
 from tests.simulation.scheduling import seeded
 from tests.simulation.sinks import small_sizes
@@ -470,7 +470,7 @@ def simulate(seed, *, trace=None, profile="", story=None):
 
     try:
         sizes = small_sizes() if wants_sink(seed, story) else contextlib.nullcontext()
-        with seeded(seed), bugs_end_the_run(), sizes, short_logs(seed, story):
+        with seeded(seed), bugs_end_the_run(), replays_by_columns(), sizes, short_logs(seed, story):
             trio.run(main, clock=clock)
         if report.violation is not None:
             raise report.violation
