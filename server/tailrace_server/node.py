@@ -122,7 +122,9 @@ class Node(Leadership):
         self.flusher = Flusher(host, self.journal, self.store, self.installer, trimmer, self.space, self.memory, limits)
         self.flusher.on_flushed = self._flushed
         self.flusher.commit = self.all_durable
-        self.compactor = Compactor(host, data, self.store, self.installer, self.feeds, uptime, storage.compaction_rate)
+        self.compactor = Compactor(
+            host, data, self.store, self.installer, self.feeds, self.space, uptime, storage.compaction_rate
+        )
         self.compactor.on_damage = self.found_damage
 
     def _build_stages(self) -> Stages:

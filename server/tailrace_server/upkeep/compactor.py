@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import trio
 
-from tailrace.errors import TailraceError
+from tailrace.errors import NoSpace, TailraceError
 from tailrace.model import FeedInfo
 from tailrace_server.catalog import Catalog
 from tailrace_server.chain import LostSegment
@@ -25,6 +25,7 @@ from tailrace_server.manifest import ManifestStore
 from tailrace_server.partition import Partition
 from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.upkeep.installer import Installer, RolledBack, entries_of
+from tailrace_server.upkeep.space import Space
 from tailrace_server.upkeep.uptime import Uptime
 from tailrace_server.upkeep.uptime_file import store_uptime, tick_uptime
 
@@ -42,8 +43,10 @@ SEGMENTS_BEHIND = 48
 # takes 450 ms to begin with, so that thousands of slowly written partitions would outrun it.
 SMALL_BYTES_MAX = 1024 * 1024
 SMALL_ROWS_MAX = 4_096
-# A partition whose compaction has failed is left alone for so long.
+# A partition whose compaction has failed is left alone for so long, and each time twice as long as before, up to this.
+# For lack of room it is always the shorter time: that is looked at before anything is read.
 PAUSE_SECONDS = 60.0
+PAUSE_SECONDS_MAX = 3_600.0
 
 
 class CompactionStatistics(NamedTuple):
@@ -66,6 +69,7 @@ class Compactor:
         store: ManifestStore,
         installer: Installer,
         catalog: Catalog,
+        space: Space,
         uptime: Uptime,
         rate_max: int,
     ) -> None:
@@ -75,12 +79,14 @@ class Compactor:
         self._store = store
         self._installer = installer
         self._catalog = catalog
+        self._space = space
         self._rate_max = rate_max
         self._rate = Rate()
         self._candidates: dict[Partition, None] = {}
         self._tended: Partition | None = None
         # Partitions that are left alone, until when (monotonic), and why where it is not for damage.
         self._paused: dict[Partition, tuple[float, str]] = {}
+        self._tries: dict[Partition, int] = {}  # of such, how often in a row it has failed
         self._damaged: set[str] = set()  # segments that could not be read
         self._told: set[tuple[Partition, int]] = set()  # of whose wrong hashes the log has heard
         self._wanted = trio.Event()
@@ -112,7 +118,7 @@ class Compactor:
     def forget(self, partition: Partition) -> None:
         """The partition is no more."""
         self._candidates.pop(partition, None)
-        self._paused.pop(partition, None)
+        self._recovered(partition)
         self._told = {told for told in self._told if told[0] is not partition}
 
     async def run(self) -> None:
@@ -158,14 +164,22 @@ class Compactor:
         except (OSError, TailraceError) as error:
             if not partition.is_dropped:
                 log.error("partition %s of feed %s cannot be folded: %s", partition.id, partition.feed_id.hex(), error)
-                self._pause(partition, str(error))
+                self._pause(partition, str(error), grows=not isinstance(error, NoSpace))
         else:
-            self._paused.pop(partition, None)
+            self._recovered(partition)
 
-    def _pause(self, partition: Partition, failure: str = "") -> None:
+    def _recovered(self, partition: Partition) -> None:
+        self._paused.pop(partition, None)
+        self._tries.pop(partition, None)
+
+    def _pause(self, partition: Partition, failure: str = "", *, grows: bool = False) -> None:
         if partition.is_dropped:
             return
-        self._paused[partition] = self._host.clock.monotonic() + PAUSE_SECONDS, failure
+        if grows:
+            self._tries[partition] = self._tries.get(partition, 0) + 1
+        # The exponent is bounded since the pause is.
+        pause = min(PAUSE_SECONDS * 2.0 ** min(max(0, self._tries.get(partition, 0) - 1), 16), PAUSE_SECONDS_MAX)
+        self._paused[partition] = self._host.clock.monotonic() + pause, failure
 
     async def trim(self, partition: Partition, info: FeedInfo) -> None:
         """Drops the oldest segments of a history that is kept for a while, or up to a size. OSError, NoSpace."""
@@ -194,6 +208,8 @@ class Compactor:
         if plan is None:
             return False
         folded = whole[plan.first : plan.last + 1]
+        # Not begun without room for it: what it has read and written by then would be in vain, time after time.
+        await self._space.check_room(plan.nbytes, f"the compaction of {len(folded)} segments")
         is_major = plan.is_major and begin == 0
         segment_id = self._host.randomness.token(16)
         output = self._store.segment_path(partition.feed_id, partition.id, segment_id)

@@ -281,7 +281,9 @@ class Flusher:
     async def _due(self) -> Sequence[Due[Partition]]:
         """What has to be flushed now."""
         journal, journal_oldest = self._journal.statistics(), self._journal.oldest_number
-        is_long = self._limits.is_journal_long(journal.bytes, journal.records)
+        # On a disk that is nearly full each older file of the journal is one too many.
+        is_low = bool(self._space.low) and len(self._journal.file_numbers) > 1
+        is_long = is_low or self._limits.is_journal_long(journal.bytes, journal.records)
         is_pressed = self._account.is_tight or is_long
         now = self._host.clock.monotonic()
         queues = []

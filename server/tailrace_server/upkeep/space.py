@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import trio
 
+from tailrace.errors import NoSpace
 from tailrace_server.host.host import Host
 from tailrace_server.journal import Reserve
 
@@ -45,6 +46,19 @@ class Space:
             self.on_low()
         else:
             self.low = ""
+
+    async def check_room(self, nbytes: int, what: str) -> None:
+        """Raise NoSpace if ``nbytes`` more, for ``what``, would leave writers too little. OSError.
+
+        A quarter of what is kept free for them is let through, as long as there is so much: what a small compaction
+        drops may be all that is missing.
+        """
+        free = await self._host.workers.in_thread(lambda: self._host.disk.free_bytes(self._directory))
+        if nbytes > min(free, max(free - self._free_bytes_min, self._free_bytes_min // 4)):
+            raise NoSpace(
+                f"{what} takes {nbytes / 2**20:,.0f} MiB for a while, and of the {free / 2**20:,.0f} MiB that are free "
+                f"in {self._directory} {self._free_bytes_min / 2**20:,.0f} MiB are kept for writers: free some"
+            )
 
     def _measure(self) -> int:
         self._reserve.make(free_bytes_min=self._free_bytes_min)

@@ -1,6 +1,7 @@
 """What of a chain is folded where a part of it cannot be read; and what a failed fold leaves."""
 
 import errno
+import itertools
 
 import pytest
 import trio
@@ -186,3 +187,50 @@ async def test_a_process_is_begun_for_what_is_worth_it(engine, compacted, rows, 
     assert await engine.node.compactor.fold(partition, info)
     assert compacted[0] == way
     engine.check_rows(partition)
+
+
+async def tend(engine, partition, seconds=0.0):
+    engine.clock.advance(seconds)
+    await engine.node.compactor._tend(partition)
+
+
+async def test_a_compaction_without_room_is_not_begun(make_engine, monkeypatch):
+    engine = make_engine(free_bytes_min=100_000)
+    partition = engine.create()
+    for number in range(4):
+        engine.put(partition, (b"%d" % number, bytes(10_000)))
+        await engine.flusher.flush(partition)
+    begun = []
+    compact = engine.workers.compact_small
+    monkeypatch.setattr(engine.workers, "compact_small", lambda task: (begun.append(task), compact(task))[1])
+    room, engine.disk.size_bytes = engine.disk.size_bytes, engine.disk.size_bytes - engine.disk.free + 130_000
+    for _ in range(20):
+        await tend(engine, partition, compactor_module.PAUSE_SECONDS)
+        assert "are kept for writers" in engine.node.compactor.failure
+    assert begun == []
+    engine.disk.size_bytes = room
+    await tend(engine, partition, compactor_module.PAUSE_SECONDS)
+    assert (len(begun), engine.node.compactor.failure) == (1, "")
+    assert len(partition.chain.segments) == 1
+
+
+async def test_a_compaction_that_fails_is_tried_less_and_less_often(engine, monkeypatch):
+    partition = engine.create()
+    await flushed(engine, partition, 4)
+    tries = []
+
+    async def fail(task):
+        tries.append(engine.clock.monotonic())
+        raise OSError(errno.EIO, "Input/output error")
+
+    compact = engine.workers.compact_small
+    monkeypatch.setattr(engine.workers, "compact_small", fail)
+    for _ in range(3 * 60):
+        await tend(engine, partition, 60.0)
+    pauses = [second - first for first, second in itertools.pairwise(tries)]
+    assert pauses[:4] == [60.0, 120.0, 240.0, 480.0]
+    assert max(pauses) == compactor_module.PAUSE_SECONDS_MAX
+    monkeypatch.setattr(engine.workers, "compact_small", compact)
+    await tend(engine, partition, compactor_module.PAUSE_SECONDS_MAX)
+    assert engine.node.compactor.failure == ""
+    assert not engine.node.compactor._tries

@@ -3,6 +3,7 @@
 import pytest
 from tests.fake_host import InlineWorkers
 
+from tailrace.errors import NoSpace
 from tailrace_server.host.host import Host
 from tailrace_server.journal import Reserve
 from tailrace_server.upkeep.space import Space
@@ -51,3 +52,58 @@ async def test_the_reserve_is_given_up_once_and_made_again_when_there_is_room(ma
     assert space.reserved_bytes == 0
     await space.look()
     assert space.reserved_bytes == RESERVE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("free", "nbytes", "has_room"),
+    [
+        (100_000, 95_000, True),
+        (100_000, 95_001, False),
+        (FREE_BYTES_MIN, FREE_BYTES_MIN // 4, True),  # what it drops may be what is missing
+        (FREE_BYTES_MIN, FREE_BYTES_MIN // 4 + 1, False),
+        (1_000, 1_000, True),
+        (1_000, 1_001, False),
+    ],
+)
+async def test_what_takes_space_for_a_while_leaves_writers_theirs(made, free, nbytes, has_room):
+    disk, space = made
+    disk.size_bytes += free - disk.free
+    if has_room:
+        await space.check_room(nbytes, "it")
+    else:
+        with pytest.raises(NoSpace, match="it takes 0 MiB for a while"):
+            await space.check_room(nbytes, "it")
+
+
+async def test_on_a_disk_that_is_nearly_full_the_journal_is_flushed_away(make_engine):
+    """A few bytes that nobody writes to any more keep all of its files."""
+    engine = make_engine(free_bytes_min=50_000, flush_age_s=1e9)
+    old, busy = engine.create("old"), engine.create("busy")
+    engine.put(old, (b"k", b"v"))
+    for _ in range(10):
+        engine.put(busy, (b"k", bytes(900)))
+    await engine.flusher.flush(busy)
+    await engine.flusher.pass_once()
+    assert engine.node.space.low == ""
+    assert len(engine.journal_files) > 10
+    engine.disk.size_bytes -= engine.disk.free - 40_000
+    for _ in range(12):
+        engine.clock.advance(1)
+        await engine.flusher.pass_once()
+    assert len(engine.journal_files) == 1
+    assert engine.node.space.low == "" or engine.disk.free < 50_000
+    for name in ("old", "busy"):
+        engine.check_rows(engine.partition(name))
+    engine.kill()
+    for name in ("old", "busy"):
+        engine.check_rows(engine.partition(name))
+
+
+async def test_with_room_the_same_is_left_for_its_age(make_engine):
+    engine = make_engine(free_bytes_min=50_000, flush_age_s=1e9)
+    partition = engine.create()
+    for _ in range(10):
+        engine.put(partition, (b"k", bytes(900)))
+    await engine.flusher.pass_once()
+    await engine.flusher.pass_once()
+    assert partition.flushed_seq == 0
