@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -30,6 +29,18 @@ TOO_LARGE = (
     "a batch takes at its source, as by maxFilesPerTrigger or maxRowsPerTrigger. A batch job with a batch_id: make it "
     "several, each with a batch_id of its own"
 )
+
+# What to do after a publish that has no answer.
+ASKED_AGAIN = (
+    "Start the query again with the same checkpoint, or the job with the same batch_id: each partition takes the batch "
+    "once"
+)
+JOB_MAY_BE_PUBLISHED = (
+    "The job has no number, so running it again may write its rows twice: look at the feed before, and give it a "
+    "sink_id and a batch_id, with which it is written once however often it is run"
+)
+# A publish is asked for once at least, however long connecting took.
+_LAST_TRY_S = 1.0
 
 assert STAGE_PARTITION_BYTES * 2 < PUBLISH_BYTES
 
@@ -85,7 +96,7 @@ def publish_batch(options: SinkOptions, sink: str, batch: int, origin: str, task
     ``skipped`` of what it gives are the partitions that have had this batch, or a later one, before this call.
     """
     stages = [share.stage for shares in tasks for share in shares]
-    return _publish(options, sink, batch, origin, stages) if stages else Published({}, ())
+    return _publish(options, sink, batch, origin, stages, ASKED_AGAIN) if stages else Published({}, ())
 
 
 def make_feed(options: SinkOptions) -> None:
@@ -99,7 +110,7 @@ def publish_job(options: SinkOptions, job_id: str, tasks: Sequence[TaskStages]) 
     """Publishes what the tasks of a job have staged, in as many batches as it takes, each once."""
     shares = [share for task in tasks for share in task]
     for batch, part in enumerate(parts(shares, PUBLISH_BYTES)):
-        _publish(options, job_id, batch, job_id, [share.stage for share in part])
+        _publish(options, job_id, batch, job_id, [share.stage for share in part], JOB_MAY_BE_PUBLISHED)
 
 
 def parts(shares: Iterable[Share], bytes_max: int) -> Iterator[list[Share]]:
@@ -117,31 +128,31 @@ def parts(shares: Iterable[Share], bytes_max: int) -> Iterator[list[Share]]:
         yield part
 
 
-def _publish(options: SinkOptions, sink: str, batch: int, origin: str, stages: Sequence[SealedStage]) -> Published:
-    """Asks until the answer is known: a publish that was heard of only by the node would be taken for a failed one.
-
-    What is passed over after the first try is not told as ``skipped``: that try may have written it.
-    """
-    for tries in itertools.count(1):
-        try:
-            with held_feed(options) as feed:
-                published = feed.publish(sink, batch, stages, origin=origin)
-            return published if tries == 1 else published._replace(skipped=())
-        except Unreachable as error:
-            print(
-                f"tailrace: batch {batch} of {sink} has no answer yet, it is asked for again: {error}", file=sys.stderr
-            )
-        except UnknownStage as error:
-            raise UnknownStage(f"{error}. {STAGED_ANEW}") from error
-        except TooLarge as error:
-            raise TooLarge(f"{error}. {TOO_LARGE}") from error
-        except BatchBehind as error:
-            raise BatchBehind(
-                f"{error}. The checkpoint was restored from an older copy, or it, or option 'first_batch', is another "
-                f"one than that of the batches which sink_id {sink!r} has published. Its next rows may be in no batch "
-                f"of then, so they are not passed over: go on with the checkpoint of those batches, or say "
-                f".option('first_batch', {error.first_batch}), which writes what this one reads, or use another "
-                f"sink_id",
-                first_batch=error.first_batch,
-            ) from error
-    raise AssertionError("the tries have no end")
+def _publish(
+    options: SinkOptions, sink: str, batch: int, origin: str, stages: Sequence[SealedStage], if_unknown: str
+) -> Published:
+    """Asks for ``retry_for`` seconds, connecting included; ``if_unknown`` says what to do if no answer has come."""
+    deadline = time.monotonic() + options.retry_for_s
+    try:
+        with held_feed(options) as feed:
+            left_s = max(deadline - time.monotonic(), _LAST_TRY_S)
+            return feed.publish(sink, batch, stages, origin=origin, timeout=left_s)
+    except Unreachable as error:
+        raise Unreachable(
+            f"batch {batch} of {sink} has no answer within {options.retry_for_s:g} s (option 'retry_for'), and may be "
+            f"published: {error}. {if_unknown}",
+            outcome=error.outcome,
+        ) from error
+    except UnknownStage as error:
+        raise UnknownStage(f"{error}. {STAGED_ANEW}") from error
+    except TooLarge as error:
+        raise TooLarge(f"{error}. {TOO_LARGE}") from error
+    except BatchBehind as error:
+        raise BatchBehind(
+            f"{error}. The checkpoint was restored from an older copy, or it, or option 'first_batch', is another "
+            f"one than that of the batches which sink_id {sink!r} has published. Its next rows may be in no batch "
+            f"of then, so they are not passed over: go on with the checkpoint of those batches, or say "
+            f".option('first_batch', {error.first_batch}), which writes what this one reads, or use another "
+            f"sink_id",
+            first_batch=error.first_batch,
+        ) from error

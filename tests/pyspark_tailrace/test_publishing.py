@@ -81,23 +81,23 @@ def test_parts_keep_the_order_and_the_bound(sizes, bytes_max):
             assert sum(share.nbytes.get(partition, 0) for share in part) <= bytes_max
 
 
-def test_the_publish_is_asked_for_until_its_answer_is_known(options, history, monkeypatch, capsys):
-    tries = []
-    publish = tailrace.blocking.Feed.publish
-
-    def lost(self, *arguments, **named):
-        tries.append(1)
-        if len(tries) == 2:
-            publish(self, *arguments, **named)
-        if len(tries) <= 2:
-            raise tailrace.Unreachable("the connection broke", outcome="unknown")
-        return publish(self, *arguments, **named)
-
-    monkeypatch.setattr(tailrace.blocking.Feed, "publish", lost)
-    publish_batch(options, "query", 0, "query", [stage(options, rows(0, 10))])
-    assert len(tries) == 3
-    assert history() == {b"%d" % n: [b"v"] for n in range(10)}
-    assert capsys.readouterr().err.count("has no answer yet") == 2
+def test_a_node_that_is_gone_ends_the_publish_after_retry_for(start_node, capsys):
+    """What is staged is published once the job is run again, once."""
+    node = start_node()
+    options = sink_options({"url": node.url, "feed": "orders", "create_feed": "true", "retry_for": "1"})
+    shares = stage(options, rows(0, 10))
+    node.kill()
+    text = r"batch 0 of query has no answer within 1 s \(option 'retry_for'\), and may be published: .*same checkpoint"
+    with pytest.raises(tailrace.Unreachable, match=text):
+        publish_batch(options, "query", 0, "query", [shares])
+    with pytest.raises(tailrace.Unreachable, match=r"may be published: .*The job has no number"):
+        publish_job(options, "job:1", [shares])
+    node.start()
+    for _ in range(2):
+        publish_batch(options, "query", 0, "query", [shares])
+    with tailrace.blocking.connect(node.url) as client:
+        assert [p.high_seq for p in client.feed("orders").partitions()].count(0) < 16
+        assert sum(p.high_seq for p in client.feed("orders").partitions()) == 10
 
 
 SMALL_PUBLISHES = """
@@ -181,22 +181,6 @@ def test_where_some_partitions_had_the_number_it_is_told(numbered, history, caps
     text = "tailrace: batch 0 of 'nightly' was published before in 1 of 3 partitions, and now in the others\n"
     assert capsys.readouterr().err == text
     assert 1 < len(history()) < 39
-
-
-def test_what_an_earlier_try_has_written_is_not_told_as_old(numbered, monkeypatch, capsys):
-    publish, tries = tailrace.blocking.Feed.publish, []
-
-    def lost(self, *arguments, **named):
-        published = publish(self, *arguments, **named)
-        tries.append(published)
-        if len(tries) == 1:
-            raise tailrace.Unreachable("the connection broke", outcome="unknown")
-        return published
-
-    monkeypatch.setattr(tailrace.blocking.Feed, "publish", lost)
-    numbered(0, 1, 2)
-    assert not tries[1].written
-    assert "nothing was written" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
