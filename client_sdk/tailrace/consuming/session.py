@@ -38,7 +38,7 @@ from tailrace.position import Position, Positions
 from tailrace.replies import partition_map
 from tailrace.ring import RingChange
 from tailrace.wire.bodies import decode_json, encode_json
-from tailrace.wire.frames import Frame, FrameDecoder, encode_frame
+from tailrace.wire.frames import FRAME_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
 from tailrace.wire.messages import PROTOCOL_VERSION, Hello, HelloOk, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import decode_cookie, decode_number, encode_number
@@ -78,6 +78,7 @@ class ConsumerSession:
         self._clock = clock
         self._jitter = jitter
         self._cookies = itertools.count(1)
+        self._waiting_bytes = 0  # of blocks that have come on this connection before the program asked for events
         self._consumed_bytes = 0
         self._credit_bytes = 1  # so much is consumed before it is told
         self._begun_at = 0  # the sum of the partitions' seqs at the beginning of the connection
@@ -103,6 +104,7 @@ class ConsumerSession:
     def connection_made(self) -> None:
         """A new connection: says hello."""
         self._begun_at = self._streams.total_seq
+        self._waiting_bytes = 0
         self._decoder = FrameDecoder()
         self._out = [self.hello.encode()]
         self._streams.connection_made()
@@ -123,11 +125,19 @@ class ConsumerSession:
         self._frames.extend(self._decoder.receive_data(data))
 
     def handle_all(self) -> None:
-        """Handles all that has arrived. Raises as ``next_event``."""
+        """Handles all that has arrived, before the program asks for events. Raises as ``next_event``.
+
+        A node may have blocks of a window under way, and one more, for which no credit was given: more than that is
+        refused with ProtocolError, as nothing else would bound what waits here.
+        """
         while self._frames:
             queued = self._receive(self._frames.popleft())
             if queued is not None:
                 self._queue.append(queued)
+                self._waiting_bytes += queued[3]
+                if self._waiting_bytes > self.hello.window_bytes + FRAME_BODY_BYTES_MAX:
+                    window = f"the window is of {self.hello.window_bytes} bytes"
+                    raise ProtocolError(f"the node has sent blocks of {self._waiting_bytes} bytes, and {window}")
 
     def data_to_send(self) -> list[bytes]:
         """What has to be sent now: requests whose time has come, credit, barriers."""

@@ -7,6 +7,7 @@ import pytest
 
 from tailrace.backoff import FIRST_SECONDS, SECONDS_MAX
 from tailrace.block import encode_block
+from tailrace.consuming import session as session_module
 from tailrace.consuming.rollbacks import REFETCHES_MAX
 from tailrace.consuming.session import FINAL, ConsumerSession, Wanted
 from tailrace.errors import (
@@ -1143,6 +1144,23 @@ def test_nobody_waits_any_more():
 
 
 # Windows
+
+
+def test_a_node_that_sends_more_than_the_window_before_all_streams_are_open_is_left(monkeypatch):
+    """The program does not read yet, so nothing else bounds what it has to hold."""
+    monkeypatch.setattr(session_module, "FRAME_BODY_BYTES_MAX", 2000)  # six blocks fit below both together
+    made = Conversation(Wanted("orders"), window_bytes=5000)
+    made.greet(high_seqs=(100, 0))
+    made.agree(0, high_seq=100)
+    made.start(0, 100)
+    for seq in range(1, 7):
+        made.block(seq, 1, value=NOISE)
+        made.session.handle_all()
+    made.block(7, 1, value=NOISE)
+    with pytest.raises(ProtocolError, match=r"blocks of \d+ bytes, and the window is of 5000 bytes"):
+        made.session.handle_all()
+    made.session.connection_lost("left")
+    assert made.session.failure is None, "another node may keep to it"
 
 
 def test_credit_is_given_for_what_was_handled():
