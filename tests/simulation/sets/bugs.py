@@ -17,7 +17,7 @@ from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.quorum import Acknowledgements
 from tailrace_server.replication.situation import Move, Step
 
-from . import bugs_of_holding, bugs_of_promotion, bugs_of_runs
+from . import bugs_of_failing_partitions, bugs_of_holding, bugs_of_promotion, bugs_of_runs
 
 _decide = member.decide
 _store = MembershipFile.store
@@ -120,6 +120,7 @@ BUGS = {
     "a leader that asks nobody whether it leads": [(Confirmations, "confirm", _confirm_at_once)],
     "level quorum that shows what a majority has not": [(Partition, "visible_seq", _show_all)],
     **bugs_of_promotion.BUGS,
+    **bugs_of_failing_partitions.BUGS,
     **bugs_of_holding.BUGS,
     **bugs_of_runs.BUGS,
 }

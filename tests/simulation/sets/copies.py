@@ -75,11 +75,19 @@ def check_copy(machine, node, histories):
         what = f"{machine}: {short(partition)}"
         held = rows_of(partition)
         _check_rows(what, held, history)
-        if feed.retention == "history" and len(held) != partition.high_seq:
-            raise Violation(f"{what} keeps its history, and has {len(held)} of {partition.high_seq} rows")
+        if feed.retention == "history":
+            _check_whole(what, held, partition)
+            history[: partition.trim_seq] = [held.get(seq) for seq in range(1, partition.trim_seq + 1)]
         _check_newest(what, held, history)
         _check_timestamps(what, history)
         _check_by_key(what, partition, history)
+
+
+def _check_whole(what, held, partition):
+    """Nothing is missing of a feed that keeps its history, above what was trimmed."""
+    missing = [seq for seq in range(partition.trim_seq + 1, partition.high_seq + 1) if seq not in held]
+    if missing:
+        raise Violation(f"{what} keeps its history above {partition.trim_seq}, and seq {missing[0]} is missing")
 
 
 def _check_rows(what, held, history):

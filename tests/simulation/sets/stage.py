@@ -30,6 +30,10 @@ def told_with_short_logs(story):
     return story
 
 
+# In the header of a segment's first block: without that nothing behind it is read.
+SEGMENT_BYTE = 80
+
+
 class Stage:
     """Who is who, and what is done to them."""
 
@@ -165,6 +169,25 @@ class Stage:
     def wait_for_disk(self, name):
         """From now on fsyncs take so long there that they are made in a thread."""
         self.machine(name).slowness_s = 0.02
+
+    def feeds(self, name):
+        """The partitions of all feeds there, by name."""
+        return {feed.info.name: feed.partitions for feed in self.node(name).feeds}
+
+    def damage_segments(self, name, byte=SEGMENT_BYTE):
+        """Damages a byte of each segment of the feed that everybody writes to; what `mend_segments` is given."""
+        disk = self.machine(name).disk
+        paths = [segment.path for partition in self.partitions(name) for segment in partition.chain.segments]
+        places = [(path, 8 * (byte % len(disk.content(path)))) for path in paths]
+        for place in places:
+            disk.flip(*place)
+        return places
+
+    def mend_segments(self, name, places):
+        """Good copies are put in the place of damaged segments."""
+        for path, bit in places:
+            if self.machine(name).disk.exists(path):
+                self.machine(name).disk.flip(path, bit)
 
     def hold_publishes(self, name, number):
         """Publishes stand still there before they read what partition ``number`` is to get, until an event is set."""

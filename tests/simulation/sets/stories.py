@@ -9,7 +9,13 @@ from __future__ import annotations
 import trio
 from tests.simulation.machine import End
 
-from . import stories_of_holding, stories_of_partitions, stories_of_promotion, stories_of_runs
+from . import (
+    stories_of_failing_partitions,
+    stories_of_holding,
+    stories_of_partitions,
+    stories_of_promotion,
+    stories_of_runs,
+)
 from .stage import Stage
 
 
@@ -144,6 +150,7 @@ STORIES = {
         lone_restart,
         *stories_of_promotion.STORIES,
         *stories_of_partitions.STORIES,
+        *stories_of_failing_partitions.STORIES,
         *stories_of_holding.STORIES,
         *stories_of_runs.STORIES,
     )

@@ -51,6 +51,10 @@ FOUND_BY = {
     "a run that is kept as far as it has come": [("half_a_run", 0), ("leader_of_half_a_run", 2)],
     "a rollback into the middle of a run": [("fork_in_a_run", 0)],
     "acknowledgements inside of a run, of what no majority has": [("run_without_an_end", 2)],
+    "a partition that fails and ends all that is followed": [("damaged_leader", 0)],
+    "a replica that is told that a history was trimmed": [("trimmed_log", 0)],
+    "a vote without owing what the leader cannot read": [("damaged_leader", 0)],
+    "a promotion of who cannot read a partition": [("damaged_candidate", 0)],
     "folding of what no majority has, and a debt that is forgotten": [("folded_tail", 0)],
 }
 

@@ -1,0 +1,33 @@
+"""Bugs in what becomes of a partition that a leader cannot stream on, or a node cannot read."""
+
+from __future__ import annotations
+
+from tailrace.consuming import replica
+from tailrace_server.replication import following
+from tailrace_server.replication.promotion import Promotion
+from tailrace_server.stream import resume
+
+_answer_request = resume.answer_request
+
+
+def _answer_as_a_consumer(request, **options):
+    """A replica below what a history keeps is told that data is gone, as a consumer is."""
+    return _answer_request(request._replace(replica=None), **options)
+
+
+def _owe_nothing(debts, debt):
+    """What the leader cannot read is forgotten."""
+    return tuple(debts)
+
+
+def _require_nothing(promoting):
+    """Whatever this node cannot read, it is promoted."""
+    promoting._unreadable = ""
+
+
+BUGS = {
+    "a partition that fails and ends all that is followed": [(replica, "_OF_PARTITION", frozenset())],
+    "a replica that is told that a history was trimmed": [(resume, "answer_request", _answer_as_a_consumer)],
+    "a vote without owing what the leader cannot read": [(following, "with_debt", _owe_nothing)],
+    "a promotion of who cannot read a partition": [(Promotion, "_require_readable", _require_nothing)],
+}

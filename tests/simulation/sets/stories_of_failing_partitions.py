@@ -1,0 +1,93 @@
+"""Stories of a partition that its leader cannot stream on: it may hold up nothing else, and be counted for nothing."""
+
+from __future__ import annotations
+
+import trio
+from tests.fake_host import InlineWorker
+from tests.model.history import Violation
+from tests.simulation.machine import End
+
+import tailrace
+from tailrace.host import Host
+
+from . import shapes
+from .stage import Stage
+
+LOG = "log"
+
+
+async def trimmed_log(world):
+    """A history has been trimmed above what a follower has, which was away; it is back, and then another one leads.
+
+    The set has to be level in the end, in all feeds.
+    """
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, away = stage.three
+    host = Host(connect=world.network.of("operator").connect, worker=InlineWorker, random=world.random_of("log"))
+    async with tailrace.connect(world.url, host=host, connect_timeout=60.0, retry_for=60.0) as client:
+        feed = await client.create_feed(LOG, partitions=1, retention="history", history_bytes=1)
+        await feed.put(b"k", b"v", level="quorum")
+        await stage.until(lambda: LOG in stage.feeds(away) and stage.feeds(away)[LOG][0].high_seq == 1)
+        await stage.end(away)
+        for number in range(5):
+            await feed.put(b"k", b"%d" % number, level="quorum")
+    [partition] = stage.feeds(old)[LOG]
+    await stage.until(lambda: partition.trim_seq > 1)
+    await stage.begin(away)
+    await stage.until(lambda: stage.feeds(away)[LOG][0].high_seq >= 6)
+    if stage.feeds(away)[LOG][0].high_seq < 6:
+        raise Violation("who was away while a history was trimmed never catches up")
+    await stage.promote(new)
+
+
+async def damaged_leader(world):
+    """The leader cannot read a segment, and a replaced disk gets its vote; then the leader is gone.
+
+    The third one was away while the rows of that segment were written: nobody who is there has them.
+    """
+    await trio.sleep(0.2)
+    stage = Stage(world)
+    old, new, third = stage.three
+    await stage.until(lambda: all(stage.high_seqs(new)))
+    stage.cut_off(third)
+    await stage.written(10)
+    for partition in stage.partitions(old):
+        await stage.node(old).flusher.flush_all(partition)
+    places = stage.damage_segments(old)
+    await stage.end(new, End.POWER)
+    stage.machine(new).replace_disk()
+    stage.bring_back(third)  # without it no majority says that this one still leads
+    await stage.begin(new)
+    await stage.until(lambda: stage.node(new).member.votes)
+    if not stage.node(new).member.votes:
+        raise Violation("a replaced disk gets no vote, since the leader cannot read a segment")
+    await stage.end(old)
+    await stage.promote(third)
+    await trio.sleep(0.5)
+    stage.mend_segments(old, places)
+
+
+async def damaged_candidate(world):
+    """Who has started with a damaged segment is to lead, while the others have good copies.
+
+    Nobody writes then: it would have to fetch what it lacks, and could not.
+    """
+    await trio.sleep(0.2)
+    stage = Stage(world)
+    _, new, _ = stage.three
+    await stage.until(lambda: all(partition.chain.segments for partition in stage.partitions(new)))
+    await stage.node(new).flusher.write_feeds()
+    unheard = shapes.between(world.names, world.client_names)
+    world.network.cut_ways(unheard)
+    await trio.sleep(0.5)
+    places = stage.damage_segments(new, -1)
+    await stage.restart(new)
+    if await stage.promote(new):
+        raise Violation("a node that cannot read a partition was promoted, and not by force")
+    world.network.heal_ways(unheard)
+    await trio.sleep(0.5)
+    stage.mend_segments(new, places)
+
+
+STORIES = [trimmed_log, damaged_leader, damaged_candidate]
