@@ -19,7 +19,7 @@ from tailrace_server.tailing.session import CLOSE_SECONDS_MAX, Session
 
 log = logging.getLogger("tailrace.ws")
 
-# Each may cost a few MiB where its page is slow.
+# Each may cost session.CLIENT_BYTES_MAX where its page is slow.
 CONNECTIONS_MAX = 256
 HANDSHAKE_SECONDS_MAX = 10.0
 # The one message of a client: positions of some ten thousand partitions.
@@ -67,6 +67,8 @@ class _Sessions:
         self._origins = origins
         self._hosts = hosts
         self._connect = connect
+        # More threads would take the interpreter from the loop, each for as long as a turn.
+        self._parsing = trio.CapacityLimiter(1)
         self._open: set[Session] = set()
         self._all_closed = trio.Event()
 
@@ -81,7 +83,7 @@ class _Sessions:
                 elif not host_allowed(_host(request), self._hosts):
                     await request.reject(421, body=refusal(_host(request)).encode())
                 elif origin_allowed(_origin(request), local[0], self._listen_host, self._origins):
-                    await self._run(Session(request, str(Address(peer[0], peer[1])), self._connect))
+                    await self._run(Session(request, str(Address(peer[0], peer[1])), self._connect, self._parsing))
                 else:
                     await _turn_away(request)
                 nursery.cancel_scope.cancel()

@@ -1,8 +1,8 @@
 """One WebSocket, from its handshake to its end.
 
 Nothing is queued: a message is made when the one before it has gone into the socket, the consumer grants the node more
-room only for what was handled, and the node sends it no more than a window. So a page that reads slowly costs a window,
-a message and the socket's buffer, and the rest stays where it is kept anyway.
+room only for what was handled, and the node sends it no more than a window and a block. So a page that reads slowly
+costs a block as it came, decompressed and as rows, and a message: CLIENT_BYTES_MAX. Chunks of segments come on top.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ from tailrace_server.tailing.request import (
 )
 from tailrace_server.tailing.tail import Tail
 
-# What the node may have on its way to one page: two of the slices that a partition sends in a pass.
-WINDOW_BYTES = 2 * 1024 * 1024
+# What the node may have on its way to one page, and one more block: the next one is sent when most of that is handled.
+WINDOW_BYTES = 256 * 1024
+# A first message that is longer is parsed by a thread: this one takes some 5 ms.
+PARSED_HERE_BYTES_MAX = 4 * 1024
+# What one page costs where no block is longer than the SDK makes them (docs/formats/websocket.md).
+CLIENT_BYTES_MAX = 4 * 1024 * 1024
 # A page that takes no message for so long is dropped; it can resume from its positions.
 SEND_SECONDS_MAX = 30.0
 # The first message, where since=message has announced one.
@@ -53,8 +57,9 @@ class TooSlow(TailraceError):
 class Session:
     """A WebSocket of a page that may have one. ``connect`` gives a transport to the node."""
 
-    def __init__(self, request: WebSocketRequest, peer: str, connect: Connect) -> None:
+    def __init__(self, request: WebSocketRequest, peer: str, connect: Connect, parsing: trio.CapacityLimiter) -> None:
         self._request = request
+        self._parsing = parsing  # of long positions, shared by all pages
         self._peer = peer
         self._connect = connect
         self._scope = trio.CancelScope()
@@ -99,7 +104,7 @@ class Session:
         """Follows the feed until something ends it; tells the client, and gives code and reason to close with."""
         try:
             request = parse_target(self._request.path)
-            since = await _first_message(ws) if request.since == IN_MESSAGE else request.since
+            since = await self._first_message(ws) if request.since == IN_MESSAGE else request.since
             await self._follow(ws, request, since)
         except TooSlow:
             raise
@@ -107,6 +112,25 @@ class Session:
             await self._send(ws, encode_failure(error))
             return close_of(error)
         raise AssertionError("a stream that has no end has ended, and without an error")
+
+    async def _first_message(self, ws: WebSocketConnection) -> str | Positions | datetime:
+        """Where to begin, as the client's first message says. Raises BadRequest, BadPosition.
+
+        Positions of a megabyte take 2 s to parse: a thread does it, one at a time for all pages. A cancellation does
+        not wait for it.
+        """
+        message = None
+        with trio.move_on_after(FIRST_MESSAGE_SECONDS_MAX):
+            message = await ws.get_message()
+        if message is None:
+            raise BadRequest(
+                f"since=message announces a first message, and none came within {FIRST_MESSAGE_SECONDS_MAX:g} s"
+            )
+        if len(message) <= PARSED_HERE_BYTES_MAX:
+            return parse_first_message(message)
+        return await trio.to_thread.run_sync(
+            parse_first_message, message, limiter=self._parsing, abandon_on_cancel=True
+        )
 
     async def _follow(self, ws: WebSocketConnection, request: TailRequest, since: str | Positions | datetime) -> None:
         # A stream has a connection of its own, so the client itself needs none and is never entered.
@@ -127,12 +151,6 @@ class Session:
         if self._sending.cancelled_caught:
             raise TooSlow(f"the client took no message for {SEND_SECONDS_MAX:g} s")
         await trio.lowlevel.checkpoint_if_cancelled()
-
-
-async def _first_message(ws: WebSocketConnection) -> str | Positions | datetime:
-    with trio.move_on_after(FIRST_MESSAGE_SECONDS_MAX):
-        return parse_first_message(await ws.get_message())
-    raise BadRequest(f"since=message announces a first message, and none came within {FIRST_MESSAGE_SECONDS_MAX:g} s")
 
 
 async def _expect_nothing(ws: WebSocketConnection) -> None:

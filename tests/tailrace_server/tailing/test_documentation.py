@@ -48,6 +48,7 @@ def test_mutations():
     assert shown == example
     assert f"At most {messages.MESSAGE_ROWS_MAX:,} rows" in PAGE
     assert f"{messages.MESSAGE_BYTES_MAX // 1024} KiB of keys and values" in PAGE
+    assert f"costs the node up to {session.CLIENT_BYTES_MAX >> 20} MiB" in PAGE
 
 
 def test_the_other_messages():
@@ -81,7 +82,7 @@ def test_the_parameters_and_the_bounds():
         f"It may have {door.MESSAGE_BYTES_MAX >> 20} MiB",
         f"takes nothing for {session.SEND_SECONDS_MAX:g} seconds",
         f"answers no ping for {session.PONG_SECONDS_MAX:g}",
-        f"about {session.WINDOW_BYTES >> 20} MiB",
+        f"up to {session.CLIENT_BYTES_MAX >> 20} MiB",
         f"At most {door.CONNECTIONS_MAX} clients",
     ):
         assert text in PAGE

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
+import os
+import threading
+import tracemalloc
 
 import pytest
 import trio
@@ -208,6 +212,48 @@ async def test_a_page_that_does_not_read_costs_a_window(open_page, handshake, fi
         [connection] = [c for c in running.node.connections if c.name.startswith("websocket")]
         assert connection.rounds.outstanding_bytes <= session_module.WINDOW_BYTES + 1024 * 1024
         assert connection.transport.backlog_bytes <= session_module.WINDOW_BYTES
+
+
+async def test_pages_that_do_not_read_cost_what_the_documents_say(open_page, handshake, client, running, ended):
+    feed = await client.create_feed("orders", partitions=4)
+    async with feed.writer() as writer:
+        for number in range(16_000):
+            await writer.put(b"%d" % number, os.urandom(2_000))
+    node = running.node
+    async with open_page("/feeds/orders") as page:  # what is imported and made once
+        await page.rows(1)
+    await trio.testing.wait_all_tasks_blocked(0.1)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        async with await open_page.raw(handshake):
+            await trio.testing.wait_all_tasks_blocked(0.5)
+            assert [c.rounds.outstanding_bytes > 0 for c in pages_of(node)] == [True]
+            gc.collect()
+            held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held <= session_module.CLIENT_BYTES_MAX
+
+
+async def test_long_positions_are_parsed_beside_the_loop(open_page, feed, monkeypatch):
+    """A megabyte takes 2 s, for which the node was deaf."""
+    threads, real = [], session_module.parse_first_message
+
+    def parse(message):
+        threads.append(threading.current_thread())
+        return real(message)
+
+    monkeypatch.setattr(session_module, "parse_first_message", parse)
+    for length in (10, 900_000):
+        async with open_page("/feeds/orders?since=message") as page:
+            await page.ws.send_message(f'{{"since": "trp1.{"A" * length}"}}')
+            assert (await page.failure())[0] == "BadPosition"
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]
+
+
+def pages_of(node):
+    return [connection for connection in node.connections if connection.name.startswith("websocket")]
 
 
 async def test_a_page_that_does_not_read_is_dropped_after_a_while(
