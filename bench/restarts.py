@@ -22,9 +22,9 @@ from _server import Server
 # The target of any start, whatever was written.
 READY_SECONDS_MAX = 5.0
 LOADS = (
-    Load("single-1", 1, 1_000_000),
-    Load("single-256", 256, 1_000_000),
-    Load("single-4096", 4_096, 1_000_000),
+    Load("single-1", 1, 500_000),
+    Load("single-256", 256, 500_000),
+    Load("single-4096", 4_096, 500_000),
     Load("batches-256", 256, 300_000, rows=10),
     Load("feeds-15", 4_096, 0, feeds=15),
 )
