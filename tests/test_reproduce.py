@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+from tests import reproduce
 from tests.reproduce import main, mends
 
 TEST = "tests/test_it.py::test_it"
@@ -44,7 +45,7 @@ def test_a_mend_is_reproduced_and_leaves_nothing_behind(commit, capfd):
 
 
 def test_a_test_that_passes_before_the_mend_reproduces_nothing(commit, capfd):
-    folder = commit(1, 1.0, f"Mend nothing\n\nBug: 13.2\nTest: {TEST}")
+    folder = commit("1.0", 1, f"Mend nothing\n\nBug: 13.2\nTest: {TEST}")
     assert main(["13.2"], folder) == 1
     assert f"passes before the mend: {TEST}" in capfd.readouterr().err
 
@@ -73,3 +74,25 @@ def test_bugs_are_listed_and_an_unknown_one_is_refused(commit, capfd):
 def test_a_folder_without_history_is_refused(tmp_path, capfd):
     assert main([], tmp_path) == 1
     assert "needs a clone with its history" in capfd.readouterr().err
+
+
+def test_a_test_that_hangs_before_the_mend_fails(commit, monkeypatch, capfd):
+    monkeypatch.setattr(reproduce, "TEST_SECONDS_MAX", 5.0)
+    hang = "2 if VALUE == 2 else __import__('time').sleep(600)"
+    folder = commit(2, hang, f"Mend it\n\nBug: 13.2\nTest: {TEST}")
+    assert main(["13.2"], folder) == 0
+    assert f"{TEST} has not ended within 5 s" in capfd.readouterr().out
+
+
+def test_a_test_that_imports_what_the_mend_adds_fails_before(commit, capfd):
+    folder = commit("1\nADDED = 3", 1, f"Mend it\n\nBug: 13.2\nTest: {TEST}")
+    test = folder / "tests" / "test_it.py"
+    test.write_text("from product import ADDED\n\n\ndef test_it():\n    assert ADDED == 3\n")
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--amend", "--no-edit")
+    assert main(["13.2"], folder) == 0
+
+
+def test_a_commit_of_tests_alone_is_no_mend(commit):
+    folder = commit(1, 1.0, f"Widen a test\n\nBug: 13.2\nTest: {TEST}")
+    assert mends(folder) == []
