@@ -225,6 +225,8 @@ class Faults:
         machine = self.random.choice(self.world.machines)
         if machine in self._taken_out or self._disks_lost + 1 > (len(self.world.machines) - 1) // 2:
             return
+        if not machine.is_up:  # there may be nothing on its disk yet
+            return
         self._disks_lost += 1
         machine.kill(End.KILL)
         await machine.life_over()
