@@ -32,7 +32,7 @@ from tailrace_server.journal.controls import LogRecord, ProducersRecord, Rollbac
 from tailrace_server.journal.format import file_name
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, producers_from_json
 from tailrace_server.partition import Partition
-from tailrace_server.pending_blocks import PendingBlocks
+from tailrace_server.pending_blocks import PendingBlocks, pieces
 from tailrace_server.publishing.appending import recover_run
 from tailrace_server.publishing.record import PublishedRecord, decode_published
 from tailrace_server.segment import Segment, SegmentDamaged
@@ -111,8 +111,6 @@ class FeedRecovery:
             else:
                 self.found_records = True
                 self._replay_stretch(part, journal)
-                if self._pending.is_full:
-                    self._apply_pending(journal)
         self._apply_pending(journal)
 
     def _replay_stretch(self, stretch: Stretch, journal: Journal) -> None:
@@ -120,7 +118,10 @@ class FeedRecovery:
         for end in [*np.flatnonzero(~stretch.is_block).tolist(), len(stretch)]:
             feeds = self._feeds_of(stretch, begin, end) if end - begin >= TOGETHER_MIN else None
             if feeds is not None:
-                self._pending.add(stretch, begin, end, feeds)
+                for first, last in pieces(stretch, begin, end):
+                    self._pending.add(stretch, first, last, feeds)
+                    if self._pending.is_full:
+                        self._apply_pending(journal)
             else:
                 for index in range(begin, end):
                     self._replay_one(stretch.record(index), journal)

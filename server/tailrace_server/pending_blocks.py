@@ -27,9 +27,11 @@ from tailrace_server.journal.format import FILE_BYTES_MAX, RECORD_HEADER_BYTES
 from tailrace_server.partition import Partition
 from tailrace_server.tree.aging import MERGED_BYTES_MAX, SMALL_BYTES_MAX
 
-# So many bytes of the journal are held until they are applied: several times that in memory, and far more records than
-# there are partitions, of which each costs some microseconds each time.
+# So many bytes of blocks, unpacked, are held until they are applied: several times that in memory, and far more records
+# than there are partitions, of which each costs some microseconds each time.
 PENDING_BYTES_MAX = 64 * 1024 * 1024
+# So much is unpacked at once at most. A stretch of the journal, 1 MiB, may become 255 MiB.
+_UNPACKED_BYTES_MAX = 16 * 1024 * 1024
 # A joined block ends before it has more rows than this: there is room for one more small block.
 _JOINED_ROWS_MAX = ROWS_MAX // 2
 
@@ -94,7 +96,8 @@ class PendingBlocks:
     def add(self, stretch: Stretch, begin: int, end: int, feeds: Mapping[bytes, Feed | None]) -> None:
         """Takes the blocks ``begin`` to ``end``, the latter excluded, of a stretch; all of these are blocks.
 
-        ``feeds`` has each feed of these by its id, None for one that is none any more: its blocks are left out.
+        ``feeds`` has each feed of these by its id, None for one that is none any more: its blocks are left out. They
+        are one of ``pieces``, so that all that is held stays bounded.
         """
         slots = self._slots(stretch, begin, end, feeds)
         heads = stretch.block_heads[begin:end]
@@ -108,7 +111,7 @@ class PendingBlocks:
         self._parts.append(_Part(stretch, indices, slots, opened))
         partitions = self._places.partitions
         self._partitions.update([partitions[slot] for slot in np.unique(slots).tolist()])
-        self.nbytes += len(stretch.data)
+        self.nbytes += len(opened.raw)
 
     def _slots(self, stretch: Stretch, begin: int, end: int, feeds: Mapping[bytes, Feed | None]) -> Array:
         """The slot of each block's partition; -1 where its feed is none any more."""
@@ -177,6 +180,16 @@ class PendingBlocks:
             for branch, first, last in _branches(partition.log, blocks.last_seqs[begin:end]):
                 results = Results(*(column[begin + first : begin + last] for column in blocks.results))
                 partition.producers.record_all(partition.id, branch, results, self._now)
+
+
+def pieces(stretch: Stretch, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Cuts the blocks ``begin`` to ``end`` of a stretch, the latter excluded, so that no piece unpacks to too much."""
+    heads = stretch.block_heads[begin:end]
+    raw = heads["raw_bytes"].astype(np.intp)
+    is_unpacked = ((heads["flags"] & FLAG_COMPRESSED) != 0) & (raw <= SMALL_BYTES_MAX)
+    filled = np.cumsum(np.where(is_unpacked, raw, 0)) // _UNPACKED_BYTES_MAX
+    borders = np.flatnonzero(filled[1:] != filled[:-1]) + 1
+    yield from itertools.pairwise([begin, *(begin + borders).tolist(), end])
 
 
 def _branches(log: FailoverLog, last_seqs: Array) -> list[tuple[bytes, int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -285,6 +286,7 @@ def written(history):
     history=histories,
     together=st.sampled_from([1, 4, 64]),
     pending_bytes=st.sampled_from([1, 4_000, 1 << 26]),
+    unpacked_bytes=st.sampled_from([1, 1_000, 1 << 24]),
     small=st.sampled_from([40, 200, 65_536]),
     merged=st.sampled_from([100, 1_000, 1 << 20]),
     joined_rows=st.sampled_from([3, 100, 30_000]),
@@ -292,7 +294,7 @@ def written(history):
     results_together=st.sampled_from([1, 16]),
 )
 def test_by_columns_it_is_what_it_is_record_by_record(
-    history, together, pending_bytes, small, merged, joined_rows, producers_max, results_together
+    history, together, pending_bytes, unpacked_bytes, small, merged, joined_rows, producers_max, results_together
 ):
     writing = written(history)
     with constants(producers__PRODUCERS_MAX=producers_max):
@@ -300,6 +302,7 @@ def test_by_columns_it_is_what_it_is_record_by_record(
         with constants(
             recovery__TOGETHER_MIN=together,
             pending__PENDING_BYTES_MAX=pending_bytes,
+            pending___UNPACKED_BYTES_MAX=unpacked_bytes,
             pending__SMALL_BYTES_MAX=small,
             pending__MERGED_BYTES_MAX=merged,
             pending___JOINED_ROWS_MAX=joined_rows,
@@ -372,3 +375,21 @@ def test_all_blocks_may_be_void():
     found = outcome(writing, by_columns)
     assert found[0][FEEDS[0]][0]["high_seq"] == 0
     assert found == outcome(writing, one_at_a_time)
+
+
+def test_blocks_that_are_unpacked_are_held_in_bounded_memory():
+    writing = Writing()
+    writing.create(FEEDS[0])
+    for number in range(1_000):  # 60 MB of rows, in half a megabyte of journal
+        writing.put(FEEDS[0], number % PARTITIONS, 1, bytes(60_000), 1, compress=True)
+    journal, found = open_journal(writing.disk, "/journal")
+    catalog, recovery = recovery_of(writing, found)
+    with constants(pending__PENDING_BYTES_MAX=2 << 20, pending___UNPACKED_BYTES_MAX=1 << 20):
+        tracemalloc.start()
+        try:
+            recovery.replay(found.records.parts(), journal)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert sum(partition.high_seq for partition in catalog.partitions()) == 1_000
+    assert peak < 20 << 20
