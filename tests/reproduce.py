@@ -1,8 +1,8 @@
 """Reproduces a bug that was found from outside: `python -m tests.reproduce 13.1`, for `make reproduce BUG=13.1`.
 
-A commit that mends such a bug has the trailers ``Bug:``, its number, and ``Test:``, a test that failed before. Each of
-those commits is tried twice in a folder of its own: its tests with the product before the commit, where they have to
-fail, and with the product of the commit, where they have to pass. Without a number it lists the bugs.
+A commit that mends such a bug has the trailers ``Bug:``, its number, and ``Test:``, the tests that came with it. Each
+of those commits is tried twice in a folder of its own: with the product before the commit at least one of its tests has
+to fail, and with the product of the commit all have to pass. Without a number it lists the bugs.
 
 A test that hangs, or cannot import what the mend adds, fails too. A commit that changes tests alone mends nothing.
 """
@@ -39,7 +39,7 @@ class Mend:
 
 
 class NotReproduced(Exception):
-    """A test passes without the mend, or fails with it."""
+    """No test fails without the mend, or one fails with it."""
 
 
 def _git(repository: Path, *arguments: str) -> str:
@@ -53,14 +53,14 @@ def mends(repository: Path) -> list[Mend]:
         "%H",
         "%s",
         "%(trailers:key=Bug,valueonly,separator=%x20)",
-        "%(trailers:key=Test,valueonly,separator=%x20)",
+        "%(trailers:key=Test,valueonly,separator=%x1f)",
     ]
     log = _git(repository, "log", "--reverse", f"--format={'%x00'.join(fields)}")
     found = []
     for line in log.splitlines():
         commit, subject, bugs, tests = line.split("\0")
         if bugs and _git(repository, "show", "--format=", "--name-only", commit, "--", *PACKAGES):
-            found.append(Mend(commit, subject, tuple(bugs.split()), tuple(tests.split())))
+            found.append(Mend(commit, subject, tuple(bugs.split()), tuple(filter(None, tests.split("\x1f")))))
     return found
 
 
@@ -102,26 +102,36 @@ def _failures(folder: Path, tests: tuple[str, ...]) -> set[str]:
     return failing
 
 
+def _present(folder: Path, test: str) -> bool:
+    """Whether the test was there when the bug was mended: a commit may have named it by an earlier name."""
+    path, _, name = test.partition("::")
+    file = folder / path
+    return file.is_file() and f"def {name.partition('[')[0]}(" in file.read_text() if name else file.exists()
+
+
 def reproduce(repository: Path, mend: Mend) -> None:
     """Runs a mend's tests with the product before it and with its own.
 
     Raises:
-        NotReproduced: A test passes without the mend, or fails with it, or cannot be run.
+        NotReproduced: All tests pass without the mend, or one fails with it or cannot be run.
     """
-    if not mend.tests:
-        raise NotReproduced(f"the commit '{mend.subject}' names no test")
     with _checkout(repository, f"{mend.commit}^") as folder:
         _git(folder, "checkout", mend.commit, "--", "tests")
+        tests = tuple(test for test in mend.tests if _present(folder, test))
+        if not tests:
+            raise NotReproduced(f"the commit '{mend.subject}' has none of the tests that it names")
         print(f"== before '{mend.subject}'", flush=True)
-        passing = set(mend.tests) - _failures(folder, mend.tests)
-        if passing:
-            raise NotReproduced(f"passes before the mend: {', '.join(sorted(passing))}")
+        before = _failures(folder, tests)
+        if not before:
+            raise NotReproduced(f"passes before the mend: {', '.join(tests)}")
         _git(folder, "checkout", "--quiet", "--force", "--detach", mend.commit)
         print(f"== with '{mend.subject}'", flush=True)
-        failing = _failures(folder, mend.tests)
+        failing = _failures(folder, tests)
         if failing:
             raise NotReproduced(f"fails with the mend: {', '.join(sorted(failing))}")
-    print(f"fails before, passes with it: {', '.join(mend.tests)}")
+    print(f"fails before, passes with it: {', '.join(sorted(before))}")
+    for test in sorted(set(tests) - before):
+        print(f"passes before too: {test}")
 
 
 def main(arguments: list[str], repository: Path = ROOT) -> int:

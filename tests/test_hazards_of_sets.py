@@ -459,10 +459,10 @@ async def test_hazard_13_the_new_leader_has_a_part_of_a_batch(members, published
     publisher, is_partly_done = first.node.publisher, trio.Event()
     write = publisher._write
 
-    async def write_one_share(feed, request, shares):
+    async def write_one_share(feed, request, shares, term):
         number = min(shares)
-        await write(feed, request, {number: shares[number]})
-        await publisher._settled(feed, request, [number])
+        [versions], _ = await write(feed, request, {number: shares[number]}, term)
+        await publisher._settled(feed, {number: versions.last_seq}, term)
         is_partly_done.set()
         await trio.sleep_forever()
 

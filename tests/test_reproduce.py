@@ -59,7 +59,15 @@ def test_a_test_that_fails_with_the_mend_reproduces_nothing(commit, capfd):
 def test_a_test_that_is_not_there_reproduces_nothing(commit, capfd):
     folder = commit(2, 2, "Mend it\n\nBug: 13.2\nTest: tests/test_it.py::test_other")
     assert main(["13.2"], folder) == 1
-    assert "pytest could not run tests/test_it.py::test_other" in capfd.readouterr().err
+    assert "has none of the tests that it names" in capfd.readouterr().err
+
+
+def test_a_test_that_passes_before_is_told_beside_one_that_fails(commit, capfd):
+    more = "tests/test_it.py::test_more"
+    expected = "2\n\n\ndef test_more():\n    assert True"
+    folder = commit(2, expected, f"Mend it\n\nBug: 13.2\nTest: {TEST}\nTest: {more}")
+    assert main(["13.2"], folder) == 0
+    assert f"passes before too: {more}" in capfd.readouterr().out
 
 
 def test_bugs_are_listed_and_an_unknown_one_is_refused(commit, capfd):
@@ -71,13 +79,18 @@ def test_bugs_are_listed_and_an_unknown_one_is_refused(commit, capfd):
     assert "no commit in this history mends a bug 13.3" in capfd.readouterr().err
 
 
+def test_the_name_of_a_test_may_have_blanks(commit):
+    folder = commit(2, 2, "Mend it\n\nBug: 13.2\nTest: tests/test_it.py::test_it[a b]\nTest: tests/test_it.py::test_it")
+    assert mends(folder)[0].tests == ("tests/test_it.py::test_it[a b]", "tests/test_it.py::test_it")
+
+
 def test_a_folder_without_history_is_refused(tmp_path, capfd):
     assert main([], tmp_path) == 1
     assert "needs a clone with its history" in capfd.readouterr().err
 
 
 def test_a_test_that_hangs_before_the_mend_fails(commit, monkeypatch, capfd):
-    monkeypatch.setattr(reproduce, "TEST_SECONDS_MAX", 5.0)
+    monkeypatch.setattr(reproduce, "TEST_SECONDS_MAX", 20.0)
     hang = "2 if VALUE == 2 else __import__('time').sleep(600)"
     folder = commit(2, hang, f"Mend it\n\nBug: 13.2\nTest: {TEST}")
     assert main(["13.2"], folder) == 0
