@@ -10,6 +10,7 @@ streams can be sent from wherever their cause is (an fsync that has ended, a blo
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -304,7 +305,7 @@ class Connection(Answers):
         """Read a chunk in a thread, as soon as there is a descriptor for it. SegmentDamaged."""
         while True:
             try:
-                return await self.node.host.workers.in_thread(part.load)
+                return await self.node.host.workers.in_thread(partial(part.load, self.rounds.window_bytes))
             except Overloaded as error:
                 log.warning("a stream waits: %s", error)
             await trio.sleep(DESCRIPTOR_WAIT_SECONDS)

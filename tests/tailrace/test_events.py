@@ -150,3 +150,15 @@ def test_rows_up_to_one_that_is_not_there(first_row, stop_row):
     block = encode_block([b"a", b"b"], [b"v"] * 2, partition=0).stamped(1, 10)
     with pytest.raises(ValueError, match="there are no rows from"):
         Mutations(block, first_row, stop_row=stop_row)
+
+
+@pytest.mark.parametrize("keys_only", [False, True])
+@pytest.mark.parametrize(("first_row", "stop_row"), [(0, None), (1, None), (0, 2), (1, 2)])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_rows_one_by_one_are_those_of_the_iteration(rows, first_row, stop_row, keys_only):
+    keys, values = [b"a", b"bb", b"c"], [b"1", None, b""]
+    first_row = min(first_row, rows - 1)
+    stop_row = None if rows == 1 else stop_row
+    block = encode_block(keys[:rows], values[:rows], partition=2).stamped(1, 5)
+    event = Mutations(block, first_row, stop_row=stop_row, keys_only=keys_only)
+    assert list(event.one_by_one()) == list(event)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tailrace.block.header import BlockHeader
     from tailrace.block.layout import Layout
 
+_TWO_OFFSETS = struct.Struct("<2I")
 _CHUNK_ROWS = 64  # rows that one Struct takes at once: more gain nothing, and a Struct's size stays bounded
 
 
@@ -107,6 +108,14 @@ class Columns:
             return [self._raw[layout.value_data].tobytes()]
         return self._strings(self.value_offsets, self.value_data, self.validity)
 
+    def key_at(self, row: int) -> bytes:
+        """The key of ``row``, without making those of the others."""
+        return _string_at(self.key_offsets, self.key_data, row)
+
+    def value_at(self, row: int) -> bytes:
+        """The value of ``row``, without making those of the others; b"" for a tombstone."""
+        return _string_at(self.value_offsets, self.value_data, row)
+
     def deleted(self) -> list[bool]:
         """Whether each row is a tombstone."""
         deleted = [False] * self.rows
@@ -161,6 +170,11 @@ class Columns:
             for row in absent_rows(validity, rows):
                 strings[row] = None
         return strings
+
+
+def _string_at(offsets: memoryview, data: memoryview, row: int) -> bytes:
+    start, stop = _TWO_OFFSETS.unpack_from(offsets, 4 * row)
+    return data[start:stop].tobytes()
 
 
 def slice_differing(offsets: memoryview, data: memoryview, rows: int) -> list[bytes]:

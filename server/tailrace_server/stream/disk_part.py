@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import sys
 
 from tailrace.block import Block
 from tailrace.errors import BadBlock
@@ -42,9 +43,9 @@ class DiskPart:
         """Every block was handed out."""
         return not self._blocks and self._index >= self.segment.blocks
 
-    def load(self) -> tuple[list[Block], int]:
-        """Reads the next chunk, and filters it. Raises SegmentDamaged."""
-        blocks, index = self.segment.read_blocks(self._index, CHUNK_BYTES)
+    def load(self, bytes_max: int = sys.maxsize) -> tuple[list[Block], int]:
+        """Reads the next chunk, of ``bytes_max`` bytes at most or one block, and filters it. Raises SegmentDamaged."""
+        blocks, index = self.segment.read_blocks(self._index, min(bytes_max, CHUNK_BYTES))
         if self._wanted is None:
             return blocks, index
         return [found for block in blocks if (found := self._filter(block, self._wanted)) is not None], index

@@ -25,12 +25,13 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamEnd, encode_number, encode_seq
 from tailrace_server.frames import SnapshotFrames
 from tailrace_server.stream.barriers import Barrier, Barriers
-from tailrace_server.stream.disk_part import DiskPart
+from tailrace_server.stream.disk_part import CHUNK_BYTES, DiskPart
 from tailrace_server.stream.partition_stream import PartitionStream, examined_bytes
 
 # What one partition may send in a pass before it is the next one's turn: a few blocks of the usual size.
 SLICE_BYTES = 1024 * 1024
-# So many streams may have a chunk of a segment in memory, or on its way there, that is not sent yet.
+# So many streams may have a chunk of a segment in memory, or on its way there, that is not sent yet; fewer if the
+# window has room for fewer.
 LOADS_MAX = 8
 # Blocks that have been flushed, and that the streams of a connection hold together: above that they all let go of them.
 HELD_BYTES_MAX = 8 * 1024 * 1024
@@ -83,9 +84,7 @@ class Rounds:
     @property
     def has_news(self) -> bool:
         """There may be something to send."""
-        if self._turns or self._out:
-            return True
-        return self._in_pass
+        return bool(self._turns or self._out or self._to_load) or self._in_pass
 
     @property
     def unsent_frames(self) -> int:
@@ -372,10 +371,18 @@ class Rounds:
         elif stream in self._loads and stream.is_in_memory:
             self._loads.discard(stream)
 
+    @property
+    def _loads_max(self) -> int:
+        """How many streams may have a chunk. A window of less than a chunk has none read before it may be sent."""
+        if self.window_bytes < CHUNK_BYTES and self.window_full:
+            return 0
+        return min(max(self.window_bytes // CHUNK_BYTES, 1), LOADS_MAX)
+
     def next_loads(self) -> list[tuple[PartitionStream, DiskPart]]:
         """What is to be loaded now, each elsewhere: call ``loaded`` or ``load_failed`` then."""
         loads = []
-        while self._to_load and len(self._loads | self._loading) < LOADS_MAX:
+        loads_max = self._loads_max
+        while self._to_load and len(self._loads | self._loading) < loads_max:
             stream, _ = self._to_load.popitem(last=False)
             part = stream.part_to_load
             assert part is not None, "a stream waits for its next chunk"

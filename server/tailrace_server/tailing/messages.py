@@ -40,7 +40,7 @@ def encode_mutations(event: Mutations) -> Iterator[str]:
     """The mutations, in messages of bounded size."""
     rows: list[dict[str, Any]] = []
     bytes_count = 0
-    for mutation in event:
+    for mutation in event.one_by_one():  # a block may have a megabyte, and its page may read slowly
         size = len(mutation.key) + len(mutation.value or b"")
         if rows and (len(rows) == MESSAGE_ROWS_MAX or bytes_count + size > MESSAGE_BYTES_MAX):
             yield _encode_rows(event, rows)

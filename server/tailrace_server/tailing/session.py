@@ -2,7 +2,8 @@
 
 Nothing is queued: a message is made when the one before it has gone into the socket, the consumer grants the node more
 room only for what was handled, and the node sends it no more than a window and a block. So a page that reads slowly
-costs a block as it came, decompressed and as rows, and a message: CLIENT_BYTES_MAX. Chunks of segments come on top.
+costs a block as it came and decompressed, a chunk of a segment that is no longer than the window, and a message:
+CLIENT_BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ WINDOW_BYTES = 256 * 1024
 # A first message that is longer is parsed by a thread: this one takes some 5 ms.
 PARSED_HERE_BYTES_MAX = 4 * 1024
 # What one page costs where no block is longer than the SDK makes them (docs/formats/websocket.md).
-CLIENT_BYTES_MAX = 4 * 1024 * 1024
+CLIENT_BYTES_MAX = 2 * 1024 * 1024
 # A page that takes no message for so long is dropped; it can resume from its positions.
 SEND_SECONDS_MAX = 30.0
 # The first message, where since=message has announced one.

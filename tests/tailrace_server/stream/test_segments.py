@@ -76,6 +76,26 @@ def test_few_chunks_are_in_memory_at_a_time(made, monkeypatch):
     assert {made.held(id).seq for id in range(2, 6)} == {1}
 
 
+def test_a_window_of_less_than_a_chunk_reads_one_and_only_when_there_is_room(made):
+    made.put((b"a", b"1"))
+    made.partition.flush()
+    made.put((b"b", b"2"))
+    made.partition.flush()
+    made.rounds.window_bytes = 1
+    for id in (1, 2, 3):
+        made.open(id=id)
+    made.consumer.read()
+    assert len(made.consumer.loads) == 1
+    made.consumer.load()
+    size = made.consumer.read()
+    assert size, "a block is sent, and the window is full"
+    assert not made.consumer.loads
+    made.rounds.credit(size)
+    assert made.rounds.has_news, "else nothing would begin to read"
+    made.consumer.read_all()
+    assert {made.held(id).seq for id in (1, 2, 3)} == {2}
+
+
 def test_a_stream_that_is_closed_while_it_waits_for_a_chunk_is_forgotten(made, monkeypatch):
     """Else a client that opens and closes streams while the disk hangs would fill the memory with them."""
     monkeypatch.setattr(rounds, "LOADS_MAX", 1)

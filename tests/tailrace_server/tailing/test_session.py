@@ -214,12 +214,27 @@ async def test_a_page_that_does_not_read_costs_a_window(open_page, handshake, fi
         assert connection.transport.backlog_bytes <= session_module.WINDOW_BYTES
 
 
-async def test_pages_that_do_not_read_cost_what_the_documents_say(open_page, handshake, client, running, ended):
-    feed = await client.create_feed("orders", partitions=4)
+def random_values(number):
+    return os.urandom(2_000)
+
+
+def text_values(number):
+    return b"%d, a text that compresses well. " % number * 80
+
+
+@pytest.mark.parametrize("value_of", [random_values, text_values])
+@pytest.mark.parametrize("flushed", [False, True], ids=["memory", "segments"])
+async def test_pages_that_do_not_read_cost_what_the_documents_say(
+    open_page, handshake, client, running, value_of, flushed
+):
+    feed = await client.create_feed("orders", partitions=8)
     async with feed.writer() as writer:
         for number in range(16_000):
-            await writer.put(b"%d" % number, os.urandom(2_000))
+            await writer.put(b"%d" % number, value_of(number))
     node = running.node
+    if flushed:
+        for partition in node.feeds.partitions():
+            await node.flusher.flush(partition)
     async with open_page("/feeds/orders") as page:  # what is imported and made once
         await page.rows(1)
     await trio.testing.wait_all_tasks_blocked(0.1)
@@ -227,13 +242,37 @@ async def test_pages_that_do_not_read_cost_what_the_documents_say(open_page, han
     tracemalloc.start()
     try:
         async with await open_page.raw(handshake):
-            await trio.testing.wait_all_tasks_blocked(0.5)
-            assert [c.rounds.outstanding_bytes > 0 for c in pages_of(node)] == [True]
+            await at_rest(node)
             gc.collect()
             held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert held <= session_module.CLIENT_BYTES_MAX
+
+
+async def at_rest(node):
+    """Returns once the only page is blocked by its socket, and nothing more is read for it."""
+    sent, still = -1, 0
+    while still < 50:
+        await trio.sleep(0.01)
+        [connection] = pages_of(node) or [None]
+        now = -1 if connection is None else connection.rounds.credited_bytes + connection.rounds.outstanding_bytes
+        still = still + 1 if now == sent > 0 else 0
+        sent = now
+
+
+@pytest.mark.parametrize("value_of", [random_values, text_values])
+async def test_a_page_is_given_all_of_segments(open_page, client, running, value_of):
+    """With a window of less than a chunk, chunks are read as there is room for them."""
+    feed = await client.create_feed("orders", partitions=12)
+    async with feed.writer(batch_bytes=300_000) as writer:
+        for number in range(4_000):
+            await writer.put(b"%d" % number, value_of(number))
+    for partition in running.node.feeds.partitions():
+        await running.node.flusher.flush(partition)
+    async with open_page("/feeds/orders") as page:
+        rows = await page.rows(4_000)
+    assert {int(row["key"]) for row in rows} == set(range(4_000))
 
 
 async def test_long_positions_are_parsed_beside_the_loop(open_page, feed, monkeypatch):
