@@ -89,12 +89,13 @@ def test_a_folder_without_history_is_refused(tmp_path, capfd):
     assert "needs a clone with its history" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_test_that_hangs_before_the_mend_fails(commit, monkeypatch, capfd):
-    monkeypatch.setattr(reproduce, "TEST_SECONDS_MAX", 20.0)
+    monkeypatch.setattr(reproduce, "TEST_SECONDS_MAX", 60.0)
     hang = "2 if VALUE == 2 else __import__('time').sleep(600)"
     folder = commit(2, hang, f"Mend it\n\nBug: 13.2\nTest: {TEST}")
     assert main(["13.2"], folder) == 0
-    assert f"{TEST} has not ended within 5 s" in capfd.readouterr().out
+    assert f"{TEST} has not ended within 60 s" in capfd.readouterr().out
 
 
 def test_a_test_that_imports_what_the_mend_adds_fails_before(commit, capfd):
