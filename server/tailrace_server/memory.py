@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Protocol
 
 import numpy as np
@@ -10,8 +11,12 @@ import trio
 
 # Producers have this share of the memory at most; the rest is the write queues', so that a flush makes room.
 _PRODUCERS_SHARE = 4
-# So much of it is freed at once, since each time costs a look at all tables.
+# So much of it is freed each time, since each time costs a look at the ages in many tables.
 _FREED_SHARE = 8
+# While blocks come, so many tables forget with each: one takes some 100 µs, and a node may have a hundred thousand.
+_TABLES_AT_ONCE = 64
+# What is to go is told by the ages in so many tables: looking at one takes a microsecond.
+_TABLES_SAMPLED = 1_024
 
 
 class MemoryAccount:
@@ -101,6 +106,8 @@ class ProducerMemory:
         self.bytes_max = account.bytes_max // _PRODUCERS_SHARE
         self.used = 0
         self._tables: dict[Evicting, int] = {}
+        self._waiting: collections.deque[Evicting] = collections.deque()  # tables that are still to forget
+        self._last = 0.0  # they forget what was used then or before
 
     def charge(self, table: Evicting, nbytes: int) -> None:
         """Notes that ``table`` holds ``nbytes``; 0: it is gone."""
@@ -112,16 +119,47 @@ class ProducerMemory:
             self._account.look_again()
 
     def make_room(self, now: float) -> None:
-        """Has the tables forget the producers that were used least recently, if together they hold too much.
+        """Has the tables forget the producers that were used least recently, until together they hold little enough.
 
-        ``now`` is monotonic seconds.
+        ``now`` is monotonic seconds. For a start: it takes up to some 100 µs for each table.
         """
-        if self.used <= self.bytes_max:
+        while self.used > self.bytes_max:
+            self._choose()
+            while self._waiting and self.used > self._wanted:
+                self._forget(now)
+        self._waiting.clear()
+
+    def make_some_room(self, now: float) -> None:
+        """Does a step of what ``make_room`` does, which frees more than a block takes: for each block that comes.
+
+        So the bound of a node with many partitions is passed by a little, as long as their tables forget in turn.
+        """
+        if len(self._tables) <= _TABLES_AT_ONCE:
+            self.make_room(now)
             return
-        wanted = self.bytes_max - self.bytes_max // _FREED_SHARE
-        while self.used > wanted:
-            used_at = np.concatenate([table.used_at() for table in self._tables])
-            count = max(int(used_at.size * (self.used - wanted) / self.used), 1)
-            last = float(np.partition(used_at, count - 1)[count - 1])
-            for table in list(self._tables):
-                table.evict_through(last, now)
+        for _ in range(_TABLES_AT_ONCE):
+            if not self._waiting:
+                if self.used <= self.bytes_max:
+                    return
+                self._choose()
+            self._forget(now)
+            if self.used <= self._wanted:
+                self._waiting.clear()
+
+    @property
+    def _wanted(self) -> int:
+        return self.bytes_max - self.bytes_max // _FREED_SHARE
+
+    def _choose(self) -> None:
+        """Decides from when on producers stay, so that all tables together would hold what is wanted."""
+        tables = list(self._tables)
+        sample = tables[:: -(-len(tables) // _TABLES_SAMPLED)]
+        used_at = np.concatenate([table.used_at() for table in sample])
+        count = max(int(used_at.size * (self.used - self._wanted) / self.used), 1)
+        self._last = float(np.partition(used_at, count - 1)[count - 1])
+        self._waiting = collections.deque(tables)
+
+    def _forget(self, now: float) -> None:
+        table = self._waiting.popleft()
+        if table in self._tables:  # else it is gone meanwhile, or holds nothing any more
+            table.evict_through(self._last, now)

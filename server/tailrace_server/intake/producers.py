@@ -127,7 +127,7 @@ class ProducerTable:
         columns.record(producer_id, number, result, now)
         if columns.nbytes != self._charged and self._memory is not None:
             self._charge()
-            self._memory.make_room(now)
+            self._memory.make_some_room(now)
 
     def record_all(self, partition: int, branch: bytes, results: Results, now: float) -> None:
         """Records many blocks of one branch, in their order: for a start, which takes over what its journal held."""
