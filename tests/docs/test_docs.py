@@ -421,3 +421,15 @@ def test_bounds_are_those_of_the_code():
     assert bounds["feeds; partitions of a feed"] == f"{limits.feeds_max:,}; {limits.partitions_max:,}"
     assert limits.backlog_bytes_max == 8 << 20
     assert limits.window_bytes_max == 64 << 20
+
+
+# docs/reliability.md
+
+
+def test_the_tests_of_the_bugs_that_an_attack_found_are_there():
+    [table] = tables(sections((DOCS / "reliability.md").read_text())["Bugs that an attack found"])
+    assert len({row[0] for row in table}) == len(table) > 30
+    for bug, _, test, _ in table:
+        path, _, name = test.partition("::")
+        source = (ROOT / "tests" / path).read_text()
+        assert not name or f"def {name.partition('[')[0]}(" in source, bug
