@@ -25,8 +25,8 @@ from tailrace_server.stream.barriers import Barrier
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.replica_stream import ReplicaStream
 from tailrace_server.stream.resume import answer_of, begin_stream
-from tailrace_server.stream.since import Bounds, Start, checked, find, find_in
-from tailrace_server.upkeep.uptime import JUMP_US_MAX
+from tailrace_server.stream.since import Bounds, Start, behind, checked, find, find_in
+from tailrace_server.upkeep.ahead import JUMP_US_MAX, Place, is_ahead
 
 if TYPE_CHECKING:
     from tailrace_server.connection import Connection
@@ -220,6 +220,7 @@ def _begin(
     node, rounds = connection.node, connection.rounds
     if start is not None:
         assert request.since_us is not None, "only a time has to be looked for"
+        start = behind(partition, start, _seen_seq(node, partition, request.since_us))
         start = checked(partition, start, request.since_us, _bounds(node, partition))
     make = PartitionStream if request.replica is None else partial(ReplicaStream, now=node.clock.monotonic)
     answer, stream = begin_stream(id, request, partition, node.pins, node.filtered, start, make)
@@ -246,6 +247,18 @@ def _begin(
         node.committer.hurry()
 
 
+def _seen_seq(node: Node, partition: Partition, since_us: int) -> int:
+    """Up to which seq this node has seen a partition before ``since_us``, if the partition's stamps do not tell.
+
+    They do not if they lie ahead of the clock. 0 where they tell, or nothing was seen; a time to come is left to them.
+    """
+    wall_us = node.clock.wall_us()
+    if since_us > wall_us or not is_ahead(partition.last_timestamp, wall_us):
+        return 0
+    place = Place(partition.feed_id, partition.id)
+    return min(node.compactor.uptime.ahead.seq_before(place, partition.log, since_us), partition.flushed_seq)
+
+
 def _bounds(node: Node, partition: Partition) -> Bounds:
     """What is known of the timestamps of rows that were dropped for their age.
 
@@ -253,7 +266,7 @@ def _bounds(node: Node, partition: Partition) -> Bounds:
     what a clock may have been off. Where a stamp is later than that, the clock has been further off: nothing is known.
     """
     wall_us = node.clock.wall_us()
-    if partition.last_timestamp > wall_us + JUMP_US_MAX:
+    if is_ahead(partition.last_timestamp, wall_us):
         return Bounds()
     info = node.feeds.of_id(partition.feed_id).info
     bounds = Bounds(wall_us + JUMP_US_MAX - int(info.tombstone_age_s * 1e6))

@@ -9,6 +9,7 @@ disk may be copied, or fail, before any of them. What was answered to anybody st
 
 from __future__ import annotations
 
+import contextlib
 import random
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from tailrace_server.host.host import Host
 from tailrace_server.journal import lock_directory
 from tailrace_server.journal.format import file_name
 from tailrace_server.start import recover
+from tailrace_server.upkeep.uptime_file import store_uptime
 
 from .ledger import Ledger
 
@@ -163,6 +165,8 @@ class Engine:
     async def tend(self):
         """A pass of the flusher, and then the compactor on every partition. What fails is told by them."""
         self._tick()
+        with contextlib.suppress(OSError):  # as the compactor's own task does
+            store_uptime(self.node.compactor.uptime, self.disk, DATA)
         await self.node.flusher.pass_once()
         for partition in list(self.node.feeds.partitions()):
             if partition.takes_writes:
@@ -183,6 +187,7 @@ class Engine:
         info = self.feed_info(partition)
         self._tick()
         self.ledger.allow(partition, info, self.clock.monotonic())
+        self.node.compactor.look_ahead(partition, info)
         return await self.node.compactor.fold(partition, info)
 
     async def trim_history(self, name, number=0):
@@ -191,6 +196,7 @@ class Engine:
         info = self.feed_info(partition)
         self._tick()
         self.ledger.allow(partition, info, self.clock.monotonic())
+        self.node.compactor.look_ahead(partition, info)
         await self.node.compactor.trim(partition, info)
 
     def _tick(self):

@@ -17,6 +17,7 @@ from tailrace_server.journal import writer as journal_writer
 from tailrace_server.manifest import store
 from tailrace_server.segment.writer import SegmentWriter
 from tailrace_server.upkeep import flusher
+from tailrace_server.upkeep.ahead import Ahead
 from tailrace_server.upkeep.installer import Installer
 
 from .life import LOUD, QUIET, live
@@ -98,6 +99,10 @@ def believe_every_mark(taken, journal_end, partitions):
     return None
 
 
+def old_at_once(self, place, log, age_us, up_us):
+    return self.seqs(place)[-1] if self.seqs(place) else 0
+
+
 def publish_without_fsync(disk, path, file):
     disk.rename(path + ".new", path)
     disk.sync_directory(os.path.dirname(path))
@@ -131,6 +136,7 @@ BUGS = {
         "is_out_of_descriptors",
         lambda error: False,
     ),
+    "what is stamped ahead of the clock is old at once": ("clocks", Ahead, "old_seq", old_at_once),
     "the chain changes before the manifest": ("lives", Installer, "_install", install_before_the_manifest),
 }
 
@@ -141,6 +147,8 @@ async def find(where):
         try:
             if where == "lives":
                 await live(seed, 150, {**QUIET, **LOUD})
+            elif where == "clocks":
+                await live(seed, 150, {**QUIET, "jump": 3, "crash": 1})
             elif where == "descriptors":
                 await live(seed, 150, {**QUIET, "starve": 4})
             else:

@@ -32,6 +32,7 @@ that the feed keeps.
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left, bisect_right
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -120,37 +121,44 @@ def choose(
     retention: Retention,
     stable_seq: int,
     purge_before_us: int | None,
+    old_seq: int = 0,
+    marks: Sequence[int] = (),
     limits: CompactionLimits | None = None,
 ) -> Plan | None:
     """What to fold next of a partition's chain, oldest first; None where it may stay as it is.
 
     Only segments that end at or below ``stable_seq`` are folded: one that a rollback may still drop is better dropped
     alone. ``purge_before_us`` is the timestamp up to which tombstones may go (microseconds since 1970 UTC); None while
-    nobody vouches for the clock. Folding as chosen and choosing again comes to an end.
+    nobody vouches for the clock. Where stamps lie ahead of the clock, tombstones may go up to ``old_seq`` instead, if
+    that is not 0; and a history is folded so that at most one of the rising seqs ``marks``, which tell its age, lies
+    inside. Folding as chosen and choosing again comes to an end.
     """
     limits = limits or CompactionLimits()
     stable = [entry for entry in entries if entry.last_seq <= stable_seq]
     if retention.history:
-        return _fold_tier(stable, retention, limits)
+        return _fold_tier(stable, retention, limits, marks)
     return (
         _fold_all(stable, limits)
         or _fold_tier(stable, retention, limits)
-        or _fold_tombstones(stable, purge_before_us, limits)
+        or _fold_tombstones(stable, purge_before_us, old_seq, limits)
     )
 
 
-def trim(entries: Sequence[SegmentEntry], *, before_us: int | None, bytes_max: int | None) -> Trim | None:
+def trim(
+    entries: Sequence[SegmentEntry], *, before_us: int | None, bytes_max: int | None, old_seq: int = 0
+) -> Trim | None:
     """Which of the oldest segments of a history feed go; None where all stay.
 
-    A segment goes when all its rows are older than ``before_us`` (microseconds since 1970 UTC), or when the newer ones
-    have ``bytes_max`` bytes without it; None: no bound, or nobody vouches for the clock. So at least what was asked for
-    is kept, and at most a segment more.
+    A segment goes when all its rows are older than ``before_us`` (microseconds since 1970 UTC) or at or below
+    ``old_seq``, or when the newer ones have ``bytes_max`` bytes without it; None: no bound, or nobody vouches for the
+    clock. So at least what was asked for is kept, and at most a segment more.
     """
     left = sum(entry.nbytes for entry in entries)
     count = 0
     for entry in entries:
         left -= entry.nbytes
         too_old = before_us is not None and entry.newest_timestamp < before_us
+        too_old |= entry.last_seq <= old_seq
         too_much = bytes_max is not None and left >= bytes_max
         if not too_old and not too_much:
             break
@@ -179,11 +187,13 @@ def _fold_all(entries: Sequence[SegmentEntry], limits: CompactionLimits) -> Plan
     return _plan(entries, 0, last, Reason.SHARE, limits)
 
 
-def _fold_tier(entries: Sequence[SegmentEntry], retention: Retention, limits: CompactionLimits) -> Plan | None:
+def _fold_tier(
+    entries: Sequence[SegmentEntry], retention: Retention, limits: CompactionLimits, marks: Sequence[int] = ()
+) -> Plan | None:
     """TIER."""
     for first, stop in _tiers(entries, limits):
         while stop - first >= limits.tier_segments_min:
-            count = _fitting(entries[first:stop], retention, limits)
+            count = _fitting(entries[first:stop], retention, limits, marks)
             if count >= limits.tier_segments_min:
                 return _plan(entries, first, first + count - 1, Reason.TIER, limits)
             first += 1
@@ -202,7 +212,9 @@ def _tiers(entries: Sequence[SegmentEntry], limits: CompactionLimits) -> Iterato
         stop = first
 
 
-def _fitting(entries: Sequence[SegmentEntry], retention: Retention, limits: CompactionLimits) -> int:
+def _fitting(
+    entries: Sequence[SegmentEntry], retention: Retention, limits: CompactionLimits, marks: Sequence[int]
+) -> int:
     """How many of the first of ``entries`` one segment may take."""
     bytes_max = retention.nbytes // _HISTORY_PARTS if retention.nbytes is not None else None
     span_max = retention.age_us // _HISTORY_PARTS if retention.age_us is not None else None
@@ -211,13 +223,16 @@ def _fitting(entries: Sequence[SegmentEntry], retention: Retention, limits: Comp
         nbytes, rows = nbytes + entry.nbytes, rows + entry.rows
         span = entry.newest_timestamp - entries[0].oldest_timestamp
         too_large = bytes_max is not None and nbytes > bytes_max
-        if rows > limits.rows_max or too_large or (span_max is not None and span > span_max):
+        too_long = span_max is not None and span > span_max
+        if span_max is not None and not too_long:
+            too_long = bisect_left(marks, entry.last_seq) - bisect_right(marks, entries[0].after_seq) > 1
+        if rows > limits.rows_max or too_large or too_long:
             return count
     return min(len(entries), limits.inputs_max)
 
 
 def _fold_tombstones(
-    entries: Sequence[SegmentEntry], purge_before_us: int | None, limits: CompactionLimits
+    entries: Sequence[SegmentEntry], purge_before_us: int | None, old_seq: int, limits: CompactionLimits
 ) -> Plan | None:
     """TOMBSTONES: the shortest stretch from the oldest on in which they are enough.
 
@@ -226,7 +241,11 @@ def _fold_tombstones(
     rows = expired = 0
     for last, entry in enumerate(entries[: limits.inputs_max]):
         rows += entry.rows
-        if purge_before_us is None or entry.newest_timestamp > purge_before_us:
+        if old_seq:
+            is_old = entry.last_seq <= old_seq
+        else:
+            is_old = purge_before_us is not None and entry.newest_timestamp <= purge_before_us
+        if not is_old:
             return None
         expired += entry.tombstones
         if expired and expired >= limits.tombstone_share * rows:

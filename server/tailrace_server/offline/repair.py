@@ -207,7 +207,7 @@ class _Repair:
         path = self._path(uptime_file.FILE_NAME)
         if self._disk.exists(path):
             try:
-                unseal(read_file(self._disk, path), uptime_file.FORMAT, uptime_file.VERSION)
+                uptime_file.decode(read_file(self._disk, path), 0)
             except (ValueError, OSError) as error:
                 self.actions.append(f"{uptime_file.FILE_NAME}: removed ({error}); ages count from the next start on")
                 steps.append(lambda: self._lost.take(path))

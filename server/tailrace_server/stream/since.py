@@ -11,6 +11,8 @@ and nothing below it is:
 In a run the stream begins in the middle, and its consumer is told the run's bounds, as one that has resumed there. It
 has nothing from below, so that what was superseded there is missing does not matter to it; and where its run is rolled
 back, it goes back to the run's start.
+
+Stamps that lie ahead of the clock tell nothing: `behind` takes the place that the node's marks tell (upkeep/ahead.py).
 """
 
 from __future__ import annotations
@@ -88,6 +90,19 @@ def find_in(segment: Segment, since_us: int) -> Start:
     if identity.deduplicated and seq > identity.after_seq:
         return Start(seq, identity.after_seq, identity.last_seq, seq)
     return Start.at(seq, seq)
+
+
+def behind(partition: Partition, start: Start, seen_seq: int) -> Start:
+    """``start``, or behind ``seen_seq`` if that is further: all up to there is known to have been there before.
+
+    ``seen_seq`` is flushed. In a run the start is told the run's bounds, as `find_in` does.
+    """
+    if seen_seq <= start.seq:
+        return start
+    identity = next((s.identity for s in partition.chain.segments if s.identity.last_seq >= seen_seq), None)
+    if identity is not None and identity.deduplicated and identity.after_seq < seen_seq < identity.last_seq:
+        return Start(seen_seq, identity.after_seq, identity.last_seq, seen_seq)
+    return Start.at(seen_seq, seen_seq)
 
 
 def checked(partition: Partition, start: Start, since_us: int, bounds: Bounds) -> Start:

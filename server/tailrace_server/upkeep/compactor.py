@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 import trio
 
+from tailrace.block.header import TIMESTAMP_MAX
 from tailrace.errors import NoSpace, TailraceError
+from tailrace.failover import SEQ_MAX
 from tailrace.model import FeedInfo
 from tailrace_server.catalog import Catalog
 from tailrace_server.chain import LostSegment
@@ -24,6 +26,7 @@ from tailrace_server.host.host import Host
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.partition import Partition
 from tailrace_server.segment import Segment, SegmentDamaged
+from tailrace_server.upkeep.ahead import Mark, Place, is_ahead
 from tailrace_server.upkeep.installer import Installer, RolledBack, entries_of
 from tailrace_server.upkeep.space import Space
 from tailrace_server.upkeep.uptime import Uptime
@@ -46,6 +49,8 @@ SMALL_ROWS_MAX = 4_096
 # A partition whose compaction has failed is left alone for so long, and each time twice as long as before, up to this.
 # For lack of room it is always the shorter time: that is looked at before anything is read.
 PAUSE_SECONDS = 60.0
+# So far back a stream since a time finds its place by marks, of a history that is kept for ever: a week.
+UNBOUNDED_US = 7 * 86_400_000_000
 PAUSE_SECONDS_MAX = 3_600.0
 
 
@@ -120,6 +125,7 @@ class Compactor:
         self._candidates.pop(partition, None)
         self._recovered(partition)
         self._told = {told for told in self._told if told[0] is not partition}
+        self.uptime.ahead.forget(Place(partition.feed_id, partition.id))
 
     async def run(self) -> None:
         """Folds for ever, whatever is to be folded."""
@@ -151,6 +157,7 @@ class Compactor:
             return
         try:
             info = self._catalog.of_id(partition.feed_id).info
+            self.look_ahead(partition, info)
             await self.trim(partition, info)
             while await self.fold(partition, info):
                 pass
@@ -181,6 +188,23 @@ class Compactor:
         pause = min(PAUSE_SECONDS * 2.0 ** min(max(0, self._tries.get(partition, 0) - 1), 16), PAUSE_SECONDS_MAX)
         self._paused[partition] = self._host.clock.monotonic() + pause, failure
 
+    def look_ahead(self, partition: Partition, info: FeedInfo) -> None:
+        """Marks how far a partition is flushed whose stamps lie ahead of the clock, as of the last tick."""
+        place, uptime = Place(partition.feed_id, partition.id), self.uptime
+        wall_us = self._host.clock.wall_us()
+        if is_ahead(partition.last_timestamp, wall_us):
+            if partition.flushed_seq and partition.log:
+                branch = partition.log.branch_at(partition.flushed_seq)
+                mark = Mark(branch, partition.flushed_seq, SEQ_MAX if uptime.is_behind else wall_us, uptime.now_us)
+                uptime.ahead.see(place, mark, partition.log, _keep_us(info))
+        elif not uptime.suspended:  # else the clock may have jumped ahead as well
+            uptime.ahead.forget(place)
+
+    def _old_seq(self, partition: Partition, age_us: int) -> int:
+        """Up to which seq all of a partition that is ahead of the clock is so old; 0 if it is not ahead."""
+        place = Place(partition.feed_id, partition.id)
+        return self.uptime.ahead.old_seq(place, partition.log, age_us, self.uptime.now_us)
+
     async def trim(self, partition: Partition, info: FeedInfo) -> None:
         """Drops the oldest segments of a history that is kept for a while, or up to a size. OSError, NoSpace."""
         retention = Retention.of(info)
@@ -191,6 +215,7 @@ class Compactor:
             entries_of(partition.chain.segments),
             before_us=None if retention.age_us is None else self.uptime.cutoff(retention.age_us),
             bytes_max=retention.nbytes,
+            old_seq=0 if retention.age_us is None else self._old_seq(partition, retention.age_us),
         )
         if found is not None:
             await self._installer.drop_oldest(partition, found.segments, rollbacks)
@@ -203,14 +228,25 @@ class Compactor:
         begin, whole = self._whole_stretch(partition)
         # Behind a segment that is left out tombstones have to stay, so nothing is folded for their sake.
         may_purge = begin == 0 and not retention.history
-        purge_before_us = self.uptime.cutoff(int(info.tombstone_age_s * 1e6)) if may_purge else None
-        plan = choose(entries_of(whole), retention=retention, stable_seq=stable_seq, purge_before_us=purge_before_us)
+        age_us = int(info.tombstone_age_s * 1e6)
+        purge_before_us = self.uptime.cutoff(age_us) if may_purge else None
+        old_seq = self._old_seq(partition, age_us) if may_purge else 0
+        plan = choose(
+            entries_of(whole),
+            retention=retention,
+            stable_seq=stable_seq,
+            purge_before_us=purge_before_us,
+            old_seq=old_seq,
+            marks=self.uptime.ahead.seqs(Place(partition.feed_id, partition.id)),
+        )
         if plan is None:
             return False
         folded = whole[plan.first : plan.last + 1]
         # Not begun without room for it: what it has read and written by then would be in vain, time after time.
         await self._space.check_room(plan.nbytes, f"the compaction of {len(folded)} segments")
         is_major = plan.is_major and begin == 0
+        if old_seq:  # the seq decides, whatever the stamps say
+            purge_before_us, stable_seq = TIMESTAMP_MAX, min(stable_seq, old_seq)
         segment_id = self._host.randomness.token(16)
         output = self._store.segment_path(partition.feed_id, partition.id, segment_id)
         task = CompactionTask(
@@ -290,6 +326,12 @@ class Compactor:
             except OSError as error:
                 log.warning("the time that this node has been up cannot be written down: %s", error)
             await trio.sleep(UPTIME_SECONDS)
+
+
+def _keep_us(info: FeedInfo) -> int:
+    """At which age a feed drops rows, or tombstones; UNBOUNDED_US of one that drops none for its age."""
+    age_s = info.history_age_s if info.retention == "history" else info.tombstone_age_s
+    return UNBOUNDED_US if age_s is None else int(age_s * 1e6)
 
 
 def _is_small(segments: Sequence[Segment]) -> bool:

@@ -7,6 +7,7 @@ from tailrace_server.upkeep.uptime import JUMP_US_MAX, RUNS_MAX, Run, Uptime
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR
+MINUTE = HOUR // 60
 
 
 def test_the_drawing():
@@ -38,6 +39,34 @@ def test_a_clock_that_is_set_by_a_few_minutes_is_no_jump():
     uptime = Uptime([], 0, 0)
     uptime.tick(10 * HOUR + JUMP_US_MAX, 10 * HOUR)
     assert not uptime.suspended
+
+
+def test_a_clock_that_lags_for_a_while_makes_nothing_old():
+    uptime = Uptime([], 0, 0)
+    uptime.tick(10 * HOUR, 10 * HOUR)
+    stamped_us = 10 * HOUR + 1 - HOUR // 2
+    uptime.tick(stamped_us, 10 * HOUR + 1)  # set back by half an hour, and right again
+    uptime.tick(13 * HOUR, 13 * HOUR)
+    assert uptime.cutoff(3 * HOUR) < stamped_us
+    assert uptime.cutoff(3 * HOUR - 1) == stamped_us
+
+
+def test_what_is_stamped_as_a_run_begins_is_of_that_run():
+    """Though the run before it has come as far by a clock that was set back since."""
+    uptime = Uptime([Run(0, 10 * HOUR)], 9 * HOUR, 0)
+    uptime.tick(9 * HOUR, HOUR // 2)
+    assert uptime.cutoff(HOUR) < 9 * HOUR
+
+
+def test_what_was_stamped_between_a_tick_and_a_jump_is_not_old_too_early():
+    uptime = Uptime([], 0, 0)
+    uptime.tick(HOUR, HOUR)
+    stamped_us = HOUR + MINUTE - 1
+    uptime.tick(400 * DAY, stamped_us + 1)
+    uptime.tick(400 * DAY + 3 * HOUR - 2, stamped_us + 3 * HOUR - 1)
+    later = Uptime(uptime.runs, 400 * DAY + 3 * HOUR, 0)
+    assert later.cutoff(3 * HOUR) < stamped_us
+    assert later.cutoff(2 * HOUR) > stamped_us
 
 
 def test_a_start_before_the_end_of_the_last_run_vouches_for_nothing():
