@@ -21,6 +21,7 @@ from tailrace_server.host.disk import RealDisk, is_no_space
 from tailrace_server.host.randomness import SystemRandomness
 from tailrace_server.offline.backup import backup as take_backup
 from tailrace_server.offline.listing import Unwatched, Watcher
+from tailrace_server.offline.lost import feed_text
 from tailrace_server.offline.repair import Outcome
 from tailrace_server.offline.repair import repair as repair_directory
 from tailrace_server.offline.report import FileResult, Finding, Report
@@ -185,7 +186,13 @@ def _outcome_to_json(outcome: Outcome) -> dict[str, Any]:
         "actions": outcome.actions,
         "dry_run": outcome.is_dry,
         "lost": [
-            {"feed": feed_id.hex(), "partition": partition, "first_seq": first, "last_seq": last}
+            {
+                "feed": feed_id.hex(),
+                "name": lost.names.get(feed_id),
+                "partition": partition,
+                "first_seq": first,
+                "last_seq": last,
+            }
             for feed_id, partition, first, last in lost.seqs
         ],
         "exported_rows": lost.exported_rows,
@@ -203,7 +210,8 @@ def _show_outcome(outcome: Outcome) -> None:
     lost = outcome.lost
     would = "would be " if outcome.is_dry else ""
     for feed_id, partition, first, last in lost.seqs[:_FINDINGS_SHOWN_MAX]:
-        print(f"lost: feed {feed_id.hex()}, partition {partition}, seqs {first} to {last}")
+        feed = printable(feed_text(feed_id, lost.names.get(feed_id)))
+        print(f"lost: {feed}, partition {partition}, seqs {first} to {last}")
     if lost.lines or lost.moved_files:
         where = printable(lost.directory)
         print(f"{lost.lines} lines {would}in {where}/index.jsonl, {lost.moved_files} files {would}moved there")

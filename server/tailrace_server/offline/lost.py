@@ -35,7 +35,8 @@ class Lost:
     """The lost part of one repair. Where ``is_dry`` nothing is written, and the lines are counted only.
 
     ``lines`` is how many there are, ``rows`` how many rows or seqs they name; ``seqs`` has the ranges of seqs that
-    are not in their partition any more, exported ones too: (feed id, partition, first, last).
+    are not in their partition any more, exported ones too: (feed id, partition, first, last). ``names`` are those of
+    the feeds, by id, as far as they are known.
     """
 
     def __init__(self, disk: Disk, directory: str, time: str, *, is_dry: bool) -> None:
@@ -49,9 +50,14 @@ class Lost:
         self._exports: dict[str, tuple[File, int]] = {}
         self.seqs: list[tuple[bytes, int, int, int]] = []
         self.open_ends: list[tuple[bytes, int, int]] = []
+        self.names: dict[bytes, str] = {}
         self.lines = self.exported_rows = self.moved_files = 0
 
     # The index
+
+    def name_feed(self, feed_id: bytes, name: str) -> None:
+        """Has the lines that follow show this name of a feed beside its id."""
+        self.names[feed_id] = name
 
     def rows(
         self,
@@ -68,15 +74,14 @@ class Lost:
     ) -> None:
         """The rows of these seqs, both included, are lost. ``rows`` is how many there were, None: nobody knows."""
         self.seqs.append((feed_id, partition, first_seq, last_seq))
-        line: dict[str, Any] = {"lost": "rows", "feed": feed_id.hex(), "partition": partition}
+        line = self._place("rows", feed_id, partition)
         line |= {"first_seq": first_seq, "last_seq": last_seq, "rows": rows, "keys": _keys(keys)}
         self._line(line | {"file": self._name(source), "offset": offset, "why": why})
 
     def open_end(self, feed_id: bytes, partition: int, after_seq: int, why: str) -> None:
         """Rows above ``after_seq`` may have been there, nobody knows how many."""
         self.open_ends.append((feed_id, partition, after_seq))
-        line: dict[str, Any] = {"lost": "end", "feed": feed_id.hex(), "partition": partition, "after_seq": after_seq}
-        self._line(line | {"why": why})
+        self._line(self._place("end", feed_id, partition) | {"after_seq": after_seq, "why": why})
 
     def unknown(self, source: str, offset: int, nbytes: int, why: str) -> None:
         """Which rows these bytes were cannot be told."""
@@ -92,7 +97,7 @@ class Lost:
         if file is not None:
             file.write_at(offset, (block.head, block.body), block.nbytes)
             self._exports[name] = file, offset + block.nbytes
-        line: dict[str, Any] = {"lost": "exported", "feed": feed_id.hex(), "partition": partition}
+        line = self._place("exported", feed_id, partition)
         line |= {"first_seq": header.first_seq, "last_seq": header.last_seq, "rows": header.rows}
         line["keys"] = _keys(block.open_columns().keys())
         self._line(line | {"file": f"{BLOCKS_NAME}/{name}", "offset": offset, "bytes": block.nbytes, "why": why})
@@ -100,6 +105,10 @@ class Lost:
     def feed(self, feed_id: bytes, name: str, why: str) -> None:
         """Something of a feed as a whole."""
         self._line({"lost": "feed", "feed": feed_id.hex(), "name": name, "why": why})
+
+    def _place(self, kind: str, feed_id: bytes, partition: int) -> dict[str, Any]:
+        line: dict[str, Any] = {"lost": kind, "feed": feed_id.hex(), "partition": partition}
+        return line | {"name": self.names[feed_id]} if feed_id in self.names else line
 
     def _line(self, line: dict[str, Any]) -> None:
         self.lines += 1
@@ -197,6 +206,11 @@ class Lost:
             number += 1
             place = f"{target}.{number}"
         return place
+
+
+def feed_text(feed_id: bytes, name: str | None) -> str:
+    """Returns a feed's name and id as a message shows them; the id alone if the name is not known."""
+    return f"feed {feed_id.hex()}" if name is None else f"feed {name} ({feed_id.hex()})"
 
 
 def good_lines(data: bytes) -> list[bytes]:

@@ -33,7 +33,7 @@ from tailrace_server.manifest.store import MANIFEST_NAME
 from tailrace_server.offline.chains import Gap, Piece, choose_chain
 from tailrace_server.offline.examine import PartitionFindings, SegmentFindings
 from tailrace_server.offline.listing import size_of
-from tailrace_server.offline.lost import Lost
+from tailrace_server.offline.lost import Lost, feed_text
 from tailrace_server.offline.salvage import BadStretch, LostRange, Salvage, read_segment
 from tailrace_server.offline.sieve import Place, Start
 from tailrace_server.segment import NO_BASE, SegmentIdentity, SegmentWriter
@@ -126,7 +126,7 @@ class Mender:
             )
         if found.manifest is None:
             self._tell_unknown(found, manifest.trim_seq)
-        self._tell(found, parts, lost)
+        self._tell(found, info, parts, lost)
         self._install(found, manifest, parts)
         return self.start_of(place, manifest)
 
@@ -140,8 +140,10 @@ class Mender:
                 why = "nothing tells which rows it held; those that can be read are kept where they were missing"
                 self._lost.unknown(segment.path, 0, segment.nbytes, why)
 
-    def _tell(self, found: PartitionFindings, parts: Sequence[_Part], lost: Sequence[tuple[str, LostRange]]) -> None:
-        name = f"partition {found.number} of feed {found.feed_id.hex()}"
+    def _tell(
+        self, found: PartitionFindings, info: FeedInfo, parts: Sequence[_Part], lost: Sequence[tuple[str, LostRange]]
+    ) -> None:
+        name = f"partition {found.number} of {feed_text(found.feed_id, info.name)}"
         if found.manifest is None:
             self._actions.append(f"{name}: a new manifest of {len(parts)} segments; all consumers begin at 0")
         fresh = sum(part.entry is None for part in parts)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.hashing import partition_range
 from tailrace.model import FeedInfo
-from tailrace_server.feed import SYSTEM_FEED_ID
+from tailrace_server.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME
 from tailrace_server.host.clock import Clock
 from tailrace_server.host.disk import read_file, write_atomically
 from tailrace_server.identity import FILE_NAME, BadDirectory, load, new_identity, store
@@ -243,6 +243,9 @@ class _Repair:
     # Feeds and partitions
 
     def _plan_feeds(self, feeds: list[FeedFindings], steps: list[Callable[[], None]]) -> None:
+        self._lost.name_feed(SYSTEM_FEED_ID, SYSTEM_FEED_NAME)
+        for feed_id, creation in self._survey.creations.items():
+            self._lost.name_feed(feed_id, creation.info.name)
         for found in sorted(feeds, key=lambda feed: feed.feed is None):
             is_dropped = found.is_dropped or found.feed_id in self._survey.dropped
             # Until a feed has its FEED the journal has everything of it; a damaged one may have lost some.
@@ -258,6 +261,7 @@ class _Repair:
                 self.actions.append(f"feed {found.feed_id.hex()}: a new FEED, under the name {feed.info.name!r}")
                 steps.append(lambda found=found, feed=feed: self._write_feed(found, feed))  # type: ignore[misc]
             self._names.add(feed.info.name)
+            self._lost.name_feed(found.feed_id, feed.info.name)
             self._known[found.feed_id] = feed.info.partitions
             for partition in found.partitions:
                 self._plan_partition(partition, feed.info, steps)
@@ -278,6 +282,8 @@ class _Repair:
         listed.read_segments(self._disk, feeds)
         known = {feed.feed_id for feed in feeds} | self._survey.creations.keys() | self._survey.dropped
         for missing in listed.missing(known):
+            if missing.partitions:  # else its row cannot be read
+                self._lost.name_feed(missing.feed_id, missing.name)
             path = self._store.feed_directory(missing.feed_id)
             self.actions.append(f"feed {missing.feed_id.hex()}: {missing.why}; {missing.name!r} begins empty")
             steps.append(lambda path=path, missing=missing: self._tell_missing_feed(path, missing))  # type: ignore[misc]

@@ -8,6 +8,7 @@ import trio
 import tailrace
 from tailrace.cli.commands import installed_commands, invoke, make_app, run
 from tailrace_server.config import Config
+from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.host.disk import RealFile
 from tailrace_server.offline import commands
 from tailrace_server.start import open_node
@@ -95,6 +96,26 @@ def test_repair_says_what_it_would_do_then_does_it(data, segment, capsys, tmp_pa
     capsys.readouterr()
     assert run(["repair", data]) == 0
     assert "nothing to repair" in capsys.readouterr().out
+
+
+def test_repair_names_the_feeds_of_which_rows_are_lost(data, segment, capsys, tmp_path):
+    feed_id = segment.parent.parent.name
+    flip(segment, 64 + 96 + 3)
+    for path in (tmp_path / "data" / "journal").iterdir():
+        path.unlink()
+    assert run(["repair", data, "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert f"lost: feed orders ({feed_id}), partition {segment.parent.name}, seqs " in told
+    assert f"partition {segment.parent.name} of feed orders ({feed_id}): " in told
+    assert run(["repair", data, "--json"]) == 0
+    [outcome] = lines(capsys)
+    assert {(lost["feed"], lost["name"]) for lost in outcome["lost"]} == {
+        (feed_id, "orders"),
+        (SYSTEM_FEED_ID.hex(), "_feeds"),
+    }
+    [index] = (tmp_path / "data" / "lost").glob("*/index.jsonl")
+    listed = [json.loads(line) for line in index.read_text().splitlines()]
+    assert {line.get("name") for line in listed if line.get("feed") == feed_id} == {"orders"}
 
 
 def test_backup_and_restore(data, tmp_path, capsys):
