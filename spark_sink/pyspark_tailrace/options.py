@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tailrace.address import parse_url
 
@@ -46,6 +48,12 @@ SINK_ID_CHARS_MAX = 200
 JOB_PREFIX = "job:"
 # Options that Spark itself reads, and hands over to the source as well.
 _OF_SPARK = ("checkpointLocation", "queryName", "path")
+# CREATE TABLE adds these; when the table is used later, Spark leaves its options out.
+_OF_TABLES = ("provider", "option.")
+_NO_TABLES = (
+    "Spark does not hand the options of a table on to a source written in Python when the table is used: take a view, "
+    "CREATE TEMPORARY VIEW ... USING tailrace OPTIONS (url ..., feed ...), or format('tailrace') with options"
+)
 # How much an unknown name has to be like one of ours for it to be suggested.
 _ALIKE = 0.7
 # What other sources and sinks call these options, without case and "_".
@@ -63,9 +71,17 @@ _OTHER_WORDS = {
 }
 
 
+class SortColumn(NamedTuple):
+    """A column that ``order_by`` names, and how it sorts."""
+
+    name: str
+    is_descending: bool = False
+    has_nulls_last: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Options of the sink. ``order_by`` are names of columns, each with True for descending.
+    """Options of the sink.
 
     ``sink_id`` is who publishes: None for the query's own id, or one of the job's own. ``first_batch`` is added to the
     numbers of a query's batches; ``batch_id`` is the number of what a batch job writes, None where it has none, and
@@ -79,7 +95,7 @@ class SinkOptions:
     key: str
     value: str
     deleted: str
-    order_by: tuple[tuple[str, bool], ...]
+    order_by: tuple[SortColumn, ...]
     partition_column: str | None
     create_feed: bool
     partitions: int | None
@@ -147,6 +163,8 @@ def check_names(options: Mapping[str, str], names: Sequence[str], others: Sequen
 
     ``others`` are let through: they are for the other direction, if a job gives both the same options.
     """
+    if any(name.lower().startswith(_OF_TABLES) for name in options):
+        raise ValueError(f"CREATE TABLE is not for tailrace: {_NO_TABLES}")
     known = {name.lower() for name in (*names, *others, *_OF_SPARK)}
     for name in options:
         if name.lower() not in known:
@@ -200,6 +218,8 @@ def _name(options: Mapping[str, str], name: str) -> str | None:
 
 def url(options: Mapping[str, str]) -> str:
     """``url``, which has to be there."""
+    if "url" not in options and "feed" not in options:
+        raise ValueError(f"options 'url' and 'feed' are missing. If this is a table: {_NO_TABLES}")
     text = required(options, "url", "tailrace://HOST:PORT")
     try:
         parse_url(text)
@@ -270,12 +290,18 @@ def seconds(options: Mapping[str, str], name: str, default: float) -> float:
     return number
 
 
-def _order_by(text: str) -> tuple[tuple[str, bool], ...]:
-    """``"a, b desc"`` as (("a", False), ("b", True))."""
+def _order_by(text: str) -> tuple[SortColumn, ...]:
+    """Returns the columns of ``"a, b desc, c desc nulls first"``; nulls are least unless it says where they go."""
     columns = []
     for part in filter(None, (part.strip() for part in text.split(","))):
-        name, *direction = part.split()
-        if len(direction) > 1 or (direction and direction[0].lower() not in ("asc", "desc")):
-            raise ValueError(f"option 'order_by': {part!r} is no column, nor a column with asc or desc")
-        columns.append((name, bool(direction) and direction[0].lower() == "desc"))
+        name, *words = part.split()
+        said = " ".join(words).lower()
+        found = re.fullmatch(r"(asc|desc)?(?:(?:^| )nulls (first|last))?", said)
+        if found is None:
+            raise ValueError(
+                f"option 'order_by': {part!r} is no column, nor a column with asc or desc, with nulls first or nulls "
+                "last, or with both in this order"
+            )
+        is_descending = found[1] == "desc"
+        columns.append(SortColumn(name, is_descending, is_descending if found[2] is None else found[2] == "last"))
     return tuple(columns)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pyspark_tailrace.options import SortColumn
 from pyspark_tailrace.spans import spans
 
 # Batches are joined up to this size, so that rows are taken from few of them. Each array has to stay below 2 GiB.
@@ -24,12 +25,12 @@ SLICE_ROWS = 10_000
 
 
 def in_order(
-    batches: Iterator[pa.RecordBatch], order_by: Sequence[tuple[str, bool]], columns: Container[str]
+    batches: Iterator[pa.RecordBatch], order_by: Sequence[SortColumn], columns: Container[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of ``batches`` by the columns of ``order_by``, each with True for descending; of these only ``columns``.
+    """The rows of ``batches`` by the columns of ``order_by``; of these only ``columns``.
 
-    Nulls stand where Spark puts them: first, or last where descending. Rows that are equal in all the columns keep the
-    order in which they came.
+    As in Spark, NaN is greater than any other number. Rows that are equal in all the columns keep the order in which
+    they came.
     """
     segments, sort_columns = _hold(batches, order_by, columns)
     if not segments:
@@ -43,10 +44,10 @@ def in_order(
 
 
 def _hold(
-    batches: Iterator[pa.RecordBatch], order_by: Sequence[tuple[str, bool]], columns: Container[str]
+    batches: Iterator[pa.RecordBatch], order_by: Sequence[SortColumn], columns: Container[str]
 ) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
     """All rows in a few segments: what comes out of them, and the columns to sort by."""
-    names = list(dict.fromkeys(name for name, _ in order_by))
+    names = list(dict.fromkeys(column.name for column in order_by))
     segments: list[pa.RecordBatch] = []
     sort_columns: list[pa.RecordBatch] = []
     joining: list[pa.RecordBatch] = []
@@ -81,18 +82,25 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return found
 
 
-def _sorted(table: pa.Table, order_by: Sequence[tuple[str, bool]]) -> NDArray[np.int64]:
+def _sorted(table: pa.Table, order_by: Sequence[SortColumn]) -> NDArray[np.int64]:
     """The numbers of the rows in their order."""
     arrays: list[Any] = []
     keys: list[tuple[str, str]] = []
-    for name, descending in order_by:
-        direction = "descending" if descending else "ascending"
+
+    def add(array: Any, is_descending: bool) -> None:
+        keys.append((str(len(arrays)), "descending" if is_descending else "ascending"))
+        arrays.append(array)
+
+    for name, is_descending, has_nulls_last in order_by:
         column = table[name]
         if column.null_count:  # Arrow would put all nulls to one end, for every column
-            keys.append((str(len(arrays)), direction))
-            arrays.append(column.is_valid())
-        keys.append((str(len(arrays)), direction))
-        arrays.append(column)
+            add(column.is_valid(), has_nulls_last)
+        if pa.types.is_floating(column.type):
+            is_nan = pc.is_nan(column)
+            if pc.any(is_nan).as_py():  # Arrow would put them next to the nulls, in either direction
+                add(is_nan, is_descending)
+                column = pc.if_else(is_nan, pa.scalar(0.0, column.type), column)
+        add(column, is_descending)
     named = pa.table(arrays, names=[str(number) for number in range(len(arrays))])
     order: NDArray[np.int64] = pc.sort_indices(named, sort_keys=keys).to_numpy().astype(np.int64)
     return order

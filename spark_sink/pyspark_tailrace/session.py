@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 JVM_OPTIONS = "spark.driver.extraJavaOptions"
+# Earlier ones have no sinks that take Arrow batches of a stream. pyproject.toml says the same.
+SPARK_VERSION_MIN = (4, 2)
 NO_PYSPARK = "Spark is not installed here. Install it with: pip install 'tailrace[spark-local]'"
 
 
@@ -33,13 +36,16 @@ def local_session(
     Sets JAVA_HOME, PYSPARK_PYTHON and, unless it is there, SPARK_LOCAL_IP in ``os.environ``, because Spark takes them
     from nowhere else. The caller stops the session, with ``stop()``.
 
-    Raises ``JavaNotFound`` where there is no Java, and ImportError where there is no PySpark; both say what to install.
+    Raises ``JavaNotFound`` if there is no Java, and ImportError if there is no PySpark or one that is too old; both say
+    what to install.
     """
     try:
+        import pyspark
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ImportError(NO_PYSPARK) from error
 
+    check_version("pyspark", pyspark.__version__)
     if SparkSession.getActiveSession() is None:
         _prepare_environment(master)
     builder = SparkSession.builder.master(master).appName(app_name)
@@ -55,12 +61,28 @@ def register(spark: SparkSession) -> None:
 
     A session made from it by ``newSession()`` needs its own call. So does every other thread that starts a query:
     Spark looks for sources written in Python in the active session of a thread, and finds none where there is none.
+
+    Raises ImportError if PySpark, or the Spark that the session is of, is too old.
     """
+    import pyspark
+
+    check_version("pyspark", pyspark.__version__)
+    check_version("the session's Spark", spark.version)
     from pyspark_tailrace.source import TailraceSource
 
     spark.dataSource.register(TailraceSource)
     # Of PySpark's public calls, this one alone makes a session active in a thread that did not start it.
     spark.createDataFrame([], "unused int")
+
+
+def check_version(what: str, version: str) -> None:
+    """Raises ImportError if this version of Spark is older than the source can be used with."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is not None and (int(found[1]), int(found[2])) < SPARK_VERSION_MIN:
+        least = ".".join(map(str, SPARK_VERSION_MIN))
+        raise ImportError(
+            f"{what} is version {version}, and Tailrace's source needs {least} or newer: pip install 'pyspark>={least}'"
+        )
 
 
 def session_settings(config: Mapping[str, object]) -> dict[str, str]:

@@ -14,7 +14,7 @@ import itertools
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -40,6 +40,7 @@ from pyspark_tailrace.connections import held_feed, held_writer
 from pyspark_tailrace.options import EXACTLY_ONCE, JOB_PREFIX, SinkOptions
 from pyspark_tailrace.ordering import in_order
 from pyspark_tailrace.publishing import TaskStages, make_feed, numberer, publish_batch, publish_job, stage_blocks
+from pyspark_tailrace.reading.schema import COLUMNS
 from pyspark_tailrace.routing import Router
 from pyspark_tailrace.values import check_json_type, json_values
 from tailrace.block import Block
@@ -181,6 +182,26 @@ def _micro_batch() -> tuple[str, int]:
     return query_id, int(batch)
 
 
+def with_columns(options: SinkOptions, schema: StructType) -> SinkOptions:
+    """Returns the options with the names of columns as the schema spells them, which Spark does not tell by case."""
+    spelt: dict[str, str] = {}
+    for name in schema.names:
+        spelt.setdefault(name.lower(), name)
+
+    def own(name: str) -> str:
+        return name if name in schema.names else spelt.get(name.lower(), name)
+
+    partition = options.partition_column
+    return replace(
+        options,
+        key=own(options.key),
+        value=options.value if options.is_json else own(options.value),
+        deleted=own(options.deleted),
+        order_by=tuple(column._replace(name=own(column.name)) for column in options.order_by),
+        partition_column=None if partition is None else own(partition),
+    )
+
+
 def check_schema(schema: StructType, options: SinkOptions) -> None:
     """Raises ValueError where the columns are not those that the sink takes; says which and what to do."""
     types = {field.name: field.dataType for field in schema.fields}
@@ -196,9 +217,14 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
         wanted[options.partition_column] = _INTEGERS
     for name, permitted in wanted.items():
         _check_column(name, types, permitted, " or ".join(kind.typeName() for kind in permitted))
-    for name, _ in options.order_by:
+    for name in (column.name for column in options.order_by):
         _check_column(name, types, _SORTABLE, "a number, a string, a time, binary or boolean: option 'order_by'")
-    extra = types.keys() - wanted.keys() - {name for name, _ in options.order_by}
+    if not options.is_json and COLUMNS.keys() <= types.keys():  # as INSERT INTO a view gives them
+        raise ValueError(
+            "partition, seq and timestamp are given by the node, so they cannot be written: select the other columns; "
+            "for INSERT INTO make the view with (key BINARY, value BINARY, deleted BOOLEAN)"
+        )
+    extra = types.keys() - wanted.keys() - {column.name for column in options.order_by}
     if extra and not options.is_json:
         raise ValueError(
             f"the sink has no use for the columns {', '.join(sorted(extra))}: put them into {options.value!r}, for "

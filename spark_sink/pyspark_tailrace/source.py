@@ -57,7 +57,7 @@ class TailraceSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """The sink of a streaming query. Raises ValueError for options or columns that it cannot take."""
         from pyspark_tailrace.options import check_of_stream, sink_options
-        from pyspark_tailrace.sink import StreamSink, check_schema
+        from pyspark_tailrace.sink import StreamSink, check_schema, with_columns
 
         if overwrite:
             raise ValueError(
@@ -65,7 +65,7 @@ class TailraceSource(DataSource):
                 "follow: use outputMode 'append', or 'update' with .foreachBatch(pyspark_tailrace.upsert_batch(...)), "
                 "which writes the rows that have changed"
             )
-        options = sink_options(self.options)
+        options = with_columns(sink_options(self.options), schema)
         check_of_stream(options)
         check_schema(schema, options)
         return StreamSink(options)
@@ -73,11 +73,11 @@ class TailraceSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """The sink of a batch job. Raises ValueError for options or columns that it cannot take."""
         from pyspark_tailrace.options import check_of_job, sink_options
-        from pyspark_tailrace.sink import BatchSink, check_schema
+        from pyspark_tailrace.sink import BatchSink, check_schema, with_columns
 
         if overwrite:
             raise ValueError("mode 'overwrite' would have to drop what the feed holds: use mode 'append'")
-        options = sink_options(self.options)
+        options = with_columns(sink_options(self.options), schema)
         check_of_job(options)
         check_schema(schema, options)
         return BatchSink(options)

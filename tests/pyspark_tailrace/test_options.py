@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 from pyspark.cloudpickle import dumps
 
-from pyspark_tailrace.options import NAMES, RETRY_FOR_S, SinkOptions, check_of_job, check_of_stream, sink_options
+from pyspark_tailrace.options import (
+    NAMES,
+    RETRY_FOR_S,
+    SinkOptions,
+    SortColumn,
+    check_of_job,
+    check_of_stream,
+    sink_options,
+)
 
 LEAST = {"url": "tailrace://127.0.0.1:4700", "feed": "orders"}
 
@@ -41,7 +49,7 @@ def test_everything():
             "level": "Quorum",
         }
     )
-    assert options.order_by == (("a", False), ("b", True), ("c", False))
+    assert options.order_by == (SortColumn("a"), SortColumn("b", True, True), SortColumn("c"))
     assert (options.partition_column, options.create_feed, options.partitions) == ("p", True, 4)
     assert (options.retry_for_s, options.level) == (1.5, "quorum")
     assert (options.token, options.key, options.value, options.deleted) == ("t", "k", "v", "d")
@@ -49,6 +57,23 @@ def test_everything():
     numbered = sink_options(LEAST | {"sink_id": "s", "first_batch": "7", "batch_id": "9", "origin": "o"})
     assert (numbered.sink_id, numbered.first_batch, numbered.batch_id, numbered.origin) == ("s", 7, 9, "o")
     assert sink_options(LEAST | {"value_format": "json"}).is_json
+
+
+@pytest.mark.parametrize(
+    ("text", "is_descending", "has_nulls_last"),
+    [
+        ("a", False, False),
+        ("a NULLS FIRST", False, False),
+        ("a asc nulls last", False, True),
+        ("a nulls  last", False, True),
+        ("a desc", True, True),
+        ("a DESC Nulls Last", True, True),
+        ("a desc nulls first", True, False),
+    ],
+)
+def test_where_nulls_go(text, is_descending, has_nulls_last):
+    options = sink_options(LEAST | {"order_by": f"b, {text}"})
+    assert options.order_by == (SortColumn("b"), SortColumn("a", is_descending, has_nulls_last))
 
 
 @pytest.mark.parametrize("module", [pickle, None])
@@ -80,6 +105,7 @@ def test_token_is_not_shown():
         ({"level": "memory"}, r"'level' is 'memory', none of 'disk', 'quorum'"),
         ({"order_by": "a up"}, r"'order_by': 'a up' is no column"),
         ({"order_by": "a desc nulls"}, r"'order_by': 'a desc nulls' is no column"),
+        ({"order_by": "a nulls last desc"}, r"'order_by': 'a nulls last desc' is no column.* in this order"),
         ({"delivery": "at_most_once"}, r"'delivery' is 'at_most_once', none of 'exactly_once', 'at_least_once'"),
         ({"value_format": "avro"}, r"'value_format' is 'avro', none of 'binary', 'json'"),
         ({"value_format": "json", "value": "v"}, "option 'value' names a column"),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+import math
 import random
 from functools import cmp_to_key
 
@@ -9,15 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_tailrace import ordering
+from pyspark_tailrace.options import SortColumn, sink_options
 from pyspark_tailrace.ordering import in_order
 
-ROW = st.tuples(st.none() | st.integers(0, 3), st.none() | st.sampled_from(["", "a", "b"]))
+LEAST = {"url": "tailrace://a", "feed": "f"}
+
+# Equal numbers among them, and the greatest, which is NaN as in Spark.
+FLOATS = [-math.inf, -1.5, -0.0, 0.0, 1.5, math.inf, math.nan]
+ROW = st.tuples(
+    st.none() | st.integers(0, 3), st.none() | st.sampled_from(["", "a", "b"]), st.none() | st.sampled_from(FLOATS)
+)
 BATCHES = st.lists(st.lists(ROW, max_size=8), max_size=5)
-ORDER = st.lists(st.tuples(st.sampled_from(["n", "s"]), st.booleans()), min_size=1, max_size=3)
+SORT_COLUMN = st.builds(SortColumn, st.sampled_from(["n", "s", "f"]), st.booleans(), st.booleans())
+ORDER = st.lists(SORT_COLUMN, min_size=1, max_size=3)
 
 
 def batches_of(lists):
-    """Batches with the columns n and s, and ``key``, the number of the row over all batches."""
+    """Batches with the columns n, s and f, and ``key``, the number of the row over all batches."""
     number = 0
     for rows in lists:
         keys = [b"%d" % n for n in range(number, number + len(rows))]
@@ -25,6 +35,7 @@ def batches_of(lists):
         columns = {
             "n": pa.array([row[0] for row in rows], pa.int32()),
             "s": pa.array([row[1] for row in rows], pa.string()),
+            "f": pa.array([row[2] for row in rows], pa.float64()),
             "key": pa.array(keys, pa.binary()),
         }
         yield pa.record_batch(columns)
@@ -32,11 +43,15 @@ def batches_of(lists):
 
 def compared_as_spark_does(order_by):
     def compare(one, other):
-        for name, descending in order_by:
+        for name, is_descending, has_nulls_last in order_by:
             a, b = one[name], other[name]
+            if a is None or b is None:
+                if a is not b:
+                    return 1 if (a is None) == has_nulls_last else -1
+                continue
+            a, b = (((x != x), 0 if x != x else x) for x in (a, b))
             if a != b:
-                less = a is None or (b is not None and a < b)
-                return 1 if less == descending else -1
+                return 1 if (a < b) == is_descending else -1
         return 0
 
     return cmp_to_key(compare)
@@ -53,17 +68,37 @@ def test_sorted_as_spark_does_and_ties_keep_their_order(segment_bytes, lists, or
         patch.setattr(ordering, "SEGMENT_BYTES", segment_bytes)
         patch.setattr(ordering, "SLICE_ROWS", slice_rows)
         found = keys_of(in_order(batches_of(lists), order_by, {"key"}))
-    rows = [{"n": n, "s": s, "number": number} for number, (n, s) in enumerate(row for rows in lists for row in rows)]
+    rows = [
+        {"n": n, "s": s, "f": f, "number": number}
+        for number, (n, s, f) in enumerate(row for rows in lists for row in rows)
+    ]
     assert found == [row["number"] for row in sorted(rows, key=compared_as_spark_does(order_by))]
 
 
+@pytest.mark.parametrize("kind", ["double", "float"])
+def test_numbers_are_sorted_as_spark_sorts_them(spark, kind):
+    rows = [None, *FLOATS, 1.0, None, math.nan]
+    frame = spark.createDataFrame([(x,) for x in rows], "f double").selectExpr(f"CAST(f AS {kind}) AS f").coalesce(1)
+    batch = pa.record_batch({"f": pa.array(rows, {"double": pa.float64(), "float": pa.float32()}[kind])})
+    for direction, nulls in itertools.product(["", "asc", "desc"], ["", "nulls first", "nulls last"]):
+        text = f"f {direction} {nulls}"
+        [part] = in_order(iter([batch]), sink_options(LEAST | {"order_by": text}).order_by, {"f"})
+        of_spark = spark.sql(f"SELECT f FROM {{frame}} ORDER BY {text}", frame=frame).collect()
+        assert [as_text(f) for f in part.column("f").to_pylist()] == [as_text(row.f) for row in of_spark], text
+
+
+def as_text(number):
+    """A number as a text in which NaN equals itself, and 0.0 is -0.0, as in Spark's order."""
+    return str(0.0 if number == 0 else number)
+
+
 def test_nothing():
-    assert list(in_order(iter([]), [("n", False)], {"key"})) == []
-    assert list(in_order(batches_of([[], []]), [("n", False)], {"key"})) == []
+    assert list(in_order(iter([]), [SortColumn("n")], {"key"})) == []
+    assert list(in_order(batches_of([[], []]), [SortColumn("n")], {"key"})) == []
 
 
 def test_only_the_columns_asked_for_come_out():
-    [batch] = in_order(batches_of([[(1, "a")]]), [("n", False)], {"key", "s"})
+    [batch] = in_order(batches_of([[(1, "a", 1.0)]]), [SortColumn("n")], {"key", "s"})
     assert batch.schema.names == ["s", "key"]
 
 
@@ -72,7 +107,7 @@ def test_what_comes_out_is_cut_by_size(monkeypatch):
     rnd = random.Random(4700)
     sizes = [rnd.choice([0, 10, 400, 3000]) for _ in range(500)]
     batch = pa.record_batch({"t": list(range(500)), "value": [b"x" * size for size in sizes]})
-    parts = in_order(iter([batch]), [("t", False)], {"value"})
+    parts = in_order(iter([batch]), [SortColumn("t")], {"value"})
     found = [[len(value) for value in part.column("value").to_pylist()] for part in parts]
     assert [size for part in found for size in part] == sizes
     assert all(sum(part[:-1]) < 1000 for part in found)
@@ -88,7 +123,7 @@ def test_large_rows_over_several_segments(monkeypatch):
         for n in numbers
     ]
     rows = []
-    for part in in_order(iter(batches), [("t", True)], {"key", "value", "deleted"}):
+    for part in in_order(iter(batches), [SortColumn("t", True)], {"key", "value", "deleted"}):
         rows += part.to_pylist()
     assert [int(row["key"]) for row in rows] == list(reversed(range(40)))
     assert all(row["value"] == bytes([int(row["key"])]) * 1_000_000 for row in rows)
@@ -114,7 +149,7 @@ def test_rows_are_in_memory_once(monkeypatch, tmp_path, memory_pool):
         for number in range(total):
             stream.write_batch(pa.record_batch([[number] * 10, [b"x" * 100_000] * 10], schema=schema))
     with pa.OSFile(path) as file:
-        parts = in_order(iter(pa.ipc.open_stream(file)), [("t", True)], {"value"})
+        parts = in_order(iter(pa.ipc.open_stream(file)), [SortColumn("t", True)], {"value"})
         assert sum(map(len, parts)) == total * 10
     # Besides all rows, what comes out: a piece of 8 MiB, the next one, and the parts that it is made of.
     assert memory_pool.max_memory() < total * 1_000_000 + 4 * ordering.SLICE_BYTES

@@ -28,8 +28,8 @@ from pyspark.sql.types import (
 
 import tailrace
 from pyspark_tailrace import connections
-from pyspark_tailrace.options import sink_options
-from pyspark_tailrace.sink import check_schema, write_batches
+from pyspark_tailrace.options import SortColumn, sink_options
+from pyspark_tailrace.sink import check_schema, with_columns, write_batches
 from tailrace.block import FLAG_COMPRESSED, VALUE_BYTES_MAX
 from tailrace.hashing import key_hash, partition_of_hash
 
@@ -164,17 +164,33 @@ JSON = {"value_format": "json"}
         (GOOD | {"a": DateType(), "b": DecimalType(), "c": DoubleType()}, {"order_by": "a, b, c, key, value"}),
         ({"id": StringType(), "j": StringType(), "d": BooleanType()}, {"key": "id", "value": "j", "deleted": "d"}),
         (JSON_COLUMNS, JSON | {"deleted": "Deleted"}),
+        (JSON_COLUMNS, JSON),
+        ({"Key": StringType(), "VALUE": StringType(), "At": DateType(), "P": LongType()}, {"order_by": "at, p desc"}),
+        ({"KEY": StringType(), "value": StringType(), "P": LongType()}, {"partition_column": "p"}),
     ],
 )
 def test_columns_that_the_sink_takes(columns, options):
-    check_schema(schema_of(**columns), sink_options({"url": "tailrace://a", "feed": "f"} | options))
+    check(columns, options)
+
+
+def check(columns, options):
+    schema = schema_of(**columns)
+    check_schema(schema, with_columns(sink_options({"url": "tailrace://a", "feed": "f"} | options), schema))
+
+
+def test_names_of_columns_are_taken_as_the_schema_spells_them():
+    given = sink_options({"url": "tailrace://a", "feed": "f", "order_by": "at desc, N", "partition_column": "p"})
+    kinds = {name: StringType() for name in ("KEY", "Value", "value", "dELETED", "At", "n", "P")}
+    options = with_columns(given, schema_of(**kinds))
+    assert (options.key, options.value, options.deleted, options.partition_column) == ("KEY", "value", "dELETED", "P")
+    assert options.order_by == (SortColumn("At", True, True), SortColumn("n"))
 
 
 @pytest.mark.parametrize(
     ("columns", "options", "text"),
     [
         ({"value": StringType()}, {}, r"no column 'key'; the columns are value\. Rename one, or say by the options"),
-        ({"key": StringType(), "Value": StringType()}, {}, r"no column 'value'; the columns are key, Value"),
+        ({"key": StringType(), "Val": StringType()}, {}, r"no column 'value'; the columns are key, Val"),
         (GOOD, {"key": "id"}, r"no column 'id'"),
         (GOOD | {"key": LongType()}, {}, r"column 'key' is bigint, and has to be binary or string: cast it"),
         (GOOD | {"value": schema_of(a=StringType())}, {}, r"column 'value' is struct<a:string>.*to_json"),
@@ -184,7 +200,11 @@ def test_columns_that_the_sink_takes(columns, options):
         (GOOD, {"deleted": "deleted"}, r"no column 'deleted'"),
         (GOOD | {"gone": StringType()}, {"deleted": "gone"}, r"column 'gone' is string, and has to be boolean"),
         (JSON_COLUMNS, JSON | {"deleted": "removed"}, r"no column 'removed'; the columns are key, city, Deleted"),
-        (JSON_COLUMNS, JSON, r"column 'Deleted' is not 'deleted': say \.option\('deleted', 'Deleted'\)"),
+        (
+            JSON_COLUMNS | {"deleted": BooleanType()},
+            JSON,
+            r"column 'Deleted' is not 'deleted': say \.option\('deleted', 'Deleted'\)",
+        ),
         (GOOD, {"partition_column": "p"}, r"no column 'p'"),
         (GOOD | {"p": StringType()}, {"partition_column": "p"}, r"column 'p' is string, and has to be .*integer"),
         (GOOD, {"order_by": "t"}, r"no column 't'"),
@@ -195,7 +215,7 @@ def test_columns_that_the_sink_takes(columns, options):
 )
 def test_columns_that_the_sink_refuses(columns, options, text):
     with pytest.raises(ValueError, match=text):
-        check_schema(schema_of(**columns), sink_options({"url": "tailrace://a", "feed": "f"} | options))
+        check(columns, options)
 
 
 def test_two_columns_of_one_name_are_refused():

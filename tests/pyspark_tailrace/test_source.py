@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pyspark_tailrace.source import FORMAT, TailraceSource
+from tailrace import blocking
 
 
 @pytest.fixture
@@ -122,6 +123,30 @@ def test_null_key_ends_the_query(stream, run):
 def test_wrong_partition_column_ends_the_query(stream, run):
     with pytest.raises(StreamingQueryException, match=r"the partition column says 9 for the key b'a'"):
         run(stream.withColumn("p", F.lit(9)), partition_column="p")
+
+
+def test_a_view_is_read_and_written_by_sql(spark, options, contents, shared_node):
+    given = ", ".join(f"{name} '{options[name]}'" for name in ("url", "feed"))
+    with blocking.connect(shared_node.url) as client:
+        client.create_feed(options["feed"]).put(b"a", b"1")
+    spark.sql(f"CREATE TEMPORARY VIEW everything USING {FORMAT} OPTIONS ({given})")
+    assert [(row.key, row.value) for row in spark.sql("SELECT * FROM everything").collect()] == [(b"a", b"1")]
+    with pytest.raises(AnalysisException, match=r"partition, seq and timestamp are given by the node.*INSERT INTO"):
+        spark.sql("INSERT INTO everything VALUES (0, 0, binary('b'), binary('2'), false, now())")
+    spark.sql(f"CREATE TEMPORARY VIEW rows (key BINARY, value BINARY) USING {FORMAT} OPTIONS ({given})")
+    spark.sql("INSERT INTO rows VALUES (binary('b'), binary('2'))")
+    assert contents(shared_node.url, options["feed"]).state() == {b"a": b"1", b"b": b"2"}
+
+
+def test_a_table_is_refused_and_the_view_is_named(spark, options):
+    given = ", ".join(f"{name} '{options[name]}'" for name in ("url", "feed"))
+    with pytest.raises(AnalysisException, match=r"CREATE TABLE is not for tailrace: .*CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE t USING {FORMAT} OPTIONS ({given})")
+    spark.sql(f"CREATE TABLE u (key BINARY, value BINARY) USING {FORMAT} OPTIONS ({given})")  # it does not ask us
+    for use in ("SELECT * FROM u", "INSERT INTO u VALUES (binary('b'), binary('2'))"):
+        with pytest.raises(AnalysisException, match=r"If this is a table: .*CREATE TEMPORARY VIEW"):
+            spark.sql(use).collect()
+    spark.sql("DROP TABLE u")
 
 
 def test_name():

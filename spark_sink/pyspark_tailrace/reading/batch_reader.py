@@ -15,7 +15,7 @@ from pyspark_tailrace.reading.node import Node, open_stream
 from pyspark_tailrace.reading.offsets import NOTHING, NodeFeed, NodePartition, goes_on
 from pyspark_tailrace.reading.options import EARLIEST, LATEST, STATE, ReadOptions
 from pyspark_tailrace.reading.partition_reader import read_split
-from pyspark_tailrace.reading.schema import Shape
+from pyspark_tailrace.reading.schema import Shape, has_column
 from pyspark_tailrace.reading.splits import Part, Split, cut
 from tailrace.consuming.session import Wanted
 from tailrace.errors import DataGone, StreamEnded, UnknownFeed
@@ -115,7 +115,7 @@ class BatchReader(DataSourceReader):
         """A task's rows, as Arrow batches of the schema."""
         assert isinstance(partition, Split)
         shape = Shape(self._schema)
-        wanted = StreamFilter(self._options.key_prefix, "value" not in self._schema.names)
+        wanted = StreamFilter(self._options.key_prefix, not has_column(self._schema, "value"))
         # What is lost is known since the plan, and does not show behind a filter.
         lenient = replace(self._options, fail_on_data_loss=False)
         if self._options.read == STATE and self._options.end != LATEST:

@@ -28,13 +28,18 @@ def check_schema(schema: StructType) -> None:
     """Raises ValueError where a schema that the job has given asks for what a feed does not have."""
     for column in schema.fields:
         kind = column.dataType.simpleString()
-        if COLUMNS.get(column.name) != kind:
+        if COLUMNS.get(column.name.lower()) != kind:
             raise ValueError(
                 f"the schema asks for {column.name} {kind}; the columns of a feed are {SCHEMA}. Leave .schema() out, "
                 "or name some of these; a value of JSON becomes columns by pyspark_tailrace.decode(df, schema)"
             )
     if not schema.fields:
         raise ValueError(f"the schema has no columns: leave it out, or name some of {SCHEMA}")
+
+
+def has_column(schema: StructType, name: str) -> bool:
+    """Returns whether a job's schema asks for a column of a feed; Spark does not tell names by case."""
+    return name in (column.lower() for column in schema.names)
 
 
 class Shape:
@@ -45,7 +50,7 @@ class Shape:
 
     def of(self, batch: Any) -> Any:
         """The wanted columns of a batch of mutations (``Mutations.to_arrow``)."""
-        columns = [batch.column(name) for name in self._schema.names]
+        columns = [batch.column(name.lower()) for name in self._schema.names]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def joined(self, batches: Iterable[Any]) -> Iterator[Any]:

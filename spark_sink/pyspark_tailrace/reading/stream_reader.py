@@ -28,7 +28,7 @@ from pyspark_tailrace.reading.offsets import (
 )
 from pyspark_tailrace.reading.options import FAIL, ReadOptions
 from pyspark_tailrace.reading.partition_reader import read_split
-from pyspark_tailrace.reading.schema import Shape
+from pyspark_tailrace.reading.schema import Shape, has_column
 from pyspark_tailrace.reading.splits import Part, Split, cut
 from tailrace.errors import DataGone, NotLeader
 from tailrace.position import Position, Positions
@@ -198,7 +198,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """A task's rows, as Arrow batches of the query's schema."""
         assert isinstance(partition, Split)
         shape = Shape(self._schema)
-        wanted = StreamFilter(keys_only="value" not in self._schema.names)
+        wanted = StreamFilter(keys_only=not has_column(self._schema, "value"))
         rows = read_split(self._options, partition, wanted)
         return shape.joined(map(shape.of, rows))
 

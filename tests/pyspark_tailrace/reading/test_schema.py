@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 from tests.pyspark_tailrace.reading.conftest import schema_of
 
-from pyspark_tailrace.reading.schema import BATCH_ROWS, COLUMNS, Shape, check_schema
+from pyspark_tailrace.reading.schema import BATCH_ROWS, COLUMNS, Shape, check_schema, has_column
 from tailrace import Mutations
 from tailrace.block import encode_block
 
@@ -24,6 +24,14 @@ def test_wanted_columns(columns):
     batch = Shape(schema).of(mutations(3).to_arrow())
     assert batch.schema.names == list(columns)
     assert batch.num_rows == 3
+
+
+def test_names_of_columns_in_any_case():
+    schema = StructType([StructField("KEY", BinaryType()), StructField("Seq", LongType())])
+    check_schema(schema)
+    assert Shape(schema).of(mutations(2).to_arrow()).to_pydict() == {"KEY": [b"0", b"1"], "Seq": [1, 2]}
+    assert not has_column(schema, "value")
+    assert has_column(StructType([StructField("Value", BinaryType())]), "value")
 
 
 @given(st.lists(st.integers(1, 3 * BATCH_ROWS), max_size=20))
