@@ -127,7 +127,7 @@ def _check_replica(node: Node, request: StreamRequest) -> None:
     """A replica that has promised a later term to somebody takes nothing of this leader. NotLeader.
 
     Nor does one that follows a leader of an earlier term: it has to know, and to keep, what it follows. Forbidden if
-    the replica is of another cluster.
+    the replica is of another cluster, or was started on a copy of a member's directory.
     """
     replica = request.replica
     if replica is None:
@@ -135,6 +135,11 @@ def _check_replica(node: Node, request: StreamRequest) -> None:
     why = why_other_cluster(node.identity.cluster_id, f"the replica at {replica.address!r}", replica.cluster_id)
     if why:
         raise Forbidden(f"{why}: nothing is sent")
+    if node.member is not None and replica.address in map(str, node.member.others):
+        copy = node.member.why_copy(replica.address, replica.placement_id)
+        if copy:
+            raise Forbidden(f"{copy}: nothing is sent")
+        node.member.knows_disk(replica.address, replica.placement_id)
     if request.state != "leader" or replica.term == node.term:
         return
     if replica.term > node.term:

@@ -27,6 +27,7 @@ from tailrace_server.identity import join_cluster
 from tailrace_server.intake.branching import begin_branch
 from tailrace_server.replication.choosing import Place, Standing
 from tailrace_server.replication.clusters import why_other_cluster
+from tailrace_server.replication.copies import why_copy
 from tailrace_server.replication.debts import Debt, unpaid, with_debt
 from tailrace_server.replication.following import Following, VoteGained
 from tailrace_server.replication.giving_up import give_up_newer
@@ -69,9 +70,11 @@ class Member:
         """Reads what the directory has promised. Raises BadDirectory, OSError."""
         config = node.config
         self.node = node
-        self.file = MembershipFile(node.host.disk, config.data, node.identity.placement_id, len(config.members))
         self.is_in_set = bool(config.members)
         own = Address(*config.listen)
+        number = config.members.index(own) if self.is_in_set else -1
+        identity = node.identity
+        self.file = MembershipFile(node.host.disk, config.data, identity.placement_id, len(config.members), number)
         self.others = [a for a in config.members if a != own] if self.is_in_set else [_source(config.replica_of)]
         self.procedure = trio.Lock()
         self.following: Following | None = None
@@ -80,6 +83,7 @@ class Member:
         self.turns = 0  # requests that are to change who leads, and have not ended
         self.seen: dict[str, Seen | None] = {str(address): None for address in self.others}
         self.asked: set[str] = set()
+        self._disks: dict[str, bytes] = {}  # the placement id that each other member has told last, if that counts
         self.misfits: dict[str, str] = {}  # whose last answer counts for nothing, by address: the sentence why
         self._doing = ""
         self._looking = trio.CancelScope()  # of the look of a node that leads
@@ -256,6 +260,8 @@ class Member:
             else:
                 del self.misfits[name]
             self._tell()
+        if not why:
+            self.knows_disk(name, seen.placement_id)
         return bool(why)
 
     def why_misfit(self, name: str, seen: Seen) -> str:
@@ -267,7 +273,17 @@ class Member:
             return ""
         is_new = seen.is_new or self.is_new
         other = "" if is_new else why_other_cluster(self.node.identity.cluster_id, name, seen.cluster_id)
-        return why_other_list(self.members, name, seen.members) or other
+        return why_other_list(self.members, name, seen.members) or other or self.why_copy(name, seen.placement_id)
+
+    def why_copy(self, name: str, placement_id: bytes) -> str:
+        """Returns why nothing counts that a member with this placement id says, if another one has it; else ""."""
+        if not self.is_in_set:
+            return ""
+        return why_copy(self.node.identity.placement_id, name, placement_id, self._disks)
+
+    def knows_disk(self, name: str, placement_id: bytes) -> None:
+        """The member ``name`` is on the disk ``placement_id``, which ``why_copy`` has nothing against."""
+        self._disks[name] = placement_id
 
     async def _look_beside(self, scope: trio.CancelScope) -> None:
         """For status, while a leader is followed: what the others are, which decides nothing meanwhile."""

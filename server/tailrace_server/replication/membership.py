@@ -29,6 +29,7 @@ class Membership(NamedTuple):
     ``votes``: its promises and acknowledgements count. ``founders``: the placement ids that the set began with.
     ``founded``: it belongs to a set, or follows a node, and is new no more. ``owes``: what it had acknowledged and has
     not got back yet (debts.py). ``size``: how many members the set has, 0 if that is not known or it is in none.
+    ``number``: its place in the list of members, from 0; -1 if that is not known or it is in no set.
     """
 
     term: int = 0
@@ -40,6 +41,7 @@ class Membership(NamedTuple):
     founders: tuple[bytes, ...] = ()
     owes: tuple[Debt, ...] = ()
     size: int = 0
+    number: int = -1
 
     def promised(self, term: int) -> Membership:
         """Nothing below ``term`` is accepted from now on."""
@@ -61,15 +63,15 @@ class Membership(NamedTuple):
         """It leads in ``term``. Who leads has what the set has by definition, and so a vote, and owes nothing."""
         assert term >= self.term, "who promised more does not lead"
         founders = self.founders if founders is None else founders
-        return Membership(term, term, True, forced, True, True, founders, size=self.size)
+        return Membership(term, term, True, forced, True, True, founders, size=self.size, number=self.number)
 
     def voting(self) -> Membership:
         """It has caught up with what the leader held when it came."""
         return self._replace(votes=True)
 
-    def of_size(self, members: int) -> Membership:
-        """It belongs to a set of so many members."""
-        return self._replace(size=members)
+    def of_set(self, members: int, number: int) -> Membership:
+        """It is member ``number``, from 0, of a set of so many members."""
+        return self._replace(size=members, number=number)
 
     def owing(self, debts: tuple[Debt, ...]) -> Membership:
         """This is what it owes from now on."""
@@ -79,16 +81,18 @@ class Membership(NamedTuple):
 class MembershipFile:
     """The membership of a directory, in memory as it is on the disk."""
 
-    def __init__(self, disk: Disk, directory: str, placement_id: bytes, members: int = 0) -> None:
+    def __init__(self, disk: Disk, directory: str, placement_id: bytes, members: int = 0, number: int = -1) -> None:
         """Reads it; a directory without one begins as ``Membership()``.
 
-        ``members``: how many members the set has by the list that the node was started with, 0 outside of a set. Raises
-        BadDirectory, also if the directory belongs to a set of another size; OSError.
+        ``members``: how many members the set has by the list that the node was started with, 0 outside of a set.
+        ``number``: the node's place in that list, from 0. Raises BadDirectory, also if the directory belongs to a set
+        of another size, or to another member of the set; OSError.
         """
         self._disk = disk
         self._path = f"{directory}/{FILE_NAME}"
         self._placement_id = placement_id
         self._members = members
+        self._number = number
         self.now = Membership()
         if disk.exists(self._path):
             self.now = _parse(read_file(disk, self._path), self._path, placement_id)
@@ -100,14 +104,21 @@ class MembershipFile:
                 "one that is gone is replaced at its address, with an empty directory. A set of another size is made "
                 "anew, from a backup"
             )
+        if members and self.now.number not in (-1, number):
+            raise BadDirectory(
+                f"{directory} is the directory, or a copy, of another member: of number {self.now.number + 1} in the "
+                f"list, and this node is number {number + 1} of --members. Two disks would count as one, and what one "
+                "of them has acknowledged the other one may lack. Start it on its own directory, or on an empty one, "
+                "and keep the order of --members"
+            )
 
     def store(self, membership: Membership) -> None:
         """Durable when this returns. OSError where it cannot be written: then what was there holds on.
 
-        With the first thing that makes the directory one of a set the set's size is stored as well.
+        With the first thing that makes the directory one of a set its size, and the node's place in it, are stored.
         """
         if membership.founded and self._members:
-            membership = membership.of_size(self._members)
+            membership = membership.of_set(self._members, self._number)
         if membership != self.now:
             write_atomically(self._disk, self._path, _to_bytes(membership, self._placement_id))
             self.now = membership
@@ -136,14 +147,17 @@ def _parse(data: bytes, path: str, placement_id: bytes) -> Membership:
             raise BadDirectory(f"{path} has version {value['version']}; this program reads version {FORMAT_VERSION}")
         if value.pop("checksum") != _checksum(value):
             raise ValueError("its checksum is wrong")
-        size = value.get("size", 0)  # earlier versions did not store it
-        found = Membership(**{name: value[name] for name in Membership._fields if name != "size"}, size=size)
+        size, number = value.get("size", 0), value.get("number", -1)  # earlier versions did not store them
+        others = {name: value[name] for name in Membership._fields if name not in ("size", "number")}
+        found = Membership(**others, size=size, number=number)
         founders = tuple(bytes.fromhex(id) for id in value["founders"])
         found = found._replace(founders=founders, owes=debts_from_json(value["owes"]))
         if not all(type(term) is int and 0 <= term <= SEQ_MAX for term in (found.term, found.leader_term)):
             raise ValueError("a term is out of its range")
         if type(size) is not int or size < 0:
             raise ValueError(f"{size!r:.100} is no number of members")
+        if type(number) is not int or number < -1:
+            raise ValueError(f"{number!r:.100} is no place in a list")
         if any(len(id) != ID_BYTES for id in founders):
             raise ValueError("an id is not 16 bytes")
         is_own = bytes.fromhex(value["placement_id"]) == placement_id
@@ -154,5 +168,5 @@ def _parse(data: bytes, path: str, placement_id: bytes) -> Membership:
         ) from None
     if not is_own:
         # The directory was copied: votes and leaderships are of the original.
-        return found._replace(votes=False, led=False, forced=False, size=0)
+        return found._replace(votes=False, led=False, forced=False, size=0, number=-1)
     return found

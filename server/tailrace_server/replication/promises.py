@@ -35,7 +35,8 @@ class Promise(NamedTuple):
     """What is asked for: ``term``, by the node at ``address``; in a ``handover`` the leader itself is behind it.
 
     ``last_led``: the node leads again by itself, and did so in this term; None: somebody wants it to lead.
-    ``cluster_id``: of the node. ``members``: the list that it was started with, empty if it is not told.
+    ``cluster_id``, ``placement_id``: of the node, the latter None if it is not told. ``members``: the list that it was
+    started with, empty if it is not told.
     """
 
     term: int
@@ -44,6 +45,7 @@ class Promise(NamedTuple):
     cluster_id: bytes
     last_led: int | None = None
     members: tuple[str, ...] = ()
+    placement_id: bytes | None = None
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Promise:
@@ -56,6 +58,7 @@ class Promise(NamedTuple):
             hex_field(value, "cluster_id", 16, what),
             None if value.get("last_led") is None else seq_field(value, "last_led", what),
             members_field(value, what),
+            hex_field(value, "placement_id", 16, what) if "placement_id" in value else None,
         )
 
 
@@ -64,11 +67,15 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
 
     Not to a node that leads again by itself and has missed a later leader, which may be this one. Raises ProtocolError
     for a term that nobody comes to by leading, TailraceError to a node with another list, whose majority is another
-    one, or of another cluster. A node that wants to lead has joined its cluster; a new one that is asked has not yet.
+    one, of another cluster, or on the copy of a directory.
+
+    A node that wants to lead has joined its cluster; a new one that is asked has not yet.
     """
     misfit = why_other_list(member.members, promise.address, promise.members) if promise.members else ""
     if not misfit and not member.is_new:
         misfit = why_other_cluster(member.node.identity.cluster_id, promise.address, promise.cluster_id)
+    if not misfit and promise.placement_id is not None:
+        misfit = member.why_copy(promise.address, promise.placement_id)
     if misfit:
         raise TailraceError(f"{misfit}: nothing is promised")
     await _check_term(member, promise.term)

@@ -257,6 +257,9 @@ class Promotion:
             answer = await ask(node, address, Opcode.PROMISE, value, timeout_s)
             what = "the answer to PROMISE"
             self._require_cluster(name, answer, what)
+            why = self._member.why_copy(name, hex_field(answer, "placement_id", 16, what))
+            if why:
+                raise Forbidden(why)
             if not field(answer, "promised", bool, what):
                 if self._last_led is not None and "later" in answer:
                     self._later = f"{name} knows of the leader of term {seq_field(answer, 'later', what)}"

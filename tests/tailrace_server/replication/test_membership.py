@@ -40,6 +40,7 @@ memberships = st.builds(
     st.lists(st.binary(min_size=16, max_size=16), max_size=3).map(tuple),
     st.lists(debts, max_size=3).map(tuple),
     st.integers(0, 9),
+    st.integers(-1, 8),
 )
 
 
@@ -143,19 +144,42 @@ def test_a_list_of_another_length_is_refused(disk, members):
     assert MembershipFile(disk, "/data", OTHER, members).now.size == 0  # a copy is no member's directory
 
 
+def test_the_place_in_the_list_is_stored_with_what_makes_the_directory_one_of_a_set(disk):
+    file = MembershipFile(disk, "/data", ME, 3, 1)
+    file.store(file.now.promised(3))
+    assert MembershipFile(disk, "/data", ME, 3, 2).now.number == -1  # it belongs to no set yet
+    file.store(file.now.followed(3, (ME,), ME))
+    assert MembershipFile(disk, "/data", ME, 3, 1).now.number == 1
+    file.store(file.now.leading(4, forced=False))
+    assert MembershipFile(disk, "/data", ME, 3, 1).now.number == 1
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_the_directory_of_another_member_is_refused(disk, number):
+    """A copy by `cp -r` has the placement id and the vote of the original."""
+    file = MembershipFile(disk, "/data", ME, 3, 1)
+    file.store(file.now.leading(1, forced=False, founders=(ME, OTHER)))
+    expected = rf"another member: of number 2 in the list, and this node is number {number + 1} of --members"
+    with pytest.raises(BadDirectory, match=expected):
+        MembershipFile(disk, "/data", ME, 3, number)
+    assert MembershipFile(disk, "/data", ME).now.number == 1  # outside of a set it is looked at, and kept
+    assert MembershipFile(disk, "/data", OTHER, 3, number).now.number == -1  # a copy with an id of its own has no vote
+
+
 def test_a_file_without_a_size_takes_that_of_the_list(disk):
     """As earlier versions wrote it."""
     MembershipFile(disk, "/data", ME).store(Membership().leading(5, forced=False, founders=(ME,)))
     file = disk.open(PATH, writable=True)
     value = json.loads(file.read_at(0, file.size()))
-    del value["checksum"], value["size"]
+    del value["checksum"], value["size"], value["number"]
     data = json.dumps(value | {"checksum": membership._checksum(value)}).encode()
     file.truncate(0)
     file.write_at(0, [data], len(data))
-    found = MembershipFile(disk, "/data", ME, 3)
-    assert found.now.size == 0
+    found = MembershipFile(disk, "/data", ME, 3, 2)
+    assert (found.now.size, found.now.number) == (0, -1)
     found.store(found.now.promised(6))
-    assert MembershipFile(disk, "/data", ME, 3).now.size == 3
+    now = MembershipFile(disk, "/data", ME, 3, 2).now
+    assert (now.size, now.number) == (3, 2)
 
 
 def test_a_damaged_one_is_not_to_be_put_back_from_a_backup(disk):

@@ -33,7 +33,7 @@ from tailrace.wire.replica_messages import Replica
 from tailrace_server.config import Storage
 from tailrace_server.identity import BadDirectory
 from tailrace_server.intake.producers import RESULTS_MAX
-from tailrace_server.replication import handover, requests
+from tailrace_server.replication import handover, membership, requests
 from tailrace_server.replication.member import _LOOKS_BEFORE_LEADING_AGAIN as LOOKS_BEFORE_LEADING_AGAIN
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.outlook import outlook_of
@@ -133,7 +133,7 @@ async def test_no_set_is_founded_while_lists_differ_in_their_order(new_set):
 async def test_a_member_with_another_list_neither_follows_nor_leads(members, caplog):
     a, b, c = members
     await c.stop()
-    c.config = with_list(c, [c, b, a])
+    c.config = with_list(c, [b, a, c])
     await c.start()
     told = {a: {str(c.address)}, c: {str(a.address), str(b.address)}}
     await until(lambda: c.member.following or all(misfits(node) == expected for node, expected in told.items()))
@@ -161,6 +161,117 @@ async def test_a_promise_to_a_node_with_another_list_is_refused(members):
                 await node.ask(Opcode.PROMISE, members=other, **promise)
     assert [node.member.file.now.term for node in members] == [term] * 3
     assert leader.leads
+
+
+async def test_a_member_does_not_start_on_the_directory_of_another_one(members, tmp_path):
+    """It would acknowledge for that one, and its own disk, put back, would vote without what was acknowledged."""
+    async with members.client() as client:
+        await members.filled(client, numbered(0, 10))
+    leader = members.leader
+    other, wrong = [node for node in members if node is not leader]
+    own = wrong.config
+    await other.stop()
+    await wrong.stop()
+    copy = str(tmp_path / "copy")
+    shutil.copytree(other.config.data, copy)
+    for data in (other.config.data, copy):
+        wrong.config = dataclasses.replace(own, data=data)
+        with pytest.raises(BadDirectory, match="the directory, or a copy, of another member"):
+            await wrong.start()
+    wrong.config = own
+    await other.start()
+    await wrong.start()
+    assert await members.level("orders") is leader
+
+
+def without_place(data):
+    """The directory's MEMBERSHIP does not say which member it is of, as earlier versions wrote it."""
+    path = os.path.join(data, membership.FILE_NAME)
+    value = json.loads(pathlib.Path(path).read_text())
+    del value["checksum"], value["number"]
+    pathlib.Path(path).write_text(json.dumps(value | {"checksum": membership._checksum(value)}))
+
+
+def copies(node):
+    """Who has the placement id of another one, as the node's status says."""
+    said = [re.match(r"(\S+) has the placement id of", text) for text in node.node.doing.split("; ")]
+    return {found[1] for found in said if found}
+
+
+async def test_two_members_with_one_placement_id_count_as_one(members, tmp_path):
+    """One is on a copy of the other one's disk; what the leader and the third disk have acknowledged neither has."""
+    async with members.client() as client:
+        feed = await members.filled(client, numbered(0, 10))
+        leader = members.leader
+        old, gone = [node for node in members if node is not leader]
+        await old.stop()
+        await put(feed, numbered(10, 10), level="quorum")
+    await leader.stop()
+    await gone.stop()
+    copy = str(tmp_path / "copy")
+    shutil.copytree(old.config.data, copy)
+    without_place(copy)
+    own = gone.config
+    gone.config = dataclasses.replace(own, data=copy)
+    await old.start()
+    await gone.start()
+    for node, other in ((old, gone), (gone, old)):
+        await until(lambda node=node, other=other: copies(node) == {str(other.address)})
+        assert not outlook_of(node.node).succeeds
+        with pytest.raises(NotLeader, match=r"refused: 1 of the 2 voters .* has the placement id of this node"):
+            await node.promote()
+    await gone.stop()
+    gone.config = own
+    await gone.start()
+    await until(lambda: not copies(old))
+    await old.promote()
+    assert await members.level("orders") is old
+    assert old.rows("orders") == numbered(0, 20)
+
+
+async def test_a_leader_sends_nothing_to_a_second_member_with_one_placement_id(members, tmp_path):
+    """The copy comes first to nobody: what it acknowledges would count for the one that is down."""
+    async with members.client() as client:
+        feed = await members.filled(client, numbered(0, 10))
+        leader = members.leader
+        old, gone = [node for node in members if node is not leader]
+        await old.stop()
+        await gone.stop()
+        copy = str(tmp_path / "copy")
+        shutil.copytree(old.config.data, copy)
+        without_place(copy)
+        own = gone.config
+        gone.config = dataclasses.replace(own, data=copy)
+        await gone.start()
+        await until(lambda: copies(leader) == {str(gone.address)})
+        assert not [peer for peer in leader.node.replicas.peers.values() if peer.is_connected]
+        await old.start()
+        await put(feed, numbered(10, 10), level="quorum")
+        assert leader.leads
+        assert copies(leader) == {str(gone.address)}
+        await gone.stop()
+        gone.config = own
+        await gone.start()
+        assert await members.level("orders") is leader
+
+
+@pytest.mark.parametrize("same", [(0, 1), (1, 2), (0, 1, 2)])
+async def test_no_set_is_founded_on_copies_of_one_new_directory(new_set, same):
+    """As from an image of a machine on which the node was started once."""
+    made = new_set()
+    await made[same[0]].start()
+    await made[same[0]].stop()
+    for number in same[1:]:
+        shutil.copytree(made[same[0]].config.data, made[number].config.data)
+    await made.start()
+    await until(lambda: any(node.leads for node in made) or any(copies(node) for node in made))
+    await trio.sleep(5 * REPLICATION.poll_s)
+    assert not any(node.leads for node in made)
+    for number in same[1:]:
+        await made[number].stop()
+        made[number].replace_disk()
+        await made[number].start()
+    assert await made.settled() is made[0]
 
 
 def of_cluster(node):
