@@ -222,7 +222,7 @@ def set_problem(node: Node) -> str | None:
     own = member.own()
     if own.leads:
         return lost_majority(own, _followers(node), len(members))
-    if node.leader is None:
+    if not node.leader:
         return "no leader: this member follows no one; a leader that comes back, or `tailrace promote`, mends it"
     return None
 

@@ -41,6 +41,7 @@ from tailrace_server.replication.promises import TERMS_AHEAD_MAX, answer_promise
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.requests import TURNS_MAX
 from tailrace_server.replication.taking import Taker
+from tailrace_server.status import status_of
 
 
 def numbered(first, count):
@@ -447,6 +448,18 @@ async def test_the_leader_is_killed_and_another_one_promoted(members):
         await members[0].start()
         assert await members.level("orders") is members[1]
     assert [node.rows("orders") for node in members] == [numbered(0, 40)] * 3
+
+
+async def test_a_member_is_healthy_only_while_it_knows_a_leader(members):
+    leader = await members.settled()
+    one, other = [node for node in members if node is not leader]
+    assert status_of(one.node)["healthy"]
+    await leader.kill()
+    await until(lambda: one.member.following is None and "waits" in one.member.progress)
+    assert not status_of(one.node)["healthy"]
+    assert status_of(one.node)["failure"].startswith("no leader: this member follows no one")
+    await one.promote()
+    await until(lambda: all(status_of(node.node)["healthy"] for node in (one, other)))
 
 
 async def test_what_only_the_old_leader_had_is_rolled_back_and_kept_aside(members):
