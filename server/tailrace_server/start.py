@@ -43,6 +43,7 @@ from tailrace_server.node import Node
 from tailrace_server.offline import marks
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.membership import FILE_NAME as MEMBERSHIP_NAME
+from tailrace_server.replication.membership import check_no_member
 from tailrace_server.upkeep.uptime_file import load_uptime
 
 log = logging.getLogger("tailrace.server")
@@ -112,8 +113,9 @@ def recover(config: Config, host: Host) -> Node:
 
     After a stop that was not clean every partition of a node that is alone begins a new branch, durable before this
     returns. One that is not alone starts as a follower, its logs as they are: who leads is not decided here. It does
-    not start on a directory that was restored or repaired: that may lack what it has acknowledged. Raises
-    BadDirectory, JournalDamaged, NoSpace, JournalFailed, OSError; nothing that was durable is lost then.
+    not start on a directory that was restored or repaired: that may lack what it has acknowledged. Nor does a node that
+    is in no set on the directory of a member. Raises BadDirectory, JournalDamaged, NoSpace, JournalFailed, OSError;
+    nothing that was durable is lost then.
     """
     marks.check_usable(host.disk, config.data)
     is_restored = marks.is_restored(host.disk, config.data)
@@ -149,6 +151,8 @@ def _look(config: Config, host: Host, *, is_restored: bool) -> _Found:
         wholeness.check_is_new(disk, data)
         return _Found(new_identity(host.randomness), None, is_restored)
     identity = load(disk, data)
+    if not config.members:
+        check_no_member(disk, data, identity.placement_id)
     if not is_restored:
         wholeness.check_journal(disk, data)
     return _Found(identity, find_clean(disk, data), is_restored)

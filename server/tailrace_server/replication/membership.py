@@ -124,6 +124,28 @@ class MembershipFile:
             self.now = membership
 
 
+def check_no_member(disk: Disk, directory: str, placement_id: bytes) -> None:
+    """Raises BadDirectory if the directory is a member's of a set: the node is started outside of one. OSError.
+
+    Alone it would begin branches of later terms, or as a plain replica give up what it has acknowledged, and come back
+    with its vote: the set would go back to what it holds. A damaged file is for the start as a member to refuse.
+    """
+    path = f"{directory}/{FILE_NAME}"
+    if not disk.exists(path):
+        return
+    data = read_file(disk, path)
+    try:
+        size = _parse(data, path, placement_id).size
+    except BadDirectory:
+        return
+    if size:
+        raise BadDirectory(
+            f"{directory} is a member's of a set of {size} members, and --members is missing: with its vote it would "
+            "take the set back to what it holds. Start it with --members. To look at what it holds, start a copy of it "
+            "with --restored, which makes another node of it, at an address that is no member's"
+        )
+
+
 def _to_bytes(membership: Membership, placement_id: bytes) -> bytes:
     value = {
         "version": FORMAT_VERSION,

@@ -185,6 +185,25 @@ async def test_a_member_does_not_start_on_the_directory_of_another_one(members, 
     assert await members.level("orders") is leader
 
 
+@pytest.mark.parametrize("as_replica", [False, True])
+async def test_a_members_directory_does_not_start_outside_of_its_set(members, as_replica):
+    """Killed and started alone it would begin a branch of a later term, and come back with its vote."""
+    async with members.client() as client:
+        feed = await members.filled(client, numbered(0, 10))
+        leader = members.leader
+        node = next(node for node in members if node is not leader)
+        await node.kill()
+        await put(feed, numbered(10, 10), level="quorum")
+        own = node.config
+        node.config = dataclasses.replace(own, members=(), replica_of=leader.address if as_replica else None)
+        with pytest.raises(BadDirectory, match="is a member's of a set of 3 members, and --members is missing"):
+            await node.start()
+        node.config = own
+        await node.start()
+        assert await members.level("orders") is leader
+    assert [node.rows("orders") for node in members] == [numbered(0, 20)] * 3
+
+
 def without_place(data):
     """The directory's MEMBERSHIP does not say which member it is of, as earlier versions wrote it."""
     path = os.path.join(data, membership.FILE_NAME)
