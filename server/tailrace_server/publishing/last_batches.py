@@ -63,7 +63,7 @@ class LastBatches:
     """
 
     def __init__(self) -> None:
-        self._entries: dict[str, tuple[LastBatch, ...]] = {}  # oldest first
+        self._entries: dict[str, list[LastBatch]] = {}  # oldest first, and their seqs rise
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -95,7 +95,7 @@ class LastBatches:
 
     def forget_above(self, seq: int) -> None:
         """The partition was rolled back to ``seq``: batches above it are not there any more."""
-        kept = {sink: tuple(e for e in entries if e.seq <= seq) for sink, entries in self._entries.items()}
+        kept = {sink: [e for e in entries if e.seq <= seq] for sink, entries in self._entries.items()}
         self._entries = {sink: entries for sink, entries in kept.items() if entries}
 
     def tell(self, table: Mapping[str, LastBatch]) -> None:
@@ -105,8 +105,10 @@ class LastBatches:
         no number of jobs pushes out a sink that comes back.
         """
         for sink, last in table.items():
-            before = self._entries.pop(sink, ())
-            self._entries[sink] = (*(entry for entry in before if entry.seq < last.seq), last)
+            entries = self._entries[sink] = self._entries.pop(sink, [])
+            while entries and entries[-1].seq >= last.seq:  # mostly none: what is not flushed may be thousands
+                entries.pop()
+            entries.append(last)
         if len(self._entries) > JOBS_MAX:
             self._forget_oldest([name for name in self._entries if name.startswith(JOB_PREFIX)], JOBS_MAX)
             self._forget_oldest(list(self._entries), SINKS_MAX)

@@ -194,3 +194,20 @@ def test_a_query_is_known_after_many_batch_jobs_of_a_real_partition():
         found.append(partition.sinks.find("query"))
         assert len(partition.sinks) == 1 + JOBS_MAX
     assert [decide(last, 7, "o") for last in found] == [Verdict.SKIP] * 3
+
+
+def test_a_publish_looks_at_no_batch_before_the_last_one():
+    """Otherwise a start took 460 us for each of 15,000 publishes, and ever more with their number."""
+    looks = []
+
+    class Counted(LastBatch):
+        @property
+        def seq(self):
+            looks.append(self)
+            return self[2]
+
+    table = LastBatches()
+    for batch in range(1_000):
+        table.tell({"query": Counted(batch, "o", batch + 1)})
+    assert len(looks) <= 4_000
+    assert [table.as_of(seq)["query"].batch for seq in (1, 500, 1_000)] == [0, 499, 999]
