@@ -28,6 +28,7 @@ from tailrace_server.publishing import stage_file
 from tailrace_server.publishing.crowding import AGE_S_MIN, Bounds, Held, that_give_way
 from tailrace_server.publishing.kept_blocks import KeptBlocks
 from tailrace_server.publishing.stage_file import BadStage, StagedBlock
+from tailrace_server.upkeep.ahead import is_ahead
 
 log = logging.getLogger("tailrace.server")
 
@@ -77,8 +78,8 @@ class LeftStage:
 class SealedStage(NamedTuple):
     """A stage that can be published.
 
-    ``sealed_us`` is when it was sealed, by the wall clock; ``heard_at`` when its last block came, or this node began to
-    run, in seconds of the monotonic one.
+    ``sealed_us`` is when it was sealed, by the wall clock, or when that was seen to be ahead of the clock; ``heard_at``
+    when its last block came, or this node began to run, in seconds of the monotonic one.
     """
 
     feed_id: bytes
@@ -402,8 +403,9 @@ class Stages:
     def expired(self, cutoff_us: int | None) -> list[str]:
         """Forgets what has lost its writer, and what was sealed at or before ``cutoff_us``; the files to remove.
 
-        What an earlier run has left unsealed also goes by when it was last written, with the same ``cutoff_us``. Where
-        there was no room for another one, what is old by `crowding` goes as well.
+        What is sealed ahead of the clock counts as sealed when this run first sees it. What an earlier run has left
+        unsealed also goes by when it was last written, with the same ``cutoff_us``. Where there was no room for another
+        one, what is old by `crowding` goes as well.
         """
         now = self._monotonic()
         self.kept.expire(now)
@@ -414,6 +416,10 @@ class Stages:
             id for id, left in self._left.items() if is_idle or (cutoff_us is not None and left.changed_us <= cutoff_us)
         ]
         paths += self._forget_left(left)
+        wall_us = self._wall_us()
+        for id, sealed in self._sealed.items():
+            if is_ahead(sealed.sealed_us, wall_us):
+                self._sealed[id] = sealed._replace(sealed_us=wall_us)
         if cutoff_us is not None:
             paths += self.forget([id for id, sealed in self._sealed.items() if sealed.sealed_us <= cutoff_us])
         if self._is_crowded:

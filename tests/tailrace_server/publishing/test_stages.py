@@ -292,6 +292,25 @@ def test_they_go_when_they_are_published_or_old(made):
     assert made.stages.statistics() == (0, 0, 0)
 
 
+def test_one_that_was_sealed_in_2100_is_as_old_as_the_node_has_seen(made):
+    made.take(0)
+    made.clock.jump(27_000 * 86_400)
+    made.seal()
+    made.clock.jump(-27_000 * 86_400)
+    for _ in range(2):  # a restart counts anew
+        seen_us = made.clock.wall_us()
+        assert made.stages.expired(seen_us - 1) == []
+        made.clock.advance(10)
+        assert made.stages.expired(seen_us - 1) == []
+        made.disk.kill()
+        made.start()
+    assert made.stages.expired(None) == []
+    seen_us = made.clock.wall_us()
+    made.clock.advance(10)
+    made.stages.remove(made.stages.expired(seen_us))
+    assert made.names == []
+
+
 def test_one_without_a_writer_goes(made):
     made.take(0)
     made.clock.advance(IDLE_S_MAX - 1)
