@@ -215,6 +215,8 @@ class ProducerTable:
             joined[entry.producer_id] = entry._replace(results=(known + later)[-RESULTS_MAX:])
         left = [entry._replace(last_number=entry.results[-1][0]) for entry in joined.values() if entry.results]
         ages = [age_s for age_s in (held_age_s, found_age_s) if age_s is not None]
+        if len(left) > PRODUCERS_MAX:
+            ages.append(0.0)
         self.restore(sorted(left, key=lambda entry: -entry.age_s)[-PRODUCERS_MAX:], min(ages, default=None), now)
         self.told_through = through_seq
 

@@ -165,3 +165,13 @@ def test_a_snapshot_knows_of_an_eviction_for_a_day(full_table):
     assert table.decide(1, 4, resend=True, now=5.0) == UNKNOWN
     assert table.decide(1, 4, resend=True, now=5.0 + FORGOTTEN_AGE_S_MAX - 60) == out_of_order(1)
     assert ProducerTable().snapshot(0.0) == ([], None)
+
+
+def test_producers_for_which_two_tables_together_have_no_room_count_as_forgotten(monkeypatch):
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 2)
+    held, told = table_with([1], producer_id=1), table_with([2], producer_id=2, now=1.0)
+    told.record(3, 3, result(3), 1.0)
+    held.join_told(told, 19, 39, 2.0)
+    assert held.decide(1, 1, resend=True, now=3.0) == UNKNOWN, "it was written, and is known no more"
+    assert held.decide(4, 1, resend=False, now=3.0) == ACCEPT
+    assert held.snapshot(3.0)[1] == 1.0, "said with the table, wherever it goes"
