@@ -90,7 +90,9 @@ class Client:
         self._connect_timeout_s = connect_timeout
         self._retry_for_s = retry_for
         self._finder = finder = Finder(self._addresses, state, trio.current_time, host.random.random, cluster)
-        self._session = RequestSession(self._hello, trio.current_time, host.random.random, state, finder.check)
+        self._session = RequestSession(
+            self._hello, trio.current_time, host.random.random, state, finder.check, host.new_session()
+        )
         self._link = RequestLink(self._session, finder, connect=host.connect, connect_timeout_s=connect_timeout)
         self._lifetime = Lifetime()
         self.lanes = Lanes(partial(random_producer_id, host.random))

@@ -7,6 +7,7 @@ a socket, a thread or real randomness; its time is that of the run's clock. Ever
 from __future__ import annotations
 
 import random
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -15,6 +16,11 @@ from tailrace.link import Connect, connect_tcp
 from tailrace.worker_thread import WorkerThread
 
 T = TypeVar("T")
+
+
+def new_session() -> str:
+    """Returns a secret for `Hello`: 32 hex digits."""
+    return secrets.token_hex(16)
 
 
 class Worker(Protocol):
@@ -39,8 +45,10 @@ class Host:
 
     ``worker`` makes what an index works on, from a name. ``random`` decides how retries are spread, and gives the ids
     of producers and feeds, so it must not repeat itself from one process to the next unless all is to be repeated.
+    ``new_session`` gives what a client's connections are recognised by (`Hello`), a secret; "" for none.
     """
 
     connect: Connect = connect_tcp
     worker: Callable[[str], Worker] = WorkerThread
     random: random.Random = field(default_factory=random.SystemRandom)
+    new_session: Callable[[], str] = new_session

@@ -72,6 +72,7 @@ class Connection(Answers):
         self.transport = transport
         self.nursery = nursery
         self.name = ""
+        self.session = ""  # what the client's next connection will give as well, "" for none
         self.opened_at = self.received_at = self.sent_at = node.clock.monotonic()
         self.decoder = FrameDecoder(HELLO_BODY_BYTES_MAX, request_bound)
         self.rounds = Rounds(0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tailrace.errors import Overloaded, TailraceError
+from tailrace.errors import Overloaded, ProtocolError, TailraceError
 from tailrace.failover import FailoverLog
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.transport import Transport
@@ -96,6 +96,7 @@ class Node(Leadership):
         self.stages = self._build_stages()
         self.publisher = Publisher(self)
         self.connections: dict[Connection, None] = {}
+        self._sessions: dict[str, Connection] = {}  # the newest connection of each client that has said which it is
         self.to_flush: dict[Connection, None] = {}
         # Monotonic, as of this turn of the loop, at most a tick old: for what is measured in seconds.
         self.now = self.started_at = host.clock.monotonic()
@@ -214,6 +215,13 @@ class Node(Leadership):
                     log.exception(_INTERNAL_ERROR, connection.transport.peer)
                     connection.transport.close()
 
+    def begin_session(self, connection: Connection) -> None:
+        """Ends the earlier connection of the same client: what comes on it now was given up there, or comes again."""
+        earlier = self._sessions.get(connection.session)
+        self._sessions[connection.session] = connection
+        if earlier is not None:
+            earlier.fail(ProtocolError("the client has connected anew: this is an earlier connection of it"))
+
     # Running
 
     async def serve(self, listener: Listener) -> None:
@@ -241,6 +249,8 @@ class Node(Leadership):
                     await connection.run()
                 finally:
                     del self.connections[connection]
+                    if self._sessions.get(connection.session) is connection:
+                        del self._sessions[connection.session]
                     self.to_flush.pop(connection, None)
                     nursery.cancel_scope.cancel()
         except Exception:

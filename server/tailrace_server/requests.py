@@ -14,7 +14,16 @@ import trio
 
 from tailrace import _version
 from tailrace.block import Block
-from tailrace.errors import FeedExists, Forbidden, NoSpace, Overloaded, ProtocolError, TailraceError, UnknownFeed
+from tailrace.errors import (
+    FeedExists,
+    Forbidden,
+    NoSpace,
+    Overloaded,
+    ProtocolError,
+    TailraceError,
+    UnknownFeed,
+    Unreachable,
+)
 from tailrace.model import Level, Version
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import Frame
@@ -68,6 +77,9 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
     connection.rounds.window_bytes = min(hello.window_bytes, limits.window_bytes_max)
     connection.decoder.body_bytes_max = limits.frame_body_bytes_max
     connection.greeted = True
+    if hello.session:
+        connection.session = hello.session
+        node.begin_session(connection)
     levels = ("memory", "disk", "quorum") if node.in_set else ("memory", "disk")
     connection.answer(
         HelloOk(
@@ -181,7 +193,9 @@ def _on_write(connection: Connection, frame: Frame) -> None:
 
 
 def _take_now(connection: Connection, id: int, write: Write, partition: Partition, block: Block, read: Read) -> None:
-    """As ``_take``, of what had to wait: the node may have stopped leading meanwhile."""
+    """As ``_take``, of what had to wait: the node may have stopped leading meanwhile, or the connection ended."""
+    if connection.is_closing:  # its client may have written more on another one
+        raise Unreachable("the connection has ended")
     connection.node.require_writable()
     _take(connection, id, write, partition, block, read)
 

@@ -26,7 +26,9 @@ class Process:
         self.ended = trio.Event()
 
     def connect(self, **options):
-        host = Host(connect=self.world.network.of(self.name).connect, worker=InlineWorker, random=self.random)
+        host = Host(
+            connect=self.world.network.of(self.name).connect, worker=InlineWorker, random=self.random, new_session=str
+        )
         return tailrace.connect(self.world.url, name=self.name, host=host, **options)
 
     def kill(self, paused_s):

@@ -145,7 +145,12 @@ class World:
 
     async def _make_feed(self):
         await self.machine.up()
-        host = Host(connect=self.network.of("operator").connect, worker=InlineWorker, random=self.random_of("operator"))
+        host = Host(
+            connect=self.network.of("operator").connect,
+            worker=InlineWorker,
+            random=self.random_of("operator"),
+            new_session=str,
+        )
         async with tailrace.connect(self.url, host=host) as client:
             await client.create_feed(
                 FEED, partitions=PARTITIONS, retention=self.retention, tombstone_age_s=TOMBSTONE_AGE_SECONDS

@@ -17,6 +17,7 @@ from tailrace.changes import creation_request
 from tailrace.consuming.wanted import Wanted
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.finding import Finder, check_state
+from tailrace.host import new_session
 from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
 from tailrace.replies import feed_infos, node_status, resolved
 from tailrace.requests.lane import Done, Lane, Lanes, WriteRequest
@@ -71,7 +72,9 @@ class Client:
         self._retry_for_s = retry_for
         self._where = ", ".join(map(str, addresses))
         self._hello = Hello(name=name or "", token=token)
-        self._session = RequestSession(self._hello, time.monotonic, state=state, check=finder.check)
+        self._session = RequestSession(
+            self._hello, time.monotonic, state=state, check=finder.check, session=new_session()
+        )
         self._link = BlockingLink(self._session, finder, connect_timeout)
         self.lanes = Lanes()
         self._closed = False

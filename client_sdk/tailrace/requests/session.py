@@ -116,7 +116,8 @@ class RequestSession:
     """See the module. All times are monotonic seconds of the shell's clock; ``jitter`` spreads retries (backoff.py).
 
     ``state``: what the node has to be (`tailrace.finding`). ``check`` raises where the node that has said hello is not
-    the one to ask.
+    the one to ask. ``session``: what the node recognises the connections of this session by (`Hello`). So what an
+    earlier one still has on its way, such as a write that was given up, cannot arrive behind what a later one brings.
     """
 
     def __init__(
@@ -126,8 +127,10 @@ class RequestSession:
         jitter: Callable[[], float] = random.random,
         state: str = "leader",
         check: Callable[[HelloOk], None] = lambda _: None,
+        session: str = "",
     ) -> None:
-        self.hello = hello  # what this side says first
+        self.hello = hello  # what this side says first, but for ``session``
+        self._id = session
         self._clock = clock
         self._jitter = jitter
         self._state = state
@@ -164,7 +167,7 @@ class RequestSession:
         """A new connection: says hello."""
         self._first_id = self._next_id
         self._decoder = FrameDecoder()
-        self._out = [self.hello.encode()]
+        self._out = [self.hello._replace(session=self._id).encode()]
         self._link = Link.GREETING
         self._misplaced = None
 

@@ -7,6 +7,7 @@ never anything else, where they are not what they should be. Layouts: docs/messa
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from tailrace.wire.opcodes import Opcode
 PROTOCOL_VERSION = 1
 # A GET of more keys is several GETs: bounds the work of one frame.
 GET_KEYS_MAX = 4_096
+_SESSION = re.compile(r"[0-9a-f]{32}")
 
 
 def encode_error(error: TailraceError, id: int = 0) -> bytes:
@@ -46,15 +48,23 @@ def decode_error(body: bytes | memoryview) -> TailraceError:
 
 
 class Hello(NamedTuple):
-    """The client's first frame."""
+    """The client's first frame.
+
+    ``session``: 32 hex digits that only this client knows, "" for none. The node ends an earlier connection that gave
+    the same ones.
+    """
 
     versions: tuple[int, ...] = (PROTOCOL_VERSION,)
     name: str = ""
     token: str | None = None
     window_bytes: int = 8 * 1024 * 1024
+    session: str = ""
 
     def encode(self) -> bytes:
-        return encode_json(Opcode.HELLO, {**self._asdict(), "versions": list(self.versions)})
+        value = {**self._asdict(), "versions": list(self.versions)}
+        if not self.session:
+            del value["session"]
+        return encode_json(Opcode.HELLO, value)
 
     @classmethod
     def decode(cls, body: memoryview) -> Hello:
@@ -64,7 +74,11 @@ class Hello(NamedTuple):
             raise ProtocolError("HELLO: field 'versions' is not a list of integers")
         window_bytes = positive_field(value, "window_bytes", "HELLO", cls().window_bytes)
         name = field(value, "name", str, "HELLO", "")
-        return cls(tuple(versions), name[:200], field(value, "token", str, "HELLO", None), window_bytes)
+        token = field(value, "token", str, "HELLO", None)
+        session = field(value, "session", str, "HELLO", "")
+        if session and not _SESSION.fullmatch(session):
+            raise ProtocolError(f"HELLO: field 'session' is {session!r:.60}, and 32 hex digits are needed")
+        return cls(tuple(versions), name[:200], token, window_bytes, session)
 
 
 class HelloOk(NamedTuple):

@@ -39,7 +39,9 @@ class SetProcess(Process):
     """A program whose client knows all nodes of the set."""
 
     def connect(self, url=None, **options):
-        host = Host(connect=self.world.network.of(self.name).connect, worker=InlineWorker, random=self.random)
+        host = Host(
+            connect=self.world.network.of(self.name).connect, worker=InlineWorker, random=self.random, new_session=str
+        )
         return tailrace.connect(url or self.world.url, name=self.name, host=host, **options)
 
     def _value(self):

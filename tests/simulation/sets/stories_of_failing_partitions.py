@@ -24,7 +24,12 @@ async def trimmed_log(world):
     await trio.sleep(0.3)
     stage = Stage(world)
     old, new, away = stage.three
-    host = Host(connect=world.network.of("operator").connect, worker=InlineWorker, random=world.random_of("log"))
+    host = Host(
+        connect=world.network.of("operator").connect,
+        worker=InlineWorker,
+        random=world.random_of("log"),
+        new_session=str,
+    )
     async with tailrace.connect(world.url, host=host, connect_timeout=60.0, retry_for=60.0) as client:
         feed = await client.create_feed(LOG, partitions=1, retention="history", history_bytes=1)
         await feed.put(b"k", b"v", level="quorum")

@@ -155,7 +155,12 @@ class World:
                 scope.cancel()
 
     async def _fill(self, name, feed):
-        host = Host(connect=self.network.of("operator").connect, worker=InlineWorker, random=self.random_of(name))
+        host = Host(
+            connect=self.network.of("operator").connect,
+            worker=InlineWorker,
+            random=self.random_of(name),
+            new_session=str,
+        )
         async with tailrace.connect(self.url_of(name), host=host, connect_timeout=60.0, retry_for=60.0) as client:
             await (await client.create_feed(feed, partitions=1)).put(b"key", b"value")
 
@@ -279,7 +284,12 @@ class World:
         await self._stop_all()
 
     async def _make_feed(self):
-        host = Host(connect=self.network.of("operator").connect, worker=InlineWorker, random=self.random_of("maker"))
+        host = Host(
+            connect=self.network.of("operator").connect,
+            worker=InlineWorker,
+            random=self.random_of("maker"),
+            new_session=str,
+        )
         async with tailrace.connect(self.url, host=host, connect_timeout=60.0, retry_for=60.0) as client:
             if getattr(self._story, "has_elder_feed", False):
                 await self._make_elder_feed(client)
