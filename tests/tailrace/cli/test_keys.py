@@ -37,6 +37,21 @@ def test_bytes_go_in_and_come_out_as_they_are(call, start, made_feed):
     assert call("get", made_feed, b"\xff\x02").err == f"tailrace: feed {made_feed} has no key \\xff\\x02\n"
 
 
+def write_without_end(pipe):
+    for _ in range(64):
+        pipe.write(bytes(1024 * 1024))
+
+
+def test_an_input_without_end_is_refused_when_it_is_too_long(start, made_feed):
+    """The reader of the other end is not waited for: it is cut off once there is a byte too many."""
+    with start("put", made_feed, b"k", "-", bufsize=0) as process:
+        with pytest.raises(BrokenPipeError):
+            write_without_end(process.stdin)
+        process.wait(60)
+        assert process.returncode == 1
+        assert b"more than the 16777216 bytes that a value may have" in process.stderr.read()
+
+
 def test_after_two_hyphens_nothing_is_an_option(call, made_feed):
     assert call("put", made_feed, "--", "--key", "--value").code == 0
     assert call("get", made_feed, "--", "--key").out == b"--value"
