@@ -1,8 +1,8 @@
 """The mutations of a feed to Parquet files, by Spark; then what the files say is the present state.
 
     tailrace serve --data data                                   # in another terminal
-    tailrace feed create orders --retention history              # and some `tailrace put orders ...`
-    python docs/examples/feed_to_parquet.py orders orders-parquet
+    tailrace feed create shop-orders --retention history         # and some `tailrace put shop-orders ...`
+    python docs/examples/feed_to_parquet.py shop-orders shop-parquet
 
 ``availableNow`` ends the query when it has written what was there at its start. Its checkpoint says where the next run
 goes on, so each run adds files with what came since. Of a feed that keeps its history each mutation is in the files

@@ -1,9 +1,9 @@
 """Joins two feeds, orders and their payments, and writes what comes of it to a third one.
 
     tailrace serve --data data                                   # in another terminal
-    tailrace feed create orders --retention history              # and some `tailrace put orders ...`
-    tailrace feed create payments --retention history            # and some `tailrace put payments ...`
-    python docs/examples/join_feeds.py orders payments settled
+    tailrace feed create shop-orders --retention history         # and some `tailrace put shop-orders ...`
+    tailrace feed create shop-payments --retention history       # and some `tailrace put shop-payments ...`
+    python docs/examples/join_feeds.py shop-orders shop-payments shop-settled
 
 An order has the order's id as its key, and a payment some key of its own:
 

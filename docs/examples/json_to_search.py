@@ -1,7 +1,7 @@
 """JSON files to a feed, by Spark, and from the feed to an index with full text that is searched.
 
     tailrace serve --data data                                   # in another terminal
-    python docs/examples/json_to_search.py articles journal      # the files of the folder, the word to look for
+    python docs/examples/json_to_search.py news journal          # the files of the folder, the word to look for
 
 A file has an article a line: ``{"id": "a-1", "title": "...", "text": "...", "changed": "2026-01-05T09:00:00Z"}``, and
 ``"gone": true`` for one that is no more. Spark's checkpoint knows which files were read, and the index knows where it
@@ -33,9 +33,9 @@ def parse(arguments=None):
     parser.add_argument("folder", help="the files, *.json")
     parser.add_argument("query", help="what to look for, as SQLite's FTS5 takes it: a word, 'one AND another'")
     parser.add_argument("--url", default="tailrace://127.0.0.1:4700")
-    parser.add_argument("--feed", default="articles")
-    parser.add_argument("--index", default="articles.db", help="the index, a file that is made")
-    parser.add_argument("--checkpoint", default="articles-checkpoint", help="Spark's, a folder that is made")
+    parser.add_argument("--feed", default="news")
+    parser.add_argument("--index", default="news.db", help="the index, a file that is made")
+    parser.add_argument("--checkpoint", default="news-checkpoint", help="Spark's, a folder that is made")
     return parser.parse_args(arguments)
 
 

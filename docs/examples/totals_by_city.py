@@ -1,8 +1,8 @@
 """Orders and their amount by city, from a feed of orders to a feed of totals, kept up to date as orders come.
 
     tailrace serve --data data                                   # in another terminal
-    tailrace feed create orders --retention history              # and some `tailrace put orders ...`
-    python docs/examples/totals_by_city.py orders totals
+    tailrace feed create shop-orders --retention history         # and some `tailrace put shop-orders ...`
+    python docs/examples/totals_by_city.py shop-orders shop-totals
 
 An order is ``{"city": "Oslo", "amount": 30}``; each mutation counts as an order of its own, as a key that is put once.
 ``totals`` has a row for each city, ``{"orders": 2, "amount": 70}``.

@@ -17,8 +17,11 @@ from pathlib import Path
 
 from tests.ports import free_port
 
-# A page takes seconds. This ends a command that hangs.
-PAGE_SECONDS_MAX = 300
+_DOCS = Path(__file__).parents[2] / "docs"
+# A page takes seconds, and some ten for each start of Spark. This ends a command that hangs.
+PAGE_SECONDS_MAX = 900
+# For a Java that does not live long, as that of a page's Spark.
+_QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _MARK = "--- the end of a step"
 _BLOCKS = re.compile(r"^```python\n(?P<program>(?:.*\n)*?)```$|(?P<indented>(?:^    .*\n(?:\n(?=    ))?)+)", re.M)
 
@@ -63,7 +66,9 @@ class Reader:
         self._ran = 0
         self._nodes: list[subprocess.Popen[bytes]] = []
         self._environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+        self._environ["JAVA_TOOL_OPTIONS"] = _QUICK_JAVA
         self._environ["TAILRACE_URL"] = self._here("tailrace://127.0.0.1:4700")
+        (folder / "docs").symlink_to(_DOCS)  # a clone of the repository has it
         self._serve("tailrace serve --data data")
 
     def read(self, page: Path) -> None:

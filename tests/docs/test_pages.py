@@ -10,7 +10,11 @@ PAGES = [
     ROOT / "README.md",
     *(DOCS / "guides" / f"{name}.md" for name in ("getting-started", "command-line", "indexes", "replication")),
     DOCS / "guides" / "operations.md",
+    DOCS / "guides" / "spark.md",
+    DOCS / "examples" / "README.md",
 ]
+# Each of its programs starts a Spark. tests/pyspark_tailrace/test_examples.py runs them in one, with a node of its own.
+WITH_MANY_SPARKS = PAGES[-1]
 
 
 @pytest.fixture
@@ -21,7 +25,7 @@ def reader(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in PAGES if page != WITH_MANY_SPARKS], ids=lambda page: page.stem)
 def test_a_page_runs_in_a_folder_of_its_own(page, reader):
     reader.read(page)
 

@@ -1,17 +1,18 @@
-"""The programs of docs/examples, as their page shows them, and with more rows, checked by readers other than Spark."""
+"""The programs of docs/examples, as their page shows them, and with more rows, checked by readers other than Spark.
+
+Here they run in the Spark of the tests. tests/docs/test_pages.py runs the page as a reader does, after all others.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import json
-import os
 import random
 import re
 import shlex
 import sqlite3
 import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -25,9 +26,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
 PAGE = (EXAMPLES / "README.md").read_text()
 # What the page's programs take for folders. Spark's Java would look for them where it was started itself.
-FOLDERS = {"articles", "orders-parquet"}
-# One that does not live long.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+FOLDERS = {"news", "shop-parquet"}
 
 
 def load(name):
@@ -96,26 +95,6 @@ def test_every_program_is_on_the_page():
     programs = {path.name for path in EXAMPLES.glob("*.py")}
     assert set(re.findall(r"\]\((\w+\.py)\)", PAGE)) == programs
     assert set(re.findall(r"python docs/examples/(\w+\.py)", PAGE)) == programs
-
-
-@pytest.mark.slow
-def test_a_program_as_a_program(shared_node, feed_name, tmp_path):
-    """With a Spark of its own, which ends with it."""
-    with blocking.connect(shared_node.url) as client:
-        client.create_feed(feed_name, partitions=2, retention="history").put(b"o-1", b'{"city": "Oslo", "amount": 3}')
-        command = [
-            sys.executable,
-            EXAMPLES / "totals_by_city.py",
-            feed_name,
-            f"{feed_name}-t",
-            "--url",
-            shared_node.url,
-        ]
-        environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "JAVA_TOOL_OPTIONS": QUICK_JAVA}
-        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert client.feed(f"{feed_name}-t").get(b"Oslo").value == b'{"orders":1,"amount":3}'
-    assert (tmp_path / f"{feed_name}-t-checkpoint" / "commits" / "0").exists()
 
 
 # With more rows

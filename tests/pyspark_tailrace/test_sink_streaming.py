@@ -185,11 +185,12 @@ def test_program_of_the_guide(spark, tmp_path, node_process, contents):
     order = '{"id": "o-%d", "customer": "ada", "city": "%s", "at": "2026-01-01T00:00:%02d", "gone": %s}\n'
     lines = [order % (1, "Oslo", 2, "false"), order % (1, "Paris", 1, "false"), order % (2, "Rome", 1, "true")]
     (folder / "a.json").write_text("".join(lines))
-    program = program.replace('"in"', repr(str(folder))).replace('"checkpoint"', repr(str(tmp_path / "checkpoint")))
+    program = program.replace('"sales-in"', repr(str(folder))).replace(
+        '"sales-checkpoint"', repr(str(tmp_path / "checkpoint"))
+    )
     program = program.replace("tailrace://127.0.0.1:4700", node_process.url)
-    program = program.replace(".start()", ".trigger(availableNow=True).start()")
     exec(compile(program, "spark.md", "exec"), {})
-    found = contents(node_process.url).history()
+    found = contents(node_process.url, "sales").history()
     assert found == {
         b"o-1": [b'{"customer":"ada","city":"Paris"}', b'{"customer":"ada","city":"Oslo"}'],
         b"o-2": [None],

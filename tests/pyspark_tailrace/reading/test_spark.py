@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -183,18 +181,3 @@ def test_unknown_feed(spark, options, run):
         spark.read.format(FORMAT).options(**options).load().collect()
     with pytest.raises(StreamingQueryException, match="UnknownFeed: there is no feed"):
         run()
-
-
-def test_program_of_the_guide(spark, options, tmp_path, shared_node):
-    text = (Path(__file__).parents[3] / "docs" / "guides" / "spark.md").read_text()
-    _, program = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    with blocking.connect(shared_node.url) as client:
-        feed = client.create_feed(options["feed"])
-        for number, city in enumerate(("Oslo", "Rome", "Oslo")):
-            feed.put(b"o-%d" % number, json.dumps({"customer": "ada", "city": city}).encode())
-    program = program.replace("tailrace://127.0.0.1:4700", shared_node.url).replace('"orders"', repr(options["feed"]))
-    program = program.replace('"checkpoint-of-cities"', repr(str(tmp_path / "checkpoint")))
-    program = program.replace(".start()", ".trigger(availableNow=True).start()")
-    names = {}
-    exec(compile(program, "spark.md", "exec"), names)
-    assert {tuple(row) for row in names["spark"].table("cities").collect()} == {("Oslo", 2), ("Rome", 1)}
