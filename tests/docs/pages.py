@@ -68,7 +68,10 @@ class Reader:
         self._environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
         self._environ["JAVA_TOOL_OPTIONS"] = _QUICK_JAVA
         self._environ["TAILRACE_URL"] = self._here("tailrace://127.0.0.1:4700")
-        (folder / "docs").symlink_to(_DOCS)  # a clone of the repository has it
+        examples = folder / "docs" / "examples"  # a clone of the repository has them
+        examples.mkdir(parents=True)
+        for program in (_DOCS / "examples").glob("*.py"):
+            (examples / program.name).write_text(self._here(program.read_text()))
         self._serve("tailrace serve --data data")
 
     def read(self, page: Path) -> None:
