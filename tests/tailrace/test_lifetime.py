@@ -65,7 +65,7 @@ async def writer(running, feed):
     made = feed.writer(linger_s=0.0)
 
     def fail():
-        made._ship = raise_background_error
+        made._outbox.ship_all = raise_background_error
         made._started.set()
 
     yield made, fail
