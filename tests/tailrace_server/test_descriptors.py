@@ -71,7 +71,7 @@ async def flushed(client):
     with trio.fail_after(120):
         while True:
             status = await client.status()
-            if not status.details["storage"]["memory_bytes"]:
+            if not any(feed["memory_bytes"] for feed in status.details["feeds"]):
                 return
             await trio.sleep(0.05)
 
