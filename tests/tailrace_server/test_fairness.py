@@ -96,7 +96,7 @@ KINDS = sorted(cheap_requests(bytes(16)))
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_flood_of_cheap_requests_lets_others_have_their_turn(raw, greeted, feed_id, costly, kind):
-    """Each takes a quarter of a turn, or a little more: others wait for four of them, and not for all that came in one read."""
+    """Each takes a quarter of a turn, or a little more: others wait for four of them, not for all of one read."""
     request = cheap_requests(feed_id)[kind]
     steps = costly(1.001 * TURN_SECONDS / 4)  # four are a turn, however their sum is rounded
     flood = b"".join(request(number) for number in range(1, 401))
