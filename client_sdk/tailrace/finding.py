@@ -40,6 +40,9 @@ STATES = ("leader", "follower", "any")
 HINTS_MAX = 8
 # One try, where there are others to be made: a machine that is gone takes no more than that of each round.
 TRY_SECONDS_MAX = 3.0
+# Rounds after which pauses grow no more while nodes say hello: about half a second. A network that breaks within each
+# large block lets no answer through, and only many tries bring the block there.
+GREETED_ROUNDS_MAX = 4
 # A connection that lasted so long was of use: what comes after it is a new search.
 STEADY_SECONDS = 2.0
 # Each of the other addresses is looked at so often: an old leader loses what it takes meanwhile at level disk.
@@ -187,8 +190,8 @@ class Finder:
 
     def _begin_again(self, is_steady: bool, progressed: bool) -> None:
         """Only the connection is gone: the same node comes first, or after the others where that was so before."""
-        if progressed:
-            self._rounds = 0  # a network that breaks is no reason to wait; `failed` has seen to one that was steady
+        # A network that breaks is no reason to wait; `failed` has seen to a connection that was steady.
+        self._rounds = 0 if progressed else min(self._rounds, GREETED_ROUNDS_MAX)
         self._is_over = True
         if is_steady or self._broken != self.address:
             self._hint = self.address

@@ -12,6 +12,7 @@ from tailrace.address import Address
 from tailrace.backoff import FIRST_SECONDS, SECONDS_MAX
 from tailrace.errors import NotLeader, Unreachable
 from tailrace.finding import (
+    GREETED_ROUNDS_MAX,
     HINTS_MAX,
     LOOK_SECONDS,
     LOOK_TICK_SECONDS,
@@ -154,8 +155,9 @@ def test_a_node_that_says_hello_and_hangs_up_is_asked_ever_less_often(count):
             pauses.append(pause)
             assert greet(finder, role="leader") is None
         dead(finder)
-    assert now[0] >= sum(min(FIRST_SECONDS * 2**tries, SECONDS_MAX) for tries in range(11))
-    assert now[0] <= 2 * 12 * SECONDS_MAX, "it is not given up"
+    longest = FIRST_SECONDS * 2**GREETED_ROUNDS_MAX
+    assert now[0] >= sum(min(FIRST_SECONDS * 2**tries, longest) for tries in range(11))
+    assert now[0] <= 2 * 12 * longest, "it is not given up"
     while finder.next_try()[0] != address(0):
         dead(finder)
     assert greet(finder, role="leader") is None

@@ -11,10 +11,11 @@ import trio.testing
 
 import tailrace
 from tailrace import Put, TailraceError, blocking
-from tailrace.backoff import SECONDS_MAX
+from tailrace.backoff import FIRST_SECONDS
 from tailrace.client import Client
 from tailrace.consuming.wanted import Wanted
 from tailrace.failover import FailoverLog
+from tailrace.finding import GREETED_ROUNDS_MAX
 from tailrace.host import Host
 from tailrace.indexes import MemoryIndex
 from tailrace.position import Position, Positions
@@ -257,5 +258,5 @@ def connections_in(seconds, say):
 
 @pytest.mark.parametrize("say", [{Opcode.HELLO}, {Opcode.HELLO, Opcode.PARTITIONS}])
 def test_a_peer_that_says_hello_and_hangs_up_is_asked_ever_less_often(say):
-    """A client and a consumer: 20 ms, 40 ms, ... 2 s, half of that at least."""
-    assert 10 < connections_in(60, say) < 2 * (60 / (SECONDS_MAX / 2) + 10)
+    """A client and a consumer: 20 ms, 40 ms, ... a third of a second, half of that at least."""
+    assert 10 < connections_in(60, say) < 2 * (60 / (FIRST_SECONDS * 2**GREETED_ROUNDS_MAX / 2) + 10)
