@@ -62,14 +62,14 @@ class Deaths:
         self._die_at("one partition, frozen", signal.SIGSTOP)
         return versions
 
-    async def write(self, publisher, feed, request, shares):
+    async def write(self, publisher, feed, request, shares, term):
         """The first partition has its share, on a majority of the nodes."""
         if self._is_ordered("one partition, at quorum"):
             first = min(shares)
-            await self._write(publisher, feed, request, {first: shares[first]})
-            await self._settled(publisher, feed, request, [first])
+            [versions], _ = await self._write(publisher, feed, request, {first: shares[first]}, term)
+            await self._settled(publisher, feed, {first: versions.last_seq}, term)
             self._die_at("one partition, at quorum")
-        return await self._write(publisher, feed, request, shares)
+        return await self._write(publisher, feed, request, shares, term)
 
     async def settled(self, *arguments):
         """A majority has all of it."""

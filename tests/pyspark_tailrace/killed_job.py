@@ -69,7 +69,7 @@ class KilledSink(StreamSink):
             kill_session()
 
 
-def _send_and_kill(options, sink, batch, origin, stages):
+def _send_and_kill(options, sink, batch, origin, stages, if_unknown):
     """The request has left this machine; whether it is handled nobody here will know."""
     with publishing.held_feed(options) as feed:
         client = feed._client

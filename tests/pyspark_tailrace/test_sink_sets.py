@@ -9,7 +9,8 @@ from collections import Counter
 import pytest
 from pyspark.errors import StreamingQueryException
 from tests.pyspark_tailrace.dying_set import PATIENCE_S, DyingSet
-from tests.pyspark_tailrace.test_sink_exactly_once import Job, once
+from tests.pyspark_tailrace.jobs import Job
+from tests.pyspark_tailrace.test_sink_exactly_once import PARTITIONS, once
 
 from pyspark_tailrace.sink import StreamSink
 from pyspark_tailrace.source import TailraceSource
@@ -57,7 +58,7 @@ def deadly_source(folder):
 
 def test_each_row_once_wherever_the_leader_dies(spark, tmp_path, dying, contents):
     """Each death in a micro-batch of its own; another node leads after each of them."""
-    job = Job(spark, tmp_path, dying.url)
+    job = Job(spark, tmp_path, dying.url, PARTITIONS)
     spark.dataSource.register(deadly_source(tmp_path))
     for tasks, (point, ends) in enumerate(DEATHS, 1):
         job.add_rows()
