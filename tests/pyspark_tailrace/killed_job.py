@@ -77,7 +77,7 @@ def _send_and_kill(options, sink, batch, origin, stages, if_unknown):
 
         def call_and_kill(*arguments):
             call(*arguments)
-            client._link.push()
+            client._link._step(0.0)
             kill_session()
 
         client._session.call = call_and_kill
