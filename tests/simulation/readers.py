@@ -167,10 +167,12 @@ class ConsumingProcess(Process):
             if self._prefix:
                 nursery.start_soon(self._ask_for_barriers, stream)
             try:
-                async for event in self._events(stream):
-                    self._handle(event, stream.latest_positions)
-                    if self.random.random() < 0.2:
-                        self._stored, self._stored_rows = str(stream.latest_positions), dict(self._rows)
+                # A violation ends the loop early: aclosing() ends the generator in this task, before it is collected.
+                async with contextlib.aclosing(self._events(stream)) as events:
+                    async for event in events:
+                        self._handle(event, stream.latest_positions)
+                        if self.random.random() < 0.2:
+                            self._stored, self._stored_rows = str(stream.latest_positions), dict(self._rows)
             except StreamEnded as error:
                 self._stop(error)
             nursery.cancel_scope.cancel()
