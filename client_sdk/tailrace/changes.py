@@ -6,9 +6,10 @@ write       ──────────────> batch_blocks ──> a b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from tailrace.arguments import count, seconds
 from tailrace.batch import check_key, check_value, split
 from tailrace.block import ROWS_MAX, Block, encode_row
 from tailrace.errors import TooLarge
@@ -20,10 +21,24 @@ from tailrace.wire.messages import GET_KEYS_MAX, WriteFlag
 # A writer's batch and one more value stay below a block's bound.
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 
+# The settings of a feed that are numbers.
+_NUMBERS: dict[str, Callable[[str, Any], float]] = {
+    "partitions": count,
+    "history_age_s": seconds,
+    "history_bytes": count,
+    "tombstone_age_s": seconds,
+}
+
 
 def creation_request(name: str, feed_id: bytes, exist_ok: bool, **settings: str | float | None) -> dict[str, Any]:
-    """Returns the body of a CREATE_FEED. A setting that is None is left out, so it is not asked for."""
+    """Returns the body of a CREATE_FEED. A setting that is None is left out, so it is not asked for.
+
+    Raises ValueError or TypeError for what is no number where a number is needed. The node knows the bounds.
+    """
     asked = {setting: value for setting, value in settings.items() if value is not None}
+    for setting, check in _NUMBERS.items():
+        if setting in asked:
+            asked[setting] = check(setting, asked[setting])
     return {"name": name, "feed_id": feed_id.hex(), **asked, "exist_ok": exist_ok}
 
 
@@ -74,14 +89,10 @@ def batch_blocks(changes: Sequence[Put | Delete], feed: Resolved, lanes: Lanes) 
 
 def check_batching(batch_bytes: int, batch_rows: int, in_flight_bytes: int, linger_s: float = 0.0) -> None:
     """ValueError for bounds that a writer cannot have."""
-    if not 1 <= batch_bytes <= BATCH_BYTES_MAX:
-        raise ValueError(f"batch_bytes is {batch_bytes}; 1 to {BATCH_BYTES_MAX} are permitted")
-    if not 1 <= batch_rows <= ROWS_MAX:
-        raise ValueError(f"batch_rows is {batch_rows}; 1 to {ROWS_MAX} are permitted")
-    if linger_s < 0:
-        raise ValueError(f"linger_s is {linger_s}, and must not be negative")
-    if in_flight_bytes < 1:
-        raise ValueError(f"in_flight_bytes is {in_flight_bytes}, and has to be positive")
+    count("batch_bytes", batch_bytes, 1, BATCH_BYTES_MAX)
+    count("batch_rows", batch_rows, 1, ROWS_MAX)
+    count("in_flight_bytes", in_flight_bytes, 1)
+    seconds("linger_s", linger_s)
 
 
 def checked_keys(keys: Iterable[bytes]) -> list[bytes]:

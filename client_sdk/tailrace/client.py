@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from tailrace.address import parse_url
+from tailrace.arguments import count, seconds
 from tailrace.block import Block
 from tailrace.changes import creation_request
 from tailrace.consuming.wanted import Wanted
@@ -85,6 +86,7 @@ class Client:
     ) -> None:
         self._addresses, cluster = parse_url(url)
         check_state(state)
+        connect_timeout, retry_for = seconds("connect_timeout", connect_timeout), seconds("retry_for", retry_for)
         self._hello = Hello(name=name or "", token=token)
         self.host = host = Host() if host is None else host
         self._connect_timeout_s = connect_timeout
@@ -301,7 +303,8 @@ class Client:
             raise
 
     def stream(self, wanted: Wanted, window_bytes: int = 8 * 1024 * 1024) -> Stream:
-        """A consumer, on a connection of its own."""
+        """A consumer, on a connection of its own. ValueError for a ``window_bytes`` below 1."""
+        count("window_bytes", window_bytes, 1)
         finder = self._finder.another()
         return Stream(
             finder,
@@ -332,7 +335,7 @@ def connect(
     URL that lives, and again when another one takes over. "follower": one of the URL that follows; it is only read
     from, may be behind, and a write raises NotLeader after ``retry_for`` seconds. "any": whichever of the URL answers,
     as it is.
-    Raises ValueError for a bad URL; on entering Unreachable, Forbidden, ProtocolError.
+    Raises ValueError for a bad URL or number of seconds; on entering Unreachable, Forbidden, ProtocolError.
     """
     return Client(
         url,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from tailrace.arguments import count
 from tailrace.backoff import backoff_seconds
 from tailrace.batch import check_key
 from tailrace.block import Block
@@ -289,11 +290,8 @@ class Feed:
             raise ValueError(f"on_rollback is {on_rollback!r}, none of 'follow', 'stop', 'restart'")
         wanted_rows = StreamFilter(key_prefix, keys_only)
         wanted_rows.check()
-        if window_bytes < 1:
-            raise ValueError(f"window_bytes is {window_bytes}, and has to be positive")
-        if ring < 0:
-            raise ValueError(f"ring is {ring}: a number of entries for each partition, 0 for none")
-        only = None if partitions is None else frozenset(partitions)
+        count("ring", ring)
+        only = None if partitions is None else frozenset(count("partitions", id) for id in partitions)
         if only is not None and not only:
             raise ValueError("partitions is empty: name one at least, or leave it out for all of them")
         level = self._client.level(visibility)
@@ -326,8 +324,6 @@ class Feed:
         """
         from tailrace.follower import Follower
 
-        if ring < 0:
-            raise ValueError(f"ring is {ring}: a number of entries for each partition, 0 for none")
         return Follower(self, index, visibility=visibility, ring=ring)
 
     async def partitions(self) -> list[PartitionInfo]:

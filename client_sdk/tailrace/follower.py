@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from tailrace.applying import BUSY_PAUSE_S, Applier, Back, Batch, Jobs
+from tailrace.arguments import count
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.session import Wanted
 from tailrace.errors import StreamEnded, VersionLost
@@ -43,7 +44,7 @@ class Follower:
         self._index = index
         self._applier = Applier(index)
         self._visibility = visibility
-        self._ring_rows = ring
+        self._ring_rows = count("ring", ring)
         self._thread = feed.host.worker(f"tailrace index of {feed.name}")
         self._lifetime = Lifetime()
         self._arrived = trio.Event()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import xxhash
 
+from tailrace.arguments import count
 from tailrace.block import Block
 from tailrace.errors import ProtocolError, TailraceError, TooLarge
 from tailrace.model import VersionRange
@@ -114,8 +115,7 @@ def publish_request(
     for what, name in (("sink", sink), ("origin", sink if origin is None else origin)):
         if not 1 <= len(name) <= NAME_CHARS_MAX or not name.isprintable():
             raise ValueError(f"{what} is {name[:60]!r}: 1 to {NAME_CHARS_MAX} printable characters are needed")
-    if batch < 0:
-        raise ValueError(f"batch is {batch}: batches are numbered from 0")
+    batch = count("batch", batch)
     stages = [stage for stage in stages if stage.blocks]
     partitions = sorted({partition for stage in stages for partition in stage.partitions})
     ids = tuple(stage.stage_id for stage in stages)

@@ -79,9 +79,9 @@ def test_a_batch_that_is_too_large_says_what_to_do():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"batch_bytes": 0}, "batch_bytes is 0; 1 to"),
+        ({"batch_bytes": 0}, "batch_bytes is 0: an integer from 1 to"),
         ({"batch_bytes": BATCH_BYTES_MAX + 1}, "batch_bytes is"),
-        ({"batch_rows": 65_537}, "batch_rows is 65537; 1 to 65536"),
+        ({"batch_rows": 65_537}, "batch_rows is 65537: an integer from 1 to 65536"),
         ({"in_flight_bytes": 0}, "in_flight_bytes is 0"),
         ({"linger_s": -1.0}, r"linger_s is -1\.0"),
     ],

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from tailrace.address import parse_url
+from tailrace.arguments import count, seconds
 from tailrace.block import Block
 from tailrace.blocking.feed import Feed
 from tailrace.blocking.link import BlockingLink
@@ -67,6 +68,7 @@ class Client:
     ) -> None:
         addresses, cluster = parse_url(url)
         check_state(state)
+        connect_timeout, retry_for = seconds("connect_timeout", connect_timeout), seconds("retry_for", retry_for)
         self._finder = finder = Finder(addresses, state, time.monotonic, cluster=cluster)
         self._connect_timeout_s = connect_timeout
         self._retry_for_s = retry_for
@@ -163,7 +165,8 @@ class Client:
     # For feeds, writers and readers
 
     def stream(self, wanted: Wanted, window_bytes: int = 8 * 1024 * 1024) -> Stream:
-        """A consumer, on a connection of its own."""
+        """A consumer, on a connection of its own. ValueError for a ``window_bytes`` below 1."""
+        count("window_bytes", window_bytes, 1)
         finder = self._finder.another()
         return Stream(
             finder,
@@ -183,8 +186,11 @@ class Client:
         return self._session.level(text)
 
     def deadline(self, timeout: float | None) -> float:
-        """When a request of now is given up (monotonic seconds): after ``timeout``, or ``retry_for`` seconds."""
-        return time.monotonic() + (self._retry_for_s if timeout is None else timeout)
+        """Returns when a request of now is given up (monotonic seconds): after ``timeout``, or ``retry_for`` seconds.
+
+        Raises ValueError or TypeError if ``timeout`` is no number of seconds.
+        """
+        return time.monotonic() + (self._retry_for_s if timeout is None else seconds("timeout", timeout))
 
     def run_until(self, done: Callable[[], bool], deadline: float | None = None) -> bool:
         """Moves bytes until ``done()``; False where ``deadline`` (monotonic seconds) came first."""

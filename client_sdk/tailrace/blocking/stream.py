@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import cast
 
+from tailrace.arguments import seconds
 from tailrace.blocking.link import BlockingLink
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.session import ConsumerSession, Event
@@ -90,7 +91,7 @@ class Stream:
         call does, but only while they run: the node drops a consumer that does not call for 30 s.
         """
         now = time.monotonic()
-        deadline = now + timeout
+        deadline = now + seconds("timeout", timeout)
         paused_s = self._link.take_pause()  # in which nothing was tried: what has broken meanwhile shows now
         self._agreed_at = now if self._session.answered else self._agreed_at + paused_s
         is_over = False
