@@ -1,16 +1,17 @@
 """What a WebSocket client asks for, and whether the page that it comes from may. Pure.
 
-``/feeds/NAME?since=beginning|now|message|POSITIONS|TIME&key_prefix=BYTES&keys_only=true|false``
+``/feeds/NAME?since=beginning|now|message|POSITIONS|TIME&key_prefix=BYTES&keys_only=true|false``, percent-encoded
 """
 
 from __future__ import annotations
 
 import ipaddress
 import json
+import re
 from collections.abc import Collection
 from datetime import datetime
 from typing import NamedTuple
-from urllib.parse import unquote, unquote_to_bytes, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from tailrace.block import KEY_BYTES_MAX
 from tailrace.errors import TailraceError
@@ -24,6 +25,8 @@ ANY_ORIGIN = "*"
 
 PARAMETERS = ("since", "key_prefix", "keys_only")
 _PATH_PREFIX = "/feeds/"
+# Python's decoder would leave it as it stands: another prefix than the one that was meant.
+_BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 class BadRequest(TailraceError):
@@ -42,15 +45,15 @@ class TailRequest(NamedTuple):
 def parse_target(target: str) -> TailRequest:
     """The request in a handshake's path and query. Raises BadRequest, BadPosition."""
     path, _, query = target.partition("?")
-    feed = unquote(path.removeprefix(_PATH_PREFIX))
+    feed = _text("the path", path.removeprefix(_PATH_PREFIX))
     if not path.startswith(_PATH_PREFIX) or not feed or "/" in feed:
         raise BadRequest(f"there is nothing at {path!r}: a feed is tailed at /feeds/NAME")
     parameters = _parse_query(query)
-    since = unquote(parameters.get("since", "beginning"))
-    prefix = unquote_to_bytes(parameters.get("key_prefix", "").replace("+", " "))
+    since = _text("since", parameters.get("since", "beginning"))
+    prefix = _bytes("key_prefix", parameters.get("key_prefix", "").replace("+", " "))
     if len(prefix) > KEY_BYTES_MAX:
         raise BadRequest(f"key_prefix has {len(prefix)} bytes, a key at most {KEY_BYTES_MAX}")
-    keys_only = parameters.get("keys_only", "false")
+    keys_only = _text("keys_only", parameters.get("keys_only", "false"))
     if keys_only not in ("true", "false"):
         raise BadRequest(f"keys_only is {keys_only!r}, neither true nor false")
     return TailRequest(feed, since if since == IN_MESSAGE else parse_since(since), prefix, keys_only == "true")
@@ -66,6 +69,27 @@ def _parse_query(query: str) -> dict[str, str]:
             raise BadRequest(f"the parameter {name!r} was given twice")
         parameters[name] = value
     return parameters
+
+
+def _bytes(what: str, escaped: str) -> bytes:
+    """Returns the bytes that percent-encoded text stands for. Raises BadRequest for a % without two hex digits."""
+    broken = _BROKEN_ESCAPE.search(escaped)
+    if broken is not None:
+        begin = broken.start()
+        raise BadRequest(
+            f"{what} has {escaped[begin : begin + 3]!r}, which is no percent-encoded byte: write % and two "
+            "hexadecimal digits, %25 for the character % itself"
+        )
+    return unquote_to_bytes(escaped)
+
+
+def _text(what: str, escaped: str) -> str:
+    """Returns the text that percent-encoded UTF-8 stands for. Raises BadRequest."""
+    found = _bytes(what, escaped)
+    try:
+        return found.decode()
+    except UnicodeDecodeError:
+        raise BadRequest(f"{what} is no UTF-8 once it is decoded: {found[:100]!r}") from None
 
 
 def parse_since(text: str) -> str | Positions | datetime:

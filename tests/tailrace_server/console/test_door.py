@@ -71,6 +71,15 @@ async def test_a_name_that_is_not_the_nodes_is_told_nothing(running):
     assert running.node.identity.node_id.hex().encode() in answered
 
 
+@pytest.mark.parametrize(
+    ("target", "code"), [("/healthz?%zz=%", 200), ("/healthz%zz", 404), ("/%", 404), ("/%ff", 404)]
+)
+async def test_broken_escapes_name_nothing(http_address, target, code):
+    """No path has an escape, and no query is read."""
+    answer = await ask(http_address, REQUEST.replace(b"/healthz", target.encode()).replace(b"1.1", b"1.0"))
+    assert answer.startswith(b"HTTP/1.1 %d " % code)
+
+
 async def test_a_connection_serves_many_requests(http_address):
     stream = await trio.open_tcp_stream(*http_address)
     async with stream:

@@ -86,6 +86,62 @@ def test_what_is_no_request(target, says):
         parse_target(target)
 
 
+BROKEN_ESCAPES = [
+    "%",
+    "%%",
+    "%z",
+    "%zz",
+    "%2",
+    "%2g",
+    "a%",
+    "%41%4",
+    "%+41",
+    "%u0041",
+    "%-1",
+    "% 1",
+    "%25%",
+    "%\uff11\uff11",
+]
+PLACES = {
+    "the path": "/feeds/{}",
+    "since": "/feeds/a?since={}",
+    "key_prefix": "/feeds/a?keys_only=true&key_prefix={}",
+    "keys_only": "/feeds/a?keys_only={}",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN_ESCAPES)
+@pytest.mark.parametrize("place", PLACES)
+def test_broken_escapes_are_refused_in_every_place(place, broken):
+    with pytest.raises(BadRequest, match=f"{place} has '%.*no percent-encoded byte"):
+        parse_target(PLACES[place].format(broken))
+
+
+@pytest.mark.parametrize("place", ["the path", "since", "keys_only"])
+def test_text_is_utf_8(place):
+    with pytest.raises(BadRequest, match=f"{place} is no UTF-8"):
+        parse_target(PLACES[place].format("%ff"))
+
+
+@given(st.sampled_from(list(PLACES)), st.text("%0aFgz+\u0663", max_size=8))
+def test_no_place_takes_an_escape_for_itself(place, text):
+    """What is accepted stands for the same bytes as the strictest decoder says."""
+    try:
+        found = parse_target(PLACES[place].format(text))
+    except (BadRequest, BadPosition):
+        return
+    pieces = text.replace("+", " ").split("%")
+    assert all(len(piece) >= 2 and set(piece[:2]) <= set("0aF") for piece in pieces[1:])
+    if place == "key_prefix":
+        rest = (bytes.fromhex(piece[:2]) + piece[2:].encode() for piece in pieces[1:])
+        assert found.key_prefix == pieces[0].encode() + b"".join(rest)
+
+
+@pytest.mark.parametrize("text", ["true", "tru%65", "%74%72%75%65"])
+def test_every_parameter_may_be_percent_encoded(text):
+    assert parse_target(f"/feeds/%61?keys_only={text}&since=%6eow&key_prefix=%61") == ("a", "now", b"a", True)
+
+
 @pytest.mark.parametrize("since", ["yesterday", "trp1.AAAA", str(POSITIONS)[:-1]])
 def test_positions_that_are_none(since):
     with pytest.raises(BadPosition):
