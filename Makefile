@@ -2,6 +2,7 @@
 #              (REPO=path takes the history of another git repository)
 # make test    every test, with the coverage, in so many processes as there are processors (WORKERS=n: in n)
 # make check   format, lint, types
+# make docs    the documentation as a site, in build/site
 # make bench   the measurements
 # make simulate
 #              a node, writers and followers under faults, in one process on virtual time, a run for each seed:
@@ -12,7 +13,7 @@
 #              without BUG: lists them
 # make clean   removes everything that the others made
 #
-# The first six do all the set-up by themselves: a .venv with the versions of constraints.txt, made again where
+# The first seven do all the set-up by themselves: a .venv with the versions of constraints.txt, made again where
 # pyproject.toml or constraints.txt changed. PYTHON=python3.12 takes another interpreter for a new .venv.
 
 PYTHON ?= python3
@@ -22,7 +23,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: demo test check bench simulate reproduce clean
+.PHONY: demo test check docs bench simulate reproduce clean
 
 demo: $(INSTALLED)
 	@$(BIN)/tailrace demo --data demo-data $(if $(REPO),--repo '$(REPO)')
@@ -34,6 +35,9 @@ check: $(INSTALLED)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+
+docs: $(INSTALLED)
+	@$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/site && echo "open build/site/index.html"
 
 bench: $(INSTALLED)
 	@set -e; for question in bench/[!_]*.py; do echo "== $$question"; $(BIN)/python "$$question"; done

@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where a consumer stands in every partition that it reads.
+    """The state that a consumer stores to resume.
 
-    It is valid only together with what was applied up to it: an index stores both in one transaction. A partition
-    that is not in ``positions`` has not been begun.
+    A checkpoint is valid only together with everything that was applied up to it. An index stores both in one
+    transaction.
 
-    ``rings`` has how the rings of recent keys have changed (`tailrace.ring`), for those partitions where they have; as
-    `Index.open` gives it, the whole of each. An index that leaves it out begins a partition anew where others read a
-    few keys again.
+    Attributes:
+        positions: The position of each partition. A partition that is missing has not been begun.
+        rings: The changes of the rings of recent keys, by partition. `Index.open` returns the whole ring of each. An
+            index that stores no rings reads a partition again from the beginning after a rollback.
     """
 
     positions: Positions

@@ -66,11 +66,12 @@ class _Waiter(Generic[_T]):
 
 
 class Client:
-    """A connection that is kept; made by ``connect``. Safe to use from many tasks of one trio run.
+    """A connection to the leader, or to another node, that the client restores when it breaks. Made by `connect`.
 
-    Cancelling a call, here and of a `Feed`: a request that was not sent yet is never sent. One that was sent may be
-    carried out, and is not sent again after a lost connection: what became of it is unknown, as after Unreachable with
-    the outcome "unknown".
+    All tasks of one trio run may share a client. It must not be used from another thread or another trio run.
+
+    If a call of the client or of a `Feed` is cancelled, a request that was not sent yet is never sent. A request that
+    was sent may still be carried out. It is not sent again after a lost connection, and its outcome stays unknown.
     """
 
     def __init__(
@@ -143,25 +144,29 @@ class Client:
         replication: str | None = None,
         exist_ok: bool = True,
     ) -> Feed:
-        """Creates a feed, or finds it. It is durable when this returns.
+        """Creates a feed, or returns the existing one. The feed is on disk when this returns.
 
-        A setting that is None is not asked for: a feed that exists may have any value of it, and a new feed gets the
-        default.
+        A setting that is None is not compared with an existing feed, and a new feed gets its default.
 
         Args:
-            name: 1 to 100 of ``a-z 0-9 . _ -``, a letter or digit first.
+            name: 1 to 100 of ``a-z 0-9 . _ -``. The first character is a letter or a digit.
             partitions: The number of partitions, 1 to 4,096, which never changes. Default 16.
-            keyspace: "hash", the default and the only one.
+            keyspace: "hash", which is the default and the only one.
             retention: "compact", the default, keeps the latest mutation of each key. "history" keeps all mutations.
-            history_age_s: A history feed keeps mutations for so many seconds at least. Default: for ever.
-            history_bytes: A history feed keeps so many bytes at least. Default: all.
-            tombstone_age_s: Deletions are kept for so many seconds at least. Default 259,200, which is three days.
-            replication: "stream", the default and the only one.
-            exist_ok: If false, a feed that exists already is an error.
+            history_age_s: The seconds that a history feed keeps a mutation at least. Default: for ever.
+            history_bytes: The bytes that a history feed keeps at least, an even share in each partition. Default: all.
+            tombstone_age_s: The seconds that a compact feed keeps a deletion at least. Default 259,200, which is three
+                days.
+            replication: "stream", which is the default and the only one.
+            exist_ok: If False, `FeedExists` is raised even if the existing feed has the same settings.
+
+        Returns:
+            A handle of the feed.
 
         Raises:
-            FeedExists: The feed exists, and a setting that is asked for differs.
-            TailraceError: A setting is outside of its bounds.
+            FeedExists: The feed exists and a given setting differs from its own.
+            TailraceError: A setting is outside its bounds, or the node has as many feeds as it can hold.
+            Retryable: No node could create it within ``retry_for`` seconds.
         """
         value = creation_request(
             name,
@@ -179,21 +184,50 @@ class Client:
         return Feed(self, name)
 
     def feed(self, name: str) -> Feed:
-        """A handle of a feed; nothing is asked yet. UnknownFeed comes at the first use."""
+        """Returns a handle of a feed without asking the node.
+
+        Args:
+            name: The name of the feed. If it does not exist, the first call of the handle raises `UnknownFeed`.
+
+        Returns:
+            A handle that all tasks of one trio run may share.
+        """
         return Feed(self, name)
 
     async def feeds(self) -> list[FeedInfo]:
-        """The feeds of the node, by name."""
+        """Lists the feeds of the node.
+
+        Returns:
+            A description of each feed, in the order of the names.
+
+        Raises:
+            Retryable: No node has answered within ``retry_for`` seconds.
+        """
         value = await self.call(Opcode.LIST_FEEDS, {})
         return feed_infos(value)
 
     async def drop_feed(self, name: str) -> None:
-        """Drops a feed and all that is in it. Raises UnknownFeed."""
+        """Drops a feed with all its data. Streams of the feed end with the reason "feed_dropped".
+
+        Args:
+            name: The name of the feed.
+
+        Raises:
+            UnknownFeed: There is no feed of this name.
+            Retryable: No node could drop it within ``retry_for`` seconds.
+        """
         feed = resolved(await self.call(Opcode.PARTITIONS, {"name": name}))
         await self.call(Opcode.DROP_FEED, {"feed_id": feed.feed_id.hex()})
 
     async def status(self) -> NodeStatus:
-        """How the node is."""
+        """Asks the node for its status.
+
+        Returns:
+            The node's identity, health and counters.
+
+        Raises:
+            Retryable: No node has answered within ``retry_for`` seconds.
+        """
         return node_status(await self.call(Opcode.STATUS, {}))
 
     # For feeds, writers and streams
@@ -326,16 +360,30 @@ def connect(
     state: str = "leader",
     host: Host | None = None,
 ) -> Client:
-    """A client, an async context manager.
+    """Makes a client of one node or of a set of nodes. Nothing is sent before the client is entered.
 
-    ``url``: ``tailrace://HOST:PORT[,HOST:PORT...]``. ``name`` is shown in the node's status. Entering connects, within
-    ``connect_timeout`` seconds; then every call retries for ``retry_for`` seconds what may succeed later. ``host`` is
-    what a simulator hands over (`tailrace.host`), and nobody else.
-    ``state``: which node of a set is asked. "leader": the one that leads, wherever it is, found from any node of the
-    URL that lives, and again when another one takes over. "follower": one of the URL that follows; it is only read
-    from, may be behind, and a write raises NotLeader after ``retry_for`` seconds. "any": whichever of the URL answers,
-    as it is.
-    Raises ValueError for a bad URL or number of seconds; on entering Unreachable, Forbidden, ProtocolError.
+    Use it as an async context manager: ``async with tailrace.connect(url) as client``. Entering connects. Leaving
+    closes the connection, and calls of other tasks that still wait raise `Unreachable`.
+
+    Args:
+        url: ``tailrace://HOST:PORT[,HOST:PORT...]``, with the name of the cluster behind a slash if it has one.
+        token: The credential that is sent in the greeting. The server ignores it today.
+        name: A name for this program, which the node's status shows.
+        connect_timeout: The seconds that entering, and each later attempt to connect, may take.
+        retry_for: The seconds for which a call retries a failure that may pass. Then it raises a `Retryable` error.
+        state: The kind of node to use. "leader": the leader of the set, found from any node of the URL, and found again
+            after a failover. "follower": a node of the URL that follows. Its data may be behind, and a write raises
+            `NotLeader` after ``retry_for`` seconds. "any": the first node of the URL that answers.
+        host: Clock, network and randomness for a simulator. Programs leave it out.
+
+    Returns:
+        A client, not connected yet. All tasks of one trio run may share it.
+
+    Raises:
+        ValueError: The URL, ``state`` or a number of seconds is not valid.
+        Unreachable: On entering: no node could be used within ``connect_timeout`` seconds.
+        Forbidden: On entering: the node refuses this client.
+        ProtocolError: On entering: the other side does not speak Tailrace's protocol.
     """
     return Client(
         url,

@@ -37,17 +37,18 @@ if TYPE_CHECKING:
 
 
 class TailraceError(Exception):
-    """Base of every error of Tailrace."""
+    """The base of every error of Tailrace."""
 
 
 class Retryable(TailraceError):
-    """The same call may succeed later. The SDK has already retried it for ``retry_for`` seconds."""
+    """The same call may succeed later. The client has already retried it for ``retry_for`` seconds."""
 
 
 class Unreachable(Retryable):
     """No node could be reached in time.
 
-    ``outcome`` is ``"not sent"`` where the request surely had no effect, ``"unknown"`` where it may have had one.
+    Attributes:
+        outcome: "not sent" if the request had no effect; "unknown" if it may have had one.
     """
 
     def __init__(self, message: str, *, outcome: str = "not sent") -> None:
@@ -56,7 +57,11 @@ class Unreachable(Retryable):
 
 
 class NotLeader(Retryable):
-    """The node does not lead this partition; ``leader`` is the address that it believes in, if any."""
+    """The node does not lead this partition.
+
+    Attributes:
+        leader: The address of the leader as the node knows it; None if it knows none.
+    """
 
     def __init__(self, message: str, *, leader: str | None = None) -> None:
         super().__init__(message)
@@ -64,25 +69,26 @@ class NotLeader(Retryable):
 
 
 class Overloaded(Retryable):
-    """The node is at a bound (memory, requests, connections) and takes no more for now."""
+    """The node has reached a bound (memory, requests or connections), and accepts no more for now."""
 
 
 class NotDurable(Retryable):
-    """The level that was asked for cannot be reached: no quorum is configured, or the journal has failed."""
+    """The level cannot be reached: the node is in no set, or its journal has failed."""
 
 
 class NoSpace(Retryable):
-    """The node's disk is full; the write was not taken."""
+    """The disk of the node is full. Nothing was written."""
 
 
 class OutcomeUnknown(TailraceError):
-    """A write may or may not have happened, and a resend could not be recognised."""
+    """A write may or may not have happened, and the node could not recognise a retry of it."""
 
 
 class WritesLost(TailraceError):
-    """Acknowledged writes are gone, together with the level that they had asked for.
+    """Acknowledged writes were lost, because their level did not survive the failure.
 
-    ``ranges`` are the versions that were acknowledged and no longer exist.
+    Attributes:
+        ranges: The versions that were acknowledged and no longer exist.
     """
 
     def __init__(self, message: str, *, ranges: Sequence[VersionRange] = ()) -> None:
@@ -91,11 +97,15 @@ class WritesLost(TailraceError):
 
 
 class VersionLost(TailraceError):
-    """The version named belongs to a branch of history that ended below it."""
+    """The version belongs to a branch of history that ended below it. It will never exist again."""
 
 
 class VersionConflict(TailraceError):
-    """The condition of a write does not hold; ``current`` is the key's version, None where there is none."""
+    """The condition of a write does not hold. Nothing was written.
+
+    Attributes:
+        current: The current version of the key; None if the key does not exist.
+    """
 
     def __init__(self, message: str, *, current: Version | None = None) -> None:
         super().__init__(message)
@@ -107,22 +117,23 @@ class UnknownFeed(TailraceError):
 
 
 class FeedExists(TailraceError):
-    """A feed of this name exists, and it is not what was asked for."""
+    """A feed of this name exists with other settings."""
 
 
 class UnknownStage(TailraceError):
-    """The node does not have a stage, or not all of it: nothing of the batch was published, stage it anew.
+    """The node has lost a stage or a part of it. Nothing of the batch was published: stage it again.
 
-    A stage is lost where its node was restarted before it was sealed, where another node leads now, and with its age.
+    A stage is lost if its node restarts before the seal, if another node becomes the leader, or when it is a day old.
     """
 
 
 class BatchBehind(TailraceError):
-    """A batch has a number that its sink has used already: nothing of it was published.
+    """The sink has used the number of the batch already. Nothing of it was published.
 
-    The number was used under another origin, or it is below the last one of the same origin.
+    The number was used by another origin, or a later batch of the same origin was published.
 
-    ``first_batch`` is the first number that the sink has not used.
+    Attributes:
+        first_batch: The first number that the sink has not used.
     """
 
     def __init__(self, message: str, *, first_batch: int = 0) -> None:
@@ -131,31 +142,35 @@ class BatchBehind(TailraceError):
 
 
 class BadPosition(TailraceError):
-    """A position is damaged, of an unknown version, or belongs to another feed."""
+    """A position is damaged, has an unknown version, or belongs to another feed."""
 
 
 class BadBlock(TailraceError):
-    """A block breaks its format: checksum, bounds, structure, or keys outside of its partition."""
+    """A block breaks its format: its checksum, bounds or structure are wrong, or a key belongs to another partition."""
 
 
 class TooLarge(TailraceError):
-    """A key, a value, a batch or a frame is over its bound."""
+    """A key, a value, a batch or a frame is above its bound."""
 
 
 class Forbidden(TailraceError):
-    """The token does not permit this."""
+    """The node refuses this client."""
 
 
 class WrongProcess(TailraceError):
-    """A blocking client is used in a process that was forked from its own. Connect again in the new process."""
+    """A blocking client was used in a forked process. Connect again in the new process."""
 
 
 class ProtocolError(TailraceError):
-    """The other side broke the wire protocol; the connection is of no further use."""
+    """The other side broke the protocol. The connection cannot be used any more."""
 
 
 class DataGone(TailraceError):
-    """Some of what was asked for has been trimmed, or purged; from ``first_seq`` on all is kept."""
+    """Mutations that were asked for have been trimmed or purged.
+
+    Attributes:
+        first_seq: The first seq from which everything is kept; 0 if it is not known.
+    """
 
     def __init__(self, message: str, *, first_seq: int = 0) -> None:
         super().__init__(message)
@@ -163,7 +178,11 @@ class DataGone(TailraceError):
 
 
 class StreamEnded(TailraceError):
-    """The stream is over. ``reason`` is a member of ``tailrace.EndReason``."""
+    """The stream has ended for good.
+
+    Attributes:
+        reason: Why it has ended.
+    """
 
     def __init__(self, message: str, *, reason: EndReason) -> None:
         super().__init__(message)

@@ -20,15 +20,20 @@ T = TypeVar("T")
 
 
 class Mutations:
-    """Mutations of one partition, in seq order: the rows of a block, from row ``first_row`` on, before ``stop_row``.
+    """Mutations of one partition, in the order of their seqs.
 
-    ``for mutation in event`` gives ``Mutation`` objects; ``keys()``, ``values()`` and the other columns are several
-    times faster where whole columns will do. Columns are made anew at each call, so keep what you use twice.
+    ``for mutation in event`` yields `Mutation` objects. The columns, such as ``keys()`` and ``values()``, are several
+    times faster. Each call makes a new column, so keep what you use twice. The object is immutable, and any thread may
+    read it.
 
-    ``partition``; ``first_seq`` and ``last_seq``, both included; ``block``, the whole block, its other rows
-    included; ``branch``, the uuid (16 bytes) of the history that ``last_seq`` belongs to, b"" where it is not known;
-    ``refetched``: read again after a rollback, in place of what was rolled back, which does not move the position;
-    ``keys_only``: values were not asked for, so each is None, and ``deleted`` tells deletions from the rest.
+    Attributes:
+        partition: The partition, from 0.
+        first_seq: The seq of the first row.
+        last_seq: The seq of the last row, included.
+        block: The block that holds the rows. It may hold others, too.
+        branch: The branch of ``last_seq``, 16 bytes; ``b""`` if it is not known.
+        refetched: True for rows that were read again after a rollback. They do not move the position.
+        keys_only: True if the stream has no values.
     """
 
     __slots__ = (
@@ -81,7 +86,14 @@ class Mutations:
         return cls(block, block.columns().row_above(seq), branch=branch, keys_only=keys_only)
 
     def stamped_since(self, timestamp: int) -> Mutations | None:
-        """Those whose timestamp (microseconds since 1970 UTC) is ``timestamp`` or later; None where there is none."""
+        """Returns the rows from a time on.
+
+        Args:
+            timestamp: Microseconds since 1970 UTC, included.
+
+        Returns:
+            The rows that were accepted then or later; None if there are none.
+        """
         row = self.block.columns().row_stamped(timestamp)
         if row <= self._first_row:
             return self
@@ -90,7 +102,14 @@ class Mutations:
         return self._rows(row, self._stop_row)
 
     def stamped_before(self, timestamp: int) -> Mutations | None:
-        """Those whose timestamp (microseconds since 1970 UTC) is earlier; None where there is none."""
+        """Returns the rows before a time.
+
+        Args:
+            timestamp: Microseconds since 1970 UTC, not included.
+
+        Returns:
+            The rows that were accepted earlier; None if there are none.
+        """
         row = self.block.columns().row_stamped(timestamp)
         if row >= self._stop:
             return self
@@ -123,9 +142,12 @@ class Mutations:
         return map(tuple.__new__, repeat(Mutation), rows)  # the NamedTuple's own constructor takes twice as long
 
     def one_by_one(self) -> Iterator[Mutation]:
-        """Gives what iteration gives, and makes each row when it is asked for.
+        """Iterates over the rows, and makes each object when it is asked for.
 
-        It takes several times as long, and never holds a second copy of all keys and values.
+        It takes several times as long as plain iteration, and never holds a second copy of all keys and values.
+
+        Returns:
+            An iterator of `Mutation`.
         """
         columns = self.block.columns()
         numbers = zip(range(self._first_row, self._stop), self.seqs(), self.timestamps(), self.deleted(), strict=True)
@@ -134,37 +156,66 @@ class Mutations:
             yield Mutation(columns.key_at(row), value, seq, timestamp, deleted)
 
     def keys(self) -> list[bytes]:
-        """The key of each row."""
+        """Returns the keys.
+
+        Returns:
+            The key of each row.
+        """
         return self._cut(self.block.columns().keys())
 
     def values(self) -> list[bytes | None]:
-        """The value of each row, None for a deletion, and where only keys were asked for."""
+        """Returns the values.
+
+        Returns:
+            The value of each row; None for a deletion, and in a stream without values.
+        """
         if self.keys_only:
             return [None] * len(self)
         return self._cut(self.block.columns().values())
 
     def deleted(self) -> list[bool]:
-        """Whether each row is a deletion."""
+        """Tells which rows are deletions.
+
+        Returns:
+            True for each row that is a deletion.
+        """
         return self._cut(self.block.columns().deleted())
 
     def seqs(self) -> Sequence[int]:
-        """The seq of each row, rising."""
+        """Returns the seqs.
+
+        Returns:
+            The seq of each row, rising.
+        """
         return self.block.columns().seqs()[self._first_row : self._stop_row]
 
     def timestamps(self) -> Sequence[int]:
-        """When the server took each row, in microseconds since 1970 UTC."""
+        """Returns the times at which the node accepted the rows.
+
+        Returns:
+            The timestamp of each row, in microseconds since 1970 UTC.
+        """
         return self.block.columns().timestamps()[self._first_row : self._stop_row]
 
     def hashes(self) -> list[int]:
-        """The key hash of each row (tailrace.hashing), by the producer's word."""
+        """Returns the key hashes, as the producer computed them.
+
+        Returns:
+            The hash of each key, 0 to 2**64 - 1.
+        """
         return self._cut(self.block.columns().hashes())
 
     def to_arrow(self) -> Any:
-        """A ``pyarrow.RecordBatch``, keys and values without copying.
+        """Makes an Arrow record batch. Keys and values are not copied.
 
-        Columns: partition int32, seq int64, key binary, value binary (null for a deletion, and where only keys were
-        asked for), deleted bool, timestamp timestamp[us, UTC]. ImportError where pyarrow is not installed (``pip
-        install 'tailrace[arrow]'``).
+        The columns are ``partition`` (int32), ``seq`` (int64), ``key`` (binary), ``value`` (binary, null for a deletion
+        and in a stream without values), ``deleted`` (bool) and ``timestamp`` (timestamp[us, UTC]).
+
+        Returns:
+            A ``pyarrow.RecordBatch``.
+
+        Raises:
+            ImportError: pyarrow is not installed; ``pip install 'tailrace[arrow]'`` installs it.
         """
         batch = self.block.columns().to_arrow(keys_only=self.keys_only)
         return batch if self._is_whole else batch.slice(self._first_row, len(self))
@@ -185,11 +236,16 @@ class Mutations:
 
 
 class SnapshotStart(NamedTuple):
-    """A snapshot of a partition begins: what follows, up to SnapshotEnd, leads from one consistent state to another.
+    """A snapshot of a partition begins. The mutations up to `SnapshotEnd` lead from one consistent state to another.
 
-    ``first_seq`` and ``last_seq`` bound it, both included; ``position`` is where the consumer stands now. ``complete``:
-    no superseded mutation is left out of it. ``purge_seq``: up to here deletions may be missing in it. ``published`` is
-    for replicas: it is to be taken over in one step.
+    Attributes:
+        partition: The partition, from 0.
+        first_seq: The first seq of the snapshot.
+        last_seq: The last seq of the snapshot, included.
+        position: The position of the consumer now.
+        complete: True if the snapshot has every mutation; False if superseded mutations may be missing.
+        purge_seq: Deletions up to this seq may be missing.
+        published: For replicas: the snapshot is applied in one step.
     """
 
     partition: int
@@ -202,9 +258,15 @@ class SnapshotStart(NamedTuple):
 
 
 class SnapshotEnd(NamedTuple):
-    """A snapshot is complete; ``position`` is where the consumer stands now, and a good point to store.
+    """A snapshot is complete. This is a good point to store ``position``.
 
-    A filtered stream gives it without a SnapshotStart where nothing in the snapshot was asked for.
+    A filtered stream may deliver it without a `SnapshotStart`, if the filter left nothing of the snapshot.
+
+    Attributes:
+        partition: The partition, from 0.
+        first_seq: The first seq of the snapshot.
+        last_seq: The last seq of the snapshot, included.
+        position: The position of the consumer now.
     """
 
     partition: int
@@ -214,18 +276,27 @@ class SnapshotEnd(NamedTuple):
 
 
 class RoundComplete(NamedTuple):
-    """The stream has been through all its partitions that had something new, for the ``number``-th time, from 1."""
+    """The stream has served every partition that had something new.
+
+    Attributes:
+        number: The number of the round, from 1.
+    """
 
     number: int
 
 
 class Rollback(NamedTuple):
-    """What you were given of ``partition`` above ``seq`` may no longer exist.
+    """The node has lost mutations of ``partition`` above ``seq`` that this consumer may have received.
 
-    ``keys`` are the keys of it; their present values follow at once as ``Mutations`` that are ``refetched``, a deletion
-    where there is none, and then the stream from ``seq`` on. Who applies these has to do nothing here. (Dropping the
-    keys instead would be wrong: an older value of a key lies below ``seq``, and does not come again.) None where the
-    keys are not known: drop the whole partition, it comes again from the beginning.
+    If ``keys`` are given, their present values follow as `Mutations` with ``refetched`` set; a key that no longer
+    exists is a deletion. A consumer that applies these has nothing else to do. It must not delete the keys: an older
+    value of a key may lie below ``seq``, and is not sent again.
+
+    Attributes:
+        partition: The partition, from 0.
+        seq: The last seq that is still valid.
+        keys: The keys that were delivered above ``seq``. None if they are not known: delete the whole partition, it is
+            sent again from the beginning.
     """
 
     partition: int

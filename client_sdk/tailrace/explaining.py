@@ -20,7 +20,7 @@ from tailrace.wire.stream_messages import ResumeAnswer, RollBack, StreamEnd, Str
 
 
 class Outcome(enum.Enum):
-    """What becomes of a consumer. The value is for people and for JSON."""
+    """The decision of a consumer that resumes. The value is for people and for JSON."""
 
     GOES_ON = "goes on"  # where it stands
     STARTS_OVER = "starts over"  # from the beginning; a ring would spare it that, where the explanation says so
@@ -29,13 +29,25 @@ class Outcome(enum.Enum):
 
 
 class Explanation(NamedTuple):
-    """What would happen in one partition.
+    """What a consumer that resumes would do in one partition, and why.
 
-    ``seq`` is where the positions stand, ``resumes_at`` where the stream would begin (None: there is none);
-    ``goes_back_to`` is the seq that the node says to go back to, or None. ``behind`` is how many seqs the node shows
-    above ``resumes_at``, at the level that was asked for. ``reason`` is a `ResumeReason` or an `EndReason` by value,
-    "unfinished_rollback" or "ahead". ``message`` says it in a sentence or two. The rest is what it was decided by: the
-    newest branch (16 bytes), its term and its base on both sides, and the node's seqs.
+    Attributes:
+        partition: The partition, from 0.
+        outcome: The decision.
+        reason: The value of a `ResumeReason` or an `EndReason`, "unfinished_rollback" or "ahead".
+        seq: The seq of the position.
+        goes_back_to: The seq that the node tells the consumer to roll back to; None if it does not.
+        resumes_at: The seq at which the stream would begin; None if there would be no stream.
+        behind: The number of seqs above ``resumes_at`` that the node shows at the level of the consumer.
+        message: The explanation in one or two sentences.
+        branch: The newest branch of the position, 16 bytes.
+        term: The term of that branch.
+        node_branch: The newest branch of the node, 16 bytes.
+        node_term: The term of that branch.
+        node_base: The last seq before that branch.
+        high_seq: The newest seq of the node.
+        purge_seq: Deletions up to this seq may be gone.
+        trim_seq: Mutations up to this seq are gone.
     """
 
     partition: int
@@ -56,7 +68,11 @@ class Explanation(NamedTuple):
     trim_seq: int
 
     def to_json(self) -> dict[str, Any]:
-        """An object for JSON: branches in hexadecimal."""
+        """Returns the explanation as an object for JSON.
+
+        Returns:
+            The attributes by name; branches are hexadecimal.
+        """
         return {
             **self._asdict(),
             "outcome": self.outcome.value,

@@ -53,10 +53,13 @@ if TYPE_CHECKING:
 
 
 class Feed:
-    """A handle; ``client.feed(name)`` makes one without asking the node. Safe to use from many tasks.
+    """A handle of one feed: it writes, reads and opens streams. Made by `Client.feed` and `Client.create_feed`.
 
-    Cancelling a call: a request that was not sent yet is never sent. One that was sent may be carried out, and is not
-    sent again after a lost connection. A later ``put`` of this client to the same partition is never overtaken by it.
+    All tasks of one trio run may share a handle.
+
+    If a call is cancelled, a request that was not sent yet is never sent. A request that was sent may still be carried
+    out, and it is not sent again after a lost connection. It never overtakes a later ``put`` of the same client to the
+    same partition.
     """
 
     def __init__(self, client: Client, name: str) -> None:
@@ -78,22 +81,62 @@ class Feed:
         if_version: Version | None = None,
         if_absent: bool = False,
     ) -> Version:
-        """Sets ``key`` to ``value``; answered once it is as safe as ``level`` says. Gives the version.
+        """Sets the value of a key, and returns when the write has reached its level.
 
-        ``if_version``: only where the key still has this version; ``if_absent``: only where it has none; else
-        VersionConflict. Raises TypeError, ValueError, TooLarge, UnknownFeed, and Retryable after ``retry_for`` seconds.
+        Args:
+            key: 1 to 4,096 bytes.
+            value: At most 16 MiB.
+            level: "memory", "disk" or "quorum": where the write is held when this returns.
+            if_version: Write only if this is still the current version of the key.
+            if_absent: Write only if the key does not exist.
+
+        Returns:
+            The version of the new value.
+
+        Raises:
+            VersionConflict: The condition does not hold. Nothing was written.
+            TypeError: The key or the value is not bytes.
+            ValueError: The key is empty, the level does not exist, or both conditions are given.
+            TooLarge: The key or the value is too long.
+            UnknownFeed: The feed does not exist.
+            OutcomeUnknown: The write may or may not have happened, and a retry could write it twice.
+            Retryable: The write has not succeeded within ``retry_for`` seconds.
         """
         flags = put_flags(value, if_version, if_absent)
         versions = await self._write_one(key, value, level, flags, if_version)
         return Version(versions.partition, versions.branch, versions.last_seq)
 
     async def delete(self, key: bytes, *, level: str = "disk", if_version: Version | None = None) -> Version:
-        """Deletes ``key``, whether it is there or not; as ``put``."""
+        """Deletes a key, whether or not it exists, and returns when the deletion has reached its level.
+
+        Args:
+            key: 1 to 4,096 bytes.
+            level: "memory", "disk" or "quorum", as in `put`.
+            if_version: Delete only if this is still the current version of the key.
+
+        Returns:
+            The version of the deletion.
+
+        Raises:
+            VersionConflict: The condition does not hold. Nothing was written.
+            TailraceError: As in `put`.
+        """
         versions = await self._write_one(key, None, level, delete_flags(if_version), if_version)
         return Version(versions.partition, versions.branch, versions.last_seq)
 
     async def delete_if_present(self, key: bytes, *, level: str = "disk") -> Version | None:
-        """Deletes ``key`` where it is there; None, and nothing is written, where it is not."""
+        """Deletes a key if it exists. Writes nothing otherwise.
+
+        Args:
+            key: 1 to 4,096 bytes.
+            level: "memory", "disk" or "quorum", as in `put`.
+
+        Returns:
+            The version of the deletion, or None if the key does not exist.
+
+        Raises:
+            TailraceError: As in `put`.
+        """
         versions = await self._write_one(key, None, level, WriteFlag.IF_PRESENT, None)
         if not versions.first_seq:
             return None
@@ -113,11 +156,20 @@ class Feed:
             raise
 
     async def write(self, changes: Sequence[Put | Delete], *, level: str = "disk") -> dict[int, VersionRange]:
-        """Writes a batch: atomic in each partition, which is one block. Gives the versions by partition.
+        """Writes a batch. The changes of one partition are atomic; the batch as a whole is not.
 
-        Of two changes of one key the later one counts. Raises TooLarge, before anything is written, where one
-        partition's share does not fit into a block; where one partition fails, the error's notes name those that took
-        their share.
+        If a partition fails, the notes of the error name the partitions that have their share.
+
+        Args:
+            changes: The changes. If a key occurs twice, the later change counts.
+            level: "memory", "disk" or "quorum", as in `put`.
+
+        Returns:
+            The versions that were written, by partition.
+
+        Raises:
+            TooLarge: The changes of one partition do not fit into one block. Nothing was written.
+            TailraceError: As in `put`.
         """
         wanted = self._client.level(level)
         feed = await self.resolve()
@@ -137,12 +189,27 @@ class Feed:
         linger_s: float = 0.005,
         in_flight_bytes: int = 16 * 1024 * 1024,
     ) -> Writer:
-        """A pipelined writer, an async context manager.
+        """Makes a writer that sends rows in batches without waiting for each answer. Use it as an async context
+        manager.
 
-        A partition's rows are sent when they are ``batch_bytes`` of keys and values or ``batch_rows`` rows, or have
-        waited ``linger_s`` seconds. ``put`` waits while more than ``in_flight_bytes`` have no answer. All rows that are
-        added count, sent or not, before compression, and 17 bytes more for each. Batches are sent earlier when all of
-        them together have half of it, so full batches of a feed with many partitions need a greater bound.
+        The rows of a partition are sent when one of three bounds is reached: ``batch_bytes``, ``batch_rows`` or
+        ``linger_s``. They are also sent when the batches of all partitions together have half of ``in_flight_bytes``. A
+        feed of many partitions therefore needs a larger bound for full batches.
+
+        Args:
+            level: "memory", "disk" or "quorum": where the rows are held when they count as written.
+            batch_bytes: The bytes of keys and values at which a batch is sent.
+            batch_rows: The rows at which a batch is sent.
+            linger_s: The seconds that a row waits for others before its batch is sent.
+            in_flight_bytes: The bytes without an answer at which ``put`` waits. Rows count from when they are added,
+                before compression, with 17 bytes more for each.
+
+        Returns:
+            A writer. Entering it asks for the feed, and raises `UnknownFeed` if there is none.
+
+        Raises:
+            ValueError: A bound or the level is not valid.
+            NotDurable: The node cannot give this level.
         """
         check_batching(batch_bytes, batch_rows, in_flight_bytes, linger_s)
         return Writer(
@@ -161,10 +228,18 @@ class Feed:
         batch_rows: int = 10_000,
         in_flight_bytes: int = 16 * 1024 * 1024,
     ) -> Stage:
-        """Rows that nobody sees until they are published, an async context manager; `Stage.seal` ends it.
+        """Makes a stage: rows that no consumer sees until `publish` is called. Use it as an async context manager.
 
-        A partition's rows are sent when they are ``batch_bytes`` of keys and values or ``batch_rows`` rows.
-        ``in_flight_bytes``: as of ``writer``.
+        Args:
+            batch_bytes: The bytes of keys and values at which the rows of a partition are sent.
+            batch_rows: The rows at which the rows of a partition are sent.
+            in_flight_bytes: The bytes without an answer at which ``put`` waits, counted as in `writer`.
+
+        Returns:
+            A stage. Entering it asks for the feed, and raises `UnknownFeed` if there is none.
+
+        Raises:
+            ValueError: A bound is not valid.
         """
         check_batching(batch_bytes, batch_rows, in_flight_bytes)
         return Stage(self, batch_bytes=batch_bytes, batch_rows=batch_rows, in_flight_bytes=in_flight_bytes)
@@ -172,19 +247,28 @@ class Feed:
     async def publish(
         self, sink: str, batch: int, stages: Iterable[SealedStage], *, origin: str | None = None
     ) -> Published:
-        """Publishes the rows of sealed stages as batch ``batch`` of ``sink``, each partition's share in one step.
+        """Publishes the rows of sealed stages as one numbered batch of a sink. Returns when they are on the node's
+        disk.
 
-        A partition that has this batch of the sink is passed over. So the same call again does what is left, and one
-        with other stages, of a batch that was made again, does no harm. ``origin`` is who numbers the batches, the sink
-        by default. Answered once it is on the node's disk.
+        Each partition takes its share in one step. A partition that has this batch already skips it. So the same call
+        can be repeated after a failure, and a batch that was computed again does no harm.
+
+        Args:
+            sink: The name of the sink, 1 to 200 printable characters.
+            batch: The number of the batch, from 0. The numbers of a sink rise.
+            stages: The sealed stages of the batch.
+            origin: The program that numbers the batches, such as a checkpoint. Default: the sink.
+
+        Returns:
+            The versions that were written, and the partitions that had the batch already.
 
         Raises:
-            UnknownStage: A stage is not sealed, or not there: nothing is published.
+            UnknownStage: A stage is not sealed or no longer exists. Nothing was published.
             BatchBehind: Another origin has used the number, or a later batch of this origin was published.
             TooLarge: A partition's share is above its bound.
-            UnknownFeed: The feed is not there.
-            Retryable: No answer came within ``retry_for`` seconds. A part may be published; call it again.
-            ValueError: A name or number cannot be had, or a stage is given twice.
+            UnknownFeed: The feed does not exist.
+            Retryable: No answer came within ``retry_for`` seconds. A part may be published; repeat the call.
+            ValueError: A name or number is not valid, or a stage is given twice.
         """
         feed = await self.resolve()
         value = publish_request(feed.feed_id, sink, batch, stages, origin)
@@ -197,12 +281,21 @@ class Feed:
     # Reading
 
     async def get(self, key: bytes, *, level: str = "disk", at_least: Version | None = None) -> Item | None:
-        """The newest version of ``key`` that ``level`` shows, None where there is none; waits for what is in flight.
+        """Returns the current value of a key. Writes of this client that are on their way are waited for.
 
-        ``at_least``: a version, of any key of the same partition, that the answer must not be older than; the node
-        that leads has it already, and one that follows is waited for. Raises VersionLost where that version's branch
-        has ended below it, ValueError where it is of another partition, UnknownFeed, and Retryable after ``retry_for``
-        seconds.
+        Args:
+            key: 1 to 4,096 bytes.
+            level: "memory", "disk" or "quorum": the level that a version must have reached to be returned.
+            at_least: A version of any key of the same partition. A follower waits until it has this version.
+
+        Returns:
+            The value with its version, or None if the key does not exist.
+
+        Raises:
+            VersionLost: The branch of ``at_least`` ended below it.
+            ValueError: ``at_least`` belongs to another partition, or the level does not exist.
+            UnknownFeed: The feed does not exist.
+            Retryable: No answer came within ``retry_for`` seconds.
         """
         if at_least is not None:
             await self._come_to(key, at_least)
@@ -223,7 +316,18 @@ class Feed:
             await trio.sleep(pause_s)
 
     async def get_many(self, keys: Iterable[bytes], *, level: str = "disk") -> list[Item | None]:
-        """As ``get``, for many keys, in their order."""
+        """Returns the current values of many keys.
+
+        Args:
+            keys: The keys, in any order.
+            level: "memory", "disk" or "quorum", as in `get`.
+
+        Returns:
+            The value of each key, or None if it does not exist, in the order of ``keys``.
+
+        Raises:
+            TailraceError: As in `get`.
+        """
         asked = checked_keys(keys)
         wanted = self._client.level(level)
         feed = await self.resolve()
@@ -237,13 +341,21 @@ class Feed:
         return items
 
     def items(self, *, key_prefix: bytes = b"") -> Items:
-        """The latest state, at a barrier: all that was acknowledged before the call, nothing that it has superseded.
+        """Iterates over the latest value of every key, one partition after another.
 
-        ``key_prefix``: only the keys that begin so, which is all that the node sends. An async iterator, partition by
-        partition, so what is held in memory is one partition's state. Where the node has lost since what it had at
-        the call, a partition ends where the histories part. A step that is cancelled is gone on with by the next one.
+        It holds everything that was acknowledged before the call. Memory holds one partition's keys and values at a
+        time. If the node loses writes during the iteration, a partition ends at the last seq that both histories share.
+        If a step is cancelled, the next step continues it.
 
-        Raises UnknownFeed if there is no such feed, or if it was dropped before the last partition was read.
+        Args:
+            key_prefix: Only keys that begin with these bytes. The node sends no others.
+
+        Returns:
+            An async iterator of `Item`.
+
+        Raises:
+            ValueError: The prefix is longer than a key can be.
+            UnknownFeed: While iterating: the feed does not exist, or was dropped.
         """
         wanted_rows = StreamFilter(key_prefix)
         wanted_rows.check()
@@ -262,21 +374,35 @@ class Feed:
         on_rollback: str = "follow",
         ring: int = RING_ROWS,
     ) -> Stream:
-        """A stream of the feed's mutations: a snapshot first, then live. An async context manager.
+        """Makes a stream of the feed's mutations: a snapshot first, then live. Use it as an async context manager.
 
-        ``since``: "beginning", "now" (fixed when the body begins), positions that were stored, or an aware datetime:
-        every mutation that the node has stamped then or later comes, and none that it has stamped before, and DataGone
-        is raised where such a mutation may have been purged or trimmed. ``until``: None (for ever), "now" (all that is
-        there when the body begins), positions, or an aware datetime: nothing that the node has stamped then or later
-        comes, and the stream ends once all before has come and the node's clock is there. ``partitions``: all by
-        default. ``visibility``: the level that mutations must have reached. ``key_prefix``: only mutations whose key
-        begins so. ``keys_only``: without their values, which are None then; ``Mutation.deleted`` tells what was
-        deleted. Positions do not say what was left out: resume with the same filter, and look at timestamps where older
-        rows than ``since`` must not count. ``window_bytes``: what may be under way.
-        ``on_rollback``: what happens where the node has lost something that was delivered. "follow": a Rollback event,
-        then the present values of its keys, then the stream goes on; "restart": a Rollback event without keys, and the
-        partition from the beginning; "stop": StreamEnded. ``ring``: so many of the latest keys are remembered for each
-        partition, as long as those of all partitions take less than 256 MiB; a rollback beyond them is a restart.
+        Positions do not contain the filter. Resume with the same ``key_prefix`` and ``keys_only``.
+
+        Args:
+            since: The beginning of the stream. "beginning"; "now", which is fixed on entering; stored positions; or an
+                aware datetime. From a time on, only mutations that the node stamped then or later are delivered.
+            until: The end of the stream. None: there is none. "now": everything that exists on entering. Positions; or
+                an aware datetime, which ends the stream when everything stamped before it was delivered.
+            partitions: Only these partitions. Default: all.
+            visibility: "memory", "disk" or "quorum": the level that mutations must have reached.
+            key_prefix: Only mutations whose key begins with these bytes.
+            keys_only: Deliver no values. ``Mutation.value`` is None then, and ``Mutation.deleted`` marks deletions.
+            window_bytes: The bytes that the node may send before the loop has handled them.
+            on_rollback: What to do if the node has lost delivered mutations. "follow": a `Rollback` event, then the
+                present values of its keys, then the stream continues. "restart": a `Rollback` event without keys, then
+                the partition from the beginning. "stop": `StreamEnded`.
+            ring: The number of recent keys to remember for each partition, for "follow". All partitions together use at
+                most 256 MiB. A rollback that goes further back is a restart.
+
+        Returns:
+            A stream. It is not connected yet.
+
+        Raises:
+            ValueError: An argument is not valid.
+            UnknownFeed: On entering: the feed does not exist.
+            BadPosition: On entering: the positions belong to another feed or cluster.
+            DataGone: On entering or later: mutations that were asked for have been trimmed or purged.
+            StreamEnded: Later: the stream has ended for good; the error has the reason.
         """
         for name, value in (("since", since), ("until", until)):
             allowed = ("beginning", "now") if name == "since" else (None, "now")
@@ -317,17 +443,36 @@ class Feed:
         return self._client.stream(wanted, window_bytes)
 
     def follow(self, index: Index, *, visibility: str = "disk", ring: int = RING_ROWS) -> Follower:
-        """Keeps ``index`` equal to the feed while the body of this async context manager runs.
+        """Keeps an index equal to the feed while the body of this async context manager runs.
 
-        ``visibility``: the level that mutations must have reached. ``ring``: so many of the latest keys of each
-        partition are stored with the index; where the node has lost more, the partition is read again as a whole.
+        Args:
+            index: The index. It must not be used by two followers at the same time.
+            visibility: "memory", "disk" or "quorum": the level that mutations must have reached.
+            ring: The number of recent keys of each partition that the index stores. If the node loses more than these,
+                the partition is read again from the beginning.
+
+        Returns:
+            A follower. Entering it opens the index and resumes from its checkpoint.
+
+        Raises:
+            ValueError: ``ring`` is negative. On entering: another follower of this process uses the index.
+            BadPosition: On entering: the index belongs to another feed or cluster.
+            UnknownFeed: On entering: the feed does not exist.
         """
         from tailrace.follower import Follower
 
         return Follower(self, index, visibility=visibility, ring=ring)
 
     async def partitions(self) -> list[PartitionInfo]:
-        """The partitions: ids, ranges, leaders, and how far they have come. Raises UnknownFeed."""
+        """Lists the partitions of the feed.
+
+        Returns:
+            The id, hash range, leader and seqs of each partition, in the order of the ids.
+
+        Raises:
+            UnknownFeed: The feed does not exist.
+            Retryable: No node has answered within ``retry_for`` seconds.
+        """
         value = await self._client.call(Opcode.PARTITIONS, {"name": self.name})
         return partition_infos(value)
 
@@ -336,11 +481,19 @@ class Feed:
         return partition_map(await self._client.call(Opcode.PARTITIONS, {"name": self.name}))
 
     async def explain_resume(self, positions: Positions, *, visibility: str = "disk") -> dict[int, Explanation]:
-        """What would happen if a consumer resumed with ``positions`` now, in each partition, and why.
+        """Tells what a consumer that resumed with these positions would do now, and why. No stream is opened.
 
-        The node decides as it would for the consumer, and opens no stream. ``visibility``: the level of that consumer.
-        Raises BadPosition where the positions are of another feed or cluster, UnknownFeed, and Retryable after
-        ``retry_for`` seconds.
+        Args:
+            positions: The stored positions of the consumer.
+            visibility: The level of the consumer: "memory", "disk" or "quorum".
+
+        Returns:
+            An explanation of each partition of the feed.
+
+        Raises:
+            BadPosition: The positions belong to another feed or cluster.
+            UnknownFeed: The feed does not exist.
+            Retryable: No node has answered within ``retry_for`` seconds.
         """
         level = self._client.level(visibility)
         feed = resolved(await self._client.call(Opcode.PARTITIONS, {"name": self.name}))

@@ -37,7 +37,10 @@ _followed: dict[int, Follower] = {}
 
 
 class Follower:
-    """See the module. Made by ``Feed.follow``; an index that fails ends the body with its exception."""
+    """Applies a feed to an index, each batch together with its checkpoint. Made by `Feed.follow`.
+
+    All tasks of one trio run may call its methods. If the index raises an exception, the body ends with it.
+    """
 
     def __init__(self, feed: Feed, index: Index, *, visibility: str = "disk", ring: int = RING_ROWS) -> None:
         self._feed = feed
@@ -128,25 +131,27 @@ class Follower:
     # What users ask
 
     async def barrier(self) -> None:
-        """Returns when the index holds everything that was acknowledged, at any level, before this call.
+        """Waits until the index holds every write that was acknowledged, at any level, before this call.
 
-        Raises StreamEnded where the follower has ended.
+        Cancelling it has no effect on the follower.
+
+        Raises:
+            StreamEnded: The follower has ended.
         """
         await self._stream.barrier()
         await self._wait_applied(self._jobs.received)
 
     async def wait_for(self, version: Version) -> None:
-        """Returns when the index has come to ``version``: it holds that mutation, or what has superseded it.
+        """Waits until the index holds a version, or a later mutation of its key. Cancelling it changes nothing.
 
-        A version of a history that the follower has not heard of may be newer than all it knows, right after a
-        failover. So such a version counts as lost only if a barrier has come back since the call, and it is still not
-        in the history. A cancelled wait changes nothing.
+        Right after a failover the version may be newer than everything that the follower knows. It counts as lost only
+        if a barrier has completed since the call and the version is still not in the history.
 
         Args:
-            version: what a write has returned, in this process or elsewhere.
+            version: The version that a write has returned, in this process or another one.
 
         Raises:
-            VersionLost: The history that the version is of was dropped, or is older than the 25 newest branches.
+            VersionLost: The version's history was dropped, or is older than the 25 newest branches.
             ValueError: The feed has no such partition.
             StreamEnded: The follower has ended.
         """
@@ -173,23 +178,27 @@ class Follower:
 
     @property
     def positions(self) -> Positions:
-        """Where the index stands."""
+        """The positions of the index. Everything up to them is applied and stored."""
         assert self._positions is not None
         return self._positions
 
     @property
     def lag(self) -> dict[int, int]:
-        """By how many seqs the index is behind what the follower has heard of, for each partition."""
+        """The number of seqs, by partition, between the index and the newest seq that the follower knows."""
         seqs = self.positions.seqs()
         return {s.partition: max(s.seq + s.lag - seqs.get(s.partition, 0), 0) for s in self._stream.status()}
 
     def status(self) -> list[PartitionStatus]:
-        """The state of each partition's stream: how it is and why, when it is tried again, how far it is behind."""
+        """Returns the state of each partition's stream.
+
+        Returns:
+            The state with its reason, the next retry, and the lag, for each partition.
+        """
         return self._stream.status()
 
     @property
     def applied_rows(self) -> int:
-        """Rows written to the index since the body began, deletions included."""
+        """The number of rows that were written to the index since the body began, deletions included."""
         return self._applied_rows
 
     async def _wait_applied(self, count: int) -> None:

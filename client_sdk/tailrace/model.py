@@ -26,7 +26,7 @@ class Level(enum.IntEnum):
 
 
 class EndReason(enum.Enum):
-    """Why a stream of a partition ended. The value is its name on the wire."""
+    """The reason that a stream of a partition ended. The value is its name on the wire."""
 
     END_REACHED = "end_reached"
     CLOSED = "closed"
@@ -45,22 +45,36 @@ class EndReason(enum.Enum):
 
 
 class Put(NamedTuple):
-    """A change: ``key`` now has ``value``."""
+    """A change that sets a value.
+
+    Attributes:
+        key: 1 to 4,096 bytes.
+        value: At most 16 MiB.
+    """
 
     key: bytes
     value: bytes
 
 
 class Delete(NamedTuple):
-    """A change: ``key`` is gone."""
+    """A change that deletes a key.
+
+    Attributes:
+        key: 1 to 4,096 bytes.
+    """
 
     key: bytes
 
 
 class Mutation(NamedTuple):
-    """A change as a stream delivers it; ``value`` is None where ``deleted``.
+    """A change as a stream delivers it.
 
-    Timestamps are microseconds since 1970 UTC, here and everywhere.
+    Attributes:
+        key: 1 to 4,096 bytes.
+        value: The new value; None if ``deleted``, or if the stream has only keys.
+        seq: The number in its partition, rising.
+        timestamp: When the node accepted it, in microseconds since 1970 UTC.
+        deleted: True for a deletion.
     """
 
     key: bytes
@@ -71,7 +85,13 @@ class Mutation(NamedTuple):
 
 
 class Version(NamedTuple):
-    """Names one mutation for ever: a partition, a branch (16 bytes) of its history, and a sequence number."""
+    """The name of one mutation, for ever.
+
+    Attributes:
+        partition: The partition, from 0.
+        branch: The branch of its history, 16 bytes.
+        seq: The number in the partition.
+    """
 
     partition: int
     branch: bytes
@@ -79,7 +99,14 @@ class Version(NamedTuple):
 
 
 class VersionRange(NamedTuple):
-    """The versions that one block of changes got: ``first_seq`` to ``last_seq``, both included."""
+    """The versions of the mutations of one block.
+
+    Attributes:
+        partition: The partition, from 0.
+        branch: The branch of its history, 16 bytes.
+        first_seq: The seq of the first mutation.
+        last_seq: The seq of the last mutation, included.
+    """
 
     partition: int
     branch: bytes
@@ -88,7 +115,14 @@ class VersionRange(NamedTuple):
 
 
 class Item(NamedTuple):
-    """The present value of a key."""
+    """The current value of a key.
+
+    Attributes:
+        key: 1 to 4,096 bytes.
+        value: At most 16 MiB.
+        version: The version of the mutation that set it.
+        timestamp: When the node accepted it, in microseconds since 1970 UTC.
+    """
 
     key: bytes
     value: bytes
@@ -97,7 +131,19 @@ class Item(NamedTuple):
 
 
 class PartitionInfo(NamedTuple):
-    """A partition of a feed: owns the key hashes from ``hash_first`` to ``hash_last``, both included."""
+    """A partition of a feed.
+
+    Attributes:
+        id: The partition, from 0.
+        hash_first: The first key hash that it owns.
+        hash_last: The last key hash that it owns, included.
+        state: "leader", for every partition that the node has.
+        term: The term of its newest branch.
+        leader: The address of the leader, "" if the node knows none.
+        replicas: The addresses of the other members.
+        high_seq: The newest seq in memory.
+        durable_seq: The newest seq on the node's disk.
+    """
 
     id: int
     hash_first: int
@@ -111,7 +157,19 @@ class PartitionInfo(NamedTuple):
 
 
 class FeedInfo(NamedTuple):
-    """A feed, as ``client.feeds()`` lists it. ``feed_id`` (16 bytes) is random, new at each creation."""
+    """A feed with its settings, as `Client.feeds` returns it.
+
+    Attributes:
+        name: The name.
+        feed_id: The id, 16 random bytes. A feed that is dropped and created again has another id.
+        partitions: The number of partitions.
+        keyspace: "hash".
+        retention: "compact" or "history".
+        history_age_s: The seconds that a history keeps a mutation at least; None: for ever.
+        history_bytes: The bytes that a history keeps at least, an even share in each partition; None: all.
+        tombstone_age_s: The seconds that a deletion is kept at least.
+        replication: "stream".
+    """
 
     name: str
     feed_id: bytes
@@ -132,7 +190,16 @@ class Resolved(NamedTuple):
 
 
 class NodeStatus(NamedTuple):
-    """A node, as it describes itself. ``details`` is the whole of it, as ``/api/status`` gives it."""
+    """The status of a node, as it reports it.
+
+    Attributes:
+        software: The name and version of the server.
+        node_id: The id of the node, 16 bytes.
+        cluster_id: The id of the cluster, 16 bytes.
+        healthy: False if the node has a problem; ``details`` names it.
+        uptime_s: The seconds since the node was started.
+        details: The whole status, with the members of ``/api/status``.
+    """
 
     software: str
     node_id: bytes

@@ -35,12 +35,18 @@ _VARINT_BYTES_MAX = 9  # 63 bits
 
 
 class Position(NamedTuple):
-    """Where a consumer stands in one partition.
+    """How far a consumer has come in one partition.
 
-    It has everything up to ``seq`` of the history that ``log`` describes, whose newest branch (16 bytes) is
-    ``branch``. Inside a snapshot that takes it from ``snapshot_first`` to ``snapshot_last``, all up to ``seq`` of that
-    snapshot; between snapshots all three are equal. ``purge_seq`` is the purge seq that it was told when it began at
-    0, None once it is past that.
+    It holds everything up to ``seq`` of the history that ``log`` describes. Inside a snapshot it holds everything up to
+    ``snapshot_first``, and the rows of the snapshot up to ``seq``. Between snapshots all three numbers are equal.
+
+    Attributes:
+        branch: The newest branch of ``log``, 16 bytes.
+        seq: The last seq that was handled.
+        snapshot_first: The seq before the snapshot.
+        snapshot_last: The last seq of the snapshot, included.
+        purge_seq: The purge seq that the node told when the consumer began at 0; None above it.
+        log: The failover log: the branches of the history, newest first.
     """
 
     branch: bytes
@@ -59,16 +65,34 @@ class Position(NamedTuple):
         snapshot_last: int | None = None,
         purge_seq: int | None = None,
     ) -> Position:
-        """The position at ``seq`` of ``log``; between snapshots where no bounds are given."""
+        """Makes a position.
+
+        Args:
+            log: The failover log of the history.
+            seq: The last seq that was handled.
+            snapshot_first: The seq before the snapshot. Default: ``seq``, between snapshots.
+            snapshot_last: The last seq of the snapshot. Default: ``seq``, between snapshots.
+            purge_seq: The purge seq that the node told when the consumer began at 0.
+
+        Returns:
+            The position at ``seq`` of the newest branch of ``log``.
+        """
         first = seq if snapshot_first is None else snapshot_first
         last = seq if snapshot_last is None else snapshot_last
         return cls(log.branch, seq, first, last, purge_seq, log)
 
     def has(self, branch: bytes, seq: int) -> bool:
-        """Returns whether a consumer here holds (``branch``, ``seq``) or what has superseded it.
+        """Tells whether a consumer at this position holds a version, or a later mutation of its key.
 
-        Inside a snapshot only what it held at the start of it counts: the snapshot may leave out the row and have the
-        newer one further up. In the middle of a rollback nothing counts: rows of the lost history are still there.
+        Inside a snapshot only the state before the snapshot counts, because the snapshot may have the newer row further
+        up. During a rollback nothing counts, because rows of the lost history are still there.
+
+        Args:
+            branch: The branch of the version, 16 bytes.
+            seq: The seq of the version.
+
+        Returns:
+            True if it holds the version.
         """
         if self.snapshot_last == SNAPSHOT_LAST_UNKNOWN:
             return False
@@ -77,10 +101,22 @@ class Position(NamedTuple):
 
 
 class Positions(Mapping[int, Position]):
-    """The positions of a consumer in the partitions of one feed that it has begun, by partition. Immutable.
+    """The positions of a consumer in the partitions of one feed. Immutable; all tasks and threads may share it.
 
-    ``cluster_id`` and ``feed_id`` (16 bytes each) name the feed that they belong to; a feed that was dropped and made
-    anew has another id. ``str(positions)`` is one opaque string that is safe in a URL, and `parse` reads it.
+    It is a mapping from partitions to `Position`. Partitions that were not begun are missing. ``str(positions)`` is an
+    opaque string that is safe in a URL, and `parse` reads it.
+
+    Attributes:
+        cluster_id: The id of the cluster, 16 bytes.
+        feed_id: The id of the feed, 16 bytes.
+
+    Args:
+        cluster_id: The id of the cluster, 16 bytes.
+        feed_id: The id of the feed, 16 bytes.
+        positions: The position of each partition that was begun.
+
+    Raises:
+        ValueError: An id is not 16 bytes long, or a position contradicts itself.
     """
 
     __slots__ = ("_by_partition", "cluster_id", "feed_id")
@@ -99,25 +135,65 @@ class Positions(Mapping[int, Position]):
             _check_position(partition, position)
 
     def with_position(self, partition: int, position: Position) -> Positions:
-        """These positions, but ``position`` in ``partition``. Costs a copy of a dict of the partitions."""
+        """Returns positions with one of them replaced. It copies the mapping.
+
+        Args:
+            partition: The partition.
+            position: Its new position.
+
+        Returns:
+            The new positions.
+
+        Raises:
+            ValueError: The position contradicts itself.
+        """
         return self.with_positions({partition: position})
 
     def with_positions(self, changed: Mapping[int, Position]) -> Positions:
-        """These positions, but those of ``changed``. ValueError where one of them contradicts itself."""
+        """Returns positions with several of them replaced. It copies the mapping.
+
+        Args:
+            changed: The new position of each partition that changes.
+
+        Returns:
+            The new positions.
+
+        Raises:
+            ValueError: A position contradicts itself.
+        """
         for partition, position in changed.items():
             _check_position(partition, position)
         return self._replaced({**self._by_partition, **changed})
 
     def without(self, partition: int) -> Positions:
-        """These positions, but none in ``partition``, which need not be there."""
+        """Returns positions without one partition.
+
+        Args:
+            partition: The partition. It may be missing already.
+
+        Returns:
+            The new positions.
+        """
         return self._replaced({p: position for p, position in self._by_partition.items() if p != partition})
 
     def seqs(self) -> dict[int, int]:
-        """The seq of each partition."""
+        """Returns the seqs.
+
+        Returns:
+            The seq of each partition.
+        """
         return {partition: position.seq for partition, position in self._by_partition.items()}
 
     def require_feed(self, cluster_id: bytes, feed_id: bytes) -> None:
-        """BadPosition where these are not positions of this feed of this cluster."""
+        """Checks that the positions belong to a feed.
+
+        Args:
+            cluster_id: The id of the cluster, 16 bytes.
+            feed_id: The id of the feed, 16 bytes.
+
+        Raises:
+            BadPosition: They belong to another feed or cluster. The message names both ids.
+        """
         if self.cluster_id != cluster_id:
             raise BadPosition(
                 f"these positions belong to cluster {self.cluster_id.hex()}, this is cluster {cluster_id.hex()}; "
@@ -131,9 +207,17 @@ class Positions(Mapping[int, Position]):
 
     @classmethod
     def parse(cls, text: str) -> Positions:
-        """The positions that ``text`` says; white space around it does not matter.
+        """Reads positions from the string that ``str(positions)`` made.
 
-        BadPosition where it is no positions string, damaged, or of a version that is not known here.
+        Args:
+            text: The string. White space around it is ignored.
+
+        Returns:
+            The positions.
+
+        Raises:
+            BadPosition: The string is damaged, cut off, or of an unknown version.
+            TypeError: ``text`` is not a string.
         """
         if not isinstance(text, str):
             raise TypeError(f"positions are parsed from a str, not from {type(text).__name__}")

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Stage:
-    """Sends rows to a stage, pipelined; ``Feed.stage`` makes one, an async context manager.
+    """Sends rows to a stage, where no consumer sees them. Made by `Feed.stage`.
 
-    Many tasks may share it. ``seal`` ends it, then ``Feed.publish`` may take it. The first error is raised by the next
-    call, and by every one from then on: make another stage. The node drops a stage that is not sealed, or never
-    published, after a while.
+    All tasks of one trio run may share it. `seal` ends it, and `Feed.publish` takes the result. The first error is
+    raised by every later call: make another stage then. The node drops a stage that is not sealed or never published
+    after a day.
     """
 
     def __init__(self, feed: Feed, *, batch_bytes: int, batch_rows: int, in_flight_bytes: int) -> None:
@@ -56,10 +56,19 @@ class Stage:
         """Nothing: what is not sealed is never seen."""
 
     async def put(self, key: bytes, value: bytes) -> None:
-        """Adds a row; waits first while rows of ``in_flight_bytes`` have no answer.
+        """Adds a row. It waits first while rows of ``in_flight_bytes`` have no answer.
 
-        A checkpoint if it has to wait, and after each batch. If cancelled, the row is not added. Raises TypeError,
-        ValueError or TooLarge for a bad row, ValueError after ``seal``, or what has gone wrong before.
+        It is a checkpoint only if it has to wait, and after each batch. If it is cancelled, the row is not added.
+
+        Args:
+            key: 1 to 4,096 bytes.
+            value: At most 16 MiB.
+
+        Raises:
+            TypeError: The key or the value is not bytes. Nothing is added.
+            ValueError: The key is empty, or the stage was sealed.
+            TooLarge: The key or the value is too long. Nothing is added.
+            TailraceError: An earlier row has failed.
         """
         if not self._outbox.is_open:
             await self._room.enter(self._outbox)
@@ -68,16 +77,28 @@ class Stage:
         self._outbox.add(key, value)
 
     async def delete(self, key: bytes) -> None:
-        """Adds a deletion; as ``put``."""
+        """Adds a deletion. It waits, and is cancelled, as `put`.
+
+        Args:
+            key: 1 to 4,096 bytes.
+
+        Raises:
+            TailraceError: As in `put`, with `TypeError` and `ValueError`.
+        """
         if not self._outbox.is_open:
             await self._room.enter(self._outbox)
         self._outbox.add(key, None)
 
     async def write(self, changes: Sequence[Put | Delete]) -> None:
-        """Adds many rows, as many at a time as there is room for; as ``put``.
+        """Adds many rows, and waits for room as often as needed.
 
-        If cancelled, the first rows of each partition may have been added: a seal includes them. Nothing is added if
-        one of ``changes`` is bad.
+        If it is cancelled, the first rows of each partition may have been added, and a seal includes them.
+
+        Args:
+            changes: The rows. If one of them is bad, none is added.
+
+        Raises:
+            TailraceError: As in `put`, with `TypeError` and `ValueError`.
         """
         self._outbox.check()
         for share in self._outbox.shares(changes):
@@ -87,11 +108,17 @@ class Stage:
                 self._outbox.extend(share)
 
     async def seal(self) -> SealedStage:
-        """Sends what is batched and ends the stage: it is on the node's disk when this returns.
+        """Sends all batches and ends the stage. The rows are on the node's disk when this returns.
 
-        Nothing is asked of the node if nothing was staged. If cancelled, the stage takes no more rows; ``seal`` may be
-        called again, and by several tasks. Raises UnknownStage if the node has lost a part of the stage: stage the rows
-        anew.
+        An empty stage is sealed without asking the node. If it is cancelled, the stage takes no more rows, and ``seal``
+        may be called again. Several tasks may call it.
+
+        Returns:
+            The sealed stage, for `Feed.publish`.
+
+        Raises:
+            UnknownStage: The node has lost a part of the stage. Stage the rows again.
+            TailraceError: A row has failed.
         """
         outbox, progress = self._outbox, self._progress
         outbox.check()

@@ -35,7 +35,14 @@ SEALED = "the stage was sealed, or is being sealed: make another one for more ro
 
 
 class SealedStage(NamedTuple):
-    """A stage that can be published: its id, and the partitions, blocks and rows that it has."""
+    """A stage that can be published.
+
+    Attributes:
+        stage_id: The id, 16 random bytes.
+        partitions: The partitions that have rows, ascending.
+        blocks: The number of blocks.
+        rows: The number of rows.
+    """
 
     stage_id: bytes
     partitions: tuple[int, ...]
@@ -44,7 +51,12 @@ class SealedStage(NamedTuple):
 
 
 class Published(NamedTuple):
-    """What a publish has written, by partition, and which partitions had the batch before."""
+    """The result of a publish.
+
+    Attributes:
+        written: The versions that were written, by partition.
+        skipped: The partitions that had the batch already.
+    """
 
     written: dict[int, VersionRange]
     skipped: tuple[int, ...]

@@ -28,12 +28,14 @@ from tailrace.wire.messages import Hello
 
 
 class Stream:
-    """The events of a feed, in the order of each partition; made by ``Feed.consume``. It has a connection of its own.
+    """The events of a feed, in the order of each partition. Made by `Feed.consume`, with a connection of its own.
 
-    An async context manager and, inside of it, an async iterator. The iterator reads from the socket itself: it is a
-    checkpoint whenever it has to read, which is once for about a megabyte of events. It reconnects and resumes by
-    itself, for as long as it takes; ``status()`` says how it is. A step of the iterator that is cancelled loses no
-    event, and a connection that it has waited for is made all the same: a program may poll with short time-outs.
+    It is an async context manager, and an async iterator inside. One task iterates; other tasks may call `barrier` and
+    `status`. The iterator reads from the socket itself, about once for a megabyte of events, and each read is a
+    checkpoint. If the connection breaks, the iterator reconnects and resumes for as long as it takes.
+
+    If a step is cancelled, no event is lost. A program may poll with short time-outs: a connection that a step began to
+    make is finished in the background.
     """
 
     def __init__(
@@ -130,17 +132,21 @@ class Stream:
             await self._read_more(None)
 
     def has_event(self) -> bool:
-        """An event has arrived already: the next step of the iterator will not wait."""
+        """Tells whether the next step of the iterator has an event without waiting.
+
+        Returns:
+            True if an event has arrived already.
+        """
         return self._session.has_event()
 
     @property
     def positions(self) -> Positions:
-        """Where this consumer stands: covers the events before the one that is being handled. Store them with it."""
+        """The positions that cover every event before the one in hand. Store them with the results of these events."""
         return self._session.positions
 
     @property
     def latest_positions(self) -> Positions:
-        """As ``positions``, and the event that is being handled as well: for who stores both together."""
+        """The positions that also cover the event in hand. Store them with the results of that event."""
         return self._session.latest_positions
 
     def settle(self, event: Rollback, point: int | None) -> None:
@@ -164,14 +170,21 @@ class Stream:
         self._session.watch_history(changed)
 
     def status(self) -> list[PartitionStatus]:
-        """The state of each partition: how its stream is and why, when it is tried again, how far it is behind."""
+        """Returns the state of each partition's stream.
+
+        Returns:
+            The state with its reason, the next retry, and the lag, for each partition.
+        """
         return self._session.status()
 
     async def barrier(self) -> None:
-        """Waits until everything that was acknowledged before this call, at any level, has been handled by the loop.
+        """Waits until the loop has handled every write that was acknowledged, at any level, before this call.
 
-        Call it from another task: it returns once the loop has asked for the event after. It survives reconnects.
-        Raises StreamEnded where the loop has ended.
+        Call it from another task than the loop. It returns when the loop asks for the event after. It survives
+        reconnects. Cancelling it has no effect on the stream.
+
+        Raises:
+            StreamEnded: The loop has ended.
         """
         if self._ended is not None:
             raise StreamEnded(f"no barrier can come back: {self._ended}", reason=_reason(self._ended))

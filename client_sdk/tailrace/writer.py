@@ -26,12 +26,14 @@ LEFT = "the writer was left: make another one"
 
 
 class Writer:
-    """Batches rows by partition, and sends the batches without waiting for their answers; ``Feed.writer`` makes one.
+    """Batches rows by partition and sends them without waiting for each answer. Made by `Feed.writer`.
 
-    Many tasks may share it; the rows of each task stay in their order within a partition. Leaving the ``async with``
-    waits until all is acknowledged. The first error is raised by every call from then on, and on leaving; acknowledged
-    writes that were lost with their level raise WritesLost likewise. If an exception leaves the body, or leaving is
-    cancelled, what was not sent yet is dropped, and what was sent may or may not be written.
+    All tasks of one trio run may share a writer. The rows of one task keep their order within a partition. Leaving the
+    ``async with`` waits until every row is acknowledged.
+
+    The first error is raised by every later call and on leaving. If acknowledged writes are lost together with their
+    level, `WritesLost` is raised in the same way. If an exception leaves the body, or leaving is cancelled, unsent rows
+    are dropped, and rows that were sent may or may not be written.
     """
 
     def __init__(
@@ -83,11 +85,19 @@ class Writer:
     # Rows
 
     async def put(self, key: bytes, value: bytes) -> None:
-        """Adds a row; waits first while rows of ``in_flight_bytes`` have no answer.
+        """Adds a row. It waits first while rows of ``in_flight_bytes`` have no answer.
 
-        A checkpoint if it has to wait, and after each batch; otherwise not. If cancelled, the row is not added.
+        It is a checkpoint only if it has to wait, and after each batch. If it is cancelled, the row is not added.
 
-        Raises TypeError, ValueError or TooLarge for a bad row (nothing is added), or what has gone wrong before.
+        Args:
+            key: 1 to 4,096 bytes.
+            value: At most 16 MiB.
+
+        Raises:
+            TypeError: The key or the value is not bytes. Nothing is added.
+            ValueError: The key is empty. Nothing is added.
+            TooLarge: The key or the value is too long. Nothing is added.
+            TailraceError: An earlier row has failed, or the writer was left.
         """
         if not self._outbox.is_open:
             await self._room.enter(self._outbox)
@@ -98,7 +108,14 @@ class Writer:
             self._started.set()
 
     async def delete(self, key: bytes) -> None:
-        """Adds a deletion; as ``put``."""
+        """Adds a deletion. It waits, and is cancelled, as `put`.
+
+        Args:
+            key: 1 to 4,096 bytes.
+
+        Raises:
+            TailraceError: As in `put`, with `TypeError` and `ValueError`.
+        """
         if not self._outbox.is_open:
             await self._room.enter(self._outbox)
         self._outbox.add(key, None)
@@ -106,10 +123,15 @@ class Writer:
             self._started.set()
 
     async def write(self, changes: Sequence[Put | Delete]) -> None:
-        """Adds many rows, as many at a time as there is room for; as ``put``, and a checkpoint after each batch.
+        """Adds many rows, and waits for room as often as needed. It is a checkpoint after each batch.
 
-        If cancelled, the first rows of each partition may have been added; these are sent. Nothing is added if one of
-        ``changes`` is bad.
+        If it is cancelled, the first rows of each partition may have been added, and these are sent.
+
+        Args:
+            changes: The rows. If one of them is bad, none is added.
+
+        Raises:
+            TailraceError: As in `put`, with `TypeError` and `ValueError`.
         """
         self._outbox.check()
         for share in self._outbox.shares(changes):
@@ -121,10 +143,17 @@ class Writer:
                     self._started.set()
 
     async def flush(self) -> dict[int, VersionRange]:
-        """Sends what is batched, and waits until everything that was added before the call is acknowledged.
+        """Sends all batches, and waits until every row that was added before the call is acknowledged.
 
-        Gives the versions written since the last ``flush`` of any task: for each partition the first and the last one;
-        other writers' may lie between. If cancelled, what was sent stays on its way; another ``flush`` waits for it.
+        If it is cancelled, rows that were sent stay on their way, and another ``flush`` waits for them.
+
+        Returns:
+            The first and the last version of each partition since the last ``flush`` of any task. Versions of other
+            writers may lie between them.
+
+        Raises:
+            WritesLost: Acknowledged rows were lost together with their level.
+            TailraceError: A row has failed, or the writer was left.
         """
         self._outbox.check()
         self._outbox.ship_all()

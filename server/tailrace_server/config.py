@@ -1,4 +1,4 @@
-"""What an operator can set, and the bounds that hold."""
+"""The configuration of a node, and its bounds."""
 
 from __future__ import annotations
 
@@ -10,102 +10,114 @@ from tailrace.wire.frames import FRAME_BODY_BYTES_MAX
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what a peer can make the node hold or do. Each has its reason beside it."""
+    """Bounds on what a peer can make the node hold or do, each with its reason."""
 
-    # A block of the largest size with a WRITE's fixed part around it.
+    #: The bytes of a frame's body. A block of the largest size, with the fixed part of a WRITE around it.
     frame_body_bytes_max: int = FRAME_BODY_BYTES_MAX
-    # Descriptors and about 20 KiB each; more is a runaway client.
+    #: The open connections. Each costs a descriptor and about 20 KiB; more than this is a runaway client.
     connections_max: int = 4_096
-    # A peer that sends requests and reads no answers: past this its requests wait.
+    #: The bytes of unread answers at which a peer's further requests wait.
     backlog_bytes_max: int = 8 * 1024 * 1024
-    # The most that a consumer may ask to have under way, whatever it says in its HELLO.
+    #: The largest window that a consumer gets, whatever its HELLO asks for.
     window_bytes_max: int = 64 * 1024 * 1024
-    # Of one connection: 16 feeds of 1,024 partitions, and a barrier for each query of a busy index.
+    #: The streams of one connection, enough for 16 feeds of 1,024 partitions.
     streams_max: int = 16_384
+    #: The open barriers of one connection, enough for one with each query of a busy index.
     barriers_max: int = 4_096
-    # Gets and conditional writes of one connection that wait for the index or the disk.
+    #: The gets and conditional writes of one connection that wait for the index or the disk.
     waiting_requests_max: int = 1_024
-    # Positions, logs and journal records grow with it; ids are 32-bit.
+    #: The partitions of a feed. Positions, failover logs and journal records grow with it.
     partitions_max: int = 4_096
+    #: The feeds of a node.
     feeds_max: int = 10_000
-    # An idle connection says something this often; one that was silent for three times as long is dropped.
+    #: The seconds after which an idle connection sends a NOOP. A peer silent for three times as long is dropped.
     noop_interval_s: float = 10.0
-    # Who takes nothing of what is there for it, for so long, is shown as slow: longer than a program works at an event.
+    #: The seconds without progress after which a consumer is shown as slow. Programs work at one event for less.
     slow_after_s: float = 5.0
-    # HELLO has to come within this.
+    #: The seconds within which HELLO has to come.
     hello_timeout_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How much is held in memory and in the journal, and when it goes to segments. Sizes are bytes."""
+    """How much is held in memory and in the journal, and when it goes to segments."""
 
-    # All write queues together; at half of it the largest are flushed, at all of it writers wait.
+    #: The bytes of all write queues. At half of it the largest are flushed; at all of it writers wait.
     memory_bytes_max: int = 256 * 1024 * 1024
-    # A write queue of this size is flushed: large enough that folding has few files to do with.
+    #: The bytes at which a write queue is flushed. Large enough that compaction has few files to merge.
     segment_bytes: int = 16 * 1024 * 1024
-    # What is older is flushed, however little it is, so that the journal can be trimmed.
+    #: The seconds after which a block is flushed, however small its queue is, so that the journal can be trimmed.
     flush_age_s: float = 600.0
-    # A file of the journal: small enough that trimming frees space soon.
+    #: The bytes of a journal file. Small enough that trimming frees space soon.
     journal_file_bytes_max: int = 64 * 1024 * 1024
-    # Where the journal is longer, what its oldest file waits for is flushed: bounds the start after a crash to seconds.
+    #: The bytes of the journal above which the partitions of its oldest file are flushed. Bounds a restart to seconds.
     journal_bytes_max: int = 512 * 1024 * 1024
-    # Likewise if it has more records: each costs a start 4 to 7 µs, however small it is. More than the blocks that one
-    # file can have, since only whole files are let go of.
+    #: The records of the journal above which the same happens. Each costs a restart 4 to 7 µs, however small. More than
+    #: the blocks of one file, since only whole files are deleted.
     journal_records_max: int = 500_000
-    # Kept allocated, to flush with on a full disk; 0: nothing is.
+    #: The bytes that are kept allocated so that a flush succeeds on a full disk. 0 keeps nothing.
     reserve_bytes: int = 64 * 1024 * 1024
-    # With less space than this no write is taken: a flush, a compaction and the manifests still find room.
+    #: The free bytes below which writes are refused, so that flushes, compactions and manifests find room.
     free_bytes_min: int = 128 * 1024 * 1024
-    # Segments that have a descriptor while they are not being read, out of any number: more would only save an open.
-    # `tailrace serve` takes a quarter of the descriptors that the process may have, if that is less.
+    #: The segments that stay open while they are not read. ``tailrace serve`` uses a quarter of its
+    #: descriptors if that is less.
     segments_open_max: int = 2_048
-    # Stages that nobody has published yet: as many as the tasks of some large jobs have, and their bytes together.
+    #: The unpublished stages, as many as the tasks of some large Spark jobs have.
     stages_max: int = 4_096
+    #: The bytes of all unpublished stages.
     stage_bytes_max: int = 8 * 1024 * 1024 * 1024
-    # Of these so much is kept in memory too, to be published without reading it again: several tasks' share of a batch.
+    #: The bytes of stages that are also kept in memory, so that publishing does not read them again.
     stage_kept_bytes_max: int = 128 * 1024 * 1024
-    # A stage goes after so long, in which the node was up: far longer than a batch takes with a restart of its job.
+    #: The seconds of uptime after which an unpublished stage is dropped, far more than a batch needs.
     stage_age_s: float = 86_400.0
-    # Given to compactions while writes come, in bytes a second; 0: no limit. Without writes there is none.
+    #: The bytes per second that compactions may read and write while writes come in. 0 is no bound.
     compaction_rate: int = 20 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """How nodes of a set wait for each other. Seconds of the monotonic clock."""
+    """How the nodes of a set wait for each other, in seconds of the monotonic clock."""
 
-    # Without a leader the others are asked again after this, with a leader about as often.
+    #: The interval at which the other members are asked for their state.
     poll_s: float = 0.3
-    # A short question to another node: one that has not answered by then is taken for unreachable.
+    #: The time after which a member that has not answered a short question counts as unreachable.
     ask_timeout_s: float = 1.0
-    # A step of a promotion or handover that another one has to do something durable for.
+    #: The time for one step of a promotion or handover that another member makes durable.
     step_timeout_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Where a node keeps its data and where it listens; None: that door stays shut. Port 0: any free one."""
+    """Where a node keeps its data, where it listens, and its place among other nodes.
 
+    An address of None opens no listener. Port 0 takes any free port.
+    """
+
+    #: The data directory.
     data: str
+    #: The address for clients and other nodes.
     listen: tuple[str, int] = ("127.0.0.1", 4700)
+    #: The address of status and console.
     http: tuple[str, int] | None = ("127.0.0.1", 4780)
+    #: The address for tailing over WebSocket.
     ws: tuple[str, int] | None = ("127.0.0.1", 4790)
+    #: Bounds on peers.
     limits: Limits = field(default_factory=Limits)
+    #: Memory, journal and segments.
     storage: Storage = field(default_factory=Storage)
-    # The directory is a copy of another node's: it starts as one that ``tailrace restore`` has made.
+    #: True if the directory is a copy of another node's. The node begins new branches, as after ``tailrace restore``.
     restored: bool = False
-    # The node follows that one, without a vote.
+    #: The node that this one follows without a vote.
     replica_of: Address | None = None
-    # The node is one of this set: two or more addresses, the same ones in the same order at all of them, ``listen``
-    # among them.
+    #: The addresses of the set, two or more, ``listen`` among them. All members name the same ones in the same order.
     members: tuple[Address, ...] = ()
-    # The name of the cluster, which clients may name in their URLs; "": it has none.
+    #: The name of the cluster, which URLs of clients may contain. An empty name is none.
     cluster: str = ""
+    #: The times of replication.
     replication: Replication = field(default_factory=Replication)
 
     def __post_init__(self) -> None:
-        """ValueError where the node's place among others contradicts itself."""
+        """Raises ValueError if the node's place among others contradicts itself."""
         if self.cluster:
             check_cluster_name(self.cluster)
         if self.members and self.replica_of is not None:
@@ -122,5 +134,5 @@ class Config:
 
     @property
     def is_alone(self) -> bool:
-        """It leads, always: there is nobody to follow."""
+        """True if the node has no others to follow and always leads."""
         return self.replica_of is None and not self.members

@@ -35,12 +35,21 @@ class HashRange(Protocol):
 
 
 def partition_of(col: Column | str, partitions: SupportsIndex | Iterable[HashRange]) -> Column:
-    """The partition (int) that owns the key in ``col``, to be used as in ``df.repartition(n, partition_of("key", n))``.
+    """Returns the partition that owns a key, as a Spark column of int.
 
-    ``col``: a column or its name, binary or string; of a string the UTF-8 bytes are the key. ``partitions``: the count
-    of a feed whose partitions are equal ranges (an int or another integer, such as numpy's), or the ranges themselves,
-    as ``feed.partitions()`` gives them. A null key, which no feed takes, gets some partition. ValueError where the
-    ranges are not the whole of the hashes, once.
+    Use it to give each Spark partition rows of few feed partitions: ``df.repartition(n, partition_of("key", n))``. A
+    null key, which no feed accepts, gets any partition.
+
+    Args:
+        col: The column of the key, or its name; binary or string. The key of a string is its UTF-8 bytes.
+        partitions: The number of partitions of a feed with equal ranges, or the ranges as ``feed.partitions()`` returns
+            them.
+
+    Returns:
+        The column.
+
+    Raises:
+        ValueError: The ranges do not cover every hash exactly once, or the number is out of bounds.
     """
     from pyspark.sql import functions as F
 

@@ -25,19 +25,27 @@ NO_PYSPARK = "Spark is not installed here. Install it with: pip install 'tailrac
 def local_session(
     *, master: str = "local[*]", app_name: str = "tailrace", config: Mapping[str, object] = {}
 ) -> SparkSession:
-    """Starts Spark in this process's machine, ready for ``format("tailrace")``.
+    """Starts Spark on this machine, ready for ``format("tailrace")``.
 
-    Finds a Java (see ``pyspark_tailrace.java``), makes Spark's workers run this very Python, leaves the web interface
-    off and logs errors only. ``config`` are Spark's own settings and win over ours; a value that is not a string is
-    written as Spark writes it (True is ``true``). Settings of the Java machine, such as ``spark.driver.memory``, count
-    only for the first session of a process. Where a session is active already, it is that one, with the source
-    registered and with those of the settings that can still be changed.
+    It finds a Java (``pyspark_tailrace.java``), makes Spark's workers run this Python, leaves the web interface off and
+    logs errors only. If a session is active already, it registers the source there, and applies the settings that can
+    still be changed.
 
-    Sets JAVA_HOME, PYSPARK_PYTHON and, unless it is there, SPARK_LOCAL_IP in ``os.environ``, because Spark takes them
-    from nowhere else. The caller stops the session, with ``stop()``.
+    It sets JAVA_HOME, PYSPARK_PYTHON and, unless it is set, SPARK_LOCAL_IP in ``os.environ``, because Spark reads them
+    only there. The caller stops the session with ``stop()``.
 
-    Raises ``JavaNotFound`` if there is no Java, and ImportError if there is no PySpark or one that is too old; both say
-    what to install.
+    Args:
+        master: Spark's master.
+        app_name: The name of the application.
+        config: Spark's settings, which win over those of this function. True is written as ``true``. Settings of the
+            Java machine, such as ``spark.driver.memory``, count only for the first session of a process.
+
+    Returns:
+        The session.
+
+    Raises:
+        JavaNotFound: There is no Java. The message says what to install.
+        ImportError: PySpark is missing or too old. The message says what to install.
     """
     try:
         import pyspark
@@ -57,12 +65,16 @@ def local_session(
 
 
 def register(spark: SparkSession) -> None:
-    """Makes ``format("tailrace")`` known in this session, and the session the active one of the calling thread.
+    """Registers ``format("tailrace")`` in a session, and makes it the active session of the calling thread.
 
-    A session made from it by ``newSession()`` needs its own call. So does every other thread that starts a query:
-    Spark looks for sources written in Python in the active session of a thread, and finds none where there is none.
+    A session that ``newSession()`` made needs its own call. So does each thread that starts a query, because Spark
+    looks for sources written in Python in the active session of the thread.
 
-    Raises ImportError if PySpark, or the Spark that the session is of, is too old.
+    Args:
+        spark: The session.
+
+    Raises:
+        ImportError: PySpark, or the Spark of the session, is too old.
     """
     import pyspark
 

@@ -19,7 +19,7 @@ FORMAT = "tailrace"
 
 
 class TailraceSource(DataSource):
-    """``format("tailrace")``. Registered by ``register(spark)``."""
+    """The data source ``tailrace``, which `register` makes known. Programs use ``format("tailrace")``."""
 
     @classmethod
     def name(cls) -> str:

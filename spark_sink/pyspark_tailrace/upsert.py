@@ -15,14 +15,24 @@ _QUERY_ID = "sql.streaming.queryId"
 
 
 def upsert_batch(**options: object) -> Callable[[DataFrame, int], None]:
-    """A function for ``writeStream.outputMode("update").foreachBatch(...)``: each micro-batch is published once.
+    """Makes a function for ``writeStream.outputMode("update").foreachBatch(...)`` that publishes each micro-batch once.
 
-    ``options`` are those of ``format("tailrace")``; the rows that an aggregation has changed are written with their new
-    values; one that is None is left out. The sink is the query, by its id, unless ``sink_id`` names another one. A
-    function of one's own that writes to one feed by several of these gives each a ``sink_id`` of its own: the second
-    would be passed over, since the feed has this batch of the sink already. With Spark Connect, which does not
-    tell the query's id there, ``sink_id`` has to be given, and ``origin``, a name of the checkpoint, where the batches
-    of another checkpoint under the same ``sink_id`` are to be refused rather than taken for those that are there.
+    The function writes the rows that an aggregation has changed, with their new values. The sink is the query, by its
+    id, unless ``sink_id`` is given. A function that writes to one feed by several of these gives each its own
+    ``sink_id``; otherwise the feed skips the second one, because it has this batch of the sink already.
+
+    Spark Connect does not tell the id of the query, so ``sink_id`` is required there. Give ``origin`` as well, a name
+    of the checkpoint, if batches of another checkpoint under the same ``sink_id`` are to be refused.
+
+    Args:
+        options: The options of ``format("tailrace")``. An option that is None is left out.
+
+    Returns:
+        The function.
+
+    Raises:
+        ValueError: ``batch_id`` is among the options. The function raises it if ``sink_id`` is missing with Spark
+            Connect.
     """
     told = {name: _text(value) for name, value in options.items() if value is not None}
     if "batch_id" in told:

@@ -1,10 +1,11 @@
-"""The client without async, for scripts, notebooks and Spark tasks: the same names, with ``timeout=`` on each call.
+"""The client for programs without async: scripts, notebooks and Spark tasks.
+
+The names are those of ``tailrace``, and each call has a ``timeout`` in seconds::
 
     with tailrace.blocking.connect("tailrace://127.0.0.1:4700") as client:
         client.create_feed("orders").put(b"k", b"v")
 
-It moves bytes only inside of its calls and has no thread: between calls nothing is sent or received. One thread at a
-time may use a client.
+The client has no thread. It sends and receives only inside its calls.
 """
 
 from __future__ import annotations

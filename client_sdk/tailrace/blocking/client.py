@@ -46,14 +46,15 @@ class Reply(Generic[_T]):
 
 
 class Client:
-    """A connection that is kept, as a context manager; made by ``connect``. For one thread at a time.
+    """A connection to the leader, or to another node, that the client restores when it breaks. Made by `connect`.
 
-    If an exception such as KeyboardInterrupt ends a call, a request that was not sent yet is never sent. One that was
-    sent may be carried out, and is not sent again after a lost connection. If the exception came in the middle of a
-    step rather than while the client waited, every later call raises TailraceError: connect again.
+    One thread at a time may use a client. If an exception such as KeyboardInterrupt ends a call, a request that was not
+    sent yet is never sent. A request that was sent may still be carried out, and is not sent again after a lost
+    connection. If the exception interrupts the client while it does not wait, later calls raise `TailraceError`:
+    connect again.
 
-    In a process that was forked every call raises WrongProcess, also those of the client's feeds, writers, stages and
-    streams. ``close`` there does not touch the parent's connection.
+    In a forked process every call raises `WrongProcess`, also the calls of the client's feeds, writers, stages and
+    streams. ``close`` there does not touch the connection of the parent.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Ends the connection; what has no answer yet fails with Unreachable, and so does every later call."""
+        """Closes the connection. Requests without an answer fail with `Unreachable`, and so does every later call."""
         self._closed = True
         self._link.close()
         if not self._link.guard.is_broken:
@@ -120,7 +121,31 @@ class Client:
         exist_ok: bool = True,
         timeout: float | None = None,
     ) -> Feed:
-        """Makes a feed, or finds it; as ``tailrace.Client.create_feed``."""
+        """Creates a feed, or returns the existing one. The feed is on disk when this returns.
+
+        A setting that is None is not compared with an existing feed, and a new feed gets its default.
+
+        Args:
+            name: 1 to 100 of ``a-z 0-9 . _ -``. The first character is a letter or a digit.
+            partitions: The number of partitions, 1 to 4,096, which never changes. Default 16.
+            keyspace: "hash", which is the default and the only one.
+            retention: "compact", the default, keeps the latest mutation of each key. "history" keeps all mutations.
+            history_age_s: The seconds that a history feed keeps a mutation at least. Default: for ever.
+            history_bytes: The bytes that a history feed keeps at least, an even share in each partition. Default: all.
+            tombstone_age_s: The seconds that a compact feed keeps a deletion at least. Default 259,200, which is three
+                days.
+            replication: "stream", which is the default and the only one.
+            exist_ok: If False, `FeedExists` is raised even if the existing feed has the same settings.
+            timeout: The seconds to retry, in place of ``retry_for``.
+
+        Returns:
+            A handle of the feed.
+
+        Raises:
+            FeedExists: The feed exists and a given setting differs from its own.
+            TailraceError: A setting is outside its bounds, or the node has as many feeds as it can hold.
+            Retryable: No node could create it in time.
+        """
         value = creation_request(
             name,
             secrets.token_bytes(16),
@@ -137,27 +162,65 @@ class Client:
         return Feed(self, name)
 
     def feed(self, name: str) -> Feed:
-        """A handle of a feed; nothing is asked yet. UnknownFeed comes at the first use."""
+        """Returns a handle of a feed without asking the node.
+
+        Args:
+            name: The name of the feed. If it does not exist, the first call of the handle raises `UnknownFeed`.
+
+        Returns:
+            A handle.
+        """
         return Feed(self, name)
 
     def feeds(self, *, timeout: float | None = None) -> list[FeedInfo]:
-        """The feeds of the node, by name."""
+        """Lists the feeds of the node.
+
+        Args:
+            timeout: The seconds to retry, in place of ``retry_for``.
+
+        Returns:
+            A description of each feed, in the order of the names.
+
+        Raises:
+            Retryable: No node has answered in time.
+        """
         value = self.call(Opcode.LIST_FEEDS, {}, self.deadline(timeout))
         return feed_infos(value)
 
     def drop_feed(self, name: str, *, timeout: float | None = None) -> None:
-        """Drops a feed and all that is in it. Raises UnknownFeed."""
+        """Drops a feed with all its data. Streams of the feed end with the reason "feed_dropped".
+
+        Args:
+            name: The name of the feed.
+            timeout: The seconds to retry, in place of ``retry_for``.
+
+        Raises:
+            UnknownFeed: There is no feed of this name.
+            Retryable: No node could drop it in time.
+        """
         deadline = self.deadline(timeout)
         feed = resolved(self.call(Opcode.PARTITIONS, {"name": name}, deadline))
         self.call(Opcode.DROP_FEED, {"feed_id": feed.feed_id.hex()}, deadline)
 
     def status(self, *, timeout: float | None = None) -> NodeStatus:
-        """How the node is."""
+        """Asks the node for its status.
+
+        Args:
+            timeout: The seconds to retry, in place of ``retry_for``.
+
+        Returns:
+            The node's identity, health and counters.
+
+        Raises:
+            Retryable: No node has answered in time.
+        """
         return node_status(self.call(Opcode.STATUS, {}, self.deadline(timeout)))
 
     @property
     def cluster_id(self) -> bytes:
-        """The cluster that the node belongs to, which positions name. Unreachable before it has connected."""
+        """The id of the cluster that the node belongs to, 16 bytes. It raises `Unreachable` before the client has
+        connected.
+        """
         if self._session.peer is None:
             raise Unreachable("the client has not connected yet")
         return bytes.fromhex(self._session.peer.cluster_id)
@@ -304,8 +367,24 @@ def connect(
     retry_for: float = 30.0,
     state: str = "leader",
 ) -> Client:
-    """A client, a context manager. Arguments and errors as ``tailrace.connect``.
+    """Makes a client for programs without async. Use it as a context manager; entering connects.
 
-    Nothing is sent or received between two calls; pauses of a second or more do not count towards ``retry_for``.
+    Nothing is sent or received between two calls. Pauses of a second or more do not count towards ``retry_for``.
+
+    Args:
+        url: ``tailrace://HOST:PORT[,HOST:PORT...]``, with the name of the cluster behind a slash if it has one.
+        token: The credential that is sent in the greeting. The server ignores it today.
+        name: A name for this program, which the node's status shows.
+        connect_timeout: The seconds that entering, and each later attempt to connect, may take.
+        retry_for: The seconds for which a call retries a failure that may pass. Then it raises a `Retryable` error.
+        state: The kind of node to use: "leader", "follower" or "any", as in `tailrace.connect`.
+
+    Returns:
+        A client, not connected yet. One thread at a time may use it.
+
+    Raises:
+        ValueError: The URL, ``state`` or a number of seconds is not valid.
+        Unreachable: On entering: no node could be used within ``connect_timeout`` seconds.
+        Forbidden: On entering: the node refuses this client.
     """
     return Client(url, token=token, name=name, connect_timeout=connect_timeout, retry_for=retry_for, state=state)

@@ -38,10 +38,7 @@ _T = TypeVar("_T")
 
 
 class Feed:
-    """A handle; ``client.feed(name)`` makes one without asking the node. Calls as of ``tailrace.Feed``.
-
-    ``timeout``: seconds, instead of the client's ``retry_for``.
-    """
+    """A handle of one feed. Made by `Client.feed` and `Client.create_feed`. One thread at a time may use it."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._client = client
@@ -61,7 +58,23 @@ class Feed:
         if_absent: bool = False,
         timeout: float | None = None,
     ) -> Version:
-        """Sets ``key`` to ``value``; gives the version. Raises VersionConflict, Unreachable, ..."""
+        """Sets the value of a key, and returns when the write has reached its level.
+
+        Args:
+            key: 1 to 4,096 bytes.
+            value: At most 16 MiB.
+            level: "memory", "disk" or "quorum": where the write is held when this returns.
+            if_version: Write only if this is still the current version of the key.
+            if_absent: Write only if the key does not exist.
+            timeout: The seconds to retry, in place of ``retry_for``.
+
+        Returns:
+            The version of the new value.
+
+        Raises:
+            VersionConflict: The condition does not hold. Nothing was written.
+            TailraceError: As in `tailrace.Feed.put`, with `TypeError` and `ValueError`.
+        """
         flags = put_flags(value, if_version, if_absent)
         versions = self._write_one(key, value, level, flags, if_version, timeout)
         return Version(versions.partition, versions.branch, versions.last_seq)
@@ -69,12 +82,38 @@ class Feed:
     def delete(
         self, key: bytes, *, level: str = "disk", if_version: Version | None = None, timeout: float | None = None
     ) -> Version:
-        """Deletes ``key``, whether it is there or not."""
+        """Deletes a key, whether or not it exists, and returns when the deletion has reached its level.
+
+        Args:
+            key: 1 to 4,096 bytes.
+            level: "memory", "disk" or "quorum", as in `put`.
+            if_version: Delete only if this is still the current version of the key.
+            timeout: The seconds to retry, in place of ``retry_for``.
+
+        Returns:
+            The version of the deletion.
+
+        Raises:
+            VersionConflict: The condition does not hold. Nothing was written.
+            TailraceError: As in `tailrace.Feed.put`.
+        """
         versions = self._write_one(key, None, level, delete_flags(if_version), if_version, timeout)
         return Version(versions.partition, versions.branch, versions.last_seq)
 
     def delete_if_present(self, key: bytes, *, level: str = "disk", timeout: float | None = None) -> Version | None:
-        """Deletes ``key`` where it is there; None, and nothing is written, where it is not."""
+        """Deletes a key if it exists. Writes nothing otherwise.
+
+        Args:
+            key: 1 to 4,096 bytes.
+            level: "memory", "disk" or "quorum", as in `put`.
+            timeout: The seconds to retry, in place of ``retry_for``.
+
+        Returns:
+            The version of the deletion, or None if the key does not exist.
+
+        Raises:
+            TailraceError: As in `tailrace.Feed.put`.
+        """
         versions = self._write_one(key, None, level, WriteFlag.IF_PRESENT, None, timeout)
         if not versions.first_seq:
             return None
@@ -100,7 +139,20 @@ class Feed:
     def write(
         self, changes: Sequence[Put | Delete], *, level: str = "disk", timeout: float | None = None
     ) -> dict[int, VersionRange]:
-        """Writes a batch, atomic in each partition; gives the versions by partition. As ``tailrace.Feed.write``."""
+        """Writes a batch. The changes of one partition are atomic; the batch as a whole is not.
+
+        Args:
+            changes: The changes. If a key occurs twice, the later change counts.
+            level: "memory", "disk" or "quorum", as in `put`.
+            timeout: The seconds to retry, in place of ``retry_for``.
+
+        Returns:
+            The versions that were written, by partition.
+
+        Raises:
+            TooLarge: The changes of one partition do not fit into one block. Nothing was written.
+            TailraceError: As in `tailrace.Feed.put`. The notes of the error name the partitions that have their share.
+        """
         wanted = self._client.level(level)
         deadline = self._client.deadline(timeout)
         feed = self._resolve(deadline)
@@ -117,9 +169,24 @@ class Feed:
         in_flight_bytes: int = 16 * 1024 * 1024,
         timeout: float | None = None,
     ) -> Writer:
-        """A pipelined writer, a context manager; as ``tailrace.Feed.writer``, but nothing is sent by time alone.
+        """Makes a writer that sends rows in batches without waiting for each answer. Use it as a context manager.
 
-        ``timeout``: seconds that a batch may stay without an answer, instead of the client's ``retry_for``.
+        It works as `tailrace.Feed.writer`, but sends nothing by time alone.
+
+        Args:
+            level: "memory", "disk" or "quorum": where the rows are held when they count as written.
+            batch_bytes: The bytes of keys and values at which a batch is sent.
+            batch_rows: The rows at which a batch is sent.
+            in_flight_bytes: The bytes without an answer at which ``put`` waits.
+            timeout: The seconds that a batch may stay without an answer, in place of ``retry_for``.
+
+        Returns:
+            A writer.
+
+        Raises:
+            ValueError: A bound or the level is not valid.
+            UnknownFeed: The feed does not exist.
+            Retryable: No node has answered in time.
         """
         check_batching(batch_bytes, batch_rows, in_flight_bytes)
         return Writer(
@@ -141,7 +208,22 @@ class Feed:
         in_flight_bytes: int = 16 * 1024 * 1024,
         timeout: float | None = None,
     ) -> Stage:
-        """Rows that nobody sees until they are published; as ``tailrace.Feed.stage``."""
+        """Makes a stage: rows that no consumer sees until `publish` is called. Use it as a context manager.
+
+        Args:
+            batch_bytes: The bytes of keys and values at which the rows of a partition are sent.
+            batch_rows: The rows at which the rows of a partition are sent.
+            in_flight_bytes: The bytes without an answer at which ``put`` waits.
+            timeout: The seconds that a batch may stay without an answer, in place of ``retry_for``.
+
+        Returns:
+            A stage.
+
+        Raises:
+            ValueError: A bound is not valid.
+            UnknownFeed: The feed does not exist.
+            Retryable: No node has answered in time.
+        """
         check_batching(batch_bytes, batch_rows, in_flight_bytes)
         return Stage(
             self._client,
@@ -162,7 +244,21 @@ class Feed:
         origin: str | None = None,
         timeout: float | None = None,
     ) -> Published:
-        """Publishes the rows of sealed stages as a batch, once; as ``tailrace.Feed.publish``."""
+        """Publishes the rows of sealed stages as one numbered batch of a sink, as `tailrace.Feed.publish`.
+
+        Args:
+            sink: The name of the sink, 1 to 200 printable characters.
+            batch: The number of the batch, from 0. The numbers of a sink rise.
+            stages: The sealed stages of the batch.
+            origin: The program that numbers the batches, such as a checkpoint. Default: the sink.
+            timeout: The seconds to retry, in place of ``retry_for``.
+
+        Returns:
+            The versions that were written, and the partitions that had the batch already.
+
+        Raises:
+            TailraceError: As in `tailrace.Feed.publish`, with `ValueError`.
+        """
         deadline = self._client.deadline(timeout)
         feed = self._resolve(deadline)
         value = publish_request(feed.feed_id, sink, batch, stages, origin)
@@ -172,7 +268,20 @@ class Feed:
     def get(
         self, key: bytes, *, level: str = "disk", at_least: Version | None = None, timeout: float | None = None
     ) -> Item | None:
-        """The newest version of ``key`` that ``level`` shows, None where there is none; as ``tailrace.Feed.get``."""
+        """Returns the current value of a key, as `tailrace.Feed.get`.
+
+        Args:
+            key: 1 to 4,096 bytes.
+            level: "memory", "disk" or "quorum": the level that a version must have reached to be returned.
+            at_least: A version of any key of the same partition. A follower waits until it has this version.
+            timeout: The seconds to retry, in place of ``retry_for``.
+
+        Returns:
+            The value with its version, or None if the key does not exist.
+
+        Raises:
+            TailraceError: As in `tailrace.Feed.get`, with `ValueError`.
+        """
         if at_least is not None:
             self._come_to(key, at_least, self._client.deadline(timeout))
         return self.get_many([key], level=level, timeout=timeout)[0]
@@ -193,7 +302,19 @@ class Feed:
     def get_many(
         self, keys: Iterable[bytes], *, level: str = "disk", timeout: float | None = None
     ) -> list[Item | None]:
-        """As ``get``, for many keys, in their order."""
+        """Returns the current values of many keys.
+
+        Args:
+            keys: The keys, in any order.
+            level: "memory", "disk" or "quorum", as in `get`.
+            timeout: The seconds to retry, in place of ``retry_for``.
+
+        Returns:
+            The value of each key, or None if it does not exist, in the order of ``keys``.
+
+        Raises:
+            TailraceError: As in `tailrace.Feed.get`, with `ValueError`.
+        """
         asked = checked_keys(keys)
         wanted = self._client.level(level)
         deadline = self._client.deadline(timeout)
@@ -205,7 +326,18 @@ class Feed:
         return items
 
     def partitions(self, *, timeout: float | None = None) -> list[PartitionInfo]:
-        """The partitions: ids, ranges, leaders, and how far they have come. Raises UnknownFeed."""
+        """Lists the partitions of the feed.
+
+        Args:
+            timeout: The seconds to retry, in place of ``retry_for``.
+
+        Returns:
+            The id, hash range, leader and seqs of each partition, in the order of the ids.
+
+        Raises:
+            UnknownFeed: The feed does not exist.
+            Retryable: No node has answered in time.
+        """
         value = self._client.call(Opcode.PARTITIONS, {"name": self.name}, self._client.deadline(timeout))
         return partition_infos(value)
 

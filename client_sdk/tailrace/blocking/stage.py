@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 
 class Stage:
-    """Sends rows to a stage, pipelined; ``Feed.stage`` makes one. ``seal`` ends it, then ``Feed.publish`` may take it.
+    """Sends rows to a stage, where no consumer sees them. Made by `Feed.stage`. One thread at a time may use it.
 
-    The first error is raised by the next call, and by every one from then on: make another stage. The node drops a
-    stage that is not sealed, or never published, after a while. An exception in the middle of a call, such as
-    KeyboardInterrupt while ``put`` waits for room, loses no row that earlier calls have added: ``seal`` includes them,
-    or raises an error.
+    `seal` ends it, and `Feed.publish` takes the result. The first error is raised by every later call: make another
+    stage then. The node drops a stage that is not sealed or never published after a day. If an exception such as
+    KeyboardInterrupt ends a call, rows of earlier calls are not lost: ``seal`` includes them, or raises an error.
     """
 
     def __init__(
@@ -61,14 +60,21 @@ class Stage:
 
     @property
     def stage_id(self) -> bytes:
-        """Its id, 16 random bytes."""
+        """The id of the stage, 16 random bytes."""
         return self._progress.stage_id
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Adds a row; waits first while rows of ``in_flight_bytes`` have no answer.
+        """Adds a row. It waits first while rows of ``in_flight_bytes`` have no answer.
 
-        Raises TypeError, ValueError or TooLarge for a bad row, ValueError after ``seal``, or what has gone wrong
-        before.
+        Args:
+            key: 1 to 4,096 bytes.
+            value: At most 16 MiB.
+
+        Raises:
+            TypeError: The key or the value is not bytes. Nothing is added.
+            ValueError: The key is empty, or the stage was sealed.
+            TooLarge: The key or the value is too long. Nothing is added.
+            TailraceError: An earlier row has failed.
         """
         if not self._outbox.is_open:
             self._enter()
@@ -77,13 +83,27 @@ class Stage:
         self._outbox.add(key, value)
 
     def delete(self, key: bytes) -> None:
-        """Adds a deletion; as ``put``."""
+        """Adds a deletion. It waits as `put`.
+
+        Args:
+            key: 1 to 4,096 bytes.
+
+        Raises:
+            TailraceError: As in `put`, with `TypeError` and `ValueError`.
+        """
         if not self._outbox.is_open:
             self._enter()
         self._outbox.add(key, None)
 
     def write(self, changes: Sequence[Put | Delete]) -> None:
-        """Adds many rows, as many at a time as there is room for; nothing is added if one of them is bad."""
+        """Adds many rows, and waits for room as often as needed.
+
+        Args:
+            changes: The rows. If one of them is bad, none is added.
+
+        Raises:
+            TailraceError: As in `put`, with `TypeError` and `ValueError`.
+        """
         self._outbox.check()
         for share in self._outbox.shares(changes):
             while not share.is_taken:
@@ -97,10 +117,17 @@ class Stage:
         self._outbox.ship_block(block)
 
     def seal(self) -> SealedStage:
-        """Sends what is batched and ends the stage: it is on the node's disk when this returns.
+        """Sends all batches and ends the stage. The rows are on the node's disk when this returns.
 
-        Nothing is asked of the node if nothing was staged. After an interrupt ``seal`` may be called again; the stage
-        takes no more rows. Raises UnknownStage if the node has lost a part of the stage: stage the rows anew.
+        An empty stage is sealed without asking the node. After an interrupt ``seal`` may be called again; the stage
+        takes no more rows.
+
+        Returns:
+            The sealed stage, for `Feed.publish`.
+
+        Raises:
+            UnknownStage: The node has lost a part of the stage. Stage the rows again.
+            TailraceError: A row has failed.
         """
         outbox, progress = self._outbox, self._progress
         outbox.check()

@@ -23,10 +23,11 @@ LOOK_SECONDS = 0.5
 
 
 class Stream:
-    """The events of a feed, in the order of each partition; made by ``Client.stream``. It has a connection of its own.
+    """The events of a feed, in the order of each partition, with a connection of its own.
 
-    A context manager and, inside of it, an iterator. It moves bytes only inside of its calls: a node takes a consumer
-    that calls nothing for 30 s for dead, and the next call connects again and goes on where it was.
+    It is a context manager, and an iterator inside. One thread at a time may use it. It sends and receives only inside
+    its calls. If a consumer calls nothing for 30 s, the node drops its connection; the next call reconnects and
+    resumes.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Stream:
         self.close()
 
     def close(self) -> None:
-        """Ends the connection. Every later call raises StreamEnded."""
+        """Closes the connection. Every later call raises `StreamEnded`."""
         if self._ended is None:
             self._ended = StreamEnded("the stream was closed", reason=EndReason.CLOSED)
         self._link.close()
@@ -85,10 +86,20 @@ class Stream:
                 raise StopIteration
 
     def next_event(self, timeout: float) -> Event | None:
-        """As ``next()``, but None where nothing comes within ``timeout`` seconds, and at the end: see ``finished``.
+        """Returns the next event if one comes in time. The event before it counts as handled.
 
-        A ``timeout`` of 0 takes what has arrived. Calls with short ones reconnect and notice a silent node as one long
-        call does, but only while they run: the node drops a consumer that does not call for 30 s.
+        Calls with short time-outs reconnect and notice a silent node as one long call does, but only while they run.
+
+        Args:
+            timeout: The seconds to wait. 0 takes only what has arrived.
+
+        Returns:
+            The event; None after ``timeout`` seconds, and at the end, when `finished` is True.
+
+        Raises:
+            Unreachable: No node has served the stream for ``retry_for`` seconds.
+            StreamEnded: The stream has ended for good.
+            TailraceError: As in `tailrace.Feed.consume`.
         """
         now = time.monotonic()
         deadline = now + seconds("timeout", timeout)
@@ -110,21 +121,25 @@ class Stream:
 
     @property
     def finished(self) -> bool:
-        """Every partition has reached its end, and every event was handed out."""
+        """True if every partition has reached its end and every event was delivered."""
         return self._session.finished
 
     @property
     def positions(self) -> Positions:
-        """Where this consumer stands: covers the events before the one that is being handled."""
+        """The positions that cover every event before the one in hand."""
         return self._session.positions
 
     @property
     def latest_positions(self) -> Positions:
-        """As ``positions``, and the event that is being handled as well."""
+        """The positions that also cover the event in hand."""
         return self._session.latest_positions
 
     def status(self) -> list[PartitionStatus]:
-        """The state of each partition: how its stream is and why, how far it is behind."""
+        """Returns the state of each partition's stream.
+
+        Returns:
+            The state with its reason, the next retry, and the lag, for each partition.
+        """
         return self._session.status()
 
     def _receive(self, deadline: float | None) -> None:

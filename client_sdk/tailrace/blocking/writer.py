@@ -21,15 +21,14 @@ if TYPE_CHECKING:
 
 
 class Writer:
-    """Batches rows by partition and pipelines them; ``Feed.writer`` makes one. Leaving waits for every answer.
+    """Batches rows by partition and sends them without waiting for each answer. Made by `Feed.writer`.
 
-    A batch is sent when it is full, when the batches together have half of ``in_flight_bytes``, and by ``flush``. The
-    first error is raised by the next call and on leaving, and by every call from then on: make another writer. If an
-    exception leaves the body, it leaves as itself; what is batched is then dropped, and what is under way may or may
-    not be written.
+    One thread at a time may use it. A batch is sent when it is full, when all batches together have half of
+    ``in_flight_bytes``, and by ``flush``. Leaving the ``with`` waits for every answer.
 
-    An exception in the middle of a call, such as KeyboardInterrupt while ``put`` waits for room, loses no row that
-    earlier calls have added: they are sent by later calls, or those raise an error.
+    The first error is raised by every later call and on leaving: make another writer then. If an exception leaves the
+    body, unsent rows are dropped, and rows that were sent may or may not be written. If an exception such as
+    KeyboardInterrupt ends a call, rows of earlier calls are not lost: later calls send them, or raise an error.
     """
 
     def __init__(
@@ -75,9 +74,17 @@ class Writer:
                 self._client.withdraw_lane(lane)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Adds a row; waits first while rows of ``in_flight_bytes`` have no answer.
+        """Adds a row. It waits first while rows of ``in_flight_bytes`` have no answer.
 
-        Raises TypeError, ValueError or TooLarge for a bad row (nothing is added), or what has gone wrong before.
+        Args:
+            key: 1 to 4,096 bytes.
+            value: At most 16 MiB.
+
+        Raises:
+            TypeError: The key or the value is not bytes. Nothing is added.
+            ValueError: The key is empty. Nothing is added.
+            TooLarge: The key or the value is too long. Nothing is added.
+            TailraceError: An earlier row has failed, or the writer was left.
         """
         if not self._outbox.is_open:
             self._enter()
@@ -86,13 +93,27 @@ class Writer:
         self._outbox.add(key, value)
 
     def delete(self, key: bytes) -> None:
-        """Adds a deletion; as ``put``."""
+        """Adds a deletion. It waits as `put`.
+
+        Args:
+            key: 1 to 4,096 bytes.
+
+        Raises:
+            TailraceError: As in `put`, with `TypeError` and `ValueError`.
+        """
         if not self._outbox.is_open:
             self._enter()
         self._outbox.add(key, None)
 
     def write(self, changes: Sequence[Put | Delete]) -> None:
-        """Adds many rows, as many at a time as there is room for; nothing is added if one of them is bad."""
+        """Adds many rows, and waits for room as often as needed.
+
+        Args:
+            changes: The rows. If one of them is bad, none is added.
+
+        Raises:
+            TailraceError: As in `put`, with `TypeError` and `ValueError`.
+        """
         self._outbox.check()
         for share in self._outbox.shares(changes):
             while not share.is_taken:
@@ -101,9 +122,18 @@ class Writer:
                 self._outbox.extend(share)
 
     def flush(self, *, timeout: float | None = None) -> dict[int, VersionRange]:
-        """Sends what is batched and waits until all is acknowledged; gives the versions since the last ``flush``.
+        """Sends all batches, and waits until every row is acknowledged.
 
-        ``timeout``: seconds; raises Unreachable after them, and what has no answer yet stays under way: call again.
+        Args:
+            timeout: The seconds to wait. After them rows that were sent stay on their way; call again.
+
+        Returns:
+            The first and the last version of each partition since the last ``flush``.
+
+        Raises:
+            Unreachable: ``timeout`` seconds have passed.
+            WritesLost: Acknowledged rows were lost together with their level.
+            TailraceError: A row has failed, or the writer was left.
         """
         deadline = None if timeout is None else self._client.deadline(timeout)
         self._outbox.check()

@@ -73,10 +73,18 @@ _NOT_AGREED = "nothing is delivered before the stream was agreed to"
 
 
 class PartitionStatus(NamedTuple):
-    """A partition of a consumer: its stream's state and why, since when and when it is tried again (monotonic
+    """The state of one partition of a consumer.
 
-    seconds), how far it has come, and by how many seqs it is behind what it has heard of. ``last_end`` is why the node,
-    or the history that it told, has ended its last stream; None where none has ended so."""
+    Attributes:
+        partition: The partition, from 0.
+        state: The state of its stream, such as "open" or "waiting".
+        reason: Why it is in this state.
+        since: When it entered the state, in monotonic seconds.
+        next_retry: When the next request is sent, in monotonic seconds; None if none is planned.
+        seq: The seq that the consumer has reached.
+        lag: The number of seqs between that and the newest seq that it has heard of.
+        last_end: Why the node has ended the last stream; None if it has ended none.
+    """
 
     partition: int
     state: str

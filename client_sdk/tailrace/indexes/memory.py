@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 
 class HeldVersion(NamedTuple):
-    """Which mutation a held value is of. ``seq`` is 0 while its history is being rolled back."""
+    """The version of a value in a `MemoryIndex`.
+
+    Attributes:
+        partition: The partition, from 0.
+        seq: The seq of the mutation; 0 while its history is rolled back.
+        timestamp: When the node accepted it, in microseconds since 1970 UTC.
+    """
 
     partition: int
     seq: int
@@ -23,11 +29,14 @@ class HeldVersion(NamedTuple):
 
 
 class MemoryIndex:
-    """The present value of each key of a feed, in a dict; an `Index`.
+    """The current value of each key of a feed, in a dict.
 
-    ``state`` maps keys to values and ``versions`` keys to their `HeldVersion`; only the follower changes them. It does
-    so on a thread of its own: to iterate while it follows, take a `snapshot`. Everything outlives `close` and is
-    there at the next `open`, as long as the object lives.
+    Only the follower changes the dicts, on a thread of its own. Take a `snapshot` to iterate while it runs. The content
+    survives `close`, and the next `open` continues with it.
+
+    Attributes:
+        state: The value of each key.
+        versions: The `HeldVersion` of each key.
     """
 
     state: dict[bytes, bytes]
@@ -41,18 +50,34 @@ class MemoryIndex:
         self._lock = threading.Lock()
 
     def snapshot(self) -> dict[bytes, bytes]:
-        """A copy of ``state`` that holds each batch either whole or not at all. May be called from any thread."""
+        """Copies ``state``. Any thread may call it.
+
+        Returns:
+            A copy that holds each batch either whole or not at all.
+        """
         with self._lock:
             return dict(self.state)
 
     def open(self) -> Checkpoint | None:
-        """The checkpoint of what is held; None where nothing was stored yet."""
+        """Returns the checkpoint of the content.
+
+        Returns:
+            The checkpoint, or None if nothing was stored yet.
+        """
         if self._checkpoint is None:
             return None
         return Checkpoint(self._checkpoint.positions, {id: ring.whole() for id, ring in self._rings.items()})
 
     def apply(self, mutations: Sequence[AppliedMutation], checkpoint: Checkpoint) -> None:
-        """As `Index.apply`. BadPosition where ``checkpoint`` is of another feed than what is held."""
+        """Stores mutations and their checkpoint, as `Index.apply`.
+
+        Args:
+            mutations: The mutations.
+            checkpoint: The new checkpoint.
+
+        Raises:
+            BadPosition: The checkpoint belongs to another feed than the content.
+        """
         if self._checkpoint is not None:
             held = self._checkpoint.positions
             checkpoint.positions.require_feed(held.cluster_id, held.feed_id)
@@ -70,14 +95,26 @@ class MemoryIndex:
                     self._rings[partition] = unbounded_ring(change)
 
     def rollback(self, partition: int, seq: int) -> None:
-        """Always None: no old values are kept. What is above ``seq`` is replaced by whatever is applied next."""
+        """Prepares for the values of another history, as `Index.rollback`. No old values are kept.
+
+        Args:
+            partition: The partition.
+            seq: The last seq that both histories share.
+
+        Returns:
+            Always None. The next mutations replace what is above ``seq``.
+        """
         with self._lock:
             for key, version in self.versions.items():
                 if version.partition == partition and version.seq > seq:
                     self.versions[key] = version._replace(seq=0)
 
     def clear(self, partition: int) -> None:
-        """As `Index.clear`."""
+        """Deletes everything of a partition, as `Index.clear`.
+
+        Args:
+            partition: The partition.
+        """
         with self._lock:
             for key in [key for key, version in self.versions.items() if version.partition == partition]:
                 del self.state[key], self.versions[key]
@@ -87,7 +124,7 @@ class MemoryIndex:
                 self._checkpoint = Checkpoint(positions) if positions else None
 
     def close(self) -> None:
-        """Nothing to let go of: what is held stays, as a file would."""
+        """Does nothing: the content stays."""
 
     def _apply_one(self, mutation: AppliedMutation) -> None:
         partition, key, value, seq, timestamp = mutation

@@ -13,17 +13,23 @@ if TYPE_CHECKING:
 
 
 class IndexBusy(TailraceError):
-    """Another program holds the store, so that a call of the index has not happened; it may succeed later.
+    """Another program holds the store. The call has had no effect, and may succeed later.
 
-    A follower calls again for as long as it lives. An index that raises it has waited for a moment by itself.
+    An index waits for a moment before it raises this. The follower repeats the call for as long as it lives.
     """
 
 
 class AppliedMutation(NamedTuple):
-    """A mutation to apply: ``key`` now has ``value``, or is gone where that is None.
+    """A mutation that an index applies.
 
-    ``timestamp`` is in microseconds since 1970 UTC. In one call of `Index.apply` a key is there once, with its newest
-    mutation; an index may rely on the last one counting.
+    Each key occurs once in a call of `Index.apply`, with its newest mutation.
+
+    Attributes:
+        partition: The partition, from 0.
+        key: 1 to 4,096 bytes.
+        value: The new value; None if the key was deleted.
+        seq: The seq of the mutation.
+        timestamp: When the node accepted it, in microseconds since 1970 UTC.
     """
 
     partition: int
@@ -37,65 +43,96 @@ class AppliedMutation(NamedTuple):
 class Index(Protocol):
     """A store that `Feed.follow` keeps equal to a feed.
 
-    Ground rules:
+    Rules:
 
-    1. Plain methods, never two at once; the follower calls all of them on one thread that is the index's own.
-    2. What was applied and the checkpoint that covers it are stored together or not at all, also when the process
-       dies. Every call has happened when it returns, and not at all where it raises. After IndexBusy the follower
-       makes the same call again, unless it is left; any other exception ends it.
-    3. What comes later in a partition has a higher seq, except after `rollback`. A mutation that is older than what
-       the index holds of the same key and partition is passed over.
+    1. All methods are plain functions. The follower calls them one at a time, on one thread that belongs to the index.
+    2. The index stores mutations and their checkpoint together or not at all, even if the process dies. A call that
+       raises has had no effect. After `IndexBusy` the follower repeats the call; any other exception ends the follower.
+    3. Later mutations of a partition have higher seqs, except after `rollback`. The index ignores a mutation that is
+       older than the one it holds for the same key.
 
-    An index whose store has no transactions is a `PreparedIndex` instead.
+    Implement `PreparedIndex` instead if the store has no transactions.
     """
 
     def open(self) -> Checkpoint | None:
-        """Make ready, and say where the index stands; None where it holds nothing yet.
+        """Opens the store, and returns its checkpoint. Called first, and again after `close`.
 
-        Called first, and again after `close`. Whatever it raises ends the follower.
+        Returns:
+            The stored checkpoint, or None if the store is empty.
+
+        Raises:
+            Exception: Any exception ends the follower; after `IndexBusy` the follower calls again for 60 s.
         """
         ...
 
     def apply(self, mutations: Sequence[AppliedMutation], checkpoint: Checkpoint) -> None:
-        """Store ``mutations`` (at most 10,000 or 64 MiB from the follower; may be none) together with ``checkpoint``.
+        """Stores mutations together with their checkpoint.
 
-        ``checkpoint.positions`` is the whole truth: a partition that it does not have counts as not begun.
-        ``checkpoint.rings`` is what changes in the rings: see `tailrace.ring.RingChange`.
+        Args:
+            mutations: At most 10,000 mutations or 64 MiB; may be empty.
+            checkpoint: The new checkpoint. A partition that is missing in its ``positions`` counts as not begun. Its
+                ``rings`` hold changes of the stored rings (``tailrace.ring.RingChange``).
+
+        Raises:
+            IndexBusy: Another program holds the store. Nothing was stored.
         """
         ...
 
     def rollback(self, partition: int, seq: int) -> int | None:
-        """The history of ``partition`` has forked after ``seq``: go back to a point at or below it, if you can.
+        """Goes back to an earlier point if the index can. The history of the partition has forked above ``seq``.
 
-        Returns the point at which the index now stands, one where it stood before between snapshots (an index that
-        keeps old versions, and the position of each point with them); 0 where it has no such point left, and is to be
-        cleared; or None: it cannot, and the follower reads every key that changed above ``seq`` again, or clears the
-        partition where it does not know them. A point that is returned is the index's own position from then on: where
-        it is opened again, `open` gives that.
-        After None the index holds what it held, but the seqs of what is above ``seq`` count for nothing any more:
-        whatever is applied next replaces it. The follower calls this before it applies anything of the new history,
-        and again where it was interrupted.
+        An index that keeps old versions returns the point to which it went back. From then on this is its position, and
+        `open` returns it. An index that returns None keeps what it holds; the seqs of rows above ``seq`` no longer
+        count, and the next mutation of such a key replaces it. The follower then reads every key that changed above
+        ``seq`` again, or clears the partition if it does not know these keys.
+
+        The follower calls this before it applies anything of the new history. It calls it again if it was interrupted.
+
+        Args:
+            partition: The partition.
+            seq: The last seq that both histories share.
+
+        Returns:
+            The seq of the point, at most ``seq``; 0 if there is no such point and the partition is to be cleared; None
+            if the index cannot go back.
+
+        Raises:
+            IndexBusy: Another program holds the store. Nothing was changed.
         """
         ...
 
     def clear(self, partition: int) -> None:
-        """Forget all that is of ``partition``, and where the index stood in it. It comes again from the beginning."""
+        """Deletes everything of a partition, its position included. The partition is sent again from the beginning.
+
+        Args:
+            partition: The partition.
+
+        Raises:
+            IndexBusy: Another program holds the store. Nothing was changed.
+        """
         ...
 
     def close(self) -> None:
-        """Let go of files and connections. May be called twice."""
+        """Closes files and connections. It may be called twice."""
         ...
 
 
 @runtime_checkable
 class PreparedIndex(Index, Protocol):
-    """An index whose `apply` and `clear` may be interrupted half-way, as in a store without transactions.
+    """An index for a store without transactions. Its ``apply`` and ``clear`` may be interrupted half-way.
 
-    What differs from ground rule 2: `apply` stores the mutations first, and after them the checkpoint, in one write;
-    `clear` forgets the rows first, and after them the position and the ring. Before each of them comes `prepare`, so
-    that after a crash the follower knows which keys may have been touched.
+    It differs from rule 2 of `Index`: ``apply`` stores the mutations first, and then the checkpoint in one write.
+    ``clear`` deletes the rows first, and then the position and the ring. The follower calls `prepare` before each of
+    them, so that it knows after a crash which keys may have changed.
     """
 
     def prepare(self, checkpoint: Checkpoint) -> None:
-        """Store ``checkpoint`` in one write, and change no row: what is applied next is within what it says."""
+        """Stores a checkpoint in one write, and changes no row. The following changes are within its bounds.
+
+        Args:
+            checkpoint: The checkpoint.
+
+        Raises:
+            IndexBusy: Another program holds the store. Nothing was stored.
+        """
         ...

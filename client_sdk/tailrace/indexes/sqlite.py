@@ -34,17 +34,25 @@ WAL_BYTES_KEPT = 64 << 20
 
 
 class SQLiteIndex:
-    """The present value of each key of a feed, in a table of an SQLite file; an `Index`.
+    """The current value of each key of a feed, in a table of an SQLite file.
 
-    The table is ``items(key BLOB PRIMARY KEY, value BLOB, partition, seq, timestamp, ...columns)``: seq and timestamp
-    (microseconds since 1970 UTC) are those of the mutation that set the value; seq is 0 while its history is being
-    rolled back. ``columns`` maps names to JSON paths of the value (``{"city": "$.address.city"}``); they are NULL
-    where a value is no JSON or has nothing there. ``full_text`` names those columns that the FTS5 table ``items_fts``
-    holds; its rows have the rowid of the table's.
+    The table has the columns ``key`` (primary key), ``value``, ``partition``, ``seq``, ``timestamp``, and those of
+    ``columns``. ``seq`` and ``timestamp`` (microseconds since 1970 UTC) belong to the mutation that set the value;
+    ``seq`` is 0 while its history is rolled back.
 
-    The file is in WAL mode, so readers neither wait for the follower nor hold it up, and see whole batches. One
-    follower at a time: where a second one opens the file, the first one's next call raises RuntimeError. An error of
-    SQLite itself (disk full, locked) is a `sqlite3.Error`; the call that raised it stored nothing.
+    The file is in WAL mode. Readers do not block the follower, are not blocked by it, and see whole batches. One
+    follower may use the file: if a second one opens it, the next call of the first one raises RuntimeError. Errors of
+    SQLite itself, such as a full disk, are `sqlite3.Error`; a call that raises has stored nothing.
+
+    Args:
+        path: The file. Its directory must exist.
+        table: The name of the table.
+        columns: The JSON path of each further column, such as ``{"city": "$.address.city"}``. The column is NULL if the
+            value is not JSON or has nothing there.
+        full_text: The columns that the FTS5 table ``items_fts`` indexes. Its rows have the rowids of the table.
+
+    Raises:
+        ValueError: A name or a JSON path is not valid, or ``full_text`` names no column.
     """
 
     def __init__(
@@ -55,7 +63,7 @@ class SQLiteIndex:
         columns: Mapping[str, str] | None = None,
         full_text: Sequence[str] = (),
     ) -> None:
-        """No I/O yet. ValueError where a name or a JSON path is not usable, or ``full_text`` names no column."""
+        """Checks the arguments. The file is not opened yet."""
         self.path = Path(path)
         self._schema = Schema(table, columns or {}, full_text)
         self._upsert = self._schema.upsert_statement()
@@ -66,11 +74,17 @@ class SQLiteIndex:
         self._stored_rings: StoredRings | None = None
 
     def open(self) -> Checkpoint | None:
-        """Open or make the file, and say where it stands; None where it holds nothing yet.
+        """Opens the file, or creates it, and returns its checkpoint.
 
-        ValueError where the file is not an index, or was made with another table, other columns or full text;
-        RuntimeError where this Python's SQLite is too old or has no FTS5; FileNotFoundError where the directory is
-        missing; BadPosition where the stored checkpoint is damaged; IndexBusy if another program holds its lock.
+        Returns:
+            The stored checkpoint, or None if the file holds nothing yet.
+
+        Raises:
+            ValueError: The file is not an index, or has another table, other columns or another full text.
+            RuntimeError: SQLite is too old or has no FTS5.
+            FileNotFoundError: The directory does not exist.
+            BadPosition: The stored checkpoint is damaged.
+            IndexBusy: Another program holds the lock of the file.
         """
         self.close()
         _check_version(sqlite3.sqlite_version_info)
@@ -91,7 +105,17 @@ class SQLiteIndex:
         return Checkpoint(self._stored, rings) if self._stored else None
 
     def apply(self, mutations: Sequence[AppliedMutation], checkpoint: Checkpoint) -> None:
-        """As `Index.apply`. BadPosition where ``checkpoint`` is of another feed than what the file holds."""
+        """Stores mutations and their checkpoint in one transaction, as `Index.apply`.
+
+        Args:
+            mutations: The mutations.
+            checkpoint: The new checkpoint.
+
+        Raises:
+            BadPosition: The checkpoint belongs to another feed than the file.
+            IndexBusy: Another program holds the lock of the file.
+            RuntimeError: Another follower has opened the file.
+        """
         positions = checkpoint.positions
         if self._stored:
             positions.require_feed(self._stored.cluster_id, self._stored.feed_id)
@@ -104,14 +128,34 @@ class SQLiteIndex:
         self._stored = positions
 
     def rollback(self, partition: int, seq: int) -> None:
-        """Always None: no old values are kept. What is above ``seq`` is replaced by whatever is applied next."""
+        """Prepares for the values of another history, as `Index.rollback`. No old values are kept.
+
+        Args:
+            partition: The partition.
+            seq: The last seq that both histories share.
+
+        Returns:
+            Always None. The next mutations replace what is above ``seq``.
+
+        Raises:
+            IndexBusy: Another program holds the lock of the file.
+            RuntimeError: Another follower has opened the file.
+        """
         with self._transaction() as connection:
             connection.execute(
                 f'UPDATE "{self._schema.table}" SET seq = 0 WHERE partition = ? AND seq > ?', (partition, seq)
             )
 
     def clear(self, partition: int) -> None:
-        """As `Index.clear`."""
+        """Deletes everything of a partition, as `Index.clear`.
+
+        Args:
+            partition: The partition.
+
+        Raises:
+            IndexBusy: Another program holds the lock of the file.
+            RuntimeError: Another follower has opened the file.
+        """
         with self._transaction() as connection:
             if self._schema.full_text_table is not None:
                 self._schema.full_text_table.forget_partition(connection, partition)
@@ -122,7 +166,7 @@ class SQLiteIndex:
             self._stored = self._stored.without(partition)
 
     def close(self) -> None:
-        """Close the file. May be called twice."""
+        """Closes the file. It may be called twice."""
         connection, self._connection = self._connection, None
         self._stored_rings = None
         if connection is not None:

@@ -13,11 +13,19 @@ if TYPE_CHECKING:
 def decode(
     df: DataFrame, schema: StructType | str, *, column: str = "value", options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """``df`` with ``column``, which is JSON in bytes, as a struct: ``decode(df, "city STRING").select("value.*")``.
+    """Replaces a column of JSON in bytes by a struct: ``decode(df, "city STRING").select("value.*")``.
 
-    ``schema``: a StructType, or as in ``CREATE TABLE``. A deletion's value stays null. ``options`` are those of
-    ``from_json``: ``{"mode": "FAILFAST"}`` fails for a value that is no such JSON; without it what cannot be read is
-    null. It runs inside the JVM, for streams and batches alike.
+    It runs inside the JVM, for streams and batches. The value of a deletion stays null.
+
+    Args:
+        df: The rows.
+        schema: A StructType, or a schema as in ``CREATE TABLE``.
+        column: The name of the column.
+        options: Options of Spark's ``from_json``. ``{"mode": "FAILFAST"}`` fails on a value that does not fit; without
+            it such a value is null.
+
+    Returns:
+        The rows with the struct.
     """
     from pyspark.sql import functions as F
 
