@@ -1,23 +1,29 @@
 """Data directories as a node leaves them whose journal holds many records, made in seconds.
 
 A node is opened in this process without its tasks, so that nothing is flushed, and blocks go straight to its journal.
-Only the journal and, after a clean stop, the mark CLEAN differ from a new directory; both are written by the node's own
-code.
+Journal, segments, manifests and, after a clean stop, the mark CLEAN are written by the node's own code.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import trio
 
 from tailrace.block import Block, encode_block, encode_row
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace_server.config import Config
+from tailrace_server.host.disk import RealDisk, RealFile
 from tailrace_server.host.host import Host
 from tailrace_server.node import Node
 from tailrace_server.partition import Partition
+from tailrace_server.publishing.last_batches import LastBatch
+from tailrace_server.publishing.record import encode_published
 from tailrace_server.start import recover
 
 # About as many records as a busy node writes between two fsyncs.
@@ -28,7 +34,9 @@ _KEYS = 1_000_000
 class Load(NamedTuple):
     """What the journal holds: ``records`` of ``rows`` rows each, over all ``partitions`` of all ``feeds``.
 
-    ``producers`` is how many clients have written them.
+    ``producers`` is how many clients have written them. ``packed`` says that lz4 makes the blocks small, ``published``
+    that each record is a publish of so many blocks, of a sink of its own partition. ``segments`` are those of each
+    partition, of ten rows each, flushed before the journal's records.
     """
 
     name: str
@@ -38,6 +46,9 @@ class Load(NamedTuple):
     rows: int = 1
     value_bytes: int = 40
     producers: int = 64
+    packed: bool = False
+    published: int = 0
+    segments: int = 0
 
 
 def make(folder: Path, load: Load, *, clean: bool) -> int:
@@ -46,34 +57,58 @@ def make(folder: Path, load: Load, *, clean: bool) -> int:
     ``clean``: as after a clean stop, else as after SIGKILL.
     """
     folder.mkdir()
-    node = recover(Config(str(folder)), Host())
+    node = recover(Config(str(folder)), Host(disk=_QuickDisk()))
     feeds = [_created(node, load, number) for number in range(load.feeds)]
+    if load.segments:
+        trio.run(_flush, node, feeds, load)
     chance = random.Random(1)
-    values = [chance.randbytes(load.value_bytes) for _ in range(1_000)]
+    values = [_value(chance, load) for _ in range(1_000)]
     numbers: dict[tuple[Partition, int], int] = {}
     for count in range(1, load.records + 1):
         key = b"key-%07d" % chance.randrange(_KEYS)
         hash_ = key_hash(key)
         partition = chance.choice(feeds)[partition_of_hash(hash_, load.partitions)]
-        producer = chance.randrange(1, load.producers + 1)
-        number = numbers[partition, producer] = numbers.get((partition, producer), 0) + 1
         value = values[count % len(values)]
-        if load.rows == 1:
-            block = encode_row(
-                key, value, hash_=hash_, partition=partition.id, producer_id=producer, producer_seq=number
-            )
-        else:  # one key again and again: what matters is the number of rows
-            block = encode_block([key] * load.rows, [value] * load.rows, partition=partition.id).numbered(
-                producer, number
-            )
-        _write(node, partition, block)
+        if load.published > 0 or (load.published and not count % -load.published):
+            _publish(node, partition, load, key, value, count)
+        else:
+            producer = chance.randrange(1, load.producers + 1)
+            number = numbers[partition, producer] = numbers.get((partition, producer), 0) + 1
+            _write(node, partition, _block(partition, load, key, value).numbered(producer, number))
         if not count % _SYNCED_RECORDS:
             node.journal.sync()
     node.journal.sync()
     nbytes = node.journal.statistics().bytes
     if clean:
         node.stop()
+    os.sync()
     return nbytes
+
+
+class _QuickDisk(RealDisk):
+    """The real disk, of which nothing is made durable before the end: thousands of segments would take minutes."""
+
+    def create(self, path: str) -> RealFile:
+        return _QuickFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644))
+
+    def sync_directory(self, path: str) -> None:
+        pass
+
+    def sync_directories(self, paths: Sequence[str]) -> None:
+        pass
+
+
+class _QuickFile(RealFile):
+    __slots__ = ()
+
+    def sync(self) -> None:
+        pass
+
+
+def _value(chance: random.Random, load: Load) -> bytes:
+    if load.packed:
+        return (chance.randbytes(40) * (load.value_bytes // 40 + 1))[: load.value_bytes]
+    return chance.randbytes(load.value_bytes)
 
 
 def _created(node: Node, load: Load, number: int) -> list[Partition]:
@@ -82,8 +117,43 @@ def _created(node: Node, load: Load, number: int) -> list[Partition]:
     return node.feed_changes.create(request).partitions
 
 
+def _block(partition: Partition, load: Load, key: bytes, value: bytes) -> Block:
+    if load.rows == 1:
+        return encode_row(key, value, hash_=key_hash(key), partition=partition.id, producer_id=0, producer_seq=0)
+    # One key again and again: what matters is the number of rows.
+    return encode_block([key] * load.rows, [value] * load.rows, partition=partition.id)
+
+
 def _write(node: Node, partition: Partition, block: Block) -> None:
     """As ``Partition.append``, but for the tree, which is not needed."""
-    stamped = block.stamped(partition.high_seq + 1, time.time_ns() // 1_000)
+    stamped = block.stamped(partition.high_seq + 1, _now_us())
     node.journal.append_block(partition.feed_id, partition.id, partition.log.branch, stamped)
     partition.high_seq = stamped.header.last_seq
+
+
+def _publish(node: Node, partition: Partition, load: Load, key: bytes, value: bytes, batch: int) -> None:
+    """As ``publishing.appending.publish``, but for the tree."""
+    blocks = []
+    for _ in range(max(load.published, 1)):
+        blocks.append(_block(partition, load, key, value).stamped(partition.high_seq + 1, _now_us()))
+        partition.high_seq = blocks[-1].header.last_seq
+    covered, bodies = encode_published({"sink": LastBatch(batch, "bench", partition.high_seq)}, blocks)
+    node.journal.append_published(partition.feed_id, partition.id, partition.log.branch, covered, bodies)
+
+
+async def _flush(node: Node, feeds: list[list[Partition]], load: Load) -> None:
+    """Gives each partition its segments, as the flusher makes them."""
+    node.journal.sync()
+    await node.flusher.write_feeds()
+    for partitions in feeds:
+        for partition in partitions:
+            for number in range(load.segments):
+                keys = [b"key-%d-%d" % (number, row) for row in range(10)]
+                block = encode_block(keys, [b"value"] * 10, partition=partition.id)
+                partition.append(block.numbered(1, number + 1), node.journal, now_us=_now_us(), now=0.0)
+                partition.durable_through(partition.high_seq)
+                await node.flusher.flush(partition)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000

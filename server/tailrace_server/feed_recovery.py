@@ -32,7 +32,7 @@ from tailrace_server.journal.controls import LogRecord, ProducersRecord, Rollbac
 from tailrace_server.journal.format import file_name
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, producers_from_json
 from tailrace_server.partition import Partition
-from tailrace_server.pending_blocks import PendingBlocks, pieces
+from tailrace_server.pending_blocks import FeedsOf, PendingBlocks, pieces
 from tailrace_server.publishing.appending import recover_run
 from tailrace_server.publishing.record import PublishedRecord, decode_published
 from tailrace_server.segment import Segment, SegmentDamaged
@@ -115,11 +115,11 @@ class FeedRecovery:
 
     def _replay_stretch(self, stretch: Stretch, journal: Journal) -> None:
         begin = 0
-        for end in [*np.flatnonzero(~stretch.is_block).tolist(), len(stretch)]:
+        for end in [*np.flatnonzero(~(stretch.is_block | stretch.is_run)).tolist(), len(stretch)]:
             feeds = self._feeds_of(stretch, begin, end) if end - begin >= TOGETHER_MIN else None
             if feeds is not None:
                 for first, last in pieces(stretch, begin, end):
-                    self._pending.add(stretch, first, last, feeds)
+                    self._pending.add(stretch, first, last, feeds.part(first - begin, last - begin))
                     if self._pending.is_full:
                         self._apply_pending(journal)
             else:
@@ -129,22 +129,26 @@ class FeedRecovery:
                 self._replay_one(stretch.record(end), journal)
             begin = end + 1
 
-    def _feeds_of(self, stretch: Stretch, begin: int, end: int) -> dict[bytes, Feed | None] | None:
+    def _feeds_of(self, stretch: Stretch, begin: int, end: int) -> FeedsOf | None:
         """The feeds that records are of; None if one names a partition that its feed does not have."""
         heads = stretch.heads[begin:end]
-        feeds: dict[bytes, Feed | None] = {}
-        for low, high in set(zip(heads["feed_low"].tolist(), heads["feed_high"].tolist(), strict=True)):
-            feed_id = struct.pack("<QQ", low, high)
-            feed = feeds[feed_id] = self._catalog.find(feed_id)
-            of_feed = (heads["feed_low"] == low) & (heads["feed_high"] == high)
-            if feed is None:
-                self._note_unknown(feed_id, int(heads["partition"][of_feed][0]), stretch.file.number)
-            elif int(heads["partition"][of_feed].max()) >= len(feed.partitions):
-                return None
-            if feed_id == SYSTEM_FEED_ID:
-                first_seqs = stretch.block_heads[begin:end]["first_seq"][of_feed]
-                self.listed_from = min(self.listed_from, int(first_seqs.min()))
-        return feeds
+        ids = list(zip(heads["feed_low"].tolist(), heads["feed_high"].tolist(), strict=True))
+        numbers = {id_: number for number, id_ in enumerate(dict.fromkeys(ids))}
+        which = np.fromiter(map(numbers.__getitem__, ids), np.intp, len(ids))
+        feed_ids = [struct.pack("<QQ", *id_) for id_ in numbers]
+        feeds = [self._catalog.find(feed_id) for feed_id in feed_ids]
+        sizes = np.array([SEQ_MAX if feed is None else len(feed.partitions) for feed in feeds])
+        if (heads["partition"] >= sizes[which]).any():
+            return None
+        if None in feeds:
+            _, firsts = np.unique(which, return_index=True)
+            for feed_id, feed, first in zip(feed_ids, feeds, firsts.tolist(), strict=True):
+                if feed is None:
+                    self._note_unknown(feed_id, int(heads["partition"][first]), stretch.file.number)
+        if SYSTEM_FEED_ID in feed_ids:
+            first_seqs = stretch.block_heads["first_seq"][begin:end][which == feed_ids.index(SYSTEM_FEED_ID)]
+            self.listed_from = min(self.listed_from, int(first_seqs.min()))
+        return FeedsOf(feeds, which)
 
     def _replay_one(self, record: Record, journal: Journal) -> None:
         """One record, after what is pending of its partition, or of its feed."""

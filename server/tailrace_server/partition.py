@@ -257,10 +257,7 @@ class Partition:
 
     def restore_blocks(self, blocks: Sequence[Block]) -> None:
         """Puts blocks that the journal held into the tree, at a start; their producers are told otherwise."""
-        tree = self.tree
-        for block in blocks:
-            tree = tree.append(block)
-        self.put_tree(tree)
+        self.put_tree(self.tree.extended(blocks))
         last = blocks[-1].header
         self.newest_block, self.high_seq, self.last_timestamp = blocks[-1], last.last_seq, last.timestamp
 

@@ -3,6 +3,8 @@
     stretches of the journal ── add ──>  columns of blocks, in file order
                                 apply ─> sorted by partition; neighbouring small blocks joined; hung into the trees
 
+What a publish wrote waits among them, as one row of the columns. It is never joined with anything, and hung as a whole.
+
 What becomes of each block is decided by the table of journal/replay.py, here by columns: blocks that are voided or
 flushed are left out, and all others have to follow what is held. Where one does not, nothing is applied here: the
 caller applies the blocks one at a time, in file order, which finds the held ones and names the gap.
@@ -25,6 +27,8 @@ from tailrace_server.intake.producer_columns import Results
 from tailrace_server.journal import Record, Rollback, Stretch
 from tailrace_server.journal.format import FILE_BYTES_MAX, RECORD_HEADER_BYTES
 from tailrace_server.partition import Partition
+from tailrace_server.publishing.appending import recover_run
+from tailrace_server.publishing.last_batches import LastBatch
 from tailrace_server.tree.aging import MERGED_BYTES_MAX, SMALL_BYTES_MAX
 
 # So many bytes of blocks, unpacked, are held until they are applied: several times that in memory, and far more records
@@ -32,6 +36,9 @@ from tailrace_server.tree.aging import MERGED_BYTES_MAX, SMALL_BYTES_MAX
 PENDING_BYTES_MAX = 64 * 1024 * 1024
 # So much is unpacked at once at most. A stretch of the journal, 1 MiB, may become 255 MiB.
 _UNPACKED_BYTES_MAX = 16 * 1024 * 1024
+# Compressed blocks of more raw bytes are not joined: to unpack, copy and compress one takes longer than to hang it. The
+# flusher merges them when the node runs, in a thread.
+_PACKED_BYTES_MAX = 1024
 # A joined block ends before it has more rows than this: there is room for one more small block.
 _JOINED_ROWS_MAX = ROWS_MAX // 2
 
@@ -49,6 +56,25 @@ class _Part(NamedTuple):
     indices: Array
     slots: Array
     opened: SmallBlocks
+
+
+class FeedsOf(NamedTuple):
+    """The ``feeds`` that some records are of, and for each record ``which`` of these; None: it is none any more."""
+
+    feeds: list[Feed | None]
+    which: Array
+
+    def part(self, begin: int, end: int) -> FeedsOf:
+        """The same of some of the records."""
+        return FeedsOf(self.feeds, self.which[begin:end])
+
+
+class _Run(NamedTuple):
+    """What a publish wrote to the journal's ``file``."""
+
+    blocks: tuple[Block, ...]
+    sinks: dict[str, LastBatch]
+    file: int
 
 
 class _Places:
@@ -93,11 +119,11 @@ class PendingBlocks:
         """Some may be of ``partition``."""
         return partition in self._partitions
 
-    def add(self, stretch: Stretch, begin: int, end: int, feeds: Mapping[bytes, Feed | None]) -> None:
-        """Takes the blocks ``begin`` to ``end``, the latter excluded, of a stretch; all of these are blocks.
+    def add(self, stretch: Stretch, begin: int, end: int, feeds: FeedsOf) -> None:
+        """Takes the records ``begin`` to ``end``, the latter excluded, of a stretch; all are blocks or runs.
 
-        ``feeds`` has each feed of these by its id, None for one that is none any more: its blocks are left out. They
-        are one of ``pieces``, so that all that is held stays bounded.
+        Those that are of no feed any more are left out. They are one of ``pieces``, so that all that is held stays
+        bounded.
         """
         slots = self._slots(stretch, begin, end, feeds)
         heads = stretch.block_heads[begin:end]
@@ -107,22 +133,17 @@ class PendingBlocks:
             return
         slots, indices = slots[picked], picked + begin
         bodies = stretch.starts[indices] + RECORD_HEADER_BYTES + HEADER_BYTES
-        opened = open_small(stretch.data, bodies, stretch.block_heads[indices], SMALL_BYTES_MAX)
+        # (Of a run nothing is opened: its row says that its seqs are a column of their own.)
+        opened = open_small(stretch.data, bodies, stretch.block_heads[indices], SMALL_BYTES_MAX, _PACKED_BYTES_MAX)
         self._parts.append(_Part(stretch, indices, slots, opened))
         partitions = self._places.partitions
         self._partitions.update([partitions[slot] for slot in np.unique(slots).tolist()])
         self.nbytes += len(opened.raw)
 
-    def _slots(self, stretch: Stretch, begin: int, end: int, feeds: Mapping[bytes, Feed | None]) -> Array:
+    def _slots(self, stretch: Stretch, begin: int, end: int, feeds: FeedsOf) -> Array:
         """The slot of each block's partition; -1 where its feed is none any more."""
-        heads = stretch.heads[begin:end]
-        slots = np.full(end - begin, -1)
-        for feed_id, feed in feeds.items():
-            if feed is not None:
-                low, high = np.frombuffer(feed_id, "<u8").tolist()
-                of_feed = (heads["feed_low"] == low) & (heads["feed_high"] == high)
-                slots[of_feed] = self._places.first_of(feed) + heads["partition"][of_feed].astype(np.intp)
-        return slots
+        firsts = np.array([-1 if feed is None else self._places.first_of(feed) for feed in feeds.feeds])[feeds.which]
+        return np.where(firsts < 0, -1, firsts + stretch.heads["partition"][begin:end].astype(np.intp))
 
     def take(self) -> tuple[_Part, ...]:
         """All that is pending, which is not any more."""
@@ -176,17 +197,32 @@ class PendingBlocks:
             partition = partitions[slot]
             for file, last_seq in blocks.files(begin, end):
                 partition.homes.block(file, last_seq)
-            partition.restore_blocks(own)
+            _restore(partition, own)
             for branch, first, last in _branches(partition.log, blocks.last_seqs[begin:end]):
                 results = Results(*(column[begin + first : begin + last] for column in blocks.results))
                 partition.producers.record_all(partition.id, branch, results, self._now)
+
+
+def _restore(partition: Partition, items: Sequence[Block | _Run]) -> None:
+    """Hangs blocks and runs, in their order."""
+    blocks: list[Block] = []
+    for item in items:
+        if isinstance(item, Block):
+            blocks.append(item)
+            continue
+        if blocks:
+            partition.restore_blocks(blocks)
+            blocks = []
+        recover_run(partition, item.blocks, item.sinks, item.file)
+    if blocks:
+        partition.restore_blocks(blocks)
 
 
 def pieces(stretch: Stretch, begin: int, end: int) -> Iterator[tuple[int, int]]:
     """Cuts the blocks ``begin`` to ``end`` of a stretch, the latter excluded, so that no piece unpacks to too much."""
     heads = stretch.block_heads[begin:end]
     raw = heads["raw_bytes"].astype(np.intp)
-    is_unpacked = ((heads["flags"] & FLAG_COMPRESSED) != 0) & (raw <= SMALL_BYTES_MAX)
+    is_unpacked = ((heads["flags"] & FLAG_COMPRESSED) != 0) & (raw <= min(SMALL_BYTES_MAX, _PACKED_BYTES_MAX))
     filled = np.cumsum(np.where(is_unpacked, raw, 0)) // _UNPACKED_BYTES_MAX
     borders = np.flatnonzero(filled[1:] != filled[:-1]) + 1
     yield from itertools.pairwise([begin, *(begin + borders).tolist(), end])
@@ -262,8 +298,8 @@ class _Blocks:
         """The columns of `Results`."""
         return self.producers, self.numbers, self.first_seqs, self.last_seqs
 
-    def joined(self, cuts: Sequence[Sequence[int]]) -> list[list[Block]]:
-        """For each slot its blocks, neighbouring small ones joined, but not across its seqs of ``cuts``."""
+    def joined(self, cuts: Sequence[Sequence[int]]) -> list[list[Block | _Run]]:
+        """For each slot its blocks and runs, neighbouring small blocks joined, but not across its seqs of ``cuts``."""
         begins = np.flatnonzero(self._group_begins(cuts))
         ends = np.append(begins[1:], len(self.slots))
         is_small = self._rows[begins] > 0
@@ -272,7 +308,7 @@ class _Blocks:
             encode_groups(self._all_rows(np.flatnonzero(small)), self._groups(begins[is_small], ends[is_small]))
         )
         found = [
-            next(made) if joined else self._block(begin)
+            next(made) if joined else self._item(begin)
             for joined, begin in zip(is_small.tolist(), begins.tolist(), strict=True)
         ]
         counts = np.searchsorted(begins, [begin for _, begin, _ in self._bounds] + [len(self.slots)]).tolist()
@@ -324,7 +360,11 @@ class _Blocks:
             strings.append(b"".join([raws[part][a:b] for part, a, b in spans]))
         return Rows(*numbers, *strings)
 
-    def _block(self, place: int) -> Block:
-        block: Block | None = self._parts[self._part[place]].stretch.record(int(self._index[place])).block
-        assert block is not None
-        return block
+    def _item(self, place: int) -> Block | _Run:
+        """The block, or the run, that one row is."""
+        stretch: Stretch = self._parts[self._part[place]].stretch
+        index = int(self._index[place])
+        if stretch.is_block[index]:
+            return stretch.block(index)
+        sinks, blocks = stretch.published(index)
+        return _Run(blocks, sinks, stretch.file.number)

@@ -178,7 +178,6 @@ puts = st.tuples(
 rare = st.one_of(
     st.tuples(st.just("branch"), feeds, numbers),
     st.tuples(st.just("roll_back"), feeds, numbers, st.integers(0, 5)),
-    st.tuples(st.just("publish"), feeds, numbers, st.integers(1, 3)),
     st.tuples(st.just("tell"), feeds, numbers, st.integers(0, 3)),
     st.tuples(st.just("flush"), feeds, numbers),
     st.tuples(st.just("drop"), st.just(FEEDS[1])),
@@ -189,8 +188,11 @@ odd = st.tuples(
     numbers,
     st.sampled_from(["again", "changed", "gap", "earlier", "absent", "unknown", "no feed"]),
 )
+publishes = st.tuples(st.just("publish"), feeds, numbers, st.integers(1, 3))
 histories = st.tuples(
-    st.lists(st.one_of(puts, puts, puts, rare), min_size=1, max_size=15), st.one_of(st.none(), odd), st.integers(0, 15)
+    st.lists(st.one_of(puts, puts, puts, publishes, rare), min_size=1, max_size=15),
+    st.one_of(st.none(), odd),
+    st.integers(0, 15),
 )
 
 
@@ -288,13 +290,23 @@ def written(history):
     pending_bytes=st.sampled_from([1, 4_000, 1 << 26]),
     unpacked_bytes=st.sampled_from([1, 1_000, 1 << 24]),
     small=st.sampled_from([40, 200, 65_536]),
+    packed=st.sampled_from([0, 450, 1_024]),
     merged=st.sampled_from([100, 1_000, 1 << 20]),
     joined_rows=st.sampled_from([3, 100, 30_000]),
     producers_max=st.sampled_from([2, 10_000]),
     results_together=st.sampled_from([1, 16]),
 )
 def test_by_columns_it_is_what_it_is_record_by_record(
-    history, together, pending_bytes, unpacked_bytes, small, merged, joined_rows, producers_max, results_together
+    history,
+    together,
+    pending_bytes,
+    unpacked_bytes,
+    small,
+    packed,
+    merged,
+    joined_rows,
+    producers_max,
+    results_together,
 ):
     writing = written(history)
     with constants(producers__PRODUCERS_MAX=producers_max):
@@ -321,6 +333,40 @@ def test_many_blocks_of_a_partition_become_one():
     recovery.replay(found.records.parts(), writing.journal)
     assert [p.tree.block_count for p in catalog.partitions() if p.high_seq] == [1, 1]
     assert [p.high_seq for p in catalog.partitions() if p.high_seq] == [100, 100]
+
+
+def test_large_compressed_blocks_stay_as_they_are():
+    writing = Writing()
+    writing.create(FEEDS[0])
+    for _ in range(200):
+        writing.put(FEEDS[0], 0, 1, bytes(60_000), 1, compress=True)
+    journal, found = open_journal(writing.disk, "/journal")
+    catalog, recovery = recovery_of(writing, found)
+    recovery.replay(found.records.parts(), journal)
+    written = [block.tobytes() for block in writing.places[FEEDS[0], 0].blocks]
+    assert [block.tobytes() for block in catalog.partition(FEEDS[0], 0).tree.blocks_after(0)] == written
+
+
+def test_publishes_wait_with_the_blocks_beside_them():
+    writing = Writing()
+    writing.create(FEEDS[0])
+    for number in range(300):
+        writing.put(FEEDS[0], number % PARTITIONS, 1, b"v", 1)
+        if number % 7 == 0:
+            writing.publish(FEEDS[0], number % PARTITIONS, 1 + number % 2)
+    journal, found = open_journal(writing.disk, "/journal")
+    catalog, recovery = recovery_of(writing, found)
+    kinds, recover = [], recovery.recover
+
+    def noted(record, journal):
+        kinds.append(record.kind)
+        recover(record, journal)
+
+    recovery.recover = noted
+    recovery.replay(found.records.parts(), journal)
+    assert kinds == [RecordKind.FEED_CREATED]
+    assert outcome(writing, by_columns) == outcome(writing, one_at_a_time)
+    assert sum(len(list(partition.runs)) for partition in catalog.partitions()) == 43
 
 
 def test_no_block_is_joined_across_the_beginning_of_a_branch():

@@ -52,15 +52,16 @@ class SmallBlocks(NamedTuple):
     valid: Bools
 
 
-def open_small(data: bytes, bodies: Indices, heads: Heads, raw_bytes_max: int) -> SmallBlocks:
+def open_small(data: bytes, bodies: Indices, heads: Heads, raw_bytes_max: int, packed_bytes_max: int) -> SmallBlocks:
     """Opens the blocks with these ``heads``, whose stored bodies begin at ``bodies`` in ``data``, at multiples of 8.
 
-    Blocks of more than ``raw_bytes_max`` raw bytes, with a column of seqs, or whose columns break the format are not
-    opened.
+    Blocks of more than ``raw_bytes_max`` raw bytes, compressed ones of more than ``packed_bytes_max``, those with a
+    column of seqs, and those whose columns break the format are not opened.
     """
     flags, rows = heads["flags"], heads["rows"].astype(np.intp)
     sizes = heads["raw_bytes"].astype(np.intp)
     opened: Bools = (sizes <= raw_bytes_max) & ((flags & FLAG_SEQS) == 0)
+    opened &= ((flags & FLAG_COMPRESSED) == 0) | (sizes <= packed_bytes_max)
     raw, begins = _unpacked(data, bodies, heads, opened)
     words, halves = np.frombuffer(raw, "<u8", len(raw) // 8), np.frombuffer(raw, "<u4", len(raw) // 4)
     has_stamps, has_bitmap = (flags & FLAG_TIMESTAMPS) != 0, (flags & FLAG_TOMBSTONES) != 0

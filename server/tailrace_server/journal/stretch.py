@@ -11,6 +11,7 @@ way has no verdict of its own on a record: one that does not pass every check he
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +48,7 @@ from tailrace_server.journal.format import (
     padded,
 )
 from tailrace_server.journal.reader import BadRecord, RawRecord, Record, Window, read_record, record_of
+from tailrace_server.publishing.record import PublishedRecord, open_published
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,6 +96,12 @@ _COPIED_BYTES_MAX = 4_096
 _CONTROLS = np.isin(
     np.arange(max(KINDS) + 1), [kind for kind in KINDS if kind not in (RecordKind.BLOCK, RecordKind.PUBLISHED)]
 )
+# How nearly all publishes say whose batch they are: one sink, names of printable ASCII without escapes, and numbers
+# below 10^18. JSON of any other form is left to ``read_record``.
+_USUAL_SINKS = re.compile(
+    rb'\{"sinks":\{"[ !#-\[\]-~]{1,200}":\[(?:0|[1-9][0-9]{0,17}),"[ !#-\[\]-~]{0,200}",(?:0|[1-9][0-9]{0,17})\]\}\}'
+)
+_COUNTS_BYTES = 8
 
 
 class Stretch:
@@ -101,10 +109,11 @@ class Stretch:
 
     ``data`` has them and may go on; ``begin`` is its offset in the file, ``end`` where the last record ends. ``starts``
     are their places in ``data``. ``block_heads`` has a header for each record that ``is_block`` marks, in the same
-    row; its other rows mean nothing.
+    row. For each that ``is_run`` marks, a publish with blocks, it has the last block's header, but with the first seq
+    of all of them and without a producer. Its other rows mean nothing.
     """
 
-    __slots__ = ("begin", "block_heads", "data", "end", "file", "heads", "is_block", "starts")
+    __slots__ = ("begin", "block_heads", "data", "end", "file", "heads", "is_block", "is_run", "starts")
 
     def __init__(
         self,
@@ -114,6 +123,7 @@ class Stretch:
         starts: Indices,
         heads: Records,
         is_block: Bools,
+        is_run: Bools,
         block_heads: Heads,
     ) -> None:
         self.file = file
@@ -122,6 +132,7 @@ class Stretch:
         self.starts = starts
         self.heads = heads
         self.is_block = is_block
+        self.is_run = is_run
         self.block_heads = block_heads
         last = heads[-1]
         self.end = begin + int(starts[-1]) + RECORD_HEADER_BYTES + padded(int(last["length"]))
@@ -143,6 +154,18 @@ class Stretch:
     def has(self, kind: RecordKind) -> bool:
         """Whether a record of this kind is among them."""
         return bool((self.heads["kind"] == kind).any())
+
+    def block(self, index: int) -> Block:
+        """The block of a record that ``is_block`` marks; it holds its own bytes."""
+        begin = int(self.starts[index]) + RECORD_HEADER_BYTES
+        body = begin + HEADER_BYTES
+        head = self.data[begin:body]
+        return Block(BlockHeader.read(head), head, self.data[body : begin + int(self.heads["length"][index])])
+
+    def published(self, index: int) -> PublishedRecord:
+        """What a record that ``is_run`` marks has; its blocks hold their own bytes."""
+        begin, head = int(self.starts[index]) + RECORD_HEADER_BYTES, self.heads[index]
+        return open_published(self.data[begin : begin + int(head["length"])], int(head["covered"]))
 
     def record(self, index: int) -> Record:
         """One of them, as `Records` gives it one at a time; it holds its own bytes."""
@@ -182,6 +205,8 @@ def read_stretch(window: Window, file: FileHeader, begin: int, end: int) -> Stre
     block_heads[is_block] = _records_at(words, starts[is_block] + _HEAD_WORDS, _BLOCK_HEAD_WORDS, HEAD_TYPE)
     good = _good_blocks(data, words, starts, heads, is_block, block_heads)
     good |= _good_controls(data, starts, heads)
+    is_run = _good_published(data, words, starts, heads, block_heads)
+    good |= is_run
     good &= _good_padding(words, ends, heads)
     for index in np.flatnonzero(~good).tolist():
         try:
@@ -191,7 +216,8 @@ def read_stretch(window: Window, file: FileHeader, begin: int, end: int) -> Stre
             break
     if not count:
         return None
-    return Stretch(file, data, begin, starts[:count] * _WORD, heads[:count], is_block[:count], block_heads[:count])
+    columns = (heads[:count], is_block[:count], is_run[:count], block_heads[:count])
+    return Stretch(file, data, begin, starts[:count] * _WORD, *columns)
 
 
 def moved(stretch: Stretch, file: FileHeader, offset: int) -> bytearray:
@@ -250,15 +276,77 @@ def _good_blocks(
         return good
     starts, heads, block_heads = starts[picked], heads[picked], block_heads[picked]
     sums = _sums(_strings_at(words, starts, _BLOCK_RECORD_WORDS))
-    block_sums = _sums(_strings_at(words, starts + _HEAD_WORDS, np.arange(_BLOCK_HEAD_WORDS - 1)))
     bodies = starts * _WORD + RECORD_HEADER_BYTES + HEADER_BYTES
+    good[picked] = (sums == heads["sum"]) & _good_block_sums(data, words, starts + _HEAD_WORDS, bodies, block_heads)
+    return good
+
+
+def _good_block_sums(data: bytes, words: Words, places: Indices, bodies: Indices, block_heads: Heads) -> Bools:
+    """Which blocks, with headers at the words ``places`` and bodies at the bytes ``bodies``, have the right sums."""
+    head_sums = _sums(_strings_at(words, places, np.arange(_BLOCK_HEAD_WORDS - 1)))
     stored = block_heads["stored_bytes"].astype(np.intp)
     source = data if int(stored.max()) <= _COPIED_BYTES_MAX else memoryview(data)
     body_sums = _sums([source[a:b] for a, b in zip(bodies.tolist(), (bodies + stored).tolist(), strict=True)])
-    good[picked] = (
-        (sums == heads["sum"]) & (block_sums == block_heads["head_sum"]) & (body_sums == block_heads["body_sum"])
-    )
+    good: Bools = (head_sums == block_heads["head_sum"]) & (body_sums == block_heads["body_sum"])
     return good
+
+
+def _good_published(data: bytes, words: Words, starts: Indices, heads: Records, block_heads: Heads) -> Bools:
+    """Which records are publishes with blocks that pass every check; their rows of ``block_heads`` are filled.
+
+    One whose JSON has not the usual form is left to ``read_record``.
+    """
+    good: Bools = (heads["kind"] == RecordKind.PUBLISHED) & (heads["length"] >= _COUNTS_BYTES)
+    picked = np.flatnonzero(good)
+    if not len(picked):
+        return good
+    payloads, covered = starts[picked] + _HEAD_WORDS, heads["covered"][picked].astype(np.intp)
+    counts = (words[payloads] >> np.uint64(32)).astype(np.intp)
+    texts = (words[payloads] & np.uint64(0xFFFFFFFF)).astype(np.intp)
+    before = (_COUNTS_BYTES + texts + _WORD - 1) // _WORD * _WORD  # the bytes before the blocks' headers
+    fits = (counts >= 1) & (before + counts * HEADER_BYTES == covered)
+    good[picked[~fits]] = False
+    columns = (picked, payloads, covered, counts, texts, before)
+    picked, payloads, covered, counts, texts, before = (column[fits] for column in columns)
+    if not len(picked):
+        return good
+    lasts = np.cumsum(counts) - 1
+    firsts = lasts - counts + 1
+    within = np.arange(int(lasts[-1]) + 1) - np.repeat(firsts, counts)
+    places = np.repeat(payloads + before // _WORD, counts) + within * _BLOCK_HEAD_WORDS
+    found = _records_at(words, places, _BLOCK_HEAD_WORDS, HEAD_TYPE)
+    stored = found["stored_bytes"].astype(np.intp)
+    filled = np.cumsum(stored)
+    bodies = np.repeat(payloads * _WORD + covered - (filled - stored)[firsts], counts) + filled - stored
+    right = np.logical_and.reduceat(_good_bounds(found), firsts)
+    right &= covered + np.add.reduceat(stored, firsts) == heads["length"][picked]
+    follows = np.ones(len(found), np.bool_)
+    follows[1:] = found["first_seq"][1:] == found["last_seq"][:-1] + np.uint64(1)
+    follows[firsts] = True
+    right &= np.logical_and.reduceat(follows, firsts)
+    places_of = zip(*(column[right].tolist() for column in (payloads * _WORD, covered, texts, before)), strict=True)
+    told = heads["sum"][picked[right]].tolist()
+    right[right] = [
+        sum_of(data[begin - RECORD_HEADER_BYTES : begin - _WORD] + data[begin : begin + size]) == sum_
+        and _is_usual_text(data, begin + _COUNTS_BYTES, begin + _COUNTS_BYTES + text_bytes, begin + all_before)
+        for (begin, size, text_bytes, all_before), sum_ in zip(places_of, told, strict=True)
+    ]
+    of_right = np.repeat(right, counts)
+    if right.any():
+        sums = np.ones(len(found), np.bool_)
+        sums[of_right] = _good_block_sums(data, words, places[of_right], bodies[of_right], found[of_right])
+        right &= np.logical_and.reduceat(sums, firsts)
+    good[picked] = right
+    picked, firsts, lasts = picked[right], firsts[right], lasts[right]
+    rows = found[lasts]
+    rows["first_seq"], rows["producer_id"], rows["flags"] = found["first_seq"][firsts], 0, FLAG_SEQS
+    block_heads[picked] = rows
+    return good
+
+
+def _is_usual_text(data: bytes, begin: int, end: int, padded_end: int) -> bool:
+    """Whether the bytes from ``begin`` to ``end`` are JSON of the usual form, and zeros behind, to ``padded_end``."""
+    return _USUAL_SINKS.fullmatch(data, begin, end) is not None and not any(data[end:padded_end])
 
 
 def _good_bounds(heads: Heads) -> Bools:

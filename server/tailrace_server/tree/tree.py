@@ -114,6 +114,25 @@ class Tree:
             tree._close_tail()
         return tree
 
+    def extended(self, blocks: Sequence[Block]) -> Tree:
+        """This tree and ``blocks`` after it, as ``append`` of each gives it: for many, of which few are looked at."""
+        tree, begin = self, 0
+        while begin < len(blocks) and (tree._tail or len(blocks) - begin < CHUNK_BLOCKS_MAX):
+            tree, begin = tree.append(blocks[begin]), begin + 1
+        made = []
+        while len(blocks) - begin >= CHUNK_BLOCKS_MAX:
+            made.append(chunk_of(blocks[begin : begin + CHUNK_BLOCKS_MAX]))
+            begin += CHUNK_BLOCKS_MAX
+        if made:
+            assert made[0].first_seq == tree.last_seq + 1, "blocks of a partition are contiguous"
+            tree = tree._copy()
+            tree._chunks = tree._chunks.extend(made)
+            tree._sums = tree._sums.changed((), made)
+            tree.last_seq = made[-1].last_seq
+        for block in blocks[begin:]:
+            tree = tree.append(block)
+        return tree
+
     def _close_tail(self) -> None:
         """Makes the full tail of a tree that nobody has seen yet a chunk."""
         tail = self._tail

@@ -18,7 +18,7 @@ from tailrace_server.journal.reader import BadRecord, Window, read_record, recor
 from tailrace_server.journal.recovery import inspect
 from tailrace_server.journal.stretch import read_stretch
 from tailrace_server.publishing.last_batches import LastBatch
-from tailrace_server.publishing.record import encode_published
+from tailrace_server.publishing.record import decode_published, encode_published
 
 FEEDS = (b"F" * 16, bytes(range(16)))
 BRANCH = b"B" * 16
@@ -205,6 +205,58 @@ def test_each_field_is_checked_by_columns_as_it_is_one_at_a_time(fields, base):
                 expected, why = one_at_a_time(Window(opened, PATH), file, end)
                 found = by_columns(Window(opened, PATH), file, end)
             assert found == ([record for record, _ in expected], why), (place, field, value)
+
+
+def forge_published(content, place, at, value):
+    """Sets 4 bytes of what a publish's record covers, and makes all sums right again."""
+    covered, payload = struct.unpack_from("<I", content, place + 24)[0], place + RECORD_HEADER_BYTES
+    struct.pack_into("<I", content, payload + at, value)
+    for head in range(payload + covered - 2 * 96, payload + covered, 96):
+        struct.pack_into("<Q", content, head + 88, xxhash.xxh3_64_intdigest(bytes(content[head : head + 88])))
+    summed = bytes(content[place : place + 88]) + bytes(content[payload : payload + covered])
+    struct.pack_into("<Q", content, place + 88, xxhash.xxh3_64_intdigest(summed))
+
+
+@pytest.mark.parametrize("sink", ["sink", "sinks", "sunken", 'unusual " \u00e4', "s" * 199])
+def test_each_field_of_a_publish_is_checked_by_columns_as_it_is_one_at_a_time(sink):
+    disk = MemoryDisk()
+    journal, _ = open_journal(disk, "/journal")
+    blocks = [block_of(2, b"v", 1), block_of(1, b"w", 3)]
+    covered, bodies = encode_published({sink: LastBatch(10**18 - 1, "here", 3)}, blocks)
+    journal.append_published(FEEDS[0], 2, BRANCH, covered, bodies)
+    journal.append(RecordKind.FLUSHED, FEEDS[0], 2, b"behind")
+    journal.sync()
+    end, file = journal.end[1], FileHeader.unpack(bytes(disk.content(PATH)[:FILE_HEADER_BYTES]))
+    given = bytes(disk.content(PATH))
+    for at in range(0, len(covered), 4):
+        (before,) = struct.unpack_from("<I", covered, at)
+        for value in {0, 1, 2, before, before + 1, before ^ 0x0F, before ^ 1 << 31, before + (1 << 24) & 0xFFFFFFFF}:
+            disk.content(PATH)[:] = given
+            forge_published(disk.content(PATH), FILE_HEADER_BYTES, at, value & 0xFFFFFFFF)
+            with contextlib.closing(disk.open(PATH)) as opened:
+                expected, why = one_at_a_time(Window(opened, PATH), file, end)
+                found = by_columns(Window(opened, PATH), file, end)
+            assert found == ([record for record, _ in expected], why), (at, value)
+
+
+def test_publishes_are_checked_without_an_object_for_each(monkeypatch):
+    disk, places, end = written([("published", 1 + number % 3) for number in range(300)])
+    monkeypatch.setattr("tailrace_server.journal.stretch.read_record", None)
+    file = FileHeader.unpack(bytes(disk.content(PATH)[:FILE_HEADER_BYTES]))
+    assert inspect(disk, PATH, file, end).end == end
+    with contextlib.closing(disk.open(PATH)) as opened:
+        stretch = read_stretch(Window(opened, PATH), file, FILE_HEADER_BYTES, end)
+    assert stretch.is_run.all()
+    for index in range(len(places)):
+        record = stretch.record(index)
+        decoded, opened_ = decode_published(record.payload, record.covered), stretch.published(index)
+        assert opened_.sinks == decoded.sinks
+        assert [block.tobytes() for block in opened_.blocks] == [block.tobytes() for block in decoded.blocks]
+        head = stretch.block_heads[index]
+        assert (int(head["first_seq"]), int(head["last_seq"])) == (
+            decoded.blocks[0].seqs[0],
+            decoded.blocks[-1].seqs[1],
+        )
 
 
 def test_a_record_that_is_larger_than_a_read_stands_between_small_ones():

@@ -28,6 +28,19 @@ def held(tree):
     return list(tree.blocks_after(0))
 
 
+@settings(max_examples=50)
+@given(before=st.integers(0, 9), more=st.integers(0, 20), chunk_blocks_max=st.sampled_from([1, 3, CHUNK_BLOCKS_MAX]))
+def test_many_blocks_at_once_make_the_tree_that_one_at_a_time_makes(before, more, chunk_blocks_max):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "CHUNK_BLOCKS_MAX", chunk_blocks_max)
+        made = blocks([2] * (before + more))
+        tree, other = grown(Tree(), made[:before]).extended(made[before:]), grown(Tree(), made)
+        tree.check()
+        assert held(tree) == made
+        assert list(tree._chunks) == list(other._chunks)
+        assert (tree.last_seq, tree.nbytes, tree.memory_bytes) == (other.last_seq, other.nbytes, other.memory_bytes)
+
+
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks of 3 blocks, so that a few blocks make a tree of many."""
