@@ -1,6 +1,6 @@
 """What the storage engine does with 20 million mutations: rates, memory, disk, restarts, gets, reading back, writes.
 
-    python bench/storage.py [--rows 20000000] [--quick] [--only ingest ...] [--plots docs/plots] [--folder DIR]
+    python bench/storage.py [--rows 20000000] [--quick] [--only ingest ...] [--plots bench/plots] [--folder DIR]
 
 Rows of 16 + 100 bytes that do not compress; keys are uniform over a quarter of the rows; one producer through the SDK,
 16 partitions, retention `compact`, level `disk`; `tailrace serve` is a process of its own, with its default settings.

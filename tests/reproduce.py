@@ -137,7 +137,7 @@ def reproduce(repository: Path, mend: Mend) -> None:
 def main(arguments: list[str], repository: Path = ROOT) -> int:
     """Reproduces the bugs that are named; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.reproduce", description="Reproduce bugs that were mended.")
-    parser.add_argument("bugs", nargs="*", metavar="BUG", help="a number from docs/reliability.md, such as 13.1")
+    parser.add_argument("bugs", nargs="*", metavar="BUG", help="a number of docs/internals/reliability.md: 13.1")
     asked = parser.parse_args(arguments).bugs
     try:
         found = mends(repository)

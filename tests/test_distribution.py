@@ -129,7 +129,7 @@ def test_sdist_holds_the_sources_the_tests_and_the_documents(sdist_names):
 
 def test_sdist_holds_nothing_that_was_made_on_this_machine(sdist_names):
     top = {name.partition("/")[0] for name in sdist_names if name}
-    folders = {"client_sdk", "server", "spark_sink", "tests", "docs"}
+    folders = {"client_sdk", "server", "spark_sink", "tests", "docs", "bench"}
     files = {"LICENSE", "README.md", "CHANGELOG.md", "Makefile", "constraints.txt", "pyproject.toml", "PKG-INFO"}
     assert top <= folders | files | {".gitignore"}
     assert not [name for name in sdist_names if "__pycache__" in name or name.endswith(".pyc")]

@@ -1,7 +1,7 @@
 """Ways in which changefeeds have lost data, by their numbers, each told with a whole node and its clients.
 
-Numbers are those of docs/reliability.md, whose table also has the tests of single parts. Nodes and clients are the real
-ones, over sockets and a disk; `lose` is a crash that takes the last writes. What a scenario needs several nodes for
+Numbers are those of internals/reliability.md, whose table also has the tests of single parts. Nodes and clients are
+real, over sockets and a disk; `lose` is a crash that takes the last writes. What a scenario needs several nodes for
 is in `tests/test_hazards_of_sets.py`, or left out here and tested with models of nodes in tailrace/consuming:
 
  2a, 2c  the old leader comes back: a node knows one history at a time

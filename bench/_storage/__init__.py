@@ -7,5 +7,5 @@ write_queue.py  the write queue in this process: snapshots, memory
 reading.py      gets, a local reader, a consumer over TCP
 latency.py      writes beside a compaction
 paced.py        a bare writer, a process of its own
-plots.py        the pictures in docs/plots
+plots.py        the pictures in bench/plots
 """

@@ -1,4 +1,4 @@
-"""The pictures of docs/performance.md."""
+"""The pictures of bench/README.md."""
 
 from __future__ import annotations
 

@@ -13,5 +13,5 @@
 
 ``node.py`` holds all of it together, and ``start.py`` starts it: ``journal/recovery.py`` mends the journal's end,
 ``feed_recovery.py`` hangs its blocks into the trees again. ``command.py`` is ``tailrace serve``; ``console/`` and
-``tailing/`` are the doors for HTTP and WebSocket; ``host/`` is what a simulator replaces. docs/architecture.md: why.
+``tailing/`` are the doors for HTTP and WebSocket; ``host/`` is what a simulator replaces. docs/internals/tour.md: why.
 """

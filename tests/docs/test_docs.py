@@ -29,11 +29,15 @@ from tailrace_server.stream.resume import answer_request
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
-MESSAGES = (DOCS / "messages.md").read_text()
-STREAMS = (DOCS / "streams.md").read_text()
+PROTOCOL = DOCS / "protocol"
+OVERVIEW = (PROTOCOL / "overview.md").read_text()
+# The text of each message's page, by its name.
+MESSAGES = {page.stem.upper(): page.read_text() for page in sorted((PROTOCOL / "messages").glob("*.md"))}
+STREAMS = "".join((PROTOCOL / f"{name}.md").read_text() for name in ("streams", "rollback", "barriers", "writes"))
 FRAME = (DOCS / "formats" / "frame.md").read_text()
 OPERATIONS = (DOCS / "guides" / "operations.md").read_text()
-ARCHITECTURE = (DOCS / "architecture.md").read_text()
+TOUR = (DOCS / "internals" / "tour.md").read_text()
+INVARIANTS = (DOCS / "internals" / "invariants.md").read_text()
 
 U, V = b"u" * 16, b"v" * 16
 
@@ -106,7 +110,7 @@ def test_every_page_is_reached_from_the_index():
     assert {page for page in PAGES if DOCS in page.parents} <= linked
 
 
-@pytest.mark.parametrize("text", [ARCHITECTURE, tailrace_server.__doc__], ids=["architecture", "docstring"])
+@pytest.mark.parametrize("text", [TOUR, tailrace_server.__doc__], ids=["tour", "docstring"])
 def test_files_that_are_named_are_there(text):
     roots = [ROOT, ROOT / "tests", *(ROOT / part for part in ("client_sdk/tailrace", "server/tailrace_server"))]
     names = set(re.findall(r"[\w/]+\.py\b", text))
@@ -115,19 +119,20 @@ def test_files_that_are_named_are_there(text):
         assert any((root / name).is_file() for root in roots), name
 
 
-# docs/messages.md
+# docs/protocol
 
 
 def test_the_table_of_opcodes_is_that_of_the_code():
-    table = [(int(row[0], 16), re.sub(r"\[(\w+)\].*", r"\1", row[1])) for row in tables(MESSAGES)[0]]
+    table = [(int(row[0], 16), re.sub(r"\[(\w+)\].*", r"\1", row[1])) for row in tables(OVERVIEW)[0]]
     assert table == [(opcode.value, opcode.name) for opcode in Opcode]
 
 
-def test_every_opcode_has_its_section_with_its_number_and_an_example():
-    found = sections(MESSAGES)
+def test_every_opcode_has_its_page_with_its_number_and_an_example():
+    assert MESSAGES.keys() == {opcode.name for opcode in Opcode}
     for opcode in Opcode:
-        assert f"0x{opcode.value:02x}, " in found[opcode.name]
-        [example] = fenced(found[opcode.name])
+        assert MESSAGES[opcode.name].startswith(f"# {opcode.name}\n")
+        assert f"0x{opcode.value:02x}, " in MESSAGES[opcode.name]
+        [example] = fenced(MESSAGES[opcode.name])
         [frame] = FrameDecoder().receive_data(example_bytes(example))
         assert frame.opcode is opcode
 
@@ -145,7 +150,7 @@ JSON_MESSAGES = {
 
 def example(name):
     """The frame that the example of a section shows."""
-    [block] = fenced(sections(MESSAGES)[name])
+    [block] = fenced(MESSAGES[name])
     [frame] = FrameDecoder().receive_data(example_bytes(block))
     return frame
 
@@ -156,14 +161,14 @@ def test_json_examples_are_what_the_code_writes_and_their_members_are_listed(nam
     message = JSON_MESSAGES[name].decode(frame.body)
     again = message.encode() if name.startswith("HELLO") else message.encode(frame.id)
     assert again[16:] == bytes(frame.body)
-    listed = [row[0] for row in tables(sections(MESSAGES)[name])[0]]
+    listed = [row[0] for row in tables(MESSAGES[name])[0]]
     assert listed == list(bodies.decode_json(frame.body, name))
 
 
 def test_members_of_the_other_requests_are_listed():
     between_nodes = ("MEMBER", "PROMISE", "PROMOTE", "HANDOVER", "TAKE_OVER", "ACCEPTED_SEQS")
     for name in ("CREATE_FEED", "DROP_FEED", "PARTITIONS", *between_nodes):
-        listed = [row[0] for row in tables(sections(MESSAGES)[name])[0]]
+        listed = [row[0] for row in tables(MESSAGES[name])[0]]
         assert listed == list(bodies.decode_json(example(name).body, name))
 
 
@@ -172,7 +177,7 @@ async def test_members_of_what_is_explained(client, feed):
     stream_request = bodies.decode_json(example("STREAM_REQUEST").body, "STREAM_REQUEST")
     assert list(asked) == [member for member in stream_request if member != "filter"]
     answer = await client.call(Opcode.EXPLAIN_RESUME, asked)
-    assert [row[0] for row in tables(sections(MESSAGES)["EXPLAIN_RESUME"])[0]] == list(answer)
+    assert [row[0] for row in tables(MESSAGES["EXPLAIN_RESUME"])[0]] == list(answer)
 
 
 def test_reasons_that_explain_resume_gives():
@@ -187,12 +192,12 @@ async def test_members_of_the_answers_are_those_of_a_node(client, feed):
     }
     described = bodies.decode_json(example("RESULT").body, "RESULT")["feeds"][0]
     assert answers[Opcode.LIST_FEEDS]["feeds"][0].keys() == described.keys()
-    listed = [row[0] for row in tables(sections(MESSAGES)["PARTITIONS"])[1]]
+    listed = [row[0] for row in tables(MESSAGES["PARTITIONS"])[1]]
     assert listed == list(answers[Opcode.PARTITIONS]["partitions"][0])
 
 
 def test_codes_of_errors_are_those_of_the_code():
-    table = {row[0]: row[1].partition(":")[0] for row in tables(sections(MESSAGES)["ERROR"])[1]}
+    table = {row[0]: row[1].partition(":")[0] for row in tables(MESSAGES["ERROR"])[1]}
     assert table == {
         code: "none" if kind is failures.OutOfOrder else kind.__name__ for code, kind in failures._CODES.items()
     }
@@ -217,7 +222,7 @@ def test_codes_of_errors_are_those_of_the_code():
     ],
 )
 def test_fields_lie_back_to_back_and_are_as_long_as_in_the_code(name, layouts):
-    for table, layout in zip(tables(sections(MESSAGES)[name]), layouts, strict=False):
+    for table, layout in zip(tables(MESSAGES[name]), layouts, strict=False):
         place = 0
         for offset, nbytes, _ in table:
             if not offset or not nbytes.isdigit():
@@ -254,12 +259,12 @@ def test_packed_examples_are_read_as_their_sections_say():
 
 
 def test_flags_of_a_write_are_those_of_the_code():
-    table = {name.replace(" ", "_").upper(): int(bit) for name, bit, _ in tables(sections(MESSAGES)["WRITE"])[1]}
+    table = {name.replace(" ", "_").upper(): int(bit) for name, bit, _ in tables(MESSAGES["WRITE"])[1]}
     assert table == {name: bit for name, bit in vars(messages.WriteFlag).items() if name.isupper()}
 
 
 def test_the_bounds_of_requests_are_those_of_the_code():
-    [table] = tables(sections(MESSAGES)["How long a request may be"])
+    [table] = tables(sections(OVERVIEW)["How long a request may be"])
     bounds = {name: int(nbytes.replace(",", "")) for name, nbytes, _ in table}
     assert bounds.pop("every other") == frames.SMALL_BODY_BYTES
     assert bounds == {opcode.name: bound for opcode, bound in REQUEST_BOUNDS.items()}
@@ -285,7 +290,7 @@ def test_the_worked_example_of_a_frame():
     assert encode_frame(Opcode.NOOP).hex(" ") in FRAME
 
 
-# docs/streams.md
+# docs/protocol/streams.md
 
 
 def test_the_states_of_a_consumer_are_those_of_the_code():
@@ -418,11 +423,11 @@ def test_the_rows_of_resends():
     assert {re.split(r"[:,]", row[1])[0] for row in table} == {verdict.name for verdict in Verdict}
 
 
-# docs/architecture.md
+# docs/internals/invariants.md
 
 
 def test_bounds_are_those_of_the_code():
-    [table] = tables(sections(ARCHITECTURE)["Bounds"])
+    [table] = tables(sections(INVARIANTS)["Bounds"])
     bounds = dict(table)
     limits = Limits()
     assert bounds["connections, streams of a connection"] == f"{limits.connections_max:,}; {limits.streams_max:,}"
@@ -433,11 +438,11 @@ def test_bounds_are_those_of_the_code():
     assert limits.window_bytes_max == 64 << 20
 
 
-# docs/reliability.md
+# docs/internals/reliability.md
 
 
 def test_the_tests_of_the_bugs_that_an_attack_found_are_there():
-    [table] = tables(sections((DOCS / "reliability.md").read_text())["Bugs that an attack found"])
+    [table] = tables(sections((DOCS / "internals" / "reliability.md").read_text())["Bugs that an attack found"])
     assert len({row[0] for row in table}) == len(table) > 30
     for bug, _, test, _ in table:
         path, _, name = test.partition("::")

@@ -8,9 +8,9 @@ from tests.docs.test_docs import DOCS, ROOT
 
 PAGES = [
     ROOT / "README.md",
-    *(DOCS / "guides" / f"{name}.md" for name in ("getting-started", "command-line", "indexes", "replication")),
-    DOCS / "guides" / "operations.md",
-    DOCS / "guides" / "spark.md",
+    DOCS / "tutorial.md",
+    DOCS / "reference" / "command-line.md",
+    *(DOCS / "guides" / f"{name}.md" for name in ("indexes", "replication", "operations", "spark")),
     DOCS / "examples" / "README.md",
 ]
 # Each of its programs starts a Spark. tests/pyspark_tailrace/test_examples.py runs them in one, with a node of its own.

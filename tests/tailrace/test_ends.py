@@ -1,4 +1,4 @@
-"""Each way in which a node alone ends a stream, over real sockets, and what a consumer makes of it: docs/streams.md."""
+"""Each reason for which a single node ends a stream, over real sockets, and the consumer's reaction (docs/protocol)."""
 
 import dataclasses
 import os

@@ -1,6 +1,7 @@
 """What a consumer asks with, and what it does with the answer: decisions about one partition. Pure.
 
-Source: docs/streams.md, "How a consumer goes back"; the node's side of the same is `tailrace.failover.resume_point`.
+Source: docs/protocol/rollback.md, "How a consumer goes back".
+The node decides by `tailrace.failover.resume_point`.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def bounds(record: Record) -> tuple[int, int, int]:
 
 
 def decide(record: Record, answer: StreamOk | RollBack) -> Decision:
-    """What to do with ``answer``, the first row of the table in docs/streams.md that fits."""
+    """What to do with ``answer``, the first row of the table in docs/protocol/rollback.md that fits."""
     position = record.position
     if isinstance(answer, RollBack):
         return _back_to(answer.seq, record)

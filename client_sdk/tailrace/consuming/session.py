@@ -4,7 +4,7 @@
     beside them: ROUND_COMPLETE, barriers, credit, noops
 
 ``positions`` moves when the event that follows is asked for: it covers what has been handled, never what is being.
-Source: docs/streams.md.
+Source: docs/protocol/streams.md.
 """
 
 from __future__ import annotations

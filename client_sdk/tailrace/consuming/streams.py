@@ -4,7 +4,7 @@
     then: STREAM_OK, or ROLLBACK and what follows from it (``rollbacks``), or an end, and a request again after a while
     then: SNAPSHOT_START, BLOCK ..., SNAPSHOT_END as events
 
-Every end of a stream leads to another request but those in ``FINAL``. Source: docs/streams.md.
+Every end of a stream leads to another request but those in ``FINAL``. Source: docs/protocol/streams.md.
 """
 
 from __future__ import annotations

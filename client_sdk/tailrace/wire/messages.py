@@ -2,7 +2,7 @@
 
 This is how peers greet, writes, look-ups and errors; what is about streams is in stream_messages.py. Rare messages are
 JSON, frequent ones packed integers (little-endian). Every ``decode`` takes bytes from outside and raises ProtocolError,
-never anything else, where they are not what they should be. Layouts: docs/messages.md.
+never anything else, where they are not what they should be. Layouts: docs/protocol/messages.
 """
 
 from __future__ import annotations

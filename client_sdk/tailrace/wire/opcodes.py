@@ -1,4 +1,4 @@
-"""The kinds of frames. docs/messages.md has a line for each: who sends it, its layout, and what answers it."""
+"""The kinds of frames. docs/protocol/messages has a page for each."""
 
 from __future__ import annotations
 

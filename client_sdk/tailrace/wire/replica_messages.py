@@ -1,4 +1,4 @@
-"""What nodes of a set say to each other on the streams of a replica. Pure. Layouts: docs/messages.md.
+"""What nodes of a set say to each other on the streams of a replica. Pure. Layouts: docs/protocol/messages.
 
 The requests between nodes (MEMBER, PROMISE, ...) are JSON objects, and their members are with those who read them.
 """

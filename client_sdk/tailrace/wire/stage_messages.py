@@ -1,4 +1,4 @@
-"""What is said of stages and of what is published from them. Pure. Layouts: docs/messages.md.
+"""What is said of stages and of what is published from them. Pure. Layouts: docs/protocol/messages.
 
 STAGE_BLOCK ──> STAGED       a block for a stage, and how many the stage has
 STAGE_SEAL  ──> RESULT       nothing more comes: the stage is made durable

@@ -1,6 +1,6 @@
 """What the frames of streams carry, as messages.py has it of the others: requests, answers, ends, markers. Pure.
 
-Layouts: docs/messages.md.
+Layouts: docs/protocol/messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COOKIE_BYTES_MAX = 64
 
 
 class StreamRequest(NamedTuple):
-    """Asks for a partition from a position on. S, A, B, P: docs/streams.md. ``seq`` None: from now on, or since the
+    """Asks for a partition from a position on (docs/protocol/streams.md). ``seq`` None: from now on, or since the
 
     first mutation that was stamped at ``since_us`` or later (microseconds since 1970 UTC). ``until_us``: likewise, the
     stream ends before the first one that was stamped then or later.

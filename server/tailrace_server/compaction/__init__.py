@@ -1,4 +1,4 @@
-"""Folding a partition's segments, in a process of its own (docs/compaction.md).
+"""Folding a partition's segments, in a process of its own (docs/internals/compaction.md).
 
 policy.py     what is folded, and what of a history goes, pure
 task.py       what a compaction is told and what it answers, as JSON, pure

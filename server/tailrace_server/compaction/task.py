@@ -1,4 +1,4 @@
-"""What a compaction is told and what it answers, as JSON in one line each. Pure. docs/compaction.md has the members."""
+"""The task and the result of a compaction, as JSON in one line each. Pure. Members: docs/internals/compaction.md."""
 
 from __future__ import annotations
 

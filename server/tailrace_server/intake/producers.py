@@ -1,6 +1,6 @@
 """What a partition remembers of its producers, so that a block that is sent again is written once. Pure.
 
-Source: docs/formats/block.md (producer id and seq) and docs/streams.md ("Resends"). The rules:
+Source: docs/formats/block.md (producer id and seq) and docs/protocol/writes.md ("Resends"). The rules:
 
     the partition finds                             it decides
     ----------------------------------------------  ---------------------------------------------

@@ -4,7 +4,7 @@
     delivered_seq >= flushed_seq: the snapshot is of the tree                                it has to reach so far ]
 
 A snapshot of segments ends where a segment does, since rows that were superseded in it may be missing: there is no
-state in between. Source: docs/streams.md, runs.
+state in between. Source: docs/protocol/streams.md, runs.
 
 A filtered stream announces a snapshot with the first block of which something matches: until then nothing has to be
 said of it but, at its end, how far the stream has come. What was passed over counts as delivered.

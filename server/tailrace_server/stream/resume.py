@@ -90,7 +90,7 @@ def answer_request(
 
     ``log``, ``state``, ``high_seq``, ``purge_seq`` and ``trim_seq`` are the partition's on this node; ``visible_seq``
     is the last one that the level of the request shows; ``start`` is where the time lies that it names, if it does.
-    Source: docs/streams.md, "Handshake"; the first row that fits decides.
+    Source: docs/protocol/streams.md, "Handshake"; the first row that fits decides.
     """
     partition = request.partition
     if request.state != state:

@@ -1,4 +1,4 @@
-"""What keeps a node's storage in order: flushing, folding, trimming (docs/storage.md).
+"""What keeps a node's storage in order: flushing, folding, trimming (docs/internals/storage.md).
 
 policy.py      what to flush now, pure
 homes.py       which journal files hold something that has no other home yet, pure

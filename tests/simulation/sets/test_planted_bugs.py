@@ -11,7 +11,7 @@ from .bugs import BUGS, planted
 from .stories import STORIES
 from .world import simulate
 
-RELIABILITY = Path(__file__).parents[3] / "docs" / "reliability.md"
+RELIABILITY = Path(__file__).parents[3] / "docs" / "internals" / "reliability.md"
 # With so many seeds a story is told at most, so that it need not be found which one shows a bug whenever something
 # changes what is left to chance: most of them do.
 TRIES = 6

@@ -1,4 +1,4 @@
-"""docs/guides/command-line.md has every command with every option."""
+"""docs/reference/command-line.md has every command with every option."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.cli import errors, options
 
-PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "command-line.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "command-line.md").read_text()
 COMMON = {"--help", "--url", "--node", "--token"}
 COMMANDS = [
     ("serve",),

@@ -1,4 +1,4 @@
-"""The table of docs/streams.md, row by row, and that every input has one."""
+"""The table of docs/protocol/rollback.md, row by row, and that every input has one."""
 
 import pytest
 from hypothesis import given

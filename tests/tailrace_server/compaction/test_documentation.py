@@ -1,4 +1,4 @@
-"""docs/compaction.md says what the code does."""
+"""docs/internals/compaction.md says what the code does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tailrace_server.compaction.task import (
 )
 from tailrace_server.segment.identity import INCLUDED_IDS_MAX
 
-PAGE = (Path(__file__).parents[3] / "docs" / "compaction.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "internals" / "compaction.md").read_text()
 
 
 def rows(heading, after=""):

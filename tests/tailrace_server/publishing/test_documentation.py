@@ -1,11 +1,11 @@
-"""docs/formats/stage.md, and what docs/messages.md says of stages, say what the code does."""
+"""docs/formats/stage.md, and what docs/protocol/messages says of stages, say what the code does."""
 
 from __future__ import annotations
 
 import re
 
 import xxhash
-from tests.docs.test_docs import DOCS, example, sections, tables
+from tests.docs.test_docs import DOCS, MESSAGES, example, sections, tables
 
 from tailrace.block import Block
 from tailrace.wire import stage_messages
@@ -15,7 +15,6 @@ from tailrace_server.publishing import kept_blocks, last_batches, record, stage_
 from tailrace_server.publishing.last_batches import LastBatch, Verdict, decide
 
 STAGE = (DOCS / "formats" / "stage.md").read_text()
-MESSAGES = (DOCS / "messages.md").read_text()
 FEED, ID = bytes(range(0x10, 0x20)), b"s" * 16
 
 
@@ -46,8 +45,8 @@ def test_the_bounds_are_those_of_the_code():
     assert stages.IDLE_S_MAX == 3_600
     assert f"At most {last_batches.SINKS_MAX:,} sinks" in STAGE
     assert f"which publish once, {last_batches.JOBS_MAX}" in STAGE
-    assert f"more than {record.PUBLISH_BYTES_MAX >> 20} MiB or {record.BLOCKS_MAX:,} blocks" in MESSAGES
-    assert f"at most {stage_messages.STAGES_MAX:,}" in MESSAGES
+    assert f"more than {record.PUBLISH_BYTES_MAX >> 20} MiB or {record.BLOCKS_MAX:,} blocks" in MESSAGES["PUBLISH"]
+    assert f"at most {stage_messages.STAGES_MAX:,}" in MESSAGES["PUBLISH"]
 
 
 def test_the_rows_of_the_last_batches():
@@ -66,7 +65,7 @@ def test_fields_of_the_messages_lie_back_to_back():
         ("STAGE_SEAL", stage_messages._SEAL),
     ):
         place = 0
-        for offset, nbytes, _ in tables(sections(MESSAGES)[name])[0]:
+        for offset, nbytes, _ in tables(MESSAGES[name])[0]:
             if not nbytes:
                 break
             assert int(offset) == place
@@ -88,5 +87,5 @@ def test_examples_are_read_as_their_sections_say():
     told = stage_messages.SinksTold.decode(example("SINKS").body)
     assert last_batches.from_json(told.value) == {"orders-job": LastBatch(7, "orders-job", 42)}
     for name in ("PUBLISH", "SINKS"):
-        listed = [row[0] for row in tables(sections(MESSAGES)[name])[0]]
+        listed = [row[0] for row in tables(MESSAGES[name])[0]]
         assert listed == list(decode_json(example(name).body, name))

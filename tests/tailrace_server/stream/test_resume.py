@@ -30,7 +30,7 @@ def answered(request, log=LOG_V, *, state="leader", high_seq=150, visible_seq=14
     )
 
 
-# A test for each row of the table in docs/streams.md, in its order.
+# A test for each row of the table in docs/protocol/streams.md, in its order.
 
 
 @pytest.mark.parametrize(("here", "wanted"), [("leader", "follower"), ("follower", "leader")])
