@@ -118,7 +118,7 @@ class Node(Leadership):
             storage.flush_age_s,
             storage.memory_bytes_max,
             storage.journal_bytes_max,
-            storage.journal_records_max,
+            storage.journal_replay_s,
         )
         self.flusher = Flusher(host, self.journal, self.store, self.installer, trimmer, self.space, self.memory, limits)
         self.flusher.on_flushed = self._flushed

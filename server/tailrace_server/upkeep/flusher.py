@@ -41,8 +41,8 @@ TICK_SECONDS = 1.0
 UNMERGED_BLOCKS = 2_048
 # A partition whose flush has failed is tried again after so long at most: somebody may have freed space.
 PAUSE_SECONDS_MAX = 5.0
-# A clean stop flushes if the journal has more records than a start reads in about half a second, and for so long.
-FOR_STOP_RECORDS = 200_000
+# A clean stop flushes if a start would take longer than this to read the journal, and for so long.
+FOR_STOP_REPLAY_SECONDS = 1.0
 FOR_STOP_SECONDS = 3.0
 # Partitions that are looked at in one turn of the loop: a millisecond or two.
 LOOKS_AT_ONCE = 512
@@ -283,7 +283,7 @@ class Flusher:
         journal, journal_oldest = self._journal.statistics(), self._journal.oldest_number
         # On a disk that is nearly full each older file of the journal is one too many.
         is_low = bool(self._space.low) and len(self._journal.file_numbers) > 1
-        is_long = is_low or self._limits.is_journal_long(journal.bytes, journal.records)
+        is_long = is_low or self._limits.is_journal_long(journal.bytes, journal.replay_seconds)
         is_pressed = self._account.is_tight or is_long
         now = self._host.clock.monotonic()
         queues = []
@@ -363,9 +363,10 @@ class Flusher:
         Only if the journal is long, for FOR_STOP_SECONDS at most, what the oldest file waits for first. What the disk
         refuses stays in the journal. Cancelling leaves a part of it there.
         """
-        if self._journal.statistics().records <= FOR_STOP_RECORDS:
+        journal = self._journal.statistics()
+        if journal.replay_seconds <= FOR_STOP_REPLAY_SECONDS:
             return
-        log.info("the journal has %s records: flushing, for the next start", self._journal.statistics().records)
+        log.info("the journal has %s records: flushing, for the next start", journal.records)
         waiting = [(partition.homes.oldest, partition) for partition in self._dirty]
         oldest_first = sorted(
             [(oldest, -partition.tree.memory_bytes, partition) for oldest, partition in waiting if oldest is not None],
