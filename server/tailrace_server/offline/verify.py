@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tailrace.errors import BadBlock
-from tailrace_server.feed import SYSTEM_FEED_ID
+from tailrace_server.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME
 from tailrace_server.host.disk import read_file
 from tailrace_server.identity import FILE_NAME, BadDirectory, Incomplete, load
 from tailrace_server.journal.clean import CLEAN_NAME, CleanMark, decode_mark
@@ -88,7 +88,16 @@ class Verification:
         self._check_feeds(sieve)
         self._check_listed(sieve, files)
         self._check_clean(files, sieve)
+        self._report.name_feeds(lambda feed_id: self._name_of(feed_id, sieve))
         return self._report
+
+    def _name_of(self, feed_id: bytes, sieve: Sieve) -> str | None:
+        """Returns the name of a feed as its FEED, the journal or ``_feeds`` has it; None if none of them does."""
+        if feed_id == SYSTEM_FEED_ID:
+            return SYSTEM_FEED_NAME
+        told = (feed.feed.info.name for feed in self._feeds if feed.feed is not None and feed.feed_id == feed_id)
+        creation = sieve.creations.get(feed_id)
+        return next(told, self._listed.name_of(feed_id) if creation is None else creation.info.name)
 
     def _file(self, path: str, kind: str) -> FileResult:
         return self._report.file(os.path.relpath(path, self._directory), kind, size_of(self._disk, path))
@@ -218,7 +227,7 @@ class Verification:
     def _tell_feed(self, feed: FeedFindings, result: FileResult, names: dict[str, str]) -> None:
         if feed.feed is None:
             if feed.why or feed.holds_data:
-                result.problem(feed.why or "it is missing", _FEED_LOST)
+                result.problem(feed.why or "it is missing", f"feed {feed.feed_id.hex()}: {_FEED_LOST}")
             else:
                 result.note("it is missing, and there is nothing in the directory", _SWEPT)
             return
