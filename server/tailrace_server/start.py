@@ -27,6 +27,7 @@ from tailrace_server.identity import BadDirectory, Identity, load, new_identity
 from tailrace_server.identity import store as store_identity
 from tailrace_server.intake.branching import begin_branch
 from tailrace_server.intake.taking import entries_through, settle_producers
+from tailrace_server.intake.use_times import UseTimes
 from tailrace_server.journal import (
     RecordKind,
     Reserve,
@@ -184,7 +185,8 @@ def _recover(config: Config, host: Host, found: _Found) -> Node:
         memory = MemoryAccount(config.storage.memory_bytes_max)
         catalog = Catalog(memory)
         store = ManifestStore(host.disk, config.data, config.storage.segments_open_max)
-        recovery = FeedRecovery(catalog, host.disk, store, host.clock.monotonic())
+        times = UseTimes(host.clock.monotonic(), recovered.records.begin, journal.written)
+        recovery = FeedRecovery(catalog, host.disk, store, times)
         recovery.restore()
         if recovered.rolled_back:
             recovery.gather(recovered.records.of_kind(RecordKind.ROLLED_BACK), host.randomness.token)
