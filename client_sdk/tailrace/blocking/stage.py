@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -126,15 +127,18 @@ class Stage:
                         continue
                 self._enter()
 
-    def send(self, block: Block) -> None:
-        """Sends a block of one partition that the caller has made; waits as ``put``."""
+    def send(self, block: Block, *, digest: int | None = None) -> None:
+        """Sends a block of one partition that the caller has made; waits as ``put``.
+
+        ``digest`` is that of its rows (`tailrace.block.row_digest`) if the caller has it: else the block is opened.
+        """
         is_sent = False
         while not is_sent:
             self._enter()
             with self._guard.lock:
                 if self._outbox.is_open:
                     is_sent = True
-                    self._outbox.ship_block(block)
+                    self._outbox.ship_block(block, functools.partial(self._send, digest=digest))
 
     def seal(self) -> SealedStage:
         """Sends all batches and ends the stage. The rows are on the node's disk when this returns.
@@ -156,7 +160,7 @@ class Stage:
             outbox.close(SEALED)
             outbox.ship_all()
             if progress.is_empty:
-                return SealedStage(progress.stage_id, (), 0, 0)
+                return SealedStage(progress.stage_id, (), 0, 0, 0)
         self._client.run_until(lambda: outbox.is_settled(outbox.shipped))
         with lock:
             outbox.check()
@@ -170,8 +174,8 @@ class Stage:
             assert progress.sealed is not None
             return progress.sealed
 
-    def _send(self, block: Block, settle: Settle) -> None:
-        self._queue(self._progress.block(block, settle))
+    def _send(self, block: Block, settle: Settle, digest: int | None = None) -> None:
+        self._queue(self._progress.block(block, settle, digest))
 
     def _queue(self, request: StageRequest) -> None:
         done = self._feed.forgetting_done(request.done)
