@@ -101,6 +101,10 @@ class Catalog:
             if feed is not self.system:
                 yield from feed.partitions
 
+    def feeds(self) -> list[Feed]:
+        """Returns every feed, that of feeds among them, in no order."""
+        return list(self._by_id.values())
+
     def known_ids(self) -> set[bytes]:
         """The feeds whose directories have to be there, or are still to be removed."""
         return self._by_id.keys() | self.drops.keys()

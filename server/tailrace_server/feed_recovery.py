@@ -52,7 +52,7 @@ class FeedRecovery:
 
     ``found_records`` tells whether the journal had any; ``unknown`` are feeds of which nothing but records in the
     journal was found, with the partition and the file's number of the first one. ``listed_from`` is the first seq of
-    ``_feeds`` that the journal has.
+    ``_feeds`` that the journal has; ``dropped`` are feeds of which the journal tells that they were dropped.
     """
 
     def __init__(self, catalog: Catalog, disk: Disk, store: ManifestStore, times: UseTimes) -> None:
@@ -63,7 +63,7 @@ class FeedRecovery:
         self._rollbacks: dict[tuple[bytes, int], list[Rollback]] = {}  # that the journal tells of
         self._pending = PendingBlocks(self._rollbacks, times)
         self._manifests: list[Manifest] = []
-        self._dropped: set[bytes] = set()
+        self.dropped: set[bytes] = set()
         self.found_records = False
         self.unknown: dict[bytes, tuple[int, int]] = {}
         self.listed_from = SEQ_MAX
@@ -174,7 +174,7 @@ class FeedRecovery:
                 self._recover_creation(record)
             case RecordKind.FEED_DROPPED:
                 self.unknown.pop(record.feed_id, None)
-                self._dropped.add(record.feed_id)
+                self.dropped.add(record.feed_id)
                 feed = self._catalog.find(record.feed_id)
                 if feed is not None:
                     self._catalog.dropped(feed, record.lsn)
@@ -199,7 +199,7 @@ class FeedRecovery:
 
     def _note_unknown(self, feed_id: bytes, partition: int, file: int) -> None:
         """Notes a feed that is not here, unless the journal has told that it was dropped."""
-        if feed_id not in self._dropped:
+        if feed_id not in self.dropped:
             self.unknown.setdefault(feed_id, (partition, file))
 
     def _recover_creation(self, record: Record) -> None:

@@ -38,6 +38,7 @@ from tailrace_server.journal import (
     remove_clean,
     why_unclean,
 )
+from tailrace_server.journal.held import HeldMark, load_held, remove_held
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.node import Node
@@ -138,10 +139,14 @@ def recover(config: Config, host: Host) -> Node:
 
 
 class _Found(NamedTuple):
-    """What the small files of a directory say. ``taken`` is None of a directory that is new."""
+    """What the small files of a directory say. ``taken`` is None of a directory that is new.
+
+    ``held`` is what HELD says; None if there is no good one, or if the directory was restored or repaired since.
+    """
 
     identity: Identity
     taken: TakenMark | None
+    held: HeldMark | None
     is_restored: bool
 
 
@@ -150,13 +155,14 @@ def _look(config: Config, host: Host, *, is_restored: bool) -> _Found:
     disk, data = host.disk, config.data
     if not disk.exists(os.path.join(data, NODE_NAME)):
         wholeness.check_is_new(disk, data)
-        return _Found(new_identity(host.randomness), None, is_restored)
+        return _Found(new_identity(host.randomness), None, None, is_restored)
     identity = load(disk, data)
     if not config.members:
         check_no_member(disk, data, identity.placement_id)
     if not is_restored:
         wholeness.check_journal(disk, data)
-    return _Found(identity, find_clean(disk, data), is_restored)
+    held = None if is_restored else load_held(disk, data)
+    return _Found(identity, find_clean(disk, data), held, is_restored)
 
 
 def _free_some(config: Config, host: Host) -> bool:
@@ -173,13 +179,14 @@ def _free_some(config: Config, host: Host) -> bool:
 
 def _recover(config: Config, host: Host, found: _Found) -> Node:
     """Journal and feeds; may be tried again after NoSpace."""
-    identity, taken, is_restored = found
+    identity, taken, held, is_restored = found
     journal, recovered = open_journal(
         host.disk,
         os.path.join(config.data, "journal"),
         file_bytes_max=config.storage.journal_file_bytes_max,
         token=host.randomness.token,
         clock=host.clock.monotonic,
+        reached=held.journal if held is not None else (0, 0),
     )
     try:
         memory = MemoryAccount(config.storage.memory_bytes_max)
@@ -194,7 +201,7 @@ def _recover(config: Config, host: Host, found: _Found) -> Node:
         if taken is None:
             store_identity(host.disk, config.data, identity)
         elif not is_restored:
-            wholeness.check_recovered(config.data, recovered, recovery, catalog, taken.mark)
+            wholeness.check_recovered(config.data, recovered, recovery, catalog, taken.mark, held)
         # From here on there are changes that CLEAN does not tell of.
         remove_clean(host.disk, config.data)
         recovery.sweep()
@@ -223,6 +230,7 @@ def _recover(config: Config, host: Host, found: _Found) -> Node:
             _begin_branches(node, is_restored=is_restored)
         _reconcile(node)
         journal.sync()
+        _store_held(node, is_restored=is_restored)
         if is_restored and config.is_alone:
             marks.unmark_restored(host.disk, config.data)
         for partition in catalog.partitions():
@@ -246,6 +254,14 @@ def _begin_branches(node: Node, *, is_restored: bool) -> None:
     [listed] = node.feeds.system.partitions
     if not listed.log:  # the directory is new, or from before there was such a feed
         begin_branch(listed, host.randomness.token(16), journal)
+
+
+def _store_held(node: Node, *, is_restored: bool) -> None:
+    """Says in HELD what the node has now. On a full disk the older one stays, unless it tells of other data."""
+    if is_restored:
+        remove_held(node.host.disk, node.config.data)
+    with contextlib.suppress(OSError):
+        node.held.store_now()
 
 
 def _reconcile(node: Node) -> None:

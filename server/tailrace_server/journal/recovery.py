@@ -36,6 +36,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace_server.host.disk import TEMPORARY, raise_if_no_space
+from tailrace_server.identity import Incomplete
 from tailrace_server.journal.errors import JournalDamaged, JournalFailed
 from tailrace_server.journal.format import (
     FILE_HEADER_BYTES,
@@ -47,6 +48,7 @@ from tailrace_server.journal.format import (
     pack_record,
     padded,
 )
+from tailrace_server.journal.held import HELD_NAME
 from tailrace_server.journal.progress import Progress
 from tailrace_server.journal.reader import (
     WINDOW_BYTES,
@@ -180,16 +182,19 @@ def open_journal(
     file_bytes_max: int = FILE_BYTES_DEFAULT,
     token: Callable[[int], bytes] = os.urandom,
     clock: Callable[[], float] = time.monotonic,
+    reached: tuple[int, int] = (0, 0),
 ) -> tuple[Journal, Recovered]:
     """Recover the journal in ``directory``, which is made where it is missing; everything found is durable then.
 
     ``file_bytes_max`` is the size above which a file is not written to any more, ``token`` gives so many random bytes,
-    for the keys of new files, ``clock`` seconds. Whoever opens holds the data directory's lock. JournalDamaged:
-    something that was durable is gone or changed; nothing has been touched. NoSpace: the copy of the newest records did
+    for the keys of new files, ``clock`` seconds, ``reached`` are number and offset up to which it was durable (HELD).
+    Whoever opens holds the data directory's lock. JournalDamaged: something that was durable is gone or changed;
+    Incomplete: it ends before ``reached``; nothing has been touched. NoSpace: the copy of the newest records did
     not fit. JournalFailed: it could not be made.
     """
     disk.make_directory(directory)
     files = survey(disk, directory, clock)
+    check_reached(directory, (files[-1].header.number, files[-1].facts.end) if files else (0, 0), reached)
     try:
         extent, file, copied = _continue(disk, directory, files[-1] if files else None, file_key(token))
         _cut_leftovers(disk, files, extent)
@@ -225,6 +230,15 @@ def open_journal(
         rolled_back=any(found.facts.rolled_back for found in files),
     )
     return journal, recovered
+
+
+def check_reached(directory: str, end: tuple[int, int], reached: tuple[int, int]) -> None:
+    """Raises Incomplete if the journal ends at ``end``, number and offset, and was durable up to ``reached``."""
+    if end < reached:
+        number, offset = reached
+        what = f"{os.path.join(directory, file_name(number))}"
+        why = f"{HELD_NAME} says that the journal was durable up to offset {offset} of it"
+        raise Incomplete(what if end[0] < number else f"the end of {what}", why)
 
 
 def survey(disk: Disk, directory: str, clock: Callable[[], float] = time.monotonic) -> list[Found]:

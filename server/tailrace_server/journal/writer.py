@@ -158,6 +158,11 @@ class Journal:
         return self._number, self._offset
 
     @property
+    def synced_end(self) -> tuple[int, int]:
+        """Number and offset up to which all is durable. Any thread may ask."""
+        return split_lsn(self.synced)
+
+    @property
     def file_numbers(self) -> range:
         """The numbers of all files; there is no gap."""
         with self._files_lock:
