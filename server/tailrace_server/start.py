@@ -21,6 +21,7 @@ from tailrace_server.config import Config
 from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.feed_recovery import FeedRecovery
 from tailrace_server.host.disk import Lock
+from tailrace_server.host.garbage import Searches
 from tailrace_server.host.host import Host
 from tailrace_server.identity import FILE_NAME as NODE_NAME
 from tailrace_server.identity import BadDirectory, Identity, load, new_identity
@@ -67,7 +68,7 @@ async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[N
     host.disk.make_directory(config.data)
     lock: Lock = lock_directory(host.disk, config.data)
     try:
-        with _no_collections(host):
+        with _no_searches(host):
             node = recover(config, host)
         try:
             listener = await host.network.listen(*config.listen)
@@ -76,14 +77,15 @@ async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[N
                 if config.members or config.replica_of is not None:
                     node.member = Member(node)
                     node.member.begin()
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(node.serve, listener)
-                    if node.member is not None:
-                        nursery.start_soon(node.member.run)
-                    yield node
-                    with trio.CancelScope(shield=True):
-                        await node.drain()
-                    nursery.cancel_scope.cancel()
+                with _bounded_searches(host):
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(node.serve, listener)
+                        if node.member is not None:
+                            nursery.start_soon(node.member.run)
+                        yield node
+                        with trio.CancelScope(shield=True):
+                            await node.drain()
+                        nursery.cancel_scope.cancel()
                 with trio.CancelScope(shield=True):
                     await node.flusher.flush_for_stop()
             finally:
@@ -96,18 +98,21 @@ async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[N
 
 
 @contextlib.contextmanager
-def _no_collections(host: Host) -> Iterator[None]:
-    """Looks for no garbage in the body, whose objects live long, and keeps these out of every later collection."""
+def _no_searches(host: Host) -> Iterator[None]:
+    """Looks for no cyclic garbage in the body, whose objects live long."""
     if not host.owns_process:
         yield
         return
-    gc.disable()  # else each of many collections walks through all that has been recovered so far
+    gc.disable()  # else each of many searches walks through all that has been recovered so far
     try:
         yield
-        gc.collect()
-        gc.freeze()
     finally:
         gc.enable()
+
+
+def _bounded_searches(host: Host) -> contextlib.AbstractContextManager[None]:
+    """Keeps what has been recovered, and what lives long later, out of the searches for garbage in the body."""
+    return Searches().bounded() if host.owns_process else contextlib.nullcontext()
 
 
 def recover(config: Config, host: Host) -> Node:
