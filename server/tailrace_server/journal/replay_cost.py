@@ -28,9 +28,9 @@ _NS_A_CONTROL = 5_000
 _NS_A_CONTROL_BYTE = 200
 
 
-def replay_seconds(nbytes: int, records: int, surplus_ns: int) -> float:
-    """How long so many bytes of so many records take; ``surplus_ns`` is the sum of theirs."""
-    return (nbytes * _NS_A_BYTE + records * _NS_A_RECORD + surplus_ns) / 1e9
+def replay_ns(nbytes: int, records: int, surplus_ns: int) -> int:
+    """How long so many bytes of so many records take, in nanoseconds; ``surplus_ns`` is the sum of theirs."""
+    return nbytes * _NS_A_BYTE + records * _NS_A_RECORD + surplus_ns
 
 
 def surplus_ns(kind: int, length: int, covered: int) -> int:

@@ -42,7 +42,7 @@ from tailrace_server.journal.format import (
     padded,
     split_lsn,
 )
-from tailrace_server.journal.replay_cost import replay_seconds, surplus_ns
+from tailrace_server.journal.replay_cost import replay_ns, surplus_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -134,6 +134,7 @@ class Journal:
         self._removal_is_durable = True
         self._stopped = ""
         self.failed: JournalFailed | None = None
+        self._finished_ns = 0  # what the files cost a start that were finished since this was opened
         self._syncs = 0
         self._last_sync_seconds = 0.0
         self._spares = SpareFiles(disk, SPARE_DESCRIPTORS)
@@ -189,11 +190,16 @@ class Journal:
             files,
             nbytes,
             records,
-            replay_seconds(nbytes, records, surplus),
+            replay_ns(nbytes, records, surplus) / 1e9,
             self.written - self.synced,
             self._syncs,
             self._last_sync_seconds,
         )
+
+    @property
+    def written_ns(self) -> int:
+        """What all files since the journal was opened cost a start, removed ones too: it only grows."""
+        return self._finished_ns + replay_ns(self._offset, self._records, self._surplus_ns)
 
     def append_block(
         self, feed_id: bytes, partition: int, branch: bytes, block: Block, snapshot: tuple[int, int] = (0, 0)
@@ -339,6 +345,7 @@ class Journal:
                 raise self._fail("the next file could not be made durable", error) from error
             self._file.close()
             with self._files_lock:
+                self._finished_ns = self.written_ns
                 self._older.append(OlderFile(self._number, self._offset, self._records, self._surplus_ns))
                 self._use(file, header, FILE_HEADER_BYTES, 0, 0)
 
