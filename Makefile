@@ -1,6 +1,11 @@
 # make demo    the whole way of the data on real input: Spark -> three servers (the leader killed) -> index
 #              (REPO=path takes the history of another git repository)
-# make test    every test, with the coverage, in so many processes as there are processors (WORKERS=n: in n)
+# make quick   the tests to run after each edit: no threads, no processes, few examples; under a minute
+# make test    what has to pass before a change lands; under ten minutes
+# make soak    the long tests: many seeds, many examples, Spark killed at every point
+# make coverage
+#              make test with the coverage of each file
+#              The four run as many processes as there are processors (WORKERS=n: n of them); tests/README.md has more.
 # make check   format, lint, types
 # make docs    the documentation as a site, in build/site
 # make bench   the measurements
@@ -13,7 +18,7 @@
 #              without BUG: lists them
 # make clean   removes everything that the others made
 #
-# The first seven do all the set-up by themselves: a .venv with the versions of constraints.txt, made again where
+# All but the last do all the set-up by themselves: a .venv with the versions of constraints.txt, made again where
 # pyproject.toml or constraints.txt changed. PYTHON=python3.12 takes another interpreter for a new .venv.
 
 PYTHON ?= python3
@@ -21,15 +26,19 @@ WORKERS ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DELETE_ON_ERROR:
-.PHONY: demo test check docs bench simulate reproduce clean
+.PHONY: demo quick test soak coverage check docs bench simulate reproduce clean
 
 demo: $(INSTALLED)
 	@$(BIN)/tailrace demo --data demo-data $(if $(REPO),--repo '$(REPO)')
 
-test: $(INSTALLED)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=term
+quick test soak: $(INSTALLED)
+	@$(PYTEST) --tier=$@
+
+coverage: $(INSTALLED)
+	@$(PYTEST) --tier=test --cov --cov-report=term
 
 check: $(INSTALLED)
 	@$(BIN)/ruff format --check .

@@ -25,6 +25,9 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Config
 from tailrace_server.start import open_node
 
+# Selects the tests of a tier: make quick, make test, make soak.
+pytest_plugins = ["tests.tiers"]
+
 # No test is about time: where others use the machine, an example of a millisecond may take a second. And no run of the
 # tests is about luck: each tries the same examples. TAILRACE_EXAMPLES=new looks for others.
 hypothesis.settings.register_profile(

@@ -30,7 +30,7 @@ def test_a_page_runs_in_a_folder_of_its_own(page, reader):
     reader.read(page)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_all_pages_run_in_one_folder_in_their_order(reader):
     for page in PAGES:
         reader.read(page)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
+
 import tailrace
 from tailrace import Mutations
 from tailrace_server.config import Config
 from tailrace_server.journal.clean import CLEAN_NAME
 from tailrace_server.start import open_node
+
+pytestmark = pytest.mark.slow
 
 
 @contextlib.asynccontextmanager

@@ -18,6 +18,8 @@ from .node_process import Orders
 from .nodes import End, Life
 from .run import Scenario, run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def seed():
@@ -30,14 +32,14 @@ def test_few_kills(seed, tmp_path):
     assert result.nodes.kills == 5
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_many_kills(seed, tmp_path):
     result = run(Scenario(seed, kills=20, directory=tmp_path))
     assert result.nodes.kills == 20
     assert result.nodes.kills_in_recovery >= 5
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_power_cuts(seed, tmp_path):
     """Whatever was not synced is lost with a process; what was acknowledged at level memory may be."""
     result = run(Scenario(seed, kills=12, directory=tmp_path, forgets=True))
@@ -62,9 +64,10 @@ FINDINGS = {
     "no_new_branch": "the last stop was unclean",
 }
 QUICK = {"resends_not_recognised", "barrier_at_once"}
-BUGS = [bug if bug in QUICK else pytest.param(bug, marks=pytest.mark.slow) for bug in FINDINGS]
+BUGS = [bug if bug in QUICK else pytest.param(bug, marks=pytest.mark.soak) for bug in FINDINGS]
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_of_the_nodes_is_found(bug, seed, tmp_path):
     lives = FIRST_LIVES.get(bug, ())
@@ -72,13 +75,15 @@ def test_a_bug_of_the_nodes_is_found(bug, seed, tmp_path):
         run(Scenario(seed, kills=5, directory=tmp_path, bug=bug, first_lives=lives))
 
 
-@pytest.mark.slow
+@pytest.mark.planted
+@pytest.mark.soak
 @pytest.mark.parametrize("bug", ["acknowledged_before_fsync", "shown_before_fsync"])
 def test_a_bug_that_a_power_cut_shows_is_found(bug, seed, tmp_path):
     with pytest.raises((Violation, VersionLost)):  # a writer may be the first who hears that his version is gone
         run(Scenario(seed, kills=8, directory=tmp_path, forgets=True, bug=bug, first_lives=HANGING * 3))
 
 
+@pytest.mark.planted
 def test_a_position_one_too_high_is_found(seed, tmp_path, monkeypatch):
     parse = Positions.parse
 
@@ -92,7 +97,8 @@ def test_a_position_one_too_high_is_found(seed, tmp_path, monkeypatch):
         run(Scenario(seed, kills=5, directory=tmp_path, first_lives=(Life(End.KILL, 300),)))
 
 
-@pytest.mark.slow
+@pytest.mark.planted
+@pytest.mark.soak
 def test_an_index_that_drops_a_row_is_found(seed, tmp_path, monkeypatch):
     apply = MemoryIndex.apply
     monkeypatch.setattr(MemoryIndex, "apply", lambda self, rows, checkpoint: apply(self, rows[1:], checkpoint))

@@ -17,6 +17,8 @@ from tests.pyspark_tailrace.connect_job import ROWS
 from pyspark_tailrace.java import find_java
 from pyspark_tailrace.session import session_settings
 
+pytestmark = pytest.mark.slow
+
 SUBMIT = Path(pyspark.__file__).with_name("bin") / "spark-submit"
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 JOB = Path(__file__).with_name("connect_job.py")

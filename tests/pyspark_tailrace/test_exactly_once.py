@@ -62,7 +62,7 @@ def times_written(contents, url):
     return Counter(row.key for row in contents(url).rows)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_driver_that_is_killed_at_every_point(node_process, contents, tmp_path):
     add_files(tmp_path, 8)
     for point, batch, cores, tasks in KILLS:
@@ -72,6 +72,7 @@ def test_a_driver_that_is_killed_at_every_point(node_process, contents, tmp_path
     assert times_written(contents, node_process.url) == wanted
 
 
+@pytest.mark.planted
 @pytest.mark.slow
 def test_a_node_that_forgets_batches_is_found(start_node, contents, tmp_path):
     node = start_node(planted=FORGETFUL)

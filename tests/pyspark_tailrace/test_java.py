@@ -20,6 +20,8 @@ from pyspark_tailrace.java import (
     write_wrapper,
 )
 
+pytestmark = pytest.mark.slow
+
 TOOLS = ("sh", "bash", "chmod", "cat")
 
 
@@ -191,7 +193,6 @@ def test_settings_of_java_8():
     assert parse_settings(text) == (Path("/opt/jdk 8/jre"), 8)
 
 
-@pytest.mark.slow
 def test_spark_runs_on_the_packaged_java_where_there_is_no_other(tmp_path):
     """In a process of its own, with an empty environment and everything of this machine on the PATH but java."""
     tools = tmp_path / "tools"

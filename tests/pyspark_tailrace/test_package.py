@@ -12,6 +12,8 @@ from pyspark.sql.datasource import DataSource
 import pyspark_tailrace
 from pyspark_tailrace import register
 
+pytestmark = pytest.mark.slow
+
 
 def test_importing_loads_nothing():
     code = "import sys, pyspark_tailrace; print(*sorted({m.partition('.')[0] for m in sys.modules}))"

@@ -91,6 +91,7 @@ def test_the_least_version_is_that_of_the_package():
     assert wanted == "pyspark>=" + ".".join(map(str, SPARK_VERSION_MIN))
 
 
+@pytest.mark.slow
 def test_without_pyspark_the_error_says_what_to_install():
     code = "import sys; sys.modules['pyspark'] = None; import pyspark_tailrace; pyspark_tailrace.local_session()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -320,7 +320,7 @@ def slow_batches(rows, node, stopped_s):
     thread.join()
 
 
-@pytest.mark.parametrize("stopped_s", [4.0, pytest.param(30.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stopped_s", [4.0, pytest.param(30.0, marks=pytest.mark.soak)])
 def test_restart_of_the_node_is_ridden_out(node_process, contents, stopped_s):
     rnd = random.Random(4700)
     rows = [(b"key-%d" % (n % 1000), rnd.randbytes(3000)) for n in range(4000)]

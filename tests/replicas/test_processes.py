@@ -12,6 +12,8 @@ from tests.seeds import seed_of
 
 from .run import Scenario, run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def seed():
@@ -19,7 +21,7 @@ def seed():
     return seed_of("TAILRACE_REPLICAS_SEED", 1)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_set_keeps_its_promises_whatever_happens_to_its_nodes(seed, tmp_path):
     result = run(Scenario(seed, acts=24, directory=tmp_path))
     assert result.history.answers > 100
@@ -28,7 +30,8 @@ def test_a_set_keeps_its_promises_whatever_happens_to_its_nodes(seed, tmp_path):
 # The test can fail: each bug that is planted in the nodes is found, by steps that leave it no way out.
 
 
-@pytest.mark.slow
+@pytest.mark.planted
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("bug", "first", "finding"),
     [

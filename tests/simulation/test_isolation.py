@@ -14,6 +14,8 @@ import trio
 
 from .world import simulate
 
+pytestmark = pytest.mark.slow
+
 OUTSIDE = [
     (threading.Thread, "start"),
     (subprocess.Popen, "__init__"),

@@ -7,6 +7,8 @@ from .bugs import BUGS, planted
 from .suite import SEEDS
 from .world import simulate
 
+pytestmark = pytest.mark.slow
+
 # A seed that has found it, to begin with.
 FOUND_BY = {
     "an acknowledgement before fsync": 17,
@@ -33,6 +35,7 @@ def find(bug):
     return None
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug):
     violation = find(bug)

@@ -11,6 +11,8 @@ import trio
 from .scheduling import seeded
 from .world import simulate
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys

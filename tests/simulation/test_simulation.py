@@ -7,6 +7,8 @@ from .report import Report
 from .suite import QUICK, ROLLBACKS, SEEDS, run_the_others
 from .world import simulate
 
+pytestmark = pytest.mark.slow
+
 
 def run(seeds):
     """What happened in all of them; what goes wrong names its seed."""
@@ -38,6 +40,6 @@ def test_a_seed_in_which_rollbacks_meet():
     assert set(report.crosses) >= set(RARE)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_other_seeds_keep_every_promise():
     run_the_others(SEEDS[len(QUICK) :])

@@ -6,6 +6,8 @@ import pytest
 
 from .scenarios import SCENARIOS, crash_scenario
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_crash_at_every_call(name):

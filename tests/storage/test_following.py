@@ -119,6 +119,8 @@ BUGS = {
 }
 
 
+@pytest.mark.planted
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS)
 async def test_a_planted_bug_is_found(bug, monkeypatch):
     monkeypatch.setattr(*BUGS[bug])

@@ -27,6 +27,8 @@ from tailrace_server.upkeep.installer import Installer
 from .life import LOUD, QUIET, live
 from .scenarios import crash_scenario
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(20)
 
 
@@ -181,6 +183,7 @@ async def find(where):
     return None
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("bug", BUGS)
 async def test_a_planted_bug_is_found(bug):
     where, owner, name, planted = BUGS[bug]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.tiers import examples
 
 from tailrace.failover import (
     ENTRIES_MAX,
@@ -253,7 +254,7 @@ def run(operations):
     return world
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(st.lists(OPERATIONS, max_size=30))
 @example([WRITE_A, CONSUME, ("replicate", 1), ("fail_over", 1)])  # nothing written after the fork, resume at its base
 @example([WRITE_A, ("replicate", 1), WRITE_B, CONSUME, ("fail_over", 1), DELETE_A])  # one row above a base

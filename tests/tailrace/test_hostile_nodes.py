@@ -24,6 +24,8 @@ from tailrace.wire.opcodes import Opcode
 
 from .hostile_node import BRANCH, FEED, LOG, Connection, HostileNode
 
+pytestmark = pytest.mark.slow
+
 STANDS = Positions(bytes(16), FEED, {0: Position.at(LOG, 2), 1: Position.at(FailoverLog(), 0)})
 
 

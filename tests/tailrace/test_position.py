@@ -6,6 +6,7 @@ import pytest
 import xxhash
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.tiers import examples
 
 from tailrace.checkpoint import Checkpoint
 from tailrace.errors import BadPosition
@@ -80,7 +81,7 @@ class TestText:
         assert len(str(many)) < 1024 * 6
         assert len({id(position.log) for position in Positions.parse(str(many)).values()}) == 1
 
-    @settings(max_examples=30)
+    @settings(max_examples=examples(30))
     @given(positions_of_feeds(), st.data())
     def test_any_changed_character_is_refused(self, positions, data):
         text = str(positions)

@@ -12,6 +12,7 @@ import trio
 import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tiers import examples
 
 from tailrace import Put
 from tailrace.block import Block
@@ -228,7 +229,7 @@ def made_writer(peer, bytes_max, rows, linger_s):
     )
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(tasks, delays, bounds, batch_rows, st.sampled_from([0.0, 0.001, 3600.0]))
 def test_every_row_of_a_shared_writer_is_written_in_order(scripts, delays, bytes_max, rows, linger_s):
     async def main(nursery):
@@ -243,7 +244,7 @@ def test_every_row_of_a_shared_writer_is_written_in_order(scripts, delays, bytes
     run(main)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(tasks, delays, bounds, batch_rows)
 def test_every_row_of_a_shared_stage_is_sealed_in_order(scripts, delays, bytes_max, rows):
     async def main(nursery):
@@ -273,7 +274,7 @@ def test_every_row_of_a_shared_stage_is_sealed_in_order(scripts, delays, bytes_m
     run(main)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(tasks, delays, bounds, batch_rows, st.integers(1, 8), st.booleans())
 def test_an_error_reaches_every_task_of_a_shared_writer(scripts, delays, bytes_max, rows, fail_at, staged):
     """Every waiting task is woken, and leaving or sealing raises."""

@@ -5,6 +5,8 @@ import trio
 
 from tailrace.worker_thread import WorkerThread
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def worker():

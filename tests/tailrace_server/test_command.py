@@ -23,6 +23,8 @@ import tailrace
 from tailrace.cli.commands import run
 from tailrace_server import command
 
+pytestmark = pytest.mark.slow
+
 TAILRACE = Path(sys.executable).with_name("tailrace")
 READY = re.compile(r"tailrace: ready, frames on (\S+), http on (\S+), ws on (\S+)\n")
 SECONDS_MAX = 120

@@ -12,6 +12,8 @@ import trio
 
 import tailrace
 
+pytestmark = pytest.mark.slow
+
 DESCRIPTORS = 96
 PARTITIONS = 48
 

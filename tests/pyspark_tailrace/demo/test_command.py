@@ -18,6 +18,8 @@ from pyspark_tailrace.demo.history import GitHistory
 from pyspark_tailrace.demo.plan import CHANGES_MIN
 from pyspark_tailrace.demo.standard_library import StandardLibrary
 
+pytestmark = pytest.mark.slow
+
 CLI = "from tailrace.cli import main; main()"
 RUN_TIMEOUT_S = 900
 
@@ -70,7 +72,6 @@ def figure(output, name):
     return found[1]
 
 
-@pytest.mark.slow
 def test_index_is_equal_after_the_leader_was_killed(history_of_changes, tmp_path):
     data = tmp_path / "data"
     done = run_demo("--repo", history_of_changes, "--data", data)
@@ -110,7 +111,6 @@ def test_index_is_equal_after_the_leader_was_killed(history_of_changes, tmp_path
     assert f"serve --data {data / 'server-1'} --listen 127.0.0.1:" in output
 
 
-@pytest.mark.slow
 def test_differences_are_listed_and_the_exit_code_is_1(history_of_changes, tmp_path):
     done = run_demo("--repo", history_of_changes, "--data", tmp_path / "data", prelude=LIES)
     assert done.returncode == 1
@@ -124,7 +124,6 @@ def test_differences_are_listed_and_the_exit_code_is_1(history_of_changes, tmp_p
     assert done.stderr == "tailrace: the index is not equal to the tree: 3 paths differ\n"
 
 
-@pytest.mark.slow
 def test_query_that_fails_is_told_with_its_reason(history_of_changes, tmp_path):
     done = run_demo("--repo", history_of_changes, "--data", tmp_path / "data", prelude=NO_FEED)
     assert done.returncode == 1
@@ -141,7 +140,6 @@ def processes_of_session(session):
     return [line for line in listed.splitlines() if line.split(maxsplit=1)[0] == str(session)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_leaves_nothing_behind(history_of_changes, tmp_path, number):
     environ = os.environ | {"TMPDIR": str(tmp_path)}

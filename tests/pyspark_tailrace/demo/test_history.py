@@ -15,6 +15,8 @@ from pyspark_tailrace.demo.git import GitFailed, run_git
 from pyspark_tailrace.demo.history import GitHistory, LogEntry, expected_tree, open_history, parse_log
 from pyspark_tailrace.demo.standard_library import StandardLibrary, blob_id
 
+pytestmark = pytest.mark.slow
+
 NOT_UTF8 = b"caf\xe9-\xff.txt"
 
 

@@ -15,6 +15,8 @@ from pyspark_tailrace.demo.failure import DemoFailed
 from pyspark_tailrace.demo.interruption import batch_of, interrupt, is_good_moment, was_in_flight
 from pyspark_tailrace.demo.job import MicroBatch
 
+pytestmark = pytest.mark.slow
+
 NOW = 1_000_000_000.0
 LONG_AFTER = 4_000_000_000.0
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
 from pyspark_tailrace.demo.changes import Change
 from pyspark_tailrace.demo.plan import Plan
 from pyspark_tailrace.demo.producer import Produced, Producer
+
+pytestmark = pytest.mark.slow
 
 
 class ListedHistory:

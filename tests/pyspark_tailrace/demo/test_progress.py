@@ -6,6 +6,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 CODE = """
 from pyspark_tailrace.demo.progress import ProgressBars
 with ProgressBars() as bars:

@@ -20,6 +20,8 @@ from pyspark_tailrace.demo.servers import Servers
 from pyspark_tailrace.demo.standard_library import StandardLibrary
 from pyspark_tailrace.demo.workspace import Workspace
 
+pytestmark = pytest.mark.slow
+
 ENTRY = TreeEntry("100644", "aa11")
 
 

@@ -12,6 +12,8 @@ import tailrace
 from pyspark_tailrace.demo.failure import DemoFailed
 from pyspark_tailrace.demo.server import Server
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def server(tmp_path):
@@ -20,7 +22,6 @@ async def server(tmp_path):
     await server.stop()
 
 
-@pytest.mark.slow
 async def test_killed_server_comes_back_at_the_same_place_with_its_data(server):
     await server.start()
     url, process = server.url, server.process_id
@@ -38,7 +39,6 @@ async def test_killed_server_comes_back_at_the_same_place_with_its_data(server):
         os.kill(server.process_id, 0)
 
 
-@pytest.mark.slow
 async def test_server_that_is_killed_by_somebody_else_is_a_failure(server):
     await server.start()
     os.kill(server.process_id, signal.SIGKILL)

@@ -12,6 +12,8 @@ import tailrace
 from pyspark_tailrace.demo.failure import DemoFailed
 from pyspark_tailrace.demo.servers import COUNT, Servers
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def servers(tmp_path):
@@ -21,7 +23,6 @@ async def servers(tmp_path):
     await servers.stop()
 
 
-@pytest.mark.slow
 async def test_another_one_leads_after_the_leader_was_killed_and_has_what_was_acknowledged(servers):
     await servers.start()
     async with tailrace.connect(servers.url, retry_for=50) as client, trio.open_nursery() as nursery:
@@ -44,7 +45,6 @@ async def test_another_one_leads_after_the_leader_was_killed_and_has_what_was_ac
             os.kill(process, 0)
 
 
-@pytest.mark.slow
 async def test_server_that_is_killed_by_somebody_else_is_a_failure(servers):
     await servers.start()
     os.kill(servers.process_ids[1], signal.SIGKILL)

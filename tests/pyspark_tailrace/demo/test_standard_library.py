@@ -11,6 +11,8 @@ import pytest
 from pyspark_tailrace.demo.changes import TreeEntry
 from pyspark_tailrace.demo.standard_library import StandardLibrary, blob_id
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def library(tmp_path):

@@ -189,6 +189,7 @@ def test_a_long_history_of_many_clients_is_decided():
     assert is_linearisable(history)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_decided_says_so():
     history = [put(number, math.inf, b"%d" % number) for number in range(40)]
     history += [get(100, 101, b"7", 1), get(102, 103, b"nothing", 2), refused(104, 105, 99, Condition.IF_ABSENT)]

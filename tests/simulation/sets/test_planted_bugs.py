@@ -75,6 +75,8 @@ def test_each_bug_is_found_somewhere_and_is_in_the_table_of_rules():
     assert told == {bug: [story for story, _ in where] for bug, where in FOUND_BY.items()}
 
 
+@pytest.mark.planted
+@pytest.mark.slow
 @pytest.mark.parametrize(("bug", "story", "seed"), [(bug, *where) for bug in BUGS for where in FOUND_BY.get(bug, ())])
 def test_a_planted_bug_is_found(bug, story, seed):
     violation = first_violation(bug, story, range(seed, seed + TRIES))

@@ -28,6 +28,7 @@ def run(seeds):
     return report
 
 
+@pytest.mark.slow
 def test_some_seeds_keep_every_promise():
     report = run(QUICK)
     done = report.operations
@@ -40,15 +41,17 @@ def test_some_seeds_keep_every_promise():
     assert not report.undecided
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_other_seeds_keep_every_promise():
     run_the_others(SEEDS[len(QUICK) :], SETS="1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("story", STORIES)
 def test_with_all_rules_a_story_breaks_no_promise(story):
     simulate(0, story=STORIES[story])
 
 
+@pytest.mark.slow
 def test_a_seed_replays():
     assert simulate(2).digest == simulate(2).digest

@@ -10,6 +10,8 @@ from .bugs_of_sinks import BUGS
 from .stories_of_sinks import STORIES, deposed_publisher, interrupted_publishes, lost_publish, restless_leaders
 from .world import simulate
 
+pytestmark = pytest.mark.slow
+
 # A story, and the seed with which it is told.
 FOUND_BY = {
     "last batches that followers are not told": (restless_leaders, 0),
@@ -32,6 +34,7 @@ def test_with_all_rules_a_batch_is_there_once(story):
     assert simulate(0, story=story).operations["batch published"]
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug):
     story, seed = FOUND_BY[bug]

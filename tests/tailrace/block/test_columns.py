@@ -5,6 +5,7 @@ from itertools import accumulate
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.tiers import examples
 
 from tailrace.block import Block, encode_block
 from tailrace.block.check import uniform_offsets, uniform_width
@@ -12,7 +13,7 @@ from tailrace.block.encode import Stamps
 from tailrace.hashing import hash_keys
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=examples(60))
 @given(data=st.data())
 def test_columns_are_what_was_encoded_whatever_is_installed(data, installed, row_lists, encode_rows):
     rows = data.draw(row_lists)
@@ -27,7 +28,7 @@ def test_columns_are_what_was_encoded_whatever_is_installed(data, installed, row
     assert (columns.validity is None) == (None not in values)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=examples(60))
 @given(st.integers(1, 300), st.integers(1, 30), st.integers(0, 40))
 def test_rows_of_one_length(installed, rows, key_bytes, value_bytes):
     keys = [bytes([i % 256]) * key_bytes for i in range(rows)]
@@ -37,7 +38,7 @@ def test_rows_of_one_length(installed, rows, key_bytes, value_bytes):
     assert columns.values() == values
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=examples(60))
 @given(data=st.data())
 def test_given_seqs_and_timestamps(data, installed, row_lists, encode_rows):
     rows = data.draw(row_lists)

@@ -8,6 +8,7 @@ import lz4.block
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.tiers import examples
 
 from tailrace.block import (
     BODY_BYTES_MAX,
@@ -27,7 +28,7 @@ from tailrace.block.lazy import numpy_or_none
 from tailrace.errors import BadBlock
 
 HYPOTHESIS = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=300
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=examples(300)
 )
 
 # Two rows, with everything: hashes 0, seqs 16, timestamps 32, key offsets 48, keys 64, validity 72, value offsets 80,

@@ -15,6 +15,8 @@ import tailrace
 from tailrace import blocking
 from tailrace.wire.messages import PROTOCOL_VERSION, HelloOk
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_row_is_written_once_over_a_bad_network(node_process, bad_network, contents):
     rows = {b"key-%d" % number: [b"%d" % number, b"again"] for number in range(3000)}

@@ -206,6 +206,7 @@ def python(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_importing_the_sdk_loads_no_command_line_library():
     done = python(
         "import sys, tailrace, tailrace.cli; print([n for n in ('typer', 'rich', 'click') if n in sys.modules])"
@@ -213,6 +214,7 @@ def test_importing_the_sdk_loads_no_command_line_library():
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_without_the_extra_the_command_says_how_to_get_it():
     done = python(
         "import importlib.util, sys\n"
@@ -226,6 +228,7 @@ def test_without_the_extra_the_command_says_how_to_get_it():
     assert done.stderr == "tailrace: the command line needs typer and rich: pip install 'tailrace[cli]'\n"
 
 
+@pytest.mark.slow
 def test_a_command_loads_no_other_package():
     done = python(
         "import sys\n"
@@ -236,12 +239,14 @@ def test_a_command_loads_no_other_package():
     assert done.stdout.endswith("[]\n")
 
 
+@pytest.mark.slow
 def test_the_entry_point_of_the_script(call, start):
     with start("--version") as process:
         assert process.communicate(timeout=120)[0] == f"tailrace {__version__}\n".encode()
         assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_causes_no_traceback(start, made_feed):
     with start("feed", "list", "--json") as process:
         process.stdout.close()

@@ -13,6 +13,8 @@ from tailrace.cli.tail import json_lines, plain_lines
 from tailrace.events import Rollback
 from tailrace.times import to_text
 
+pytestmark = pytest.mark.slow
+
 SECONDS_MAX = 120
 
 

@@ -51,12 +51,14 @@ def without_ring_top(monkeypatch):
     monkeypatch.setattr(Record, "of", lambda position, ring: of(position, ring)._replace(top_seq=0))
 
 
+@pytest.mark.planted
 def test_a_ring_that_is_dropped_after_a_refetch(monkeypatch):
     """What was read again may be lost in its turn."""
     monkeypatch.setattr(Ring, "replacing", lambda self, seq, by_seq, keys: RingChange(self.floor_seq, seq))
     assert is_noticed(AtomicIndex, LOST_TWICE)
 
 
+@pytest.mark.planted
 def test_an_end_that_is_not_raised_after_a_refetch(monkeypatch):
     """The consumer says that it stands where it has rolled back to, and has rows from above."""
     goes_back = ConsumedPartition.goes_back
@@ -69,6 +71,7 @@ def test_an_end_that_is_not_raised_after_a_refetch(monkeypatch):
     assert is_noticed(AtomicIndex, LOST_TWICE)
 
 
+@pytest.mark.planted
 def test_an_end_that_does_not_count_the_ring(monkeypatch):
     """Rows were applied whose position was not stored."""
     without_ring_top(monkeypatch)
@@ -76,6 +79,7 @@ def test_an_end_that_does_not_count_the_ring(monkeypatch):
     assert is_noticed(RowByRowIndex)
 
 
+@pytest.mark.planted
 def test_a_point_that_is_not_stored_before_keys_are_read_again(monkeypatch):
     """Dying half-way, the consumer says that it is where it was, and meets a node on which that is right."""
     store = Applier._store
@@ -88,6 +92,7 @@ def test_a_point_that_is_not_stored_before_keys_are_read_again(monkeypatch):
     assert is_noticed(RowByRowIndex, HALF_READ)
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("index", [AtomicIndex, RowByRowIndex])
 def test_a_clear_that_is_left_out(monkeypatch, index):
     monkeypatch.setattr(MemoryIndex, "clear", lambda self, partition: None)
@@ -95,11 +100,13 @@ def test_a_clear_that_is_left_out(monkeypatch, index):
     assert is_noticed(index)
 
 
+@pytest.mark.planted
 def test_keys_that_are_not_read_again(monkeypatch):
     monkeypatch.setattr(Ring, "keys_above", lambda self, seq: [])
     assert is_noticed(AtomicIndex)
 
 
+@pytest.mark.planted
 def test_a_purge_seq_that_a_filtered_consumer_is_not_told(monkeypatch):
     """It stands where deletions are missing, goes back to where they do not count, and what they deleted is there."""
     monkeypatch.setattr(Conversation, "must_announce", lambda self, seq: False)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.tailrace.consuming.nodes import selected
 from tests.tailrace.consuming.rollback_model import World
 from tests.tailrace.consuming.test_rollback_model import OPERATIONS, random_operations
+from tests.tiers import examples
 
 from tailrace.consuming.session import ConsumerSession, Wanted
 from tailrace.events import Mutations, Rollback
@@ -87,7 +88,7 @@ MODES = st.sampled_from(["follow", "restart"])
 FILTERS = [EVERYTHING, StreamFilter(b"a"), StreamFilter(b"", True), StreamFilter(b"b", True)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(OPERATIONS, max_size=25), st.integers(0, 9), st.sampled_from([0, 2, 100]), MODES, st.sampled_from(FILTERS)
 )
@@ -95,6 +96,7 @@ def test_the_application_has_what_the_node_has_whenever_all_was_said(operations,
     ApplicationWorld(seed, ring_rows, mode, filter).run(operations)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["follow", "restart"])
 def test_many_random_lives(mode):
     for seed in range(500):
@@ -102,6 +104,7 @@ def test_many_random_lives(mode):
         world.run(random_operations(random.Random(seed)))
 
 
+@pytest.mark.planted
 def test_a_position_that_is_taken_to_know_what_is_above_it(monkeypatch):
     """Planted: the model has to notice."""
     monkeypatch.setattr("tailrace.consuming.wanted.bare_floor", lambda position: 0)

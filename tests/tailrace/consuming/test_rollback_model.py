@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.crashing_indexes import AtomicIndex, RinglessIndex, RowByRowIndex, TruncatingIndex
 from tests.tailrace.consuming.rollback_model import World
+from tests.tiers import examples
 
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 
@@ -56,7 +57,7 @@ def _random_operation(chance):
 
 
 @pytest.mark.parametrize("index", INDEXES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(OPERATIONS, max_size=25),
     st.integers(0, 9),
@@ -91,6 +92,7 @@ def test_it_may_die_at_every_step_of_a_rollback(index, next_node, filter):
     assert first > 3, "there is more than one step to die at"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", INDEXES)
 def test_many_random_lives(index):
     for seed in range(400):
@@ -98,7 +100,7 @@ def test_many_random_lives(index):
         World(INDEXES[index], seed, (100, 100, 2)[seed % 3], filter).run(random_operations(random.Random(seed)))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("index", INDEXES)
 def test_very_many_random_lives(index):
     for seed in range(400, 3_000):

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.tiers import examples
 
 from tailrace.checkpoint import Checkpoint
 from tailrace.errors import BadPosition
@@ -267,7 +268,7 @@ class Model:
         assert self.harness.reopen() == self.checkpoint
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=st.lists(STEPS, max_size=15))
 def test_any_sequence_of_calls_leaves_what_a_dict_would_hold(make_harness, put, make_checkpoint, steps):
     with make_harness() as harness:

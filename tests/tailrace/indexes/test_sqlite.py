@@ -290,6 +290,7 @@ apply(2)
 """
 
 
+@pytest.mark.slow
 def test_killed_before_the_commit_both_are_of_the_batch_before(path, opened, make_checkpoint):
     """A real process that ends without a word while the batch's pages are partly in the file already."""
     assert subprocess.run([sys.executable, "-c", DIES, path, *sys.path], check=False).returncode == 9

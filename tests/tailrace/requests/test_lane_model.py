@@ -15,6 +15,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from tests.tiers import examples
 
 from tailrace.block import encode_block
 from tailrace.errors import (
@@ -392,7 +393,7 @@ class LaneModel(RuleBasedStateMachine):
             self.world.finish()
 
 
-LaneModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+LaneModel.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestLaneModel = LaneModel.TestCase
 
 
@@ -434,6 +435,7 @@ def random_trace(seed):
     world.finish()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_many_long_traces(part):
     for seed in range(part * 500, part * 500 + 500):

@@ -1,5 +1,6 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tiers import examples
 
 from tailrace.block import Block
 from tailrace.block.header import BlockHeader
@@ -17,7 +18,7 @@ headers = st.builds(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(headers, max_size=5))
 def test_every_field_is_that_of_the_header(given_headers):
     heads = heads_of([Block(header, header.pack(), b"") for header in given_headers])

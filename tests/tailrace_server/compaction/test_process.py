@@ -18,6 +18,8 @@ from tailrace_server.compaction.worker import compact
 from tailrace_server.host.disk import RealDisk
 from tailrace_server.segment import SegmentDamaged
 
+pytestmark = pytest.mark.slow
+
 # No test takes so long: one that does hangs, and fails instead.
 SECONDS_MAX = 120.0
 

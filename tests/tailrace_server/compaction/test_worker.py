@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tiers import examples
 
 from tailrace.block import Block
 from tailrace.block.header import sum_of
@@ -395,7 +396,7 @@ class TestCrashes:
         assert count > 5
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(HISTORIES)
 def test_folding_step_by_step_comes_to_the_same_as_folding_at_once(
     memory_disk, chain_of, row, read_rows, model, history

@@ -270,6 +270,7 @@ def test_machine_id_and_path_stay_the_same(disk_and_directory):
     assert disk.real_path(directory + "/.") == disk.real_path(directory)
 
 
+@pytest.mark.slow
 def test_a_lock_is_left_to_the_parent_by_a_forked_child(tmp_path):
     """In a process of its own, so that nothing forks the test runner. The child lives on while the parent unlocks."""
     program = f"""
@@ -300,6 +301,7 @@ os.waitpid(child, 0)
     assert done.stdout == "free\n"
 
 
+@pytest.mark.slow
 def test_a_lock_ends_with_its_process(tmp_path):
     path = str(tmp_path / "LOCK")
     program = f"import os; from tailrace_server.host.disk import RealDisk; l = RealDisk().lock({path!r}); os._exit(1)"

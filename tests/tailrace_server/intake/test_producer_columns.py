@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tiers import examples
 
 from tailrace.model import VersionRange
 from tailrace_server.intake.producer_columns import (
@@ -52,7 +53,7 @@ steps = st.lists(
 
 
 @given(steps, st.integers(0, 2))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_columns_say_what_objects_would(taken, jump):
     """Numbers may have gaps, as those of a replica that was told of some and took others."""
     columns, model = ProducerColumns(), Model()
@@ -102,7 +103,7 @@ def test_columns_say_what_objects_would(taken, jump):
     st.lists(st.tuples(st.lists(st.integers(1, 5), min_size=1, max_size=60), st.integers(0, 2)), max_size=6),
     st.integers(0, 200),
 )
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_many_at_once_are_what_they_are_one_by_one(pieces, drop):
     one_by_one, at_once = ProducerColumns(), ProducerColumns()
     seq, numbers = 0, collections.Counter()

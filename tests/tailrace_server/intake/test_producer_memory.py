@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tiers import examples
 
 from tailrace.model import VersionRange
 from tailrace_server.intake.producers import ENTRY_AGE_S_MAX, FORGOTTEN_AGE_S_MAX, ProducerTable, Verdict
@@ -157,7 +158,7 @@ steps = st.lists(
 
 @pytest.mark.parametrize("bytes_max", [4 * 1_000, 4 * 3_000, 4 * 20_000])
 @given(taken=steps)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_forgetting_never_writes_a_resend_twice(bytes_max, taken):
     """A resend within a day is recognised, or refused; its producer's next block is taken in order or refused."""
     account = MemoryAccount(bytes_max)

@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tiers import examples
 
 from tailrace.block import encode_block
 from tailrace.errors import NoSpace
@@ -163,7 +164,7 @@ class Life:
             self.crash_once(self.rnd.choice(["kill", "cut"]))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(steps=STEPS, rnd=st.randoms(use_true_random=False))
 def test_no_synced_record_is_ever_lost(memory_disk, steps, rnd):
     life = Life(memory_disk(), rnd)
@@ -171,7 +172,7 @@ def test_no_synced_record_is_ever_lost(memory_disk, steps, rnd):
         life.step(step)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(steps=STEPS, rnd=st.randoms(use_true_random=False), cut=st.booleans())
 def test_recovery_crashed_at_each_of_its_calls(memory_disk, steps, rnd, cut):
     seed = rnd.random()
@@ -205,7 +206,7 @@ def recovery_calls(memory_disk, steps, rnd, seed):
     return life.disk.changes - begin
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(steps=STEPS.filter(lambda steps: len(steps) > 3), rnd=st.randoms(use_true_random=False))
 def test_damage_below_synced_stops_with_file_and_offset(memory_disk, steps, rnd):
     """One bit, anywhere: what was known durable is never cut, and never given back changed."""
@@ -273,6 +274,7 @@ def gone_on_with_in_place(disk, directory, newest, key, begin_file=recovery._con
     return recovery.Extent(newest.path, newest.header, newest.facts.end), file, recovery.Copied()
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize(
     ("place", "bug"),
     [

@@ -10,6 +10,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.memory_disk import MemoryDisk
+from tests.tiers import examples
 
 from tailrace.block import encode_block
 from tailrace_server.journal import RecordKind, open_journal, reader
@@ -279,7 +280,7 @@ def test_small_records_are_checked_without_an_object_for_each(monkeypatch):
 
 
 @pytest.mark.parametrize("replaced_max", [0, 1 << 20])
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(specs=specs, more=specs)
 def test_what_a_start_copies_is_the_same_by_columns(replaced_max, specs, more):
     with pytest.MonkeyPatch.context() as patch:

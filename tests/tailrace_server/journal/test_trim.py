@@ -146,6 +146,7 @@ def restless():
     sys.setswitchinterval(before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("restless")
 def test_in_a_thread_beside_a_writer(tmp_path):
     journal, _ = open_journal(RealDisk(), str(tmp_path), file_bytes_max=FILE_BYTES_MAX)

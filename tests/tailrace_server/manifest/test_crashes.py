@@ -163,6 +163,7 @@ def in_place(disk, path, data):
     file.close()
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("bug", [without_its_sync, without_the_directorys, in_place])
 def test_a_planted_bug_is_found(monkeypatch, bug):
     def run():

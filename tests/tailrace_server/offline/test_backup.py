@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tailrace_server.made_directory import DATA, MadeDirectory, rows_of
 from tests.tailrace_server.offline.damage import files_of, fill_at, journal_of, make_directory, segments_of
+from tests.tiers import examples
 
 import tailrace
 from tailrace_server.config import Config, Storage
@@ -73,7 +74,8 @@ class Busy:
             self.step()
 
 
-@settings(max_examples=40)
+@pytest.mark.slow
+@settings(max_examples=examples(40))
 @given(st.integers(0, 2**32), st.booleans())
 def test_what_is_restored_is_a_prefix_and_has_all_that_was_there_before(seed, linked):
     busy = Busy(seed)
@@ -397,6 +399,7 @@ def test_a_feed_that_is_dropped_meanwhile_is_not_in_the_backup():
     assert not any(feed_id in path and path.endswith(".seg") for path in disk.names_now if path.startswith(TARGET))
 
 
+@pytest.mark.slow
 async def test_a_backup_of_a_running_node_under_writes(tmp_path):
     """A writer, flushes, folds and trims go on; what is restored has all that was acknowledged before it began."""
     disk = RealDisk()

@@ -13,6 +13,8 @@ from tailrace_server.host.disk import RealFile
 from tailrace_server.offline import commands
 from tailrace_server.start import open_node
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def data(tmp_path):

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tailrace_server.made_directory import DATA, MadeDirectory, blocks_of, rows_of
 from tests.tailrace_server.offline.damage import contents_of, files_of, lose, repaired
+from tests.tiers import examples
 
 from tailrace.errors import TailraceError
 from tailrace_server.offline.verify import verify
@@ -196,7 +197,7 @@ def check(life, path, damage, change):
     assert not missing or is_untold_feed, "all that is missing is listed"
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(seed=st.integers(0, 2**32))
 def test_a_damaged_directory_loses_nothing_in_silence(life, seed):
     check(life, *random.Random(seed).choice(list(damages(life))))
@@ -212,6 +213,7 @@ def test_no_damage_of_any_file_loses_anything_in_silence(life):
             raise
 
 
+@pytest.mark.slow
 def test_a_segment_of_another_partition_is_not_poured_into_this_one(life):
     """What a wrong copy that is put back holds are rows of other keys, with the same seqs."""
     concerned = [one for one in damages(life) if one[0].endswith(".seg") and one[1].startswith("that of")]
@@ -219,6 +221,7 @@ def test_a_segment_of_another_partition_is_not_poured_into_this_one(life):
         check(life, *one)
 
 
+@pytest.mark.slow
 def test_what_an_older_file_of_the_journal_held_is_listed_or_its_end_is_open(life):
     newest = max(path for path in files_of(life.made.disk) if "/journal/" in path)
     older = [one for one in damages(life) if "/journal/" in one[0] and one[0] != newest]

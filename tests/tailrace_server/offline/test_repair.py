@@ -20,6 +20,7 @@ from tests.tailrace_server.offline.damage import (
     repaired,
     segments_of,
 )
+from tests.tiers import examples
 
 from tailrace.block import Block
 from tailrace.errors import TailraceError
@@ -68,7 +69,8 @@ def damage(disk, rnd):
     return path, kind
 
 
-@settings(max_examples=50)
+@pytest.mark.slow
+@settings(max_examples=examples(50))
 @given(st.integers(0, 2**32))
 def test_a_damaged_directory_starts_after_a_repair_and_all_that_it_lacks_is_listed(stopped, seed):
     rnd = random.Random(seed)
@@ -117,6 +119,7 @@ def kinds_of_damage():
     yield "manifest, journal and node", made, disk
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("made", "damaged"), [pytest.param(m, d, id=name) for name, m, d in kinds_of_damage()])
 def test_a_repair_that_is_interrupted_anywhere_goes_on(made, damaged, memory_disk):
     rnd = random.Random(3)
@@ -317,6 +320,7 @@ def test_a_manifest_that_cannot_be_kept_is_not_replaced(stopped):
     assert verify(disk, DATA).problems == []
 
 
+@pytest.mark.slow
 def test_a_repair_that_has_no_space_goes_on_later():
     [_, _, (_, made, damaged)] = kinds_of_damage()
     before = set(contents_of(damaged).values())

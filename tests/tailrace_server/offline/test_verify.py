@@ -56,6 +56,7 @@ def test_a_directory_of_a_killed_node_has_no_problem_either():
     assert verify(made.disk, DATA).problems == []
 
 
+@pytest.mark.slow
 def test_what_a_power_cut_leaves_is_no_problem():
     made = make_directory()
     for seed in range(30):
@@ -64,6 +65,7 @@ def test_what_a_power_cut_leaves_is_no_problem():
         assert verify(disk, DATA).problems == []
 
 
+@pytest.mark.slow
 def test_every_flip_is_found_or_in_bytes_that_do_not_count(stopped):
     """Every kind of file, at places spread over it; a flip that is not found leaves all that is served as it was."""
     rows = rows_of(stopped.start_on(stopped.disk.fork()))

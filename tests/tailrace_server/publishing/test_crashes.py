@@ -254,6 +254,7 @@ def seal_without_a_sync(monkeypatch):
     monkeypatch.setattr(stages.Stages, "finish_seal", finish)
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("plant", [forget_the_batch, write_block_by_block, say_the_batch_too_early])
 async def test_planted_bugs_are_found(monkeypatch, plant):
     plant(monkeypatch)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.tailrace_server.stored import StoredPartition
+from tests.tiers import examples
 
 from tailrace.block import encode_block
 from tailrace.failover import FailoverLog
@@ -103,7 +104,7 @@ def read_snapshot(stream):
     return found
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(STEPS)
 def test_a_consumer_never_stands_inside_a_publish(steps):
     partition = Published()
@@ -136,7 +137,7 @@ def frames_of(stream):
     return told[0] if told else None
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @example([("write", 1), ("read", None), ("write", 1), ("publish", [1, 1]), ("merge", None)])
 @given(STEPS)
 @example([*[("write", 1)] * 15, ("read", None), ("write", 1), ("merge", None)])

@@ -9,6 +9,8 @@ from tests.tailrace_server.replication.made_set import MadeNode, free_addresses,
 
 from tailrace.cli.commands import GROUP, invoke, make_app
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = {name: EntryPoint(name, f"tailrace.cli.leading:{name}", GROUP) for name in ("promote", "handover")}
 
 

@@ -319,6 +319,7 @@ async def test_how_much_would_be_fetched_is_told(members):
     assert second.seqs("orders") == [7]
 
 
+@pytest.mark.slow
 async def test_a_plain_replica_and_its_leader(tmp_path, nursery):
     first, second = free_addresses(2)
     source = MadeNode(make_config(tmp_path / "source", first), nursery)

@@ -43,6 +43,8 @@ from tailrace_server.replication.requests import TURNS_MAX
 from tailrace_server.replication.taking import Taker
 from tailrace_server.status import status_of
 
+pytestmark = pytest.mark.slow
+
 
 def numbered(first, count):
     return {b"%d" % number: b"v%d" % number for number in range(first, first + count)}

@@ -2,6 +2,7 @@ import tracemalloc
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.tiers import examples
 
 from tailrace_server.stream.barriers import Barriers, Returned
 
@@ -182,7 +183,7 @@ def test_a_cookie_for_which_nobody_was_asked_yet_is_lost_with_a_stream():
     assert barriers.returned() == [Returned(b"2", 5)]
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @example(
     [("write", 1, 1), ("barrier", 0, 1), ("lose", 0, 1), ("barrier", 0, 1), ("lose", 1, 1)] + [("answer", 0, 1)] * 2
 )

@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
 from tests.tailrace_server.stream.consumer import Consumer
 from tests.tailrace_server.stream.model import StreamsModel
+from tests.tiers import examples
 
 from tailrace.model import EndReason, Level
 from tailrace.wire.filters import StreamFilter
@@ -27,7 +28,9 @@ class RoundsModel(StreamsModel):
 
 
 def test_model():
-    run_state_machine_as_test(RoundsModel, settings=settings(max_examples=150, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(
+        RoundsModel, settings=settings(max_examples=examples(150), stateful_step_count=30, deadline=None)
+    )
 
 
 @pytest.fixture

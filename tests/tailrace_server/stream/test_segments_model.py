@@ -4,6 +4,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 from tests.tailrace_server.stream.model import WHENEVER, StreamsModel
+from tests.tiers import examples
 
 
 class MovingModel(StreamsModel):
@@ -48,4 +49,6 @@ class MovingModel(StreamsModel):
 
 
 def test_a_consumer_has_the_partitions_state_wherever_it_may_stand():
-    run_state_machine_as_test(MovingModel, settings=settings(max_examples=200, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(
+        MovingModel, settings=settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
+    )

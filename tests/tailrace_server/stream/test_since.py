@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tailrace_server.stored import StoredPartition
+from tests.tiers import examples
 
 from tailrace.errors import DataGone
 from tailrace.model import Level
@@ -57,7 +58,7 @@ _step = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(steps=st.lists(_step, max_size=25), history=st.booleans(), since_us=st.integers(9, 18))
 def test_everything_stamped_since_comes_or_it_is_said_that_it_is_gone(steps, history, since_us):
     partition, now = StampedPartition(history), 10

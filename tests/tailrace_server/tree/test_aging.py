@@ -4,6 +4,7 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tiers import examples
 
 from tailrace.block import FLAG_COMPRESSED, Block, encode_block
 from tailrace.errors import BadBlock
@@ -72,7 +73,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(steps)
 def test_merging_changes_no_row_and_no_older_root(taken):
     with small_bounds():

@@ -3,6 +3,7 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tiers import examples
 
 from tailrace.block import Stamps, encode_block
 from tailrace.hashing import key_hash
@@ -101,7 +102,7 @@ lives = st.lists(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(lives, st.sampled_from([key_hash, lambda key: len(key), lambda key: key_hash(key) % 11]), st.booleans())
 def test_an_index_is_a_dict_through_merges_and_flushes(life, hash_of, compress):
     before, module.key_hash = module.key_hash, hash_of

@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tiers import examples
 
 from tailrace.block import Block, encode_block
 from tailrace_server.tree import tree as module
@@ -47,7 +48,7 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(module, "CHUNK_BLOCKS_MAX", 3)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.lists(st.integers(1, 4), max_size=40),
     st.lists(st.integers(0, 120), max_size=3),

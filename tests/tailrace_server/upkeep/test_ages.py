@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fake_host import WALL_US
 from tests.tailrace_server.upkeep.conftest import Engine
+from tests.tiers import examples
 
 from tailrace_server.stream.since import Start, behind, find
 from tailrace_server.stream_requests import _seen_seq
@@ -146,7 +147,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(STEPS, st.sampled_from(sorted(KINDS)))
 async def test_nothing_is_dropped_before_its_age_whatever_the_clock_does(steps, kind):
     engine, written = Engine(), []

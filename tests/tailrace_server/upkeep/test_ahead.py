@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fake_host import FakeClock
+from tests.tiers import examples
 
 from tailrace.failover import SEQ_MAX, FailoverEntry, FailoverLog
 from tailrace_server.upkeep.ahead import AGE_PARTS, GAP_US_MIN, Ahead, Mark, Place
@@ -76,7 +77,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(STEPS, st.integers(0, 200), st.integers(1, 20))
 def test_no_row_counts_as_older_than_it_is(steps, age_min, keep_tens):
     keep_us, age_us = keep_tens * 10 * MINUTE, age_min * MINUTE
@@ -107,7 +108,7 @@ def test_no_row_counts_as_older_than_it_is(steps, age_min, keep_tens):
         assert all(at < real_us - age_us for at in written[:before])
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(st.integers(1, 5_000), min_size=1, max_size=300), st.integers(1, 60))
 def test_a_row_goes_an_eighth_of_the_age_late_at_most_and_marks_are_few(minutes, keep_hours):
     keep_us, ahead, written, up_us = keep_hours * 60 * MINUTE, Ahead(), [], 0
