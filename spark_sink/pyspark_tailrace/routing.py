@@ -21,7 +21,6 @@ from tailrace.block import (
     VALUE_BYTES_MAX,
     Block,
     block_from_arrow,
-    digest_of_arrays,
     hash_array,
 )
 from tailrace.errors import TooLarge
@@ -66,17 +65,6 @@ class _Part(NamedTuple):
         return _Part(self.keys[part], self.values[part], self.hashes[part], self.sizes[part], self.source)
 
 
-class Cut(NamedTuple):
-    """A block, and the rows that it was made of."""
-
-    block: Block
-    rows: _Part
-
-    def digest(self) -> int:
-        """Returns the digest of its rows, without opening the block."""
-        return digest_of_arrays(self.rows.hashes, self.rows.values)
-
-
 class _Waiting:
     """What waits of one partition."""
 
@@ -97,7 +85,7 @@ class Router:
         self.waiting_bytes = 0
         self._trials = Trials()
 
-    def add(self, keys: Any, values: Any, numbers: Any | None = None) -> Iterator[Cut]:
+    def add(self, keys: Any, values: Any, numbers: Any | None = None) -> Iterator[Block]:
         """Adds rows (Arrow binary arrays); the blocks that are full with them.
 
         ``numbers``: the partition of each row as the job has computed it, if it has. Raises ValueError for a null or
@@ -112,12 +100,12 @@ class Router:
             piece = _Part(keys, values, hashes, sizes, _Source(0)).rows(start, stop)
             yield from self._add_piece(piece, found[start:stop])
 
-    def rest(self) -> Iterator[Cut]:
+    def rest(self) -> Iterator[Block]:
         """The blocks that are not full."""
         for partition in sorted(self._waiting):
             yield from self._cut(partition, whole=True)
 
-    def _add_piece(self, piece: _Part, found: NDArray[np.int64]) -> Iterator[Cut]:
+    def _add_piece(self, piece: _Part, found: NDArray[np.int64]) -> Iterator[Block]:
         if np.any(found[1:] < found[:-1]):
             short = found.astype(np.uint16) if self._partitions <= _SHORT_NUMBERS else found
             order = np.argsort(short, kind="stable")
@@ -133,7 +121,7 @@ class Router:
         if self.waiting_bytes > WAITING_BYTES_MAX:
             yield from self.rest()
 
-    def _gather(self, partition: int, part: _Part) -> Iterator[Cut]:
+    def _gather(self, partition: int, part: _Part) -> Iterator[Block]:
         waiting = self._hold(partition, part)
         if waiting.nbytes >= BLOCK_BYTES or waiting.rows >= BLOCK_ROWS_MAX:
             yield from self._cut(partition, whole=False)
@@ -163,7 +151,7 @@ class Router:
         sizes = np.concatenate([part.sizes for part in parts])
         return _Part(keys, values, hashes, sizes, _Source(int(sizes.sum())))
 
-    def _cut(self, partition: int, *, whole: bool) -> Iterator[Cut]:
+    def _cut(self, partition: int, *, whole: bool) -> Iterator[Block]:
         """The full blocks of what waits of ``partition``, and with ``whole`` the last one too."""
         all_rows = self._release(partition)
         ends = np.cumsum(all_rows.sizes)
@@ -171,7 +159,7 @@ class Router:
             part = all_rows.rows(start, stop)
             full = int(part.sizes.sum()) >= BLOCK_BYTES or stop - start == BLOCK_ROWS_MAX
             if full or whole:
-                yield Cut(self._encode(partition, part), part)
+                yield self._encode(partition, part)
             else:
                 self._hold(partition, part)
 

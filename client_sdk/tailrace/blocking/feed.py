@@ -242,7 +242,6 @@ class Feed:
         stages: Iterable[SealedStage],
         *,
         origin: str | None = None,
-        compare: bool = True,
         timeout: float | None = None,
     ) -> Published:
         """Publishes the rows of sealed stages as one numbered batch of a sink, as `tailrace.Feed.publish`.
@@ -262,7 +261,7 @@ class Feed:
         """
         deadline = self._client.deadline(timeout)
         feed = self._resolve(deadline)
-        value = publish_request(feed.feed_id, sink, batch, stages, origin, compare=compare)
+        value = publish_request(feed.feed_id, sink, batch, stages, origin)
         with self.forgetting():
             return Published(*published_from_json(self._client.call(Opcode.PUBLISH, value, deadline)))
 

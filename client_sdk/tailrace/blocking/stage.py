@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -19,11 +18,10 @@ if TYPE_CHECKING:
 
 
 class Stage:
-    """Sends rows to a stage, where no consumer sees them. Made by `Feed.stage`.
+    """Sends rows to a stage, where no consumer sees them. Made by `Feed.stage`. One thread at a time may use it.
 
-    Threads may share it, and the rows of each thread keep their order within a partition. `seal` ends it, and
-    `Feed.publish` takes the result. The first error is raised by every later call: make another stage then. The
-    node drops a stage that is not sealed or never published after a day. If an exception such as
+    `seal` ends it, and `Feed.publish` takes the result. The first error is raised by every later call: make another
+    stage then. The node drops a stage that is not sealed or never published after a day. If an exception such as
     KeyboardInterrupt ends a call, rows of earlier calls are not lost: ``seal`` includes them, or raises an error.
     """
 
@@ -40,7 +38,6 @@ class Stage:
     ) -> None:
         self._client = client
         self._feed = feed
-        self._guard = client.guard
         self._timeout = timeout
         self._progress = StageProgress(resolved.feed_id)
         self._is_seal_asked = False
@@ -79,13 +76,11 @@ class Stage:
             TooLarge: The key or the value is too long. Nothing is added.
             TailraceError: An earlier row has failed.
         """
+        if not self._outbox.is_open:
+            self._enter()
         if value is None:
             check_value(value)  # to a batch it would be a deletion
-        with self._guard.lock:
-            if self._outbox.is_open:
-                self._outbox.add(key, value)
-                return
-        self._add(key, value)
+        self._outbox.add(key, value)
 
     def delete(self, key: bytes) -> None:
         """Adds a deletion. It waits as `put`.
@@ -96,16 +91,9 @@ class Stage:
         Raises:
             TailraceError: As in `put`, with `TypeError` and `ValueError`.
         """
-        self._add(key, None)
-
-    def _add(self, key: bytes, value: bytes | None) -> None:
-        """Adds a row as soon as there is room. Another thread may take it, so it has to be looked at again."""
-        while True:
-            with self._guard.lock:
-                if self._outbox.is_open:
-                    self._outbox.add(key, value)
-                    return
+        if not self._outbox.is_open:
             self._enter()
+        self._outbox.add(key, None)
 
     def write(self, changes: Sequence[Put | Delete]) -> None:
         """Adds many rows, and waits for room as often as needed.
@@ -116,29 +104,17 @@ class Stage:
         Raises:
             TailraceError: As in `put`, with `TypeError` and `ValueError`.
         """
-        lock, outbox = self._guard.lock, self._outbox
-        with lock:
-            outbox.check()
-        for share in outbox.shares(changes):
+        self._outbox.check()
+        for share in self._outbox.shares(changes):
             while not share.is_taken:
-                with lock:
-                    if outbox.is_open:
-                        outbox.extend(share)
-                        continue
-                self._enter()
+                if not self._outbox.is_open:
+                    self._enter()
+                self._outbox.extend(share)
 
-    def send(self, block: Block, *, digest: int | None = None) -> None:
-        """Sends a block of one partition that the caller has made; waits as ``put``.
-
-        ``digest`` is that of its rows (`tailrace.block.row_digest`) if the caller has it: else the block is opened.
-        """
-        is_sent = False
-        while not is_sent:
-            self._enter()
-            with self._guard.lock:
-                if self._outbox.is_open:
-                    is_sent = True
-                    self._outbox.ship_block(block, functools.partial(self._send, digest=digest))
+    def send(self, block: Block) -> None:
+        """Sends a block of one partition that the caller has made; waits as ``put``."""
+        self._enter()
+        self._outbox.ship_block(block)
 
     def seal(self) -> SealedStage:
         """Sends all batches and ends the stage. The rows are on the node's disk when this returns.
@@ -154,36 +130,30 @@ class Stage:
             TailraceError: A row has failed.
         """
         outbox, progress = self._outbox, self._progress
-        lock = self._guard.lock
-        with lock:
-            outbox.check()
-            outbox.close(SEALED)
-            outbox.ship_all()
-            if progress.is_empty:
-                return SealedStage(progress.stage_id, (), 0, 0, 0)
+        outbox.check()
+        outbox.close(SEALED)
+        outbox.ship_all()
+        if progress.is_empty:
+            return SealedStage(progress.stage_id, (), 0, 0)
         self._client.run_until(lambda: outbox.is_settled(outbox.shipped))
-        with lock:
-            outbox.check()
-            if not self._is_seal_asked:
-                self._queue(progress.seal(outbox.heard))
-                self._is_seal_asked = True
-                self._client.push()
+        outbox.check()
+        if not self._is_seal_asked:
+            self._queue(progress.seal(outbox.heard))
+            self._is_seal_asked = True
+            self._client.push()
         self._client.run_until(lambda: progress.sealed is not None or outbox.has_failed)
-        with lock:
-            outbox.check()
-            assert progress.sealed is not None
-            return progress.sealed
+        outbox.check()
+        assert progress.sealed is not None
+        return progress.sealed
 
-    def _send(self, block: Block, settle: Settle, digest: int | None = None) -> None:
-        self._queue(self._progress.block(block, settle, digest))
+    def _send(self, block: Block, settle: Settle) -> None:
+        self._queue(self._progress.block(block, settle))
 
     def _queue(self, request: StageRequest) -> None:
         done = self._feed.forgetting_done(request.done)
         self._client.queue(request._replace(done=done), self._client.deadline(self._timeout))
 
     def _enter(self) -> None:
-        with self._guard.lock:
-            self._outbox.check()
+        self._outbox.check()
         self._client.run_until(lambda: self._outbox.has_room)
-        with self._guard.lock:
-            self._outbox.enter()
+        self._outbox.enter()

@@ -23,7 +23,6 @@ STAGE_ID_BYTES = 16
 STAGES_MAX = 4_096
 PARTITIONS_MAX = 65_536
 NAME_CHARS_MAX = 200
-DIGEST_BYTES = 8
 
 _BLOCK = struct.Struct("<16s16sII")
 _STAGED = struct.Struct("<I4x")
@@ -86,10 +85,7 @@ class StageSeal(NamedTuple):
 
 
 class Publish(NamedTuple):
-    """Batch ``batch`` of a sink, numbered by ``origin``: the rows of these sealed stages, in these ``partitions``.
-
-    ``digest`` is that of all rows of the batch (`tailrace.block.row_digest`); None: they are not compared.
-    """
+    """Batch ``batch`` of a sink, numbered by ``origin``: the rows of these sealed stages, in these ``partitions``."""
 
     feed_id: bytes
     sink: str
@@ -97,21 +93,11 @@ class Publish(NamedTuple):
     batch: int
     stages: tuple[bytes, ...]
     partitions: tuple[int, ...]
-    digest: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The body of a PUBLISH."""
-        value = {
-            **self._asdict(),
-            "feed_id": self.feed_id.hex(),
-            "stages": [stage.hex() for stage in self.stages],
-            "partitions": list(self.partitions),
-        }
-        if self.digest is None:
-            del value["digest"]
-        else:
-            value["digest"] = digest_to_json(self.digest)
-        return value
+        stages = [stage.hex() for stage in self.stages]
+        return {**self._asdict(), "feed_id": self.feed_id.hex(), "stages": stages, "partitions": list(self.partitions)}
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> Publish:
@@ -129,15 +115,7 @@ class Publish(NamedTuple):
         if len(set(ids)) < len(ids):  # its rows would be published twice
             raise ProtocolError(f"{what}: a stage is named twice")
         feed_id = hex_field(value, "feed_id", 16, what)
-        digest = None
-        if value.get("digest") is not None:  # older clients do not have it
-            digest = int.from_bytes(hex_field(value, "digest", DIGEST_BYTES, what))
-        return cls(feed_id, sink, origin, seq_field(value, "batch", what), ids, tuple(partitions), digest)
-
-
-def digest_to_json(digest: int) -> str:
-    """Returns the digest in 16 hexadecimal digits: JSON keeps no whole number of 64 bits for every reader."""
-    return digest.to_bytes(DIGEST_BYTES).hex()
+        return cls(feed_id, sink, origin, seq_field(value, "batch", what), ids, tuple(partitions))
 
 
 def _name(value: dict[str, Any], name: str) -> str:
