@@ -1,0 +1,77 @@
+"""A replica that is told of thousands of partitions by one read lets others have the loop in between."""
+
+import pytest
+import trio
+
+from tailrace.address import Address
+from tailrace.wire.replica_messages import LeaderSeqs, Replica
+from tailrace_server.replication import taking
+from tailrace_server.replication.taking import Taker
+
+EVENTS = 60
+
+
+class Told:
+    """A stream of which everything has arrived already, as by one read."""
+
+    def __init__(self, events):
+        self.events = list(events)
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        if not self.events:
+            raise StopAsyncIteration
+        return self.events.pop(0)
+
+    def has_event(self):
+        return bool(self.events)
+
+
+@pytest.fixture
+def taker(running):
+    feed = running.node.feed_changes.create({"name": "orders", "feed_id": "11" * 16, "partitions": EVENTS})
+    replica = Replica(b"r" * 16, 1, "127.0.0.1:1", False, running.node.identity.cluster_id)
+    return Taker(running.node, feed, Address("127.0.0.1", 1), replica)
+
+
+async def turns_beside(work):
+    """How many turns of the loop another task has while ``work`` runs."""
+    turns = 0
+
+    async def count():
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        await trio.lowlevel.checkpoint()
+        await work()
+        nursery.cancel_scope.cancel()
+    return turns
+
+
+async def test_what_one_read_tells_is_handled_in_turns(taker, monkeypatch):
+    monkeypatch.setattr(taking, "TURN_SECONDS", 0.0, raising=False)
+    told = Told(LeaderSeqs(number, 0, 0) for number in range(EVENTS))
+    assert await turns_beside(lambda: taker._take_all(told)) >= EVENTS / 2
+    assert not told.events
+
+
+async def test_a_replica_that_is_stopped_between_two_turns_takes_nothing_more(taker, monkeypatch):
+    monkeypatch.setattr(taking, "TURN_SECONDS", 0.0, raising=False)
+    told = Told(LeaderSeqs(number, 0, 0) for number in range(EVENTS))
+    taken = []
+    for partition in taker.feed.partitions:
+        partition.told = lambda durable_seq, quorum_seq, partition=partition: taken.append(partition)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(taker._take_all, told)
+        for _ in range(3):
+            await trio.lowlevel.checkpoint()
+        taker.stop()
+        count = len(taken)
+    assert 0 < len(taken) == count < EVENTS
