@@ -26,11 +26,13 @@ _STOP_SECONDS_MAX = 120
 class Server:
     """A running node. Port 0 is one of its own choice; ``started`` is when its process was started.
 
-    ``options``: more of the command line.
+    ``options``: more of the command line. ``program``: what runs the command line.
     """
 
-    def __init__(self, folder: Path, log: Path, port: int = 0, options: Sequence[str] = ()) -> None:
-        command = [PROGRAM, "serve", "--data", str(folder), "--listen", f"127.0.0.1:{port}", "--http", "off"]
+    def __init__(
+        self, folder: Path, log: Path, port: int = 0, options: Sequence[str] = (), program: Sequence[str] = (PROGRAM,)
+    ) -> None:
+        command = [*program, "serve", "--data", str(folder), "--listen", f"127.0.0.1:{port}", "--http", "off"]
         command += ["--ws", "off", *options]
         self.folder = folder
         self.options = options

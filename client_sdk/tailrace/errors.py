@@ -14,6 +14,7 @@
     ├── UnknownFeed, FeedExists
     ├── UnknownStage            the node does not have what was staged for a batch, or not all of it
     ├── BatchBehind             a batch has a number that its sink has used already, or is older than its last one
+    │   └── BatchChanged        a batch comes again with other rows than were published
     ├── BadPosition             a position is damaged or belongs to another feed
     ├── BadBlock                a block breaks its format
     ├── TooLarge                a key, a value, a block or a frame is over its bound
@@ -139,6 +140,14 @@ class BatchBehind(TailraceError):
     def __init__(self, message: str, *, first_batch: int = 0) -> None:
         super().__init__(message)
         self.first_batch = first_batch
+
+
+class BatchChanged(BatchBehind):
+    """A batch that was published, wholly or in part, comes again with other rows: nothing of these was published.
+
+    A checkpoint was restored from an older copy, or copied, and its next rows got a number that was used. Or the rows
+    of the batch are not the same each time that they are computed.
+    """
 
 
 class BadPosition(TailraceError):

@@ -245,25 +245,34 @@ class Feed:
         return Stage(self, batch_bytes=batch_bytes, batch_rows=batch_rows, in_flight_bytes=in_flight_bytes)
 
     async def publish(
-        self, sink: str, batch: int, stages: Iterable[SealedStage], *, origin: str | None = None
+        self,
+        sink: str,
+        batch: int,
+        stages: Iterable[SealedStage],
+        *,
+        origin: str | None = None,
+        compare: bool = True,
     ) -> Published:
         """Publishes the rows of sealed stages as one numbered batch of a sink. Returns when they are on the node's
         disk.
 
         Each partition takes its share in one step. A partition that has this batch already skips it. So the same call
-        can be repeated after a failure, and a batch that was computed again does no harm.
+        can be repeated after a failure, and so can a batch that was staged again with the same rows, in any order.
 
         Args:
             sink: The name of the sink, 1 to 200 printable characters.
             batch: The number of the batch, from 0. The numbers of a sink rise.
             stages: The sealed stages of the batch.
             origin: The program that numbers the batches, such as a checkpoint. Default: the sink.
+            compare: Refuse a batch that was published before with other rows. If False, each partition keeps the rows
+                that it took first.
 
         Returns:
             The versions that were written, and the partitions that had the batch already.
 
         Raises:
             UnknownStage: A stage is not sealed or no longer exists. Nothing was published.
+            BatchChanged: The batch was published before, in whole or in part, with other rows. Nothing was published.
             BatchBehind: Another origin has used the number, or a later batch of this origin was published.
             TooLarge: A partition's share is above its bound.
             UnknownFeed: The feed does not exist.
@@ -271,7 +280,7 @@ class Feed:
             ValueError: A name or number is not valid, or a stage is given twice.
         """
         feed = await self.resolve()
-        value = publish_request(feed.feed_id, sink, batch, stages, origin)
+        value = publish_request(feed.feed_id, sink, batch, stages, origin, compare=compare)
         try:
             return Published(*published_from_json(await self._client.call(Opcode.PUBLISH, value)))
         except UnknownFeed:

@@ -87,10 +87,10 @@ class Outbox:
         """Makes a block of every batch, however small."""
         self._ship(*self._batches.partitions)
 
-    def ship_block(self, block: Block) -> None:
-        """Sends a block that the caller has made."""
+    def ship_block(self, block: Block, send: Callable[[Block, Settle], None] | None = None) -> None:
+        """Sends a block that the caller has made, by ``send`` if it is given, in place of the outbox's own."""
         self._is_shipping = True
-        self._put_in_flight(block, block.nbytes)
+        self._put_in_flight(block, block.nbytes, send or self._send)
         self._kick()
 
     # Waiting
@@ -184,11 +184,11 @@ class Outbox:
             rows = self._batches.take(partition)
             if not rows.is_whole:
                 self.check()
-            self._put_in_flight(rows.encode(), before - self._batches.nbytes)
+            self._put_in_flight(rows.encode(), before - self._batches.nbytes, self._send)
         if partitions:
             self._kick()
 
-    def _put_in_flight(self, block: Block, nbytes: int) -> None:
+    def _put_in_flight(self, block: Block, nbytes: int, send: Callable[[Block, Settle], None]) -> None:
         self._shipped += 1
         number = self._shipped
         self._in_flight[number] = nbytes
@@ -203,7 +203,7 @@ class Outbox:
             self.heard(error)
 
         try:
-            self._send(block, settle)
+            send(block, settle)
         except TailraceError as error:
             self._is_shipping = False
             self.fail(error)

@@ -125,7 +125,7 @@ class Stage:
         outbox.close(SEALED)
         outbox.ship_all()
         if progress.is_empty:
-            return SealedStage(progress.stage_id, (), 0, 0)
+            return SealedStage(progress.stage_id, (), 0, 0, 0)
         await self._room.until(lambda: outbox.is_settled(outbox.shipped))
         outbox.check()
         if not self._is_seal_asked:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from tailrace.arguments import count
-from tailrace.block import Block
+from tailrace.block import DIGEST_MAX, Block, digest_of_block, sum_digests
 from tailrace.errors import ProtocolError, TailraceError, TooLarge
 from tailrace.model import VersionRange
 from tailrace.outbox import Settle
@@ -42,12 +42,15 @@ class SealedStage(NamedTuple):
         partitions: The partitions that have rows, ascending.
         blocks: The number of blocks.
         rows: The number of rows.
+        digest: The digest of the rows, by which a batch that comes again is compared with the one that was published.
+            None if it is not known.
     """
 
     stage_id: bytes
     partitions: tuple[int, ...]
     blocks: int
     rows: int
+    digest: int | None = None
 
 
 class Published(NamedTuple):
@@ -83,10 +86,15 @@ class StageProgress:
         self._sent = self._acknowledged = 0
         self._partitions: set[int] = set()
         self._sum = xxhash.xxh3_64()
+        self._digest = 0
 
-    def block(self, block: Block, settle: Settle) -> StageRequest:
-        """Returns the request for the next block; ``settle`` is called with its answer."""
+    def block(self, block: Block, settle: Settle, digest: int | None = None) -> StageRequest:
+        """Returns the request for the next block; ``settle`` is called with its answer.
+
+        ``digest`` is that of the block's rows if the caller has it: else the block is opened for it.
+        """
         number = self._sent
+        self._digest = (self._digest + (digest_of_block(block) if digest is None else digest)) & DIGEST_MAX
         self._sent += 1
         self.rows += block.rows
         self._partitions.add(block.header.partition)
@@ -109,7 +117,8 @@ class StageProgress:
 
         def done(result: object, error: TailraceError | None) -> None:
             if error is None:
-                self.sealed = SealedStage(self.stage_id, tuple(sorted(self._partitions)), self._sent, self.rows)
+                partitions = tuple(sorted(self._partitions))
+                self.sealed = SealedStage(self.stage_id, partitions, self._sent, self.rows, self._digest)
             settle(error)
 
         return StageRequest(message.encode, _decode_result, done, self._sequence)
@@ -121,7 +130,7 @@ class StageProgress:
 
 
 def publish_request(
-    feed_id: bytes, sink: str, batch: int, stages: Iterable[SealedStage], origin: str | None
+    feed_id: bytes, sink: str, batch: int, stages: Iterable[SealedStage], origin: str | None, *, compare: bool = True
 ) -> dict[str, Any]:
     """The body of a PUBLISH. TypeError, ValueError; TooLarge where there are too many stages."""
     for what, name in (("sink", sink), ("origin", sink if origin is None else origin)):
@@ -137,7 +146,8 @@ def publish_request(
         raise TooLarge(
             f"a publish of {len(ids)} stages; at most {STAGES_MAX}: make fewer, larger ones, or more batches"
         )
-    return Publish(feed_id, sink, sink if origin is None else origin, batch, ids, tuple(partitions)).to_json()
+    digest = sum_digests(stage.digest for stage in stages) if compare else None
+    return Publish(feed_id, sink, sink if origin is None else origin, batch, ids, tuple(partitions), digest).to_json()
 
 
 def _decode_staged(frame: Frame) -> Staged:

@@ -101,6 +101,10 @@ class Catalog:
             if feed is not self.system:
                 yield from feed.partitions
 
+    def feeds(self) -> list[Feed]:
+        """Returns every feed, that of feeds among them, in no order."""
+        return list(self._by_id.values())
+
     def known_ids(self) -> set[bytes]:
         """The feeds whose directories have to be there, or are still to be removed."""
         return self._by_id.keys() | self.drops.keys()
@@ -150,12 +154,15 @@ class Catalog:
         if not exist_ok:
             raise FeedExists(f"there is a feed {info.name!r} already")
         differing = [
-            f"{field} is {theirs!r}, not {ours!r}"
+            f"{field} {_shown(theirs)} (asked for: {_shown(ours)})"
             for field, ours, theirs in zip(FeedInfo._fields, info, feed.info, strict=True)
             if field != "feed_id" and field in asked and ours != theirs
         ]
         if differing:
-            raise FeedExists(f"there is a feed {info.name!r} already, and its {'; its '.join(differing)}")
+            raise FeedExists(
+                f"there is a feed {info.name!r} already, with other settings: {', '.join(differing)}. Leave these "
+                "settings out to use the feed as it is, or take another name"
+            )
         return feed
 
     def create(self, info: FeedInfo, journal: Journal, branch: bytes, feeds_max: int) -> Feed:
@@ -283,6 +290,10 @@ class Catalog:
         self.drops[feed.info.feed_id] = Drop(place, tuple(feed.partitions))
         for partition in feed.partitions:
             partition.drop()
+
+
+def _shown(setting: object) -> str:
+    return "not set" if setting is None else str(setting)
 
 
 def _listed(feed: Feed, seq: int) -> None:

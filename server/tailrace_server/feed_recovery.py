@@ -27,6 +27,7 @@ from tailrace_server.chain import Chain, LostSegment
 from tailrace_server.feed import SYSTEM_FEED_ID, Feed, feed_of_creation
 from tailrace_server.host.disk import Disk, is_out_of_descriptors
 from tailrace_server.identity import BadDirectory, Incomplete
+from tailrace_server.intake.use_times import UseTimes
 from tailrace_server.journal import BlockCase, Journal, Record, RecordKind, Rollback, Stretch, decide_block
 from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
 from tailrace_server.journal.format import file_name
@@ -47,22 +48,22 @@ log = logging.getLogger("tailrace.server")
 
 
 class FeedRecovery:
-    """Fills an empty ``catalog``, by ``restore``, ``gather`` and ``recover``. ``now`` are monotonic seconds.
+    """Fills an empty ``catalog``, by ``restore``, ``gather`` and ``recover``. ``times`` are for its producers.
 
     ``found_records`` tells whether the journal had any; ``unknown`` are feeds of which nothing but records in the
     journal was found, with the partition and the file's number of the first one. ``listed_from`` is the first seq of
-    ``_feeds`` that the journal has.
+    ``_feeds`` that the journal has; ``dropped`` are feeds of which the journal tells that they were dropped.
     """
 
-    def __init__(self, catalog: Catalog, disk: Disk, store: ManifestStore, now: float) -> None:
+    def __init__(self, catalog: Catalog, disk: Disk, store: ManifestStore, times: UseTimes) -> None:
         self._catalog = catalog
         self._disk = disk
         self._store = store
-        self._now = now
+        self._times = times
         self._rollbacks: dict[tuple[bytes, int], list[Rollback]] = {}  # that the journal tells of
-        self._pending = PendingBlocks(self._rollbacks, now)
+        self._pending = PendingBlocks(self._rollbacks, times)
         self._manifests: list[Manifest] = []
-        self._dropped: set[bytes] = set()
+        self.dropped: set[bytes] = set()
         self.found_records = False
         self.unknown: dict[bytes, tuple[int, int]] = {}
         self.listed_from = SEQ_MAX
@@ -77,7 +78,7 @@ class FeedRecovery:
             manifests = self._store.read_all(feed.info.feed_id, range(len(feed.partitions)))
             for partition, manifest in zip(feed.partitions, manifests, strict=True):
                 if manifest is not None:
-                    _restore_partition(partition, manifest, self._disk, self._store, self._now)
+                    _restore_partition(partition, manifest, self._disk, self._store, self._times.before)
                     self._manifests.append(manifest)
 
     def sweep(self) -> None:
@@ -173,7 +174,7 @@ class FeedRecovery:
                 self._recover_creation(record)
             case RecordKind.FEED_DROPPED:
                 self.unknown.pop(record.feed_id, None)
-                self._dropped.add(record.feed_id)
+                self.dropped.add(record.feed_id)
                 feed = self._catalog.find(record.feed_id)
                 if feed is not None:
                     self._catalog.dropped(feed, record.lsn)
@@ -198,7 +199,7 @@ class FeedRecovery:
 
     def _note_unknown(self, feed_id: bytes, partition: int, file: int) -> None:
         """Notes a feed that is not here, unless the journal has told that it was dropped."""
-        if feed_id not in self._dropped:
+        if feed_id not in self.dropped:
             self.unknown.setdefault(feed_id, (partition, file))
 
     def _recover_creation(self, record: Record) -> None:
@@ -215,7 +216,7 @@ class FeedRecovery:
         if record.kind is RecordKind.BLOCK:
             if record.feed_id == SYSTEM_FEED_ID and record.block is not None:
                 self.listed_from = min(self.listed_from, record.block.seqs[0])
-            _recover_block(partition, record, file, self._now, rollbacks)
+            _recover_block(partition, record, file, self._times.at(record.lsn), rollbacks)
             return
         with _usable(record):
             published = decode_published(record.payload, record.covered)
@@ -224,14 +225,15 @@ class FeedRecovery:
     def _recover_control(self, record: Record, file: int) -> None:
         """What a partition has beside its blocks: its log, and its producers."""
         partition = self._catalog.partition(record.feed_id, record.partition)
+        now = self._times.at(record.lsn)
         with _usable(record):
             match record.kind:
                 case RecordKind.FAILOVER_ENTRY:
                     _recover_log(partition, LogRecord.decode(record.payload))
                 case RecordKind.ROLLED_BACK:
-                    _recover_rollback(partition, RollbackRecord.decode(record.payload), self._now)
+                    _recover_rollback(partition, RollbackRecord.decode(record.payload), now)
                 case _:
-                    _recover_producers(partition, ProducersRecord.decode(record.payload), file, self._now)
+                    _recover_producers(partition, ProducersRecord.decode(record.payload), file, now)
         partition.homes.control(file)
 
 

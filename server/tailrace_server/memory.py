@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -33,6 +34,7 @@ class MemoryAccount:
         self.used = 0
         self._stuck = self._given_up = ""
         self._room: trio.Event | None = None  # there while someone waits for it
+        self._is_ahead: Callable[[], bool] | None = None  # writers are, of the flusher
         self.producers = ProducerMemory(self)
 
     @property
@@ -53,7 +55,15 @@ class MemoryAccount:
     @property
     def must_wait(self) -> bool:
         """A writer has to wait, and it will not be for ever."""
-        return self.held >= self.bytes_max and not self._stuck
+        return (self.held >= self.bytes_max or (self._is_ahead is not None and self._is_ahead())) and not self._stuck
+
+    def slow_down(self, is_ahead: Callable[[], bool] | None) -> None:
+        """Lets writers wait while ``is_ahead()``, until the next call; None: no longer for that.
+
+        The caller calls ``look_again`` when it may be over.
+        """
+        self._is_ahead = is_ahead
+        self.look_again()
 
     @property
     def stuck(self) -> str:

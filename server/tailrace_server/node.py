@@ -44,6 +44,7 @@ from tailrace_server.stream.filter import FilterCache
 from tailrace_server.upkeep.compactor import Compactor
 from tailrace_server.upkeep.filling import Filling
 from tailrace_server.upkeep.flusher import Flusher
+from tailrace_server.upkeep.holding import HeldKeeper
 from tailrace_server.upkeep.installer import Installer
 from tailrace_server.upkeep.policy import FlushLimits
 from tailrace_server.upkeep.rollback import roll_back
@@ -109,7 +110,8 @@ class Node(Leadership):
         """Whoever moves to segments what is durable, folds those, and looks after the files."""
         host, data, storage = self.host, self.config.data, self.config.storage
         self.installer = Installer(host, self.store, self.identity.placement_id, self.pins)
-        trimmer = Trimmer(host, self.journal, self.store, self.installer, self.feeds, self.pins)
+        self.held = HeldKeeper(host, data, self.journal, self.feeds, self.installer)
+        trimmer = Trimmer(host, self.journal, self.store, self.installer, self.feeds, self.pins, self.held)
         reserve = Reserve(host.disk, data, storage.reserve_bytes)
         self.space = Space(host, data, reserve, storage.free_bytes_min)
         self.space.on_low = self._let_go_of_files
@@ -118,7 +120,7 @@ class Node(Leadership):
             storage.flush_age_s,
             storage.memory_bytes_max,
             storage.journal_bytes_max,
-            storage.journal_records_max,
+            storage.journal_replay_s,
         )
         self.flusher = Flusher(host, self.journal, self.store, self.installer, trimmer, self.space, self.memory, limits)
         self.flusher.on_flushed = self._flushed

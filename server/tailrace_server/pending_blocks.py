@@ -24,6 +24,7 @@ from tailrace.failover import FailoverLog
 from tailrace_server.blocks.small import Group, Rows, SmallBlocks, encode_groups, open_small
 from tailrace_server.feed import Feed
 from tailrace_server.intake.producer_columns import Results
+from tailrace_server.intake.use_times import UseTimes
 from tailrace_server.journal import Record, Rollback, Stretch
 from tailrace_server.journal.format import FILE_BYTES_MAX, RECORD_HEADER_BYTES
 from tailrace_server.partition import Partition
@@ -99,12 +100,12 @@ class _Places:
 
 
 class PendingBlocks:
-    """For one start, after the manifests were read. ``now`` are monotonic seconds."""
+    """For one start, after the manifests were read."""
 
-    def __init__(self, rollbacks: Mapping[tuple[bytes, int], Sequence[Rollback]], now: float) -> None:
+    def __init__(self, rollbacks: Mapping[tuple[bytes, int], Sequence[Rollback]], times: UseTimes) -> None:
         """``rollbacks`` are those that the journal tells of, by feed and partition; they may be gathered later."""
         self._rollbacks = rollbacks
-        self._now = now
+        self._times = times
         self._places = _Places()
         self._parts: list[_Part] = []
         self._partitions: set[Partition] = set()
@@ -198,9 +199,10 @@ class PendingBlocks:
             for file, last_seq in blocks.files(begin, end):
                 partition.homes.block(file, last_seq)
             _restore(partition, own)
+            used_at = self._times.at_each(blocks.lsns[begin:end])
             for branch, first, last in _branches(partition.log, blocks.last_seqs[begin:end]):
                 results = Results(*(column[begin + first : begin + last] for column in blocks.results))
-                partition.producers.record_all(partition.id, branch, results, self._now)
+                partition.producers.record_all(partition.id, branch, results, used_at[first:last])
 
 
 def _restore(partition: Partition, items: Sequence[Block | _Run]) -> None:

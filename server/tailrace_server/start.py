@@ -21,12 +21,14 @@ from tailrace_server.config import Config
 from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.feed_recovery import FeedRecovery
 from tailrace_server.host.disk import Lock
+from tailrace_server.host.garbage import Searches
 from tailrace_server.host.host import Host
 from tailrace_server.identity import FILE_NAME as NODE_NAME
 from tailrace_server.identity import BadDirectory, Identity, load, new_identity
 from tailrace_server.identity import store as store_identity
 from tailrace_server.intake.branching import begin_branch
 from tailrace_server.intake.taking import entries_through, settle_producers
+from tailrace_server.intake.use_times import UseTimes
 from tailrace_server.journal import (
     RecordKind,
     Reserve,
@@ -37,6 +39,7 @@ from tailrace_server.journal import (
     remove_clean,
     why_unclean,
 )
+from tailrace_server.journal.held import HeldMark, load_held, remove_held
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.node import Node
@@ -65,7 +68,7 @@ async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[N
     host.disk.make_directory(config.data)
     lock: Lock = lock_directory(host.disk, config.data)
     try:
-        with _no_collections(host):
+        with _no_searches(host):
             node = recover(config, host)
         try:
             listener = await host.network.listen(*config.listen)
@@ -74,14 +77,15 @@ async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[N
                 if config.members or config.replica_of is not None:
                     node.member = Member(node)
                     node.member.begin()
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(node.serve, listener)
-                    if node.member is not None:
-                        nursery.start_soon(node.member.run)
-                    yield node
-                    with trio.CancelScope(shield=True):
-                        await node.drain()
-                    nursery.cancel_scope.cancel()
+                with _bounded_searches(host):
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(node.serve, listener)
+                        if node.member is not None:
+                            nursery.start_soon(node.member.run)
+                        yield node
+                        with trio.CancelScope(shield=True):
+                            await node.drain()
+                        nursery.cancel_scope.cancel()
                 with trio.CancelScope(shield=True):
                     await node.flusher.flush_for_stop()
             finally:
@@ -94,18 +98,21 @@ async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[N
 
 
 @contextlib.contextmanager
-def _no_collections(host: Host) -> Iterator[None]:
-    """Looks for no garbage in the body, whose objects live long, and keeps these out of every later collection."""
+def _no_searches(host: Host) -> Iterator[None]:
+    """Looks for no cyclic garbage in the body, whose objects live long."""
     if not host.owns_process:
         yield
         return
-    gc.disable()  # else each of many collections walks through all that has been recovered so far
+    gc.disable()  # else each of many searches walks through all that has been recovered so far
     try:
         yield
-        gc.collect()
-        gc.freeze()
     finally:
         gc.enable()
+
+
+def _bounded_searches(host: Host) -> contextlib.AbstractContextManager[None]:
+    """Keeps what has been recovered, and what lives long later, out of the searches for garbage in the body."""
+    return Searches().bounded() if host.owns_process else contextlib.nullcontext()
 
 
 def recover(config: Config, host: Host) -> Node:
@@ -137,10 +144,14 @@ def recover(config: Config, host: Host) -> Node:
 
 
 class _Found(NamedTuple):
-    """What the small files of a directory say. ``taken`` is None of a directory that is new."""
+    """What the small files of a directory say. ``taken`` is None of a directory that is new.
+
+    ``held`` is what HELD says; None if there is no good one, or if the directory was restored or repaired since.
+    """
 
     identity: Identity
     taken: TakenMark | None
+    held: HeldMark | None
     is_restored: bool
 
 
@@ -149,13 +160,14 @@ def _look(config: Config, host: Host, *, is_restored: bool) -> _Found:
     disk, data = host.disk, config.data
     if not disk.exists(os.path.join(data, NODE_NAME)):
         wholeness.check_is_new(disk, data)
-        return _Found(new_identity(host.randomness), None, is_restored)
+        return _Found(new_identity(host.randomness), None, None, is_restored)
     identity = load(disk, data)
     if not config.members:
         check_no_member(disk, data, identity.placement_id)
     if not is_restored:
         wholeness.check_journal(disk, data)
-    return _Found(identity, find_clean(disk, data), is_restored)
+    held = None if is_restored else load_held(disk, data)
+    return _Found(identity, find_clean(disk, data), held, is_restored)
 
 
 def _free_some(config: Config, host: Host) -> bool:
@@ -172,19 +184,21 @@ def _free_some(config: Config, host: Host) -> bool:
 
 def _recover(config: Config, host: Host, found: _Found) -> Node:
     """Journal and feeds; may be tried again after NoSpace."""
-    identity, taken, is_restored = found
+    identity, taken, held, is_restored = found
     journal, recovered = open_journal(
         host.disk,
         os.path.join(config.data, "journal"),
         file_bytes_max=config.storage.journal_file_bytes_max,
         token=host.randomness.token,
         clock=host.clock.monotonic,
+        reached=held.journal if held is not None else (0, 0),
     )
     try:
         memory = MemoryAccount(config.storage.memory_bytes_max)
         catalog = Catalog(memory)
         store = ManifestStore(host.disk, config.data, config.storage.segments_open_max)
-        recovery = FeedRecovery(catalog, host.disk, store, host.clock.monotonic())
+        times = UseTimes(host.clock.monotonic(), recovered.records.begin, journal.written)
+        recovery = FeedRecovery(catalog, host.disk, store, times)
         recovery.restore()
         if recovered.rolled_back:
             recovery.gather(recovered.records.of_kind(RecordKind.ROLLED_BACK), host.randomness.token)
@@ -192,7 +206,7 @@ def _recover(config: Config, host: Host, found: _Found) -> Node:
         if taken is None:
             store_identity(host.disk, config.data, identity)
         elif not is_restored:
-            wholeness.check_recovered(config.data, recovered, recovery, catalog, taken.mark)
+            wholeness.check_recovered(config.data, recovered, recovery, catalog, taken.mark, held)
         # From here on there are changes that CLEAN does not tell of.
         remove_clean(host.disk, config.data)
         recovery.sweep()
@@ -221,6 +235,7 @@ def _recover(config: Config, host: Host, found: _Found) -> Node:
             _begin_branches(node, is_restored=is_restored)
         _reconcile(node)
         journal.sync()
+        _store_held(node, is_restored=is_restored)
         if is_restored and config.is_alone:
             marks.unmark_restored(host.disk, config.data)
         for partition in catalog.partitions():
@@ -244,6 +259,14 @@ def _begin_branches(node: Node, *, is_restored: bool) -> None:
     [listed] = node.feeds.system.partitions
     if not listed.log:  # the directory is new, or from before there was such a feed
         begin_branch(listed, host.randomness.token(16), journal)
+
+
+def _store_held(node: Node, *, is_restored: bool) -> None:
+    """Says in HELD what the node has now. On a full disk the older one stays, unless it tells of other data."""
+    if is_restored:
+        remove_held(node.host.disk, node.config.data)
+    with contextlib.suppress(OSError):
+        node.held.store_now()
 
 
 def _reconcile(node: Node) -> None:

@@ -11,7 +11,8 @@ what tells of it; nothing has been changed then that ``tailrace repair`` needs.
     the journal's end           CLEAN
     feeds/<_feeds>/             any record of the journal: the first one is of _feeds
     feeds/<feed>/FEED           a row of _feeds that the journal has no more, or a block without FEED_DROPPED
-    rows of a partition         CLEAN; a block of the journal that does not begin where they end (feed_recovery.py)
+    the journal's newest file   HELD (journal/held.py), which open_journal looks at; so for an older copy of it
+    rows of a partition         CLEAN; HELD; a block of the journal that does not begin there (feed_recovery.py)
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tailrace_server.identity import FILE_NAME as NODE_NAME
 from tailrace_server.identity import Incomplete
 from tailrace_server.journal.clean import CLEAN_NAME
 from tailrace_server.journal.format import FILE_HEADER_BYTES, file_name, file_number
+from tailrace_server.journal.held import HELD_NAME, HeldMark, shortfalls
 from tailrace_server.manifest.store import FEED_NAME, FEEDS_NAME, MANIFEST_NAME
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ def check_is_new(disk: Disk, data: str) -> None:
     path = os.path.join(data, NODE_NAME)
     if disk.exists(os.path.join(data, CLEAN_NAME)):
         raise Incomplete(path, f"there is {CLEAN_NAME}, which a node wrote when it stopped")
+    if disk.exists(os.path.join(data, HELD_NAME)):
+        raise Incomplete(path, f"there is {HELD_NAME}, which a node wrote while it ran")
     feeds = os.path.join(data, FEEDS_NAME)
     if disk.exists(feeds) and disk.names(feeds):
         raise Incomplete(path, f"there are feeds in {feeds}")
@@ -61,9 +65,16 @@ def check_journal(disk: Disk, data: str) -> None:
 
 
 def check_recovered(
-    data: str, recovered: Recovered, recovery: FeedRecovery, catalog: Catalog, mark: CleanMark | None
+    data: str,
+    recovered: Recovered,
+    recovery: FeedRecovery,
+    catalog: Catalog,
+    mark: CleanMark | None,
+    held: HeldMark | None,
 ) -> None:
     """Raises Incomplete if less was recovered than the files tell of. ``mark`` is that of a clean stop, if it is good.
+
+    ``held`` is what HELD says, if there is a good one.
 
     May read segments of ``_feeds``. SegmentDamaged.
     """
@@ -86,6 +97,8 @@ def check_recovered(
             raise Incomplete(path, f"_feeds lists feed {name!r}, and the journal does not have its creation any more")
     if mark is not None:
         _check_mark(data, recovered.end, catalog.clean_partitions(), mark)
+    if held is not None:
+        _check_held(data, recovery, catalog, held)
 
 
 def _check_mark(data: str, end: tuple[int, int], partitions: Iterable[CleanPartition], mark: CleanMark) -> None:
@@ -102,6 +115,23 @@ def _check_mark(data: str, end: tuple[int, int], partitions: Iterable[CleanParti
                 f"something of {path}",
                 f"it ends at seq {high_seq}, and at the last clean stop it ended at {told.high_seq}",
             )
+
+
+def _check_held(data: str, recovery: FeedRecovery, catalog: Catalog, held: HeldMark) -> None:
+    def branch_of(feed_id: bytes) -> bytes | None:
+        feed = catalog.find(feed_id)
+        return None if feed is None or feed_id in recovery.dropped else feed.first_branch
+
+    def standing_of(feed_id: bytes, number: int) -> tuple[int, int]:
+        partition = catalog.partition(feed_id, number)
+        return partition.rollbacks, partition.high_seq
+
+    for short in shortfalls(held, branch_of, standing_of):
+        path = os.path.join(data, FEEDS_NAME, short.feed_id.hex(), str(short.partition))
+        raise Incomplete(
+            f"something of {path}, or of the journal",
+            f"it ends at seq {short.seq}, and {HELD_NAME} says that it was durable up to {short.told_seq}",
+        )
 
 
 def journal_numbers(disk: Disk, data: str) -> list[int]:

@@ -20,6 +20,10 @@ AT_LEAST_ONCE = "at_least_once"
 BINARY = "binary"
 JSON = "json"
 
+# What to do if a batch comes again with other rows than were published.
+FAIL = "fail"
+SKIP = "skip"
+
 # A micro-batch that Spark has committed is never sent again, so what a crash of a node can lose is none of these.
 LEVELS = ("disk", "quorum")
 
@@ -39,6 +43,7 @@ NAMES = (
     "first_batch",
     "batch_id",
     "origin",
+    "on_changed_batch",
     "value_format",
     "retry_for",
     "level",
@@ -85,7 +90,8 @@ class SinkOptions:
 
     ``sink_id`` is who publishes: None for the query's own id, or one of the job's own. ``first_batch`` is added to the
     numbers of a query's batches; ``batch_id`` is the number of what a batch job writes, None where it has none, and
-    ``origin`` who gives such numbers, None for the sink itself. ``is_deleted_named``: the job has said which column
+    ``origin`` who gives such numbers, None for the sink itself. ``is_compared``: a batch that comes again has to have
+    the rows that were published. ``is_deleted_named``: the job has said which column
     ``deleted`` is, so that it has to be there.
     """
 
@@ -106,6 +112,7 @@ class SinkOptions:
     first_batch: int = 0
     batch_id: int | None = None
     origin: str | None = None
+    is_compared: bool = True
     value_format: str = BINARY
     is_deleted_named: bool = False
 
@@ -137,6 +144,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         first_batch=number(options, "first_batch") or 0,
         batch_id=number(options, "batch_id"),
         origin=_name(options, "origin"),
+        is_compared=choice(options, "on_changed_batch", (FAIL, SKIP)) == FAIL,
         value_format=choice(options, "value_format", (BINARY, JSON)),
         is_deleted_named="deleted" in options,
     )

@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeAlias
 
 from pyspark_tailrace.connections import IN_FLIGHT_BYTES, held_feed
 from pyspark_tailrace.options import SinkOptions
-from tailrace.block import Block
+from pyspark_tailrace.routing import Cut
 from tailrace.blocking import Feed, Stage
-from tailrace.errors import BatchBehind, TooLarge, UnknownStage, Unreachable
+from tailrace.errors import BatchBehind, BatchChanged, TooLarge, UnknownStage, Unreachable
 from tailrace.staging import Published, SealedStage
 
 # A task goes on with another stage at so much of one partition: a job's publishes are made of whole stages.
@@ -30,6 +30,14 @@ TOO_LARGE = (
     "several, each with a batch_id of its own"
 )
 
+# What to do if a batch comes again with other rows.
+OTHER_ROWS = (
+    "If the checkpoint was restored from an older copy, or copied: go on with the newest one, or say "
+    ".option('first_batch', {first}), which writes what this one reads (a job: take it as batch_id), or use another "
+    "sink_id. If it was not, the same input gives other rows each time, as by a clock, rand(), uuid() or sums of "
+    "floating point: say .option('on_changed_batch', 'skip') for this batch, and each partition keeps the rows that it "
+    "took first"
+)
 # What to do after a publish that has no answer.
 ASKED_AGAIN = (
     "Start the query again with the same checkpoint, or the job with the same batch_id: each partition takes the batch "
@@ -55,26 +63,26 @@ class Share(NamedTuple):
 TaskStages: TypeAlias = tuple[Share, ...]
 
 
-def stage_blocks(feed: Feed, blocks: Iterable[Block]) -> TaskStages:
+def stage_cuts(feed: Feed, cuts: Iterable[Cut]) -> TaskStages:
     """Stages blocks under fresh ids; they are on the node's disk when this returns, and nobody sees them.
 
     Raises UnknownStage where the node has lost some of it meanwhile, TooLarge, Unreachable, ...
     """
     try:
-        return tuple(_staged(feed, blocks))
+        return tuple(_staged(feed, cuts))
     except UnknownStage as error:
         raise UnknownStage(f"{error}. {STAGED_ANEW}") from error
 
 
-def _staged(feed: Feed, blocks: Iterable[Block]) -> Iterator[Share]:
+def _staged(feed: Feed, cuts: Iterable[Cut]) -> Iterator[Share]:
     stage: Stage | None = None
     nbytes: dict[int, int] = {}
-    for block in blocks:
+    for cut in cuts:
         if stage is None:
             stage, nbytes = feed.stage(in_flight_bytes=IN_FLIGHT_BYTES), {}
-        stage.send(block)
-        partition = block.header.partition
-        nbytes[partition] = nbytes.get(partition, 0) + block.nbytes
+        stage.send(cut.block, digest=cut.digest())
+        partition = cut.block.header.partition
+        nbytes[partition] = nbytes.get(partition, 0) + cut.block.nbytes
         if nbytes[partition] >= STAGE_PARTITION_BYTES:
             yield Share(stage.seal(), nbytes)
             stage = None
@@ -136,7 +144,7 @@ def _publish(
     try:
         with held_feed(options) as feed:
             left_s = max(deadline - time.monotonic(), _LAST_TRY_S)
-            return feed.publish(sink, batch, stages, origin=origin, timeout=left_s)
+            return feed.publish(sink, batch, stages, origin=origin, compare=options.is_compared, timeout=left_s)
     except Unreachable as error:
         raise Unreachable(
             f"batch {batch} of {sink} has no answer within {options.retry_for_s:g} s (option 'retry_for'), and may be "
@@ -147,6 +155,9 @@ def _publish(
         raise UnknownStage(f"{error}. {STAGED_ANEW}") from error
     except TooLarge as error:
         raise TooLarge(f"{error}. {TOO_LARGE}") from error
+    except BatchChanged as error:
+        advice = OTHER_ROWS.format(first=error.first_batch)
+        raise BatchChanged(f"{error}. {advice}", first_batch=error.first_batch) from error
     except BatchBehind as error:
         raise BatchBehind(
             f"{error}. The checkpoint was restored from an older copy, or it, or option 'first_batch', is another "

@@ -21,6 +21,7 @@ from tailrace.block import (
     VALUE_BYTES_MAX,
     Block,
     block_from_arrow,
+    digest_of_arrays,
     hash_array,
 )
 from tailrace.errors import TooLarge
@@ -65,6 +66,17 @@ class _Part(NamedTuple):
         return _Part(self.keys[part], self.values[part], self.hashes[part], self.sizes[part], self.source)
 
 
+class Cut(NamedTuple):
+    """A block, and the rows that it was made of."""
+
+    block: Block
+    rows: _Part
+
+    def digest(self) -> int:
+        """Returns the digest of its rows, without opening the block."""
+        return digest_of_arrays(self.rows.hashes, self.rows.values)
+
+
 class _Waiting:
     """What waits of one partition."""
 
@@ -85,7 +97,7 @@ class Router:
         self.waiting_bytes = 0
         self._trials = Trials()
 
-    def add(self, keys: Any, values: Any, numbers: Any | None = None) -> Iterator[Block]:
+    def add(self, keys: Any, values: Any, numbers: Any | None = None) -> Iterator[Cut]:
         """Adds rows (Arrow binary arrays); the blocks that are full with them.
 
         ``numbers``: the partition of each row as the job has computed it, if it has. Raises ValueError for a null or
@@ -100,12 +112,12 @@ class Router:
             piece = _Part(keys, values, hashes, sizes, _Source(0)).rows(start, stop)
             yield from self._add_piece(piece, found[start:stop])
 
-    def rest(self) -> Iterator[Block]:
+    def rest(self) -> Iterator[Cut]:
         """The blocks that are not full."""
         for partition in sorted(self._waiting):
             yield from self._cut(partition, whole=True)
 
-    def _add_piece(self, piece: _Part, found: NDArray[np.int64]) -> Iterator[Block]:
+    def _add_piece(self, piece: _Part, found: NDArray[np.int64]) -> Iterator[Cut]:
         if np.any(found[1:] < found[:-1]):
             short = found.astype(np.uint16) if self._partitions <= _SHORT_NUMBERS else found
             order = np.argsort(short, kind="stable")
@@ -121,7 +133,7 @@ class Router:
         if self.waiting_bytes > WAITING_BYTES_MAX:
             yield from self.rest()
 
-    def _gather(self, partition: int, part: _Part) -> Iterator[Block]:
+    def _gather(self, partition: int, part: _Part) -> Iterator[Cut]:
         waiting = self._hold(partition, part)
         if waiting.nbytes >= BLOCK_BYTES or waiting.rows >= BLOCK_ROWS_MAX:
             yield from self._cut(partition, whole=False)
@@ -151,7 +163,7 @@ class Router:
         sizes = np.concatenate([part.sizes for part in parts])
         return _Part(keys, values, hashes, sizes, _Source(int(sizes.sum())))
 
-    def _cut(self, partition: int, *, whole: bool) -> Iterator[Block]:
+    def _cut(self, partition: int, *, whole: bool) -> Iterator[Cut]:
         """The full blocks of what waits of ``partition``, and with ``whole`` the last one too."""
         all_rows = self._release(partition)
         ends = np.cumsum(all_rows.sizes)
@@ -159,7 +171,7 @@ class Router:
             part = all_rows.rows(start, stop)
             full = int(part.sizes.sum()) >= BLOCK_BYTES or stop - start == BLOCK_ROWS_MAX
             if full or whole:
-                yield self._encode(partition, part)
+                yield Cut(self._encode(partition, part), part)
             else:
                 self._hold(partition, part)
 

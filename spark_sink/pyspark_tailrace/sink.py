@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-import sys
+import logging
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -39,12 +39,13 @@ from pyspark.sql.types import (
 from pyspark_tailrace.connections import held_feed, held_writer
 from pyspark_tailrace.options import EXACTLY_ONCE, JOB_PREFIX, SinkOptions
 from pyspark_tailrace.ordering import in_order
-from pyspark_tailrace.publishing import TaskStages, make_feed, numberer, publish_batch, publish_job, stage_blocks
+from pyspark_tailrace.publishing import TaskStages, make_feed, numberer, publish_batch, publish_job, stage_cuts
 from pyspark_tailrace.reading.schema import COLUMNS
-from pyspark_tailrace.routing import Router
+from pyspark_tailrace.routing import Cut, Router
 from pyspark_tailrace.values import check_json_type, json_values
-from tailrace.block import Block
 from tailrace.staging import Published
+
+log = logging.getLogger("tailrace.spark")
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -93,8 +94,9 @@ class StreamSink(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publishes what these tasks have staged, once, however often it is called for this batch.
 
-        Says on stderr if partitions had the batch already. Raises UnknownStage if a stage is gone, and BatchBehind if
-        another checkpoint has used the number, or a later batch of this one was published.
+        Warns in the log if partitions had the batch already. Raises UnknownStage if a stage is gone, BatchBehind if
+        another checkpoint has used the number, or a later batch of this one was published, and BatchChanged if this one
+        was published with other rows.
         """
         _make_feed_if_empty(self._options, messages)
         staged = [message for message in messages if isinstance(message, Staged)]
@@ -106,9 +108,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         [query_id] = queries
         sink, batch = self._options.sink_id or query_id, batchId + self._options.first_batch
         origin = numberer(query_id, self._options.first_batch)
-        told = publish_batch(self._options, sink, batch, origin, [message.stages for message in staged])
-        if told.skipped:
-            print(f"tailrace: {_passed_over(told, sink, batch)}", file=sys.stderr)
+        _tell(publish_batch(self._options, sink, batch, origin, [message.stages for message in staged]), sink, batch)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing: a commit whose answer was lost is followed by this call, so what it says may be published.
@@ -132,15 +132,14 @@ class BatchSink(DataSourceArrowWriter):
         return Staged(_task(), "", -1, stage_batches(self._options, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publishes what the tasks have staged, once. Says on stderr where partitions had a numbered batch already."""
+        """Publishes what the tasks have staged, once. Warns in the log if partitions had a numbered batch already."""
         _make_feed_if_empty(self._options, messages)
         stages = [message.stages for message in messages if isinstance(message, Staged)]
         options = self._options
         if options.batch_id is not None and options.sink_id is not None:
             origin = options.origin or options.sink_id
             told = publish_batch(options, options.sink_id, options.batch_id, origin, stages)
-            if told.skipped:
-                print(f"tailrace: {_passed_over(told, options.sink_id, options.batch_id)}", file=sys.stderr)
+            _tell(told, options.sink_id, options.batch_id)
         else:
             publish_job(options, self._job_id, stages)
 
@@ -154,15 +153,21 @@ def _make_feed_if_empty(options: SinkOptions, messages: Iterable[WriterCommitMes
         make_feed(options)
 
 
-def _passed_over(published: Published, sink: str, batch: int) -> str:
-    """Says which part of a batch was published before this call, as by a driver that died before it had noted that."""
-    if not published.written:
-        return f"batch {batch} of {sink!r} was published before: it is not written again"
+def _tell(published: Published, sink: str, batch: int) -> None:
+    """Warns of the part of a batch that was published before this call, as by a driver that died before it noted that.
+
+    Spark takes no metrics of a sink that is written in Python, so the log is all there is. It goes to stderr, and into
+    Spark's own table of what its Python workers log if ``spark.sql.pyspark.worker.logging.enabled`` is true.
+    """
     skipped = len(published.skipped)
-    partitions = skipped + len(published.written)
-    return (
-        f"batch {batch} of {sink!r} was published before in {skipped} of {partitions} partitions, and now in the others"
-    )
+    if skipped and published.written:
+        partitions = skipped + len(published.written)
+        log.warning(
+            "tailrace: batch %d of %r was published before in %d of %d partitions, and now in the others",
+            *(batch, sink, skipped, partitions),
+        )
+    elif skipped:
+        log.warning("tailrace: batch %d of %r was published before: it is not written again", batch, sink)
 
 
 def _task() -> int:
@@ -268,10 +273,10 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Wr
     if first is None:
         return written
     with held_writer(options) as (feed, writer):
-        for block in _blocks(options, feed.resolve().partitions, itertools.chain((first,), rest)):
-            writer.send(block)
+        for cut in _cuts(options, feed.resolve().partitions, itertools.chain((first,), rest)):
+            writer.send(cut.block)
             written.blocks += 1
-            written.rows += block.rows
+            written.rows += cut.block.rows
         writer.flush()
     return written
 
@@ -282,7 +287,7 @@ def stage_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Ta
     if first is None:
         return ()
     with held_feed(options) as feed:
-        return stage_blocks(feed, _blocks(options, feed.resolve().partitions, itertools.chain((first,), rest)))
+        return stage_cuts(feed, _cuts(options, feed.resolve().partitions, itertools.chain((first,), rest)))
 
 
 def _first(
@@ -293,7 +298,7 @@ def _first(
     return next(rest, None), rest
 
 
-def _blocks(options: SinkOptions, partitions: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Block]:
+def _cuts(options: SinkOptions, partitions: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Cut]:
     router = Router(partitions)
     for batch in batches:
         yield from router.add(*_columns(batch, options))

@@ -19,7 +19,7 @@ def upsert_batch(**options: object) -> Callable[[DataFrame, int], None]:
 
     The function writes the rows that an aggregation has changed, with their new values. The sink is the query, by its
     id, unless ``sink_id`` is given. A function that writes to one feed by several of these gives each its own
-    ``sink_id``; otherwise the feed skips the second one, because it has this batch of the sink already.
+    ``sink_id``; otherwise the feed refuses the second one, because it has this batch of the sink with other rows.
 
     Spark Connect does not tell the id of the query, so ``sink_id`` is required there. Give ``origin`` as well, a name
     of the checkpoint, if batches of another checkpoint under the same ``sink_id`` are to be refused.

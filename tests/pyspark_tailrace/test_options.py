@@ -107,6 +107,7 @@ def test_token_is_not_shown():
         ({"order_by": "a desc nulls"}, r"'order_by': 'a desc nulls' is no column"),
         ({"order_by": "a nulls last desc"}, r"'order_by': 'a nulls last desc' is no column.* in this order"),
         ({"delivery": "at_most_once"}, r"'delivery' is 'at_most_once', none of 'exactly_once', 'at_least_once'"),
+        ({"on_changed_batch": "take"}, r"'on_changed_batch' is 'take', none of 'fail', 'skip'"),
         ({"value_format": "avro"}, r"'value_format' is 'avro', none of 'binary', 'json'"),
         ({"value_format": "json", "value": "v"}, "option 'value' names a column"),
         ({"value_format": " JSON", "value": "v"}, "option 'value' names a column"),
@@ -170,6 +171,7 @@ def test_options_of_spark_and_ours_are_no_slips(name):
         "delivery": "at_least_once",
         "level": "disk",
         "value_format": "binary",
+        "on_changed_batch": "skip",
         "first_batch": "1",
         "batch_id": "1",
     }

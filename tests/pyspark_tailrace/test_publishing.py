@@ -155,31 +155,39 @@ def test_messages_of_another_batch_or_query_are_refused(options):
 def numbered(options):
     """Runs a job with a number."""
 
-    def run(number, begin, end):
-        job = BatchSink(dataclasses.replace(options, sink_id="nightly", batch_id=number))
+    def run(number, begin, end, **more):
+        job = BatchSink(dataclasses.replace(options, sink_id="nightly", batch_id=number, **more))
         job.commit([job.write(iter([rows(begin, end)])), None])
 
     return run
 
 
-def test_a_number_that_comes_again_is_told_and_a_lower_one_is_refused(numbered, history, capsys):
+def test_a_number_that_comes_again_is_told_and_a_lower_one_is_refused(numbered, history, caplog):
     for number in (7, 8):
         numbered(number, 1, 2)
-    assert capsys.readouterr().err == ""
+    assert caplog.messages == []
     numbered(8, 1, 2)
-    assert capsys.readouterr().err == "tailrace: batch 8 of 'nightly' was published before: it is not written again\n"
+    assert caplog.messages == ["tailrace: batch 8 of 'nightly' was published before: it is not written again"]
     for number in (7, 3):
         with pytest.raises(tailrace.BatchBehind, match=r"(?s)older than the last one.*option\('first_batch', 9\)"):
             numbered(number, 1, 2)
     assert history() == {b"1": [b"v", b"v"]}
 
 
-def test_where_some_partitions_had_the_number_it_is_told(numbered, history, capsys):
-    """As by two calls with one sink in one micro-batch: what has gone where others had gone is not written."""
+def test_a_number_that_comes_again_with_other_rows_is_refused(numbered, history):
+    """As by two calls with one sink in one micro-batch."""
     numbered(0, 1, 2)
-    numbered(0, 2, 40)
-    text = "tailrace: batch 0 of 'nightly' was published before in 1 of 3 partitions, and now in the others\n"
-    assert capsys.readouterr().err == text
+    with pytest.raises(tailrace.BatchChanged, match=r"(?s)'nightly' .* other rows.*\('first_batch', 1\).*'skip'"):
+        numbered(0, 2, 40)
+    assert len(history()) == 1
+
+
+def test_where_some_partitions_had_the_number_it_is_told(numbered, history, caplog):
+    """With other rows, if the job says so: what has gone where others had gone is not written."""
+    numbered(0, 1, 2)
+    numbered(0, 2, 40, is_compared=False)
+    text = "tailrace: batch 0 of 'nightly' was published before in 1 of 3 partitions, and now in the others"
+    assert caplog.messages == [text]
     assert 1 < len(history()) < 39
 
 

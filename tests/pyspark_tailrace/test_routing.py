@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyspark_tailrace import routing
 from pyspark_tailrace.routing import BLOCK_BYTES, BLOCK_ROWS_MAX, WAITING_BYTES_MAX, Router, Trials, partition_of_hashes
-from tailrace.block import FLAG_COMPRESSED, KEY_BYTES_MAX, VALUE_BYTES_MAX
+from tailrace.block import FLAG_COMPRESSED, KEY_BYTES_MAX, VALUE_BYTES_MAX, digest_of_block
 from tailrace.errors import TooLarge
 from tailrace.hashing import HASH_MAX, key_hash, partition_begin, partition_of_hash
 
@@ -30,8 +30,10 @@ def rows_of(block):
 
 def routed(router, batches):
     """The rows of each partition in the order of their blocks, and the blocks."""
-    blocks = [b for rows in batches for b in router.add(binary([k for k, _ in rows]), binary([v for _, v in rows]))]
-    blocks += router.rest()
+    cuts = [c for rows in batches for c in router.add(binary([k for k, _ in rows]), binary([v for _, v in rows]))]
+    cuts += router.rest()
+    blocks = [cut.block for cut in cuts]
+    assert [cut.digest() for cut in cuts] == [digest_of_block(block) for block in blocks]
     found = defaultdict(list)
     for block in blocks:
         found[block.header.partition] += rows_of(block)
@@ -83,8 +85,9 @@ def test_columns_that_are_slices():
     keys, values = binary([b"x", b"a", b"b", b"y"]), binary([b"0", None, b"2", b"3"])
     router = Router(1)
     assert list(router.add(keys[1:3], values[1:3])) == []
-    [block] = router.rest()
-    assert rows_of(block) == [(b"a", None), (b"b", b"2")]
+    [cut] = router.rest()
+    assert cut.digest() == digest_of_block(cut.block)
+    assert rows_of(cut.block) == [(b"a", None), (b"b", b"2")]
 
 
 def test_blocks_are_cut_at_about_a_mebibyte():
@@ -148,7 +151,7 @@ def test_right_numbers(kind):
     keys = [b"%d" % n for n in range(100)]
     router = Router(7)
     assert list(router.add(binary(keys), binary(keys), pa.array(numbers_of(keys, 7), kind))) == []
-    assert sum(block.header.rows for block in router.rest()) == 100
+    assert sum(cut.block.header.rows for cut in router.rest()) == 100
 
 
 @pytest.mark.parametrize("change", [1, -1, 7, -100])

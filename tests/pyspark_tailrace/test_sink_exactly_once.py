@@ -182,6 +182,60 @@ def test_a_checkpoint_that_is_put_back_to_an_older_copy_loses_no_rows(job, times
     assert {key for key in times() if key.startswith(b"other")} == {b"other-%d" % row for row in range(60)}
 
 
+@pytest.mark.parametrize("way", ["query", "sink_id", "upsert_batch"])
+def test_a_checkpoint_that_is_put_back_by_one_batch_loses_no_rows(job, times, way):
+    """Its next batch has the number of the last one that was published, and other rows."""
+    folder = job.folder
+
+    def run(**more):
+        if way == "upsert_batch":
+            return run_upserts(job, job.frame(), **more)
+        return job.run(**more, **({"sink_id": "orders-job"} if way == "sink_id" else {}))
+
+    job.add_rows()
+    run()
+    shutil.copytree(folder / "checkpoint", folder / "copy")
+    job.add_rows()
+    run()
+    shutil.rmtree(folder / "checkpoint")
+    (folder / "copy").rename(folder / "checkpoint")
+    job.add_file(key=[b"other-%d" % row for row in range(60)], value=[b"v"] * 60)
+    job.files = 2  # batch 1 has a second file now
+    with pytest.raises(StreamingQueryException, match=r"(?s)BatchChanged.*option\('first_batch', 2\)"):
+        run()
+    assert times() == once(2)
+    run(first_batch="2")
+    assert {key for key in times() if key.startswith(b"other")} == {b"other-%d" % row for row in range(60)}
+
+
+def test_rows_that_are_others_each_time_need_the_jobs_word(job, times):
+    """The batch was published, and Spark has not noted that: it computes it again."""
+    job.add_rows()
+    frame = job.frame().withColumn("value", F.expr("cast(uuid() as binary)"))
+    job.run(frame)
+    for path in (job.folder / "checkpoint" / "commits").iterdir():
+        path.unlink()
+    again = job.frame().withColumn("value", F.expr("cast(uuid() as binary)"))
+    with pytest.raises(StreamingQueryException, match=r"(?s)BatchChanged.*'on_changed_batch', 'skip'"):
+        job.run(again)
+    job.run(again, on_changed_batch="skip")
+    assert times() == once(1)
+    job.add_rows()
+    job.run(again)
+    assert times() == once(2)
+
+
+def run_upserts(job, rows, **more):
+    query = (
+        rows.writeStream.outputMode("update")
+        .foreachBatch(upsert_batch(**job.options, **more))
+        .option("checkpointLocation", str(job.folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
 def test_a_stage_that_is_gone_ends_the_query_and_its_next_start_stages_anew(job, times):
     job.add_rows()
     folder = job.folder
@@ -236,15 +290,7 @@ def test_update_mode_by_way_of_foreach_batch(job, node_process):
     for number in range(3):
         job.add_file(key=[b"%d" % (row % 5) for row in range(20 + number)], value=[b"v"] * (20 + number))
     counts = job.frame().groupBy("key").count()
-    rows = counts.select("key", F.col("count").cast("string").alias("value"))
-    query = (
-        rows.writeStream.outputMode("update")
-        .foreachBatch(upsert_batch(**job.options))
-        .option("checkpointLocation", str(job.folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    run_upserts(job, counts.select("key", F.col("count").cast("string").alias("value")))
     wanted = Counter(b"%d" % (row % 5) for number in range(3) for row in range(20 + number))
     with blocking.connect(node_process.url) as client:
         feed = client.feed("orders")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from tests.memory_disk import MemoryDisk
 
 from tailrace.model import Level
+from tailrace_server.upkeep.holding import HELD_SECONDS
 
 from .checks import check_running
 from .crashes import Recorder, crash_everywhere, tear
@@ -171,6 +172,16 @@ async def killed_after_a_drop(engine):
 
 
 # The steps
+
+
+@scenario(written)
+async def keep(engine):
+    """What is held is noted while rows are written that are not durable yet, and the journal begins new files."""
+    for number in range(3):
+        engine.write("c", [b"k%d" % number], value_bytes=600)
+        engine.clock.advance(HELD_SECONDS)
+        await engine.node.held.keep()
+    await engine.sync()
 
 
 @scenario(nothing)

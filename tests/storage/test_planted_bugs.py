@@ -16,10 +16,12 @@ from tailrace_server.intake.committer import Committer
 from tailrace_server.journal import BlockCase
 from tailrace_server.journal import recovery as journal_recovery
 from tailrace_server.journal import writer as journal_writer
+from tailrace_server.journal.held import HeldMark, store_held
 from tailrace_server.manifest import store
 from tailrace_server.segment.writer import SegmentWriter
 from tailrace_server.upkeep import flusher
 from tailrace_server.upkeep.ahead import Ahead
+from tailrace_server.upkeep.holding import HeldKeeper
 from tailrace_server.upkeep.installer import Installer
 
 from .life import LOUD, QUIET, live
@@ -121,6 +123,10 @@ def publish_without_fsync(disk, path, file):
     disk.sync_directory(os.path.dirname(path))
 
 
+def tell_before_the_fsync(self, feeds):
+    store_held(self._host.disk, self._data, HeldMark(self._journal.end, feeds))
+
+
 BUGS = {
     "a manifest is renamed before its fsync": ("flush", store, "write_atomically", rename_before_fsync),
     "a manifest's name is not fsynced": (
@@ -150,6 +156,7 @@ BUGS = {
         lambda error: False,
     ),
     "what is stamped ahead of the clock is old at once": ("clocks", Ahead, "old_seq", old_at_once),
+    "what is not durable is noted as held": ("keep", HeldKeeper, "_store", tell_before_the_fsync),
     "the chain changes before the manifest": ("lives", Installer, "_install", install_before_the_manifest),
 }
 

@@ -46,11 +46,11 @@ def test_what_a_creation_finds(catalog):
     assert catalog.existing(info_of("new", b"g" * 16), exist_ok=False) is None
     with pytest.raises(FeedExists, match="already"):
         catalog.existing(other, exist_ok=False)
-    with pytest.raises(FeedExists, match="partitions is 2, not 3"):
+    with pytest.raises(FeedExists, match=r"partitions 2 \(asked for: 3\)"):
         catalog.existing(info_of("orders", b"g" * 16, 3), exist_ok=True)
     changed = info_of("orders", b"g" * 16, 3)
     assert catalog.existing(changed, exist_ok=True, asked={"name", "retention"}) is catalog.named("orders")
-    with pytest.raises(FeedExists, match="partitions is 2, not 3"):
+    with pytest.raises(FeedExists, match=r"partitions 2 \(asked for: 3\)"):
         catalog.existing(changed, exist_ok=True, asked={"partitions"})
     with pytest.raises(FeedExists, match="feed 'orders' has the id"):
         catalog.existing(info_of("new"), exist_ok=True)

@@ -9,6 +9,7 @@ from tailrace_server.catalog import Catalog
 from tailrace_server.feed import creation_to_bytes
 from tailrace_server.feed_recovery import FeedRecovery
 from tailrace_server.identity import BadDirectory
+from tailrace_server.intake.use_times import UseTimes
 from tailrace_server.journal import Record, RecordKind
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.memory import MemoryAccount
@@ -25,7 +26,7 @@ def record_of(kind, feed_id, partition, payload, block, lsn=1):
 def recovered(journal):
     catalog = Catalog(MemoryAccount())
     disk = MemoryDisk()
-    recovery = FeedRecovery(catalog, disk, ManifestStore(disk, "/data"), 0.0)
+    recovery = FeedRecovery(catalog, disk, ManifestStore(disk, "/data"), UseTimes(0.0))
     for number, record in enumerate(journal.records, 1):
         recovery.recover(record_of(*record, lsn=number), journal)
     return catalog

@@ -21,6 +21,7 @@ from tailrace_server.feed import Feed, creation_to_bytes, info_of_request
 from tailrace_server.feed_recovery import FeedRecovery
 from tailrace_server.intake import producers
 from tailrace_server.intake.producers import ProducerTable
+from tailrace_server.intake.use_times import UseTimes
 from tailrace_server.journal import RecordKind, open_journal
 from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
 from tailrace_server.manifest import ManifestStore
@@ -208,10 +209,11 @@ def carry_out(writing, step):
             getattr(writing, name)(*rest)
 
 
-def recovery_of(writing, found):
-    catalog = Catalog(MemoryAccount())
+def recovery_of(writing, found, bytes_max=1 << 30):
+    catalog = Catalog(MemoryAccount(bytes_max))
     disk = writing.disk
-    recovery = FeedRecovery(catalog, disk, ManifestStore(disk, "/data"), 0.0)
+    times = UseTimes(0.0, found.records.begin, writing.journal.written)
+    recovery = FeedRecovery(catalog, disk, ManifestStore(disk, "/data"), times)
     for feed in {feed for feed, _ in writing.flushed}:
         catalog.add(Feed.of(info_of(feed), FIRST_BRANCH, catalog.account))
     for (feed, number), (seq, log, timestamp, rollbacks) in writing.flushed.items():
@@ -380,6 +382,23 @@ def test_no_block_is_joined_across_the_beginning_of_a_branch():
     catalog, recovery = recovery_of(writing, found)
     recovery.replay(found.records.parts(), journal)
     assert [block.seqs for block in catalog.partition(FEEDS[0], 0).tree.blocks_after(0)] == [(11, 80), (81, 160)]
+
+
+@pytest.mark.parametrize("apply", [one_at_a_time, by_columns])
+def test_what_is_forgotten_at_a_start_is_what_was_used_first(apply):
+    writing = Writing(file_bytes_max=20_000)
+    writing.create(FEEDS[0])
+    for producer in range(1, 601):
+        writing.put(FEEDS[0], producer % PARTITIONS, 1, b"v", producer)
+    journal, found = open_journal(writing.disk, "/journal")
+    catalog, recovery = recovery_of(writing, found)
+    apply(recovery, found.records, journal)
+    memory = catalog.account.producers
+    memory.bytes_max = memory.used * 3 // 4  # as the manifests of other partitions may have made it
+    memory.make_room(0.0)
+    left = [entry.producer_id for partition in catalog.partitions() for entry in partition.producers.snapshot(0.0)[0]]
+    assert 300 < len(left) < 450
+    assert min(left) > 600 - len(left) - 10  # these were used last
 
 
 @pytest.mark.parametrize("joined", [False, True])

@@ -9,9 +9,13 @@ import pytest
 from tests.tailrace_server.made_directory import DATA, MadeDirectory, rows_of
 from tests.tailrace_server.offline.damage import check_repaired, contents_of, files_of, lose, repaired
 
+from tailrace.failover import FailoverLog
 from tailrace_server.feed import SYSTEM_FEED_NAME
 from tailrace_server.identity import Incomplete
+from tailrace_server.journal import RecordKind
+from tailrace_server.journal.controls import RollbackRecord
 from tailrace_server.journal.format import FILE_HEADER_BYTES
+from tailrace_server.manifest.producers import NO_PRODUCERS
 from tailrace_server.offline.verify import verify
 
 
@@ -199,3 +203,161 @@ def test_an_unfinished_start_that_was_refused_leaves_the_mark():
     node = made.start_on(disk)
     assert node.unclean_start is None, "once it was put back the stop counts as clean"
     assert rows_of(node) == made.rows
+
+
+def put_back(disk, directory, older):
+    """The directory as it was in ``older``, the contents of a disk; durable at once."""
+    remove_tree(disk, directory)
+    for path, content in older.items():
+        if path.startswith(f"{directory}/"):
+            disk.make_directory(path.rpartition("/")[0])
+            with contextlib.closing(disk.create(path)) as file:
+                file.write_at(0, (content,), len(content))
+                file.sync()
+            disk.sync_directory(path.rpartition("/")[0])
+
+
+def newest_of(disk):
+    return max(path for path in files_of(disk) if "/journal/" in path)
+
+
+@pytest.mark.parametrize("how", ["clean", "killed"])
+def test_a_missing_newest_file_of_the_journal_is_told(how):
+    made = a_life(trimmed=False)
+    made.keep()
+    end(made, how)
+    disk = made.disk.fork()
+    path = newest_of(disk)
+    lose(disk, path)
+    outcome = check_refused(made, disk, path)
+    assert outcome.lost.seqs
+
+
+@pytest.mark.parametrize("how", ["clean", "killed"])
+@pytest.mark.parametrize("what", ["the newest file", "journal"])
+def test_an_older_copy_of_the_journal_is_told(how, what):
+    """Of the same process: the file has the same number and key, and only ends earlier."""
+    made = a_life(trimmed=True)
+    older = contents_of(made.disk)
+    made.write("orders", [(b"after", b"v")])
+    made.keep()
+    assert newest_of(made.disk) in older
+    end(made, how)
+    disk = made.disk.fork()
+    if what == "journal":
+        put_back(disk, f"{DATA}/journal", older)
+    else:
+        path = newest_of(disk)
+        disk.names_now[path].content[:] = older[path]
+        disk.names_now[path].sync()
+    outcome = check_refused(made, disk, newest_of(disk))
+    check_repaired(made, disk.fork(), outcome.lost.seqs)
+
+
+@pytest.mark.parametrize("how", ["clean", "killed"])
+@pytest.mark.parametrize("what", ["missing", "older"])
+def test_a_partition_that_nothing_is_written_to_any_more_has_to_be_there(how, what):
+    """All that it had has left the journal, so nothing there begins behind it."""
+    made = a_life(trimmed=False)
+    made.flush("quiet")
+    older = contents_of(made.disk)
+    made.write("quiet", [(b"r", b"1")])
+    made.flush("quiet")
+    made.flush_and_trim("orders")
+    made.keep()
+    directory = f"{DATA}/feeds/{made.node.feeds.named('quiet').info.feed_id.hex()}/0"
+    end(made, how)
+    disk = made.disk.fork()
+    if what == "missing":
+        remove_tree(disk, directory)
+    else:
+        put_back(disk, directory, older)
+    outcome = check_refused(made, disk, directory)
+    check_repaired(made, disk.fork(), outcome.lost.seqs)
+
+
+def test_a_crash_before_the_mark_of_what_is_held_is_no_damage():
+    """What was written since HELD is there after a crash, and a directory from before there was a HELD starts."""
+    made = a_life(trimmed=True)
+    made.keep()
+    made.write("orders", [(b"after", b"v")])
+    made.kill()
+    disk = made.disk.fork()
+    lose(disk, f"{DATA}/HELD")
+    assert rows_of(made.start_on(disk)) == made.rows
+    assert disk.exists(f"{DATA}/HELD"), "the start writes it"
+    assert rows_of(made.start()) == made.rows
+
+
+@pytest.mark.parametrize("content", [b"", b"{}\n", b'{"format":"tailrace held"}\nxx\n'])
+def test_a_mark_of_what_is_held_that_cannot_be_read_stops_nothing(content):
+    made = a_life(trimmed=True)
+    made.keep()
+    made.kill()
+    disk = made.disk.fork()
+    disk.names_now[f"{DATA}/HELD"].content[:] = content
+    disk.names_now[f"{DATA}/HELD"].sync()
+    damaged = disk.fork()
+    assert rows_of(made.start_on(disk)) == made.rows
+    assert verify(damaged, DATA).problems
+    assert repaired(made, damaged).actions
+    assert rows_of(made.start_on(damaged)) == made.rows
+
+
+def test_a_feed_that_was_dropped_or_made_again_lacks_nothing():
+    made = a_life(trimmed=True)
+    made.keep()
+    feed_id = made.node.feeds.named("quiet").info.feed_id
+    made.drop("quiet")
+    made.kill()
+    assert rows_of(made.start_on(made.disk.fork())) == made.rows
+    made.start()
+    made.trim()
+    made.node.feed_changes.create({"name": "quiet", "feed_id": feed_id.hex(), "partitions": 1})
+    made._sync_feeds()
+    made.kill()
+    assert rows_of(made.start()) == made.rows
+
+
+def test_a_partition_that_was_rolled_back_lacks_nothing():
+    made = a_life(trimmed=False)
+    made.keep()
+    partition = made.node.feeds.named("quiet").partitions[0]
+    made.node.journal.append(
+        RecordKind.ROLLED_BACK,
+        partition.feed_id,
+        0,
+        RollbackRecord(0, FailoverLog(), 1, NO_PRODUCERS).encode(),
+    )
+    made.node.journal.sync()
+    made.kill()
+    node = made.start()
+    assert node.feeds.named("quiet").partitions[0].high_seq == 0
+
+
+def test_a_crash_at_any_call_between_writes_flushes_and_marks_is_no_damage(memory_disk):
+    """The mark is written while rows are written, flushed and trimmed: whatever a crash keeps, a start takes."""
+
+    def live(made):
+        made.create("orders")
+        for number in range(4):
+            made.write("orders", [(b"k%d" % number, b"v" * 400)])
+            made.keep()
+            if number == 1:
+                made.flush("orders")
+            if number == 2:
+                made.flush_and_trim("orders")
+                made.keep()
+
+    for crash_at in range(0, 1_000, 3):
+        disk = memory_disk()
+        made = MadeDirectory(disk, journal_file_bytes_max=3_000)
+        disk.crash_at(crash_at)
+        try:
+            live(made)
+        except memory_disk.Crashed:
+            disk.cut_power(random.Random(crash_at)) if crash_at % 2 else disk.kill()
+            made.start()
+        else:
+            break
+    assert crash_at > 100

@@ -9,6 +9,7 @@
     row.py, row_layout.py        a block of one row, encoded and opened in fewer steps
     to_arrow.py, from_arrow.py   columns as Arrow arrays, a block from Arrow arrays
     hash_columns.py              the hashes of an Arrow array of keys
+    row_digest.py                whether two sets of rows are the same, in any order and any blocks
 
 Everything here is pure: bytes in, objects out. Numpy and pyarrow are used where they are installed, and imported at
 the first need (lazy.py).
@@ -35,10 +36,12 @@ from tailrace.block.header import (
     BlockHeader,
 )
 from tailrace.block.row import encode_row
+from tailrace.block.row_digest import DIGEST_MAX, digest_of_arrays, digest_of_block, digest_of_rows, sum_digests
 
 __all__ = [
     "BODY_BYTES_MAX",
     "COMPRESS_BYTES_MIN",
+    "DIGEST_MAX",
     "FLAG_COMPRESSED",
     "FLAG_SEQS",
     "FLAG_TIMESTAMPS",
@@ -52,7 +55,11 @@ __all__ = [
     "Columns",
     "Stamps",
     "block_from_arrow",
+    "digest_of_arrays",
+    "digest_of_block",
+    "digest_of_rows",
     "encode_block",
     "encode_row",
     "hash_array",
+    "sum_digests",
 ]

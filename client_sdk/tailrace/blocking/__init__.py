@@ -6,6 +6,7 @@ The names are those of ``tailrace``, and each call has a ``timeout`` in seconds:
         client.create_feed("orders").put(b"k", b"v")
 
 The client has no thread. It sends and receives only inside its calls.
+Threads of one process may share a client, its feeds, writers and stages.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from tailrace.address import parse_url
 from tailrace.arguments import count, seconds
 from tailrace.block import Block
 from tailrace.blocking.feed import Feed
+from tailrace.blocking.guard import Guard
 from tailrace.blocking.link import BlockingLink
 from tailrace.blocking.stream import Stream
 from tailrace.changes import creation_request
@@ -48,7 +49,10 @@ class Reply(Generic[_T]):
 class Client:
     """A connection to the leader, or to another node, that the client restores when it breaks. Made by `connect`.
 
-    One thread at a time may use a client. If an exception such as KeyboardInterrupt ends a call, a request that was not
+    Threads may share a client and its feeds. Their calls run together on one connection, and each call has its own
+    time-out.
+
+    If an exception such as KeyboardInterrupt ends a call, a request that was not
     sent yet is never sent. A request that was sent may still be carried out, and is not sent again after a lost
     connection. If the exception interrupts the client while it does not wait, later calls raise `TailraceError`:
     connect again.
@@ -101,11 +105,15 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection. Requests without an answer fail with `Unreachable`, and so does every later call."""
+        """Closes the connection. Requests without an answer fail with `Unreachable`, and so does every later call.
+
+        Any thread may call it, also while other threads wait.
+        """
         self._closed = True
-        self._link.close()
-        if not self._link.guard.is_broken:
-            self._session.fail_all(Unreachable("the client was closed", outcome="unknown"))
+        with self.guard.lock:
+            self._link.close()
+            if not self._link.guard.is_broken:
+                self._session.fail_all(Unreachable("the client was closed", outcome="unknown"))
 
     def create_feed(
         self,
@@ -240,6 +248,11 @@ class Client:
         )
 
     @property
+    def guard(self) -> Guard:
+        """Its lock is held around what threads share."""
+        return self._link.guard
+
+    @property
     def reads_followers(self) -> bool:
         """What is read may be behind what was acknowledged."""
         return self._finder.state != "leader"
@@ -312,8 +325,9 @@ class Client:
 
     def withdraw_lane(self, lane: Lane) -> None:
         """Drops the blocks of ``lane`` that were not sent, and sends none of the others again."""
-        if not self._link.guard.is_broken:
-            self._change(self._session.withdraw_lane, lane)
+        with self.guard.lock:
+            if not self._link.guard.is_broken:
+                self._change(self._session.withdraw_lane, lane)
 
     def queue(self, request: StageRequest, deadline: float) -> None:
         """Queues a request of a stage; ``push`` sends it."""
@@ -336,16 +350,20 @@ class Client:
         try:
             self._link.run_until(done, None)
         except BaseException:
-            if not self._link.guard.is_broken:
-                for request in requests:
-                    self._change(self._session.withdraw, request)
+            with self.guard.lock:
+                if not self._link.guard.is_broken:
+                    for request in requests:
+                        self._change(self._session.withdraw, request)
             raise
 
     def _change(self, change: Callable[_P, _R], *arguments: _P.args, **options: _P.kwargs) -> _R:
         """Calls a method of the session. If it is interrupted, every later call raises TailraceError."""
-        self._link.guard.begin()
-        result = change(*arguments, **options)
-        self._link.guard.end()
+        guard = self._link.guard
+        with guard.lock:
+            guard.check()
+            guard.begin()
+            result = change(*arguments, **options)
+            guard.end()
         return result
 
     def _check_open(self) -> None:

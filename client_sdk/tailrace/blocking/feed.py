@@ -242,6 +242,7 @@ class Feed:
         stages: Iterable[SealedStage],
         *,
         origin: str | None = None,
+        compare: bool = True,
         timeout: float | None = None,
     ) -> Published:
         """Publishes the rows of sealed stages as one numbered batch of a sink, as `tailrace.Feed.publish`.
@@ -261,7 +262,7 @@ class Feed:
         """
         deadline = self._client.deadline(timeout)
         feed = self._resolve(deadline)
-        value = publish_request(feed.feed_id, sink, batch, stages, origin)
+        value = publish_request(feed.feed_id, sink, batch, stages, origin, compare=compare)
         with self.forgetting():
             return Published(*published_from_json(self._client.call(Opcode.PUBLISH, value, deadline)))
 

@@ -1,4 +1,4 @@
-"""Who may use a blocking connection: one process, and only after whole steps.
+"""Who may use a blocking connection: the threads of one process, one at a time, and only after whole steps.
 
 A process that was forked has a copy of its parent's connection: if both used it, each would take the other's answers.
 An exception that comes from outside (KeyboardInterrupt) may leave a step half done, and a session in disorder. Both are
@@ -8,12 +8,20 @@ refused at the next call, so that no such call passes for a success.
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 
 from tailrace.errors import TailraceError, WrongProcess
+
+# Those of this process, for a process that is forked from it: there no other thread is left to release their locks.
+_guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
 class Guard:
     """Remembers the process that made it, and whether a step has begun and not ended.
+
+    ``lock`` is held around every look at what the threads share, and every change of it. No thread waits for the node
+    while it holds the lock.
 
     ``begin`` and ``end`` enclose what must not be interrupted. There is no ``with`` for it: an interrupt could come
     between its body and its exit, and pass for the end of the step.
@@ -22,6 +30,8 @@ class Guard:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._is_within_step = False
+        self.lock = threading.RLock()
+        _guards.add(self)
 
     def begin(self) -> None:
         """A step begins."""
@@ -33,11 +43,14 @@ class Guard:
 
     @property
     def is_broken(self) -> bool:
-        """Between steps: the last one was interrupted."""
+        """With ``lock`` held, between steps: the last one was interrupted."""
         return self._is_within_step
 
     def check(self) -> None:
-        """Raises WrongProcess in a forked process, TailraceError after a step that was interrupted."""
+        """Raises WrongProcess in a forked process, TailraceError after a step that was interrupted.
+
+        To be called with ``lock`` held, between steps.
+        """
         if os.getpid() != self._pid:
             raise WrongProcess(
                 f"this client belongs to process {self._pid}, this is process {os.getpid()}, which was forked from it: "
@@ -48,3 +61,11 @@ class Guard:
                 "this client was interrupted in the middle of a step, and what it had under way may or may not be "
                 "done: connect again"
             )
+
+
+def _renew_locks() -> None:
+    for guard in list(_guards):
+        guard.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)

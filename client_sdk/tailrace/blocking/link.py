@@ -1,11 +1,18 @@
-"""The blocking shell of a session: connects, reconnects, moves the bytes while somebody waits."""
+"""The blocking shell of a session: connects, reconnects, moves the bytes while a caller waits.
+
+Threads may share it. Of those that wait, one at a time is the mover: it connects, sends and reads for all of them. The
+others sleep until their own wait is over, or until they are to be the mover. Only the mover waits at the socket, and it
+holds no lock then, so that others can queue and send requests meanwhile.
+"""
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -54,7 +61,10 @@ class Session(Protocol):
 
 
 class BlockingLink:
-    """Keeps a session connected while ``run_until`` runs. Not safe for two threads at once."""
+    """Keeps a session connected while ``run_until`` runs. Threads may share it; see the module.
+
+    ``guard.lock`` is held around what the session does. Only the mover uses the dialer, the finder and the poll object.
+    """
 
     def __init__(self, session: Session, finder: Finder, connect_timeout_s: float) -> None:
         self._session = session
@@ -66,44 +76,86 @@ class BlockingLink:
         self._heard_at = self._said_at = self._moved_at = 0.0
         self._stepped_at = time.monotonic()
         self.guard = Guard()
+        self._mover = 0  # the thread that moves bytes
+        self._waiting: dict[threading.Lock, Callable[[], bool]] = {}  # what wakes the other threads, and what for
+        self._is_closed = False
 
     def take_pause(self) -> float:
         """For how many seconds nobody has moved any bytes here, 0 where it was less than ``IDLE_SECONDS``.
 
         Raises WrongProcess, and TailraceError after an interrupted step, as ``run_until`` and ``push`` do.
         """
-        self.guard.check()
-        paused_s = time.monotonic() - self._stepped_at
-        if paused_s < IDLE_SECONDS:
-            return 0.0
-        self._stepped_at += paused_s
-        return paused_s
+        with self.guard.lock:
+            self.guard.check()
+            paused_s = time.monotonic() - self._stepped_at
+            if paused_s < IDLE_SECONDS or self._mover not in (0, threading.get_ident()):
+                return 0.0
+            self._stepped_at += paused_s
+            return paused_s
 
     def run_until(self, done: Callable[[], bool], deadline: float | None) -> bool:
         """Moves bytes until ``done()``; False where ``deadline`` (monotonic seconds) came first.
 
         A deadline that is past leaves time for what needs no waiting: a program may poll with a time-out of 0.
 
-        Raises what no retry can mend: Forbidden, or a ProtocolError of the greeting.
+        ``done`` is also called by other threads, with the lock held.
+
+        Raises what no retry can mend: Forbidden, or a ProtocolError of the greeting. Unreachable after ``close``.
         """
-        self.guard.check()
         waiting_since = time.monotonic()
         is_over = False
-        while not done():
-            if is_over:
-                return False
-            wait_s = TICK_SECONDS if deadline is None else max(min(TICK_SECONDS, deadline - time.monotonic()), 0.0)
-            self._step(wait_s)
-            self._check_silence()
-            self._look(waiting_since)
-            is_over = deadline is not None and time.monotonic() >= deadline
-        return True
+        me = threading.get_ident()
+        turn = threading.Lock()
+        try:
+            while True:
+                with self.guard.lock:
+                    self.guard.check()
+                    if done():
+                        return True
+                    if is_over:
+                        return False
+                    if self._is_closed:
+                        raise Unreachable("the client was closed: connect again")
+                    wait_s = TICK_SECONDS
+                    if deadline is not None:
+                        wait_s = max(min(TICK_SECONDS, deadline - time.monotonic()), 0.0)
+                    if self._mover in (0, me):  # its own, if an interrupt has kept it from giving that up
+                        self._mover = me
+                    else:
+                        self._send_beside_mover()
+                        turn.acquire(blocking=False)
+                        self._waiting[turn] = done
+                if self._mover == me:
+                    self._step(wait_s)
+                    self._check_silence()
+                    self._look(waiting_since)
+                else:
+                    turn.acquire(timeout=wait_s)
+                    self._expire()
+                is_over = deadline is not None and time.monotonic() >= deadline
+        finally:
+            # An interrupt cannot come between these steps: none of them is a call.
+            if self._mover == me:
+                self._mover = 0
+            # If one comes here, the others find out by themselves within a tick.
+            self._leave(turn)
 
     def push(self) -> None:
-        """Sends what can be sent without waiting, and takes what has arrived."""
-        self.guard.check()
-        if self._sock is not None:
-            self._step(0.0)
+        """Sends what can be sent without waiting, and takes what has arrived unless another thread waits for that."""
+        me = threading.get_ident()
+        with self.guard.lock:
+            self.guard.check()
+            if self._sock is None:
+                return
+            if self._mover in (0, me):
+                before = self._mover
+                try:
+                    self._mover = me
+                    self._step(0.0)
+                finally:
+                    self._mover = before
+            else:
+                self._send_beside_mover()
 
     def drop(self, error: TailraceError) -> None:
         """The connection is of no further use: the session is told, and another one is made after a pause.
@@ -113,13 +165,55 @@ class BlockingLink:
         self._lost(error)
 
     def close(self) -> None:
-        """Ends the connection; in a forked process only this process's copy of it."""
-        self._dialer.close()
+        """Ends the connection, and the waits of all threads; in a forked process only this process's copy of it."""
+        with self.guard.lock:
+            self._is_closed = True
+            if self._mover in (0, threading.get_ident()):
+                self._dialer.close()  # else the mover does so
+            self._disconnect()
+            for turn in self._waiting:
+                _wake(turn)
+
+    def _disconnect(self) -> None:
         if self._sock is not None:
             self._poll.unregister(self._sock)
             self._sock.close()
             self._sock = None
         self._out.clear()
+
+    # Threads
+
+    def _send_beside_mover(self) -> None:
+        """Sends what is queued while another thread waits at the socket. That one finds out if the connection broke."""
+        if self._sock is None:
+            return
+        self.guard.begin()
+        self._session_data(time.monotonic())
+        with contextlib.suppress(OSError):
+            self._write()
+        self.guard.end()
+
+    def _expire(self) -> None:
+        """Gives up what is past its deadline, and wakes the threads whose wait is over."""
+        with self.guard.lock:
+            self.guard.check()
+            self.guard.begin()
+            self._session.expire()
+            self.guard.end()
+            for turn, done in self._waiting.items():
+                if done():
+                    _wake(turn)
+
+    def _leave(self, turn: threading.Lock) -> None:
+        """Ends a thread's wait: another one is the mover from now on."""
+        with self.guard.lock:
+            self._waiting.pop(turn, None)
+            if not self._mover:
+                for other in self._waiting:
+                    _wake(other)
+                    break
+
+    # Bytes
 
     def _step(self, wait_s: float) -> None:
         """Connects, or moves bytes once. Interrupts break the guard, unless they come while this waits."""
@@ -132,33 +226,47 @@ class BlockingLink:
             self._lost(error)
         except OSError as error:
             self._lost(Unreachable(f"the connection broke: {error.strerror or error}"))
-        self.guard.begin()
-        self._session.expire()
-        self.guard.end()
+        self._expire()
         self._stepped_at = time.monotonic()
 
     def _connect(self, wait_s: float) -> None:
-        self._sock = self._dialer.step(wait_s)
-        self.guard.begin()
-        if self._sock is not None:
-            self._poll.register(self._sock, select.POLLIN)
-            self._heard_at = self._said_at = self._moved_at = time.monotonic()
-            self._session.connection_made()
-        self.guard.end()
+        sock = self._dialer.step(wait_s)
+        with self.guard.lock:
+            if self._is_closed:
+                self._dialer.close()
+                if sock is not None:
+                    sock.close()
+            elif sock is not None:
+                self.guard.begin()
+                self._sock = sock
+                self._poll.register(sock, select.POLLIN)
+                self._heard_at = self._said_at = self._moved_at = time.monotonic()
+                self._session.connection_made()
+                self.guard.end()
 
     def _move(self, wait_s: float) -> None:
-        """Sends what is queued and reads once; waits for the socket for ``wait_s`` at most."""
-        self.guard.begin()
-        now = time.monotonic()
-        if now - self._moved_at >= IDLE_SECONDS:
-            # What is sent on a connection that has ended would count as sent, with an unknown outcome.
-            self._moved_at = now
-            self._read(0.0)
-        self._session_data(now)
-        self._write()
-        self._read(wait_s)
-        self._moved_at = time.monotonic()
-        self.guard.end()
+        """Sends what is queued and reads once; waits for the socket for ``wait_s`` at most, without the lock."""
+        with self.guard.lock:
+            sock = self._sock
+            if sock is None:
+                return  # another thread has closed it
+            self.guard.begin()
+            now = time.monotonic()
+            if now - self._moved_at >= IDLE_SECONDS:
+                # What is sent on a connection that has ended would count as sent, with an unknown outcome.
+                self._moved_at = now
+                self._handle(self._poll.poll(0.0))
+            self._session_data(now)
+            self._write()
+            self._poll.modify(sock, select.POLLIN | select.POLLOUT if self._out else select.POLLIN)
+            self.guard.end()
+        ready = self._poll.poll(wait_s * 1000)
+        with self.guard.lock:
+            if self._sock is sock:
+                self.guard.begin()
+                self._handle(ready)
+                self._moved_at = time.monotonic()
+                self.guard.end()
 
     def _session_data(self, now: float) -> None:
         peer = self._session.peer
@@ -169,13 +277,7 @@ class BlockingLink:
             self._said_at = now
             self._out.extend(map(memoryview, buffers))
 
-    def _read(self, wait_s: float) -> None:
-        assert self._sock is not None
-        wanted = select.POLLIN | select.POLLOUT if self._out else select.POLLIN
-        self._poll.modify(self._sock, wanted)
-        self.guard.end()
-        ready = self._poll.poll(wait_s * 1000)
-        self.guard.begin()
+    def _handle(self, ready: list[tuple[int, int]]) -> None:
         for _, event in ready:
             if event & select.POLLOUT:
                 self._write()
@@ -213,7 +315,7 @@ class BlockingLink:
         The step before has read what had arrived. So the silence is as long as that, however short the calls were.
         """
         if self._sock is None:
-            return
+            return  # or it was closed just now
         silent_s = time.monotonic() - self._heard_at
         peer = self._session.peer
         limit_s = self._dialer.try_s  # for the greeting
@@ -231,12 +333,20 @@ class BlockingLink:
             self._lost(error)
 
     def _lost(self, error: TailraceError) -> None:
-        self.guard.begin()
-        greeted = self._session.peer is not None
-        if self._sock is not None:
-            self._dialer.lost(error, progressed=self._session.has_progressed)
-        self.close()
-        self._session.connection_lost(error)
-        self.guard.end()
+        with self.guard.lock:
+            self.guard.begin()
+            greeted = self._session.peer is not None
+            if self._sock is not None:
+                self._dialer.lost(error, progressed=self._session.has_progressed)
+            self._dialer.close()
+            self._disconnect()
+            self._session.connection_lost(error)
+            self.guard.end()
         if isinstance(error, Forbidden) or (isinstance(error, ProtocolError) and not greeted):
             raise error
+
+
+def _wake(turn: threading.Lock) -> None:
+    """Ends a thread's sleep. It may have ended by itself."""
+    with contextlib.suppress(RuntimeError):
+        turn.release()

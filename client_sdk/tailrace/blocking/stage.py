@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 
 
 class Stage:
-    """Sends rows to a stage, where no consumer sees them. Made by `Feed.stage`. One thread at a time may use it.
+    """Sends rows to a stage, where no consumer sees them. Made by `Feed.stage`.
 
-    `seal` ends it, and `Feed.publish` takes the result. The first error is raised by every later call: make another
-    stage then. The node drops a stage that is not sealed or never published after a day. If an exception such as
+    Threads may share it, and the rows of each thread keep their order within a partition. `seal` ends it, and
+    `Feed.publish` takes the result. The first error is raised by every later call: make another stage then. The
+    node drops a stage that is not sealed or never published after a day. If an exception such as
     KeyboardInterrupt ends a call, rows of earlier calls are not lost: ``seal`` includes them, or raises an error.
     """
 
@@ -38,6 +40,7 @@ class Stage:
     ) -> None:
         self._client = client
         self._feed = feed
+        self._guard = client.guard
         self._timeout = timeout
         self._progress = StageProgress(resolved.feed_id)
         self._is_seal_asked = False
@@ -76,11 +79,13 @@ class Stage:
             TooLarge: The key or the value is too long. Nothing is added.
             TailraceError: An earlier row has failed.
         """
-        if not self._outbox.is_open:
-            self._enter()
         if value is None:
             check_value(value)  # to a batch it would be a deletion
-        self._outbox.add(key, value)
+        with self._guard.lock:
+            if self._outbox.is_open:
+                self._outbox.add(key, value)
+                return
+        self._add(key, value)
 
     def delete(self, key: bytes) -> None:
         """Adds a deletion. It waits as `put`.
@@ -91,9 +96,16 @@ class Stage:
         Raises:
             TailraceError: As in `put`, with `TypeError` and `ValueError`.
         """
-        if not self._outbox.is_open:
+        self._add(key, None)
+
+    def _add(self, key: bytes, value: bytes | None) -> None:
+        """Adds a row as soon as there is room. Another thread may take it, so it has to be looked at again."""
+        while True:
+            with self._guard.lock:
+                if self._outbox.is_open:
+                    self._outbox.add(key, value)
+                    return
             self._enter()
-        self._outbox.add(key, None)
 
     def write(self, changes: Sequence[Put | Delete]) -> None:
         """Adds many rows, and waits for room as often as needed.
@@ -104,17 +116,29 @@ class Stage:
         Raises:
             TailraceError: As in `put`, with `TypeError` and `ValueError`.
         """
-        self._outbox.check()
-        for share in self._outbox.shares(changes):
+        lock, outbox = self._guard.lock, self._outbox
+        with lock:
+            outbox.check()
+        for share in outbox.shares(changes):
             while not share.is_taken:
-                if not self._outbox.is_open:
-                    self._enter()
-                self._outbox.extend(share)
+                with lock:
+                    if outbox.is_open:
+                        outbox.extend(share)
+                        continue
+                self._enter()
 
-    def send(self, block: Block) -> None:
-        """Sends a block of one partition that the caller has made; waits as ``put``."""
-        self._enter()
-        self._outbox.ship_block(block)
+    def send(self, block: Block, *, digest: int | None = None) -> None:
+        """Sends a block of one partition that the caller has made; waits as ``put``.
+
+        ``digest`` is that of its rows (`tailrace.block.row_digest`) if the caller has it: else the block is opened.
+        """
+        is_sent = False
+        while not is_sent:
+            self._enter()
+            with self._guard.lock:
+                if self._outbox.is_open:
+                    is_sent = True
+                    self._outbox.ship_block(block, functools.partial(self._send, digest=digest))
 
     def seal(self) -> SealedStage:
         """Sends all batches and ends the stage. The rows are on the node's disk when this returns.
@@ -130,30 +154,36 @@ class Stage:
             TailraceError: A row has failed.
         """
         outbox, progress = self._outbox, self._progress
-        outbox.check()
-        outbox.close(SEALED)
-        outbox.ship_all()
-        if progress.is_empty:
-            return SealedStage(progress.stage_id, (), 0, 0)
+        lock = self._guard.lock
+        with lock:
+            outbox.check()
+            outbox.close(SEALED)
+            outbox.ship_all()
+            if progress.is_empty:
+                return SealedStage(progress.stage_id, (), 0, 0, 0)
         self._client.run_until(lambda: outbox.is_settled(outbox.shipped))
-        outbox.check()
-        if not self._is_seal_asked:
-            self._queue(progress.seal(outbox.heard))
-            self._is_seal_asked = True
-            self._client.push()
+        with lock:
+            outbox.check()
+            if not self._is_seal_asked:
+                self._queue(progress.seal(outbox.heard))
+                self._is_seal_asked = True
+                self._client.push()
         self._client.run_until(lambda: progress.sealed is not None or outbox.has_failed)
-        outbox.check()
-        assert progress.sealed is not None
-        return progress.sealed
+        with lock:
+            outbox.check()
+            assert progress.sealed is not None
+            return progress.sealed
 
-    def _send(self, block: Block, settle: Settle) -> None:
-        self._queue(self._progress.block(block, settle))
+    def _send(self, block: Block, settle: Settle, digest: int | None = None) -> None:
+        self._queue(self._progress.block(block, settle, digest))
 
     def _queue(self, request: StageRequest) -> None:
         done = self._feed.forgetting_done(request.done)
         self._client.queue(request._replace(done=done), self._client.deadline(self._timeout))
 
     def _enter(self) -> None:
-        self._outbox.check()
+        with self._guard.lock:
+            self._outbox.check()
         self._client.run_until(lambda: self._outbox.has_room)
-        self._outbox.enter()
+        with self._guard.lock:
+            self._outbox.enter()

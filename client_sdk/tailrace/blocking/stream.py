@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -25,7 +26,8 @@ LOOK_SECONDS = 0.5
 class Stream:
     """The events of a feed, in the order of each partition, with a connection of its own.
 
-    It is a context manager, and an iterator inside. One thread at a time may use it. It sends and receives only inside
+    It is a context manager, and an iterator inside. One thread at a time may read it, and any thread may
+    close it. It sends and receives only inside
     its calls. If a consumer calls nothing for 30 s, the node drops its connection; the next call reconnects and
     resumes.
     """
@@ -46,6 +48,7 @@ class Stream:
         self._retry_for_s = retry_for_s
         self._agreed_at = time.monotonic()
         self._ended: TailraceError | None = None
+        self._reader = 0  # the thread that reads
 
     def __enter__(self) -> Stream:
         """Connects, and asks for every partition. Raises UnknownFeed, BadPosition, DataGone, Unreachable, ..."""
@@ -103,6 +106,21 @@ class Stream:
         """
         now = time.monotonic()
         deadline = now + seconds("timeout", timeout)
+        me = threading.get_ident()
+        try:
+            with self._link.guard.lock:
+                if self._reader not in (0, me):
+                    raise TailraceError(
+                        "another thread reads this stream: its events have an order, so one thread at a time may read. "
+                        "Let that one hand them on, or open another stream"
+                    )
+                self._reader = me
+            return self._next_event(now, deadline)
+        finally:
+            if self._reader == me:
+                self._reader = 0
+
+    def _next_event(self, now: float, deadline: float) -> Event | None:
         paused_s = self._link.take_pause()  # in which nothing was tried: what has broken meanwhile shows now
         self._agreed_at = now if self._session.answered else self._agreed_at + paused_s
         is_over = False
@@ -110,7 +128,8 @@ class Stream:
             if self._ended is not None:
                 raise self._ended
             try:
-                event = self._session.next_event()
+                with self._link.guard.lock:
+                    event = self._session.next_event()
             except TailraceError as error:
                 self._lost(error)
                 continue
@@ -127,12 +146,14 @@ class Stream:
     @property
     def positions(self) -> Positions:
         """The positions that cover every event before the one in hand."""
-        return self._session.positions
+        with self._link.guard.lock:
+            return self._session.positions
 
     @property
     def latest_positions(self) -> Positions:
         """The positions that also cover the event in hand."""
-        return self._session.latest_positions
+        with self._link.guard.lock:
+            return self._session.latest_positions
 
     def status(self) -> list[PartitionStatus]:
         """Returns the state of each partition's stream.
@@ -140,13 +161,19 @@ class Stream:
         Returns:
             The state with its reason, the next retry, and the lag, for each partition.
         """
-        return self._session.status()
+        with self._link.guard.lock:
+            return self._session.status()
 
     def _receive(self, deadline: float | None) -> None:
         """Moves bytes until some have arrived, or until ``deadline``. Unreachable without a stream for too long."""
         look = time.monotonic() + LOOK_SECONDS
         self._linked.has_received = False
-        self._link.run_until(self._linked.is_done, look if deadline is None else min(look, deadline))
+        try:
+            self._link.run_until(self._linked.is_done, look if deadline is None else min(look, deadline))
+        except Unreachable:
+            if self._ended is not None:
+                raise self._ended from None  # another thread has closed it
+            raise
         now = time.monotonic()
         if self._session.answered:
             self._agreed_at = now

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 class Writer:
     """Batches rows by partition and sends them without waiting for each answer. Made by `Feed.writer`.
 
-    One thread at a time may use it. A batch is sent when it is full, when all batches together have half of
+    A batch is sent when it is full, when all batches together have half of
     ``in_flight_bytes``, and by ``flush``. Leaving the ``with`` waits for every answer.
 
-    The first error is raised by every later call and on leaving: make another writer then. If an exception leaves the
-    body, unsent rows are dropped, and rows that were sent may or may not be written. If an exception such as
-    KeyboardInterrupt ends a call, rows of earlier calls are not lost: later calls send them, or raise an error.
+    Threads may share it, and the rows of each thread keep their order within a partition. The first error is raised by
+    every later call and on leaving: make another writer then. If an exception leaves the body, unsent rows are dropped,
+    and rows that were sent may or may not be written. If an exception such as KeyboardInterrupt ends a call, rows of
+    earlier calls are not lost: later calls send them, or raise an error.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Writer:
     ) -> None:
         self._client = client
         self._feed = feed
+        self._guard = client.guard
         self._feed_id = resolved.feed_id
         self._level = level
         self._timeout = timeout
@@ -65,13 +67,14 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._outbox.close(LEFT)
+        with self._guard.lock:
+            self._outbox.close(LEFT)
+            if error is not None:
+                self._outbox.fail(TailraceError(f"an exception has ended the writer's body; {LEFT}"))
+                for lane in self._lanes.values():
+                    self._client.withdraw_lane(lane)
         if error is None:
             self.flush()
-        else:
-            self._outbox.fail(TailraceError(f"an exception has ended the writer's body; {LEFT}"))
-            for lane in self._lanes.values():
-                self._client.withdraw_lane(lane)
 
     def put(self, key: bytes, value: bytes) -> None:
         """Adds a row. It waits first while rows of ``in_flight_bytes`` have no answer.
@@ -86,11 +89,13 @@ class Writer:
             TooLarge: The key or the value is too long. Nothing is added.
             TailraceError: An earlier row has failed, or the writer was left.
         """
-        if not self._outbox.is_open:
-            self._enter()
         if value is None:
             check_value(value)  # to a batch it would be a deletion
-        self._outbox.add(key, value)
+        with self._guard.lock:
+            if self._outbox.is_open:
+                self._outbox.add(key, value)
+                return
+        self._add(key, value)
 
     def delete(self, key: bytes) -> None:
         """Adds a deletion. It waits as `put`.
@@ -101,9 +106,16 @@ class Writer:
         Raises:
             TailraceError: As in `put`, with `TypeError` and `ValueError`.
         """
-        if not self._outbox.is_open:
+        self._add(key, None)
+
+    def _add(self, key: bytes, value: bytes | None) -> None:
+        """Adds a row as soon as there is room. Another thread may take it, so it has to be looked at again."""
+        while True:
+            with self._guard.lock:
+                if self._outbox.is_open:
+                    self._outbox.add(key, value)
+                    return
             self._enter()
-        self._outbox.add(key, None)
 
     def write(self, changes: Sequence[Put | Delete]) -> None:
         """Adds many rows, and waits for room as often as needed.
@@ -114,12 +126,16 @@ class Writer:
         Raises:
             TailraceError: As in `put`, with `TypeError` and `ValueError`.
         """
-        self._outbox.check()
-        for share in self._outbox.shares(changes):
+        lock, outbox = self._guard.lock, self._outbox
+        with lock:
+            outbox.check()
+        for share in outbox.shares(changes):
             while not share.is_taken:
-                if not self._outbox.is_open:
-                    self._enter()
-                self._outbox.extend(share)
+                with lock:
+                    if outbox.is_open:
+                        outbox.extend(share)
+                        continue
+                self._enter()
 
     def flush(self, *, timeout: float | None = None) -> dict[int, VersionRange]:
         """Sends all batches, and waits until every row is acknowledged.
@@ -136,21 +152,28 @@ class Writer:
             TailraceError: A row has failed, or the writer was left.
         """
         deadline = None if timeout is None else self._client.deadline(timeout)
-        self._outbox.check()
-        self._outbox.ship_all()
-        shipped = self._outbox.shipped
+        with self._guard.lock:
+            self._outbox.check()
+            self._outbox.ship_all()
+            shipped = self._outbox.shipped
         if not self._client.run_until(lambda: self._outbox.is_settled(shipped), deadline):
             raise Unreachable(f"{self._outbox.unanswered} blocks have no answer after {timeout:g} s", outcome="unknown")
-        self._outbox.check()
-        return self._outcome.take_written()
+        with self._guard.lock:
+            self._outbox.check()
+            return self._outcome.take_written()
 
     def send(self, block: Block) -> None:
         """Sends a block of one partition that the caller has made; waits as ``put``.
 
         Rows of the partition that were added before and are still batched leave after it.
         """
-        self._enter()
-        self._outbox.ship_block(block)
+        is_sent = False
+        while not is_sent:
+            self._enter()
+            with self._guard.lock:
+                if self._outbox.is_open:
+                    is_sent = True
+                    self._outbox.ship_block(block)
 
     def _send(self, block: Block, settle: Settle) -> None:
         partition = block.header.partition
@@ -162,6 +185,8 @@ class Writer:
         self._client.queue_write(lane, block, self._level, done, self._client.deadline(self._timeout))
 
     def _enter(self) -> None:
-        self._outbox.check()
+        with self._guard.lock:
+            self._outbox.check()
         self._client.run_until(lambda: self._outbox.has_room)
-        self._outbox.enter()
+        with self._guard.lock:
+            self._outbox.enter()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from tailrace.cli.errors import WrongUsage
+from tailrace.cli.inputs import read_positions
 from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, Token, Url, target
 from tailrace.cli.output import make_console, make_table, print_json
 from tailrace.client import Client
@@ -63,14 +62,10 @@ def explain_resume(
 
 def _parse(text: str) -> Positions:
     try:
-        if text == "-":
-            return Positions.parse(sys.stdin.read())
-        if text.startswith("@"):
-            return Positions.parse(Path(text[1:]).read_text(encoding="ascii", errors="replace"))
-        return Positions.parse(text)
+        return read_positions(text, may_be_stdin=True)
     except OSError as error:
         raise WrongUsage(f"POSITIONS: {text[1:]}: {error.strerror or error}") from None
-    except (BadPosition, UnicodeDecodeError) as error:
+    except BadPosition as error:
         raise WrongUsage(f"POSITIONS: {error}") from None
 
 

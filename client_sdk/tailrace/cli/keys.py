@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from tailrace.block import VALUE_BYTES_MAX
 from tailrace.cli.errors import CommandFailed, WrongUsage
+from tailrace.cli.inputs import read_value
 from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, ReadState, State, Token, Url, target
 from tailrace.cli.output import from_argument, print_bytes, print_json, printable
 from tailrace.client import Client
-from tailrace.errors import TooLarge
 from tailrace.json_rows import item_to_row
 from tailrace.model import Item, Version
 
@@ -32,20 +30,12 @@ def put(
 ) -> None:
     """Set KEY to VALUE, durably, and say which version it got. After `--` nothing is taken for an option."""
     key_bytes = _key_bytes(key)
-    value_bytes = _read_value() if value == "-" else from_argument(value)
+    value_bytes = read_value() if value == "-" else from_argument(value)
 
     async def work(client: Client) -> Version:
         return await client.feed(feed).put(key_bytes, value_bytes)
 
     _print_version(target("put", url, node, token).call(work), json)
-
-
-def _read_value() -> bytes:
-    """All of stdin, which may have no end. Raises TooLarge once it has more than a value may have."""
-    value = sys.stdin.buffer.read(VALUE_BYTES_MAX + 1)
-    if len(value) > VALUE_BYTES_MAX:
-        raise TooLarge(f"the standard input has more than the {VALUE_BYTES_MAX} bytes that a value may have")
-    return value
 
 
 def get(

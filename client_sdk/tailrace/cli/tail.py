@@ -17,6 +17,7 @@ import trio
 import typer
 
 from tailrace.cli.errors import CommandFailed, WrongUsage
+from tailrace.cli.inputs import read_positions
 from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, ReadState, State, Target, Token, Url, target
 from tailrace.cli.output import from_argument, printable, to_json_line
 from tailrace.consuming.session import Event
@@ -90,8 +91,7 @@ def _parse_place(where: str, option: str, *words: str) -> str | Positions | date
     try:
         if looks_like_time(where):
             return parse_time(where)
-        text = Path(where[1:]).read_text(encoding="ascii", errors="replace") if where.startswith("@") else where
-        return Positions.parse(text)
+        return read_positions(where)
     except OSError as error:
         raise WrongUsage(f"{option}: {where[1:]}: {error.strerror or error}") from None
     except BadPosition as error:

@@ -34,6 +34,7 @@ _CODES: dict[str, type[TailraceError]] = {
     "feed_exists": errors.FeedExists,
     "unknown_stage": errors.UnknownStage,
     "batch_behind": errors.BatchBehind,
+    "batch_changed": errors.BatchChanged,
     "bad_position": errors.BadPosition,
     "bad_block": errors.BadBlock,
     "too_large": errors.TooLarge,
@@ -100,8 +101,8 @@ def error_from_wire(body: dict[str, Any]) -> TailraceError:
         return errors.NotLeader(message, leader=leader if isinstance(leader, str) else None)
     if kind is errors.DataGone:
         return errors.DataGone(message, first_seq=int(body.get("first_seq", 0)))
-    if kind is errors.BatchBehind:
-        return errors.BatchBehind(message, first_batch=int(body.get("first_batch", 0)))
+    if issubclass(kind, errors.BatchBehind):
+        return kind(message, first_batch=int(body.get("first_batch", 0)))
     if kind is errors.StreamEnded:
         return errors.StreamEnded(message, reason=EndReason(body.get("reason", "error")))
     if kind is errors.WritesLost:

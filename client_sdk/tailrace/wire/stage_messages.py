@@ -23,6 +23,7 @@ STAGE_ID_BYTES = 16
 STAGES_MAX = 4_096
 PARTITIONS_MAX = 65_536
 NAME_CHARS_MAX = 200
+DIGEST_BYTES = 8
 
 _BLOCK = struct.Struct("<16s16sII")
 _STAGED = struct.Struct("<I4x")
@@ -85,7 +86,10 @@ class StageSeal(NamedTuple):
 
 
 class Publish(NamedTuple):
-    """Batch ``batch`` of a sink, numbered by ``origin``: the rows of these sealed stages, in these ``partitions``."""
+    """Batch ``batch`` of a sink, numbered by ``origin``: the rows of these sealed stages, in these ``partitions``.
+
+    ``digest`` is that of all rows of the batch (`tailrace.block.row_digest`); None: they are not compared.
+    """
 
     feed_id: bytes
     sink: str
@@ -93,11 +97,21 @@ class Publish(NamedTuple):
     batch: int
     stages: tuple[bytes, ...]
     partitions: tuple[int, ...]
+    digest: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The body of a PUBLISH."""
-        stages = [stage.hex() for stage in self.stages]
-        return {**self._asdict(), "feed_id": self.feed_id.hex(), "stages": stages, "partitions": list(self.partitions)}
+        value = {
+            **self._asdict(),
+            "feed_id": self.feed_id.hex(),
+            "stages": [stage.hex() for stage in self.stages],
+            "partitions": list(self.partitions),
+        }
+        if self.digest is None:
+            del value["digest"]
+        else:
+            value["digest"] = digest_to_json(self.digest)
+        return value
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> Publish:
@@ -115,7 +129,15 @@ class Publish(NamedTuple):
         if len(set(ids)) < len(ids):  # its rows would be published twice
             raise ProtocolError(f"{what}: a stage is named twice")
         feed_id = hex_field(value, "feed_id", 16, what)
-        return cls(feed_id, sink, origin, seq_field(value, "batch", what), ids, tuple(partitions))
+        digest = None
+        if value.get("digest") is not None:  # older clients do not have it
+            digest = int.from_bytes(hex_field(value, "digest", DIGEST_BYTES, what))
+        return cls(feed_id, sink, origin, seq_field(value, "batch", what), ids, tuple(partitions), digest)
+
+
+def digest_to_json(digest: int) -> str:
+    """Returns the digest in 16 hexadecimal digits: JSON keeps no whole number of 64 bits for every reader."""
+    return digest.to_bytes(DIGEST_BYTES).hex()
 
 
 def _name(value: dict[str, Any], name: str) -> str:

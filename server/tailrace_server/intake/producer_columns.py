@@ -138,8 +138,11 @@ class ProducerColumns:
         if len(self._slot) > self._results_max:
             self._rewrite(self._live())
 
-    def record_all(self, partition: int, branch: bytes, results: Results, now: float) -> None:
-        """Adds many results of one branch, in their order: as ``record`` of each, in a few calls for all of them."""
+    def record_all(self, partition: int, branch: bytes, results: Results, used_at: npt.NDArray[np.float64]) -> None:
+        """Adds many results of one branch, in their order: as ``record`` of each, in a few calls for all of them.
+
+        ``used_at`` are their times, which do not fall.
+        """
         ids = self._slots
         known = len(ids)
         slots = np.array([ids.setdefault(producer, len(ids)) for producer in results.producers.tolist()], np.uint32)
@@ -156,7 +159,7 @@ class ProducerColumns:
         index[order] = np.arange(1, len(slots) + 1) + np.repeat(totals[chosen].astype(np.int64) - begins, ends - begins)
         totals[chosen] += (ends - begins).astype(np.uint32)
         _ints(self._last_number)[chosen] = results.numbers[order][ends - 1]
-        np.frombuffer(self._used_at, np.float64)[chosen] = now
+        np.frombuffer(self._used_at, np.float64)[chosen] = used_at[order][ends - 1]
         del totals  # else the column could not grow
         if not self._branches or self._branches[-1] != branch:
             self._branches.append(branch)

@@ -129,19 +129,25 @@ class ProducerTable:
             self._charge()
             self._memory.make_some_room(now)
 
-    def record_all(self, partition: int, branch: bytes, results: Results, now: float) -> None:
-        """Records many blocks of one branch, in their order: for a start, which takes over what its journal held."""
-        results = results.of((results.producers > 0) & (results.lasts > self.told_through))
+    def record_all(self, partition: int, branch: bytes, results: Results, used_at: npt.NDArray[np.float64]) -> None:
+        """Records many blocks of one branch, in their order: for a start, which takes over what its journal held.
+
+        ``used_at`` are their times, which do not fall.
+        """
+        counts = (results.producers > 0) & (results.lasts > self.told_through)
+        results, used_at = results.of(counts), used_at[counts]
         if not len(results.numbers):
             return
         columns = self._columns
         is_small = len(results.numbers) < _TOGETHER_MIN
         # Of a table that becomes full it matters which producer came when.
         if is_small or len(columns) + len(np.unique(results.producers)) >= PRODUCERS_MAX:
-            for producer, number, first, last in zip(*(column.tolist() for column in results), strict=True):
+            rows = zip(*(column.tolist() for column in (*results, used_at)), strict=True)
+            for producer, number, first, last, now in rows:
                 self.record(producer, number, VersionRange(partition, branch, first, last), now)
             return
-        columns.record_all(partition, branch, results, now)
+        columns.record_all(partition, branch, results, used_at)
+        now = float(used_at[-1])
         if len(columns) >= self._look_at:
             self._forget_aged(now)
             self._look_at = max(2 * len(columns), _LOOK_AT_MIN)

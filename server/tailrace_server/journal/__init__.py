@@ -8,6 +8,7 @@ records.py    all records of a recovered journal
 progress.py   how far a start is with it, for the log
 recovery.py   a journal opened after any kind of stop: the cases of a file, and what is done about each
 replay.py     the cases of a block record, pure
+replay_cost.py  how long a start takes to read a journal, pure
 clean.py      CLEAN, the mark of a clean stop
 lock.py       LOCK, one process per data directory
 reserve.py    RESERVE, space to empty a full disk with

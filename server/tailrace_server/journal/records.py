@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tailrace_server.journal.errors import JournalDamaged
-from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, RecordKind
+from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, RecordKind, lsn
 from tailrace_server.journal.progress import Progress
 from tailrace_server.journal.reader import BadRecord, Record, Window, read_record, read_records, record_of
 from tailrace_server.journal.stretch import Stretch, read_stretch
@@ -40,6 +40,11 @@ class Records:
         self._disk = disk
         self._clock = clock
         self.extents = extents
+
+    @property
+    def begin(self) -> int:
+        """The lsn where the oldest file begins."""
+        return lsn(self.extents[0].header.number, 0)
 
     def parts(self) -> Iterator[Stretch | Record]:
         """The same records, by columns as far as that goes; what is too large for it one at a time."""

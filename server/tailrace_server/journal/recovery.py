@@ -36,6 +36,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace_server.host.disk import TEMPORARY, raise_if_no_space
+from tailrace_server.identity import Incomplete
 from tailrace_server.journal.errors import JournalDamaged, JournalFailed
 from tailrace_server.journal.format import (
     FILE_HEADER_BYTES,
@@ -47,6 +48,7 @@ from tailrace_server.journal.format import (
     pack_record,
     padded,
 )
+from tailrace_server.journal.held import HELD_NAME
 from tailrace_server.journal.progress import Progress
 from tailrace_server.journal.reader import (
     WINDOW_BYTES,
@@ -58,10 +60,12 @@ from tailrace_server.journal.reader import (
     read_record,
 )
 from tailrace_server.journal.records import Extent, Records
+from tailrace_server.journal.replay_cost import surplus_ns, surplus_ns_of
 from tailrace_server.journal.stretch import moved, read_stretch
 from tailrace_server.journal.writer import (
     FILE_BYTES_DEFAULT,
     Journal,
+    OlderFile,
     create_file,
     file_key,
     publish_file,
@@ -103,7 +107,8 @@ class FileFacts(NamedTuple):
     ``end`` is where the last good record ends (0 without a header); ``bad`` says why what follows is no record, ""
     where nothing should. ``newer``: what follows is one, of an unknown kind. ``tail_bytes`` lie between ``end`` and the
     last byte that is not zero. ``synced`` is the greatest offset that anything before ``end`` says was durable,
-    ``witness`` the greatest that a valid record behind it says. ``records`` are how many there are before ``end``.
+    ``witness`` the greatest that a valid record behind it says. ``records`` are how many there are before ``end``, and
+    ``surplus_ns`` theirs (replay_cost.py).
     """
 
     size: int
@@ -115,6 +120,7 @@ class FileFacts(NamedTuple):
     witness: int = 0
     rolled_back: bool = False
     records: int = 0
+    surplus_ns: int = 0
 
 
 def decide(facts: FileFacts | None, successor_says: int | None) -> FileCase:
@@ -176,16 +182,19 @@ def open_journal(
     file_bytes_max: int = FILE_BYTES_DEFAULT,
     token: Callable[[int], bytes] = os.urandom,
     clock: Callable[[], float] = time.monotonic,
+    reached: tuple[int, int] = (0, 0),
 ) -> tuple[Journal, Recovered]:
     """Recover the journal in ``directory``, which is made where it is missing; everything found is durable then.
 
     ``file_bytes_max`` is the size above which a file is not written to any more, ``token`` gives so many random bytes,
-    for the keys of new files, ``clock`` seconds. Whoever opens holds the data directory's lock. JournalDamaged:
-    something that was durable is gone or changed; nothing has been touched. NoSpace: the copy of the newest records did
+    for the keys of new files, ``clock`` seconds, ``reached`` are number and offset up to which it was durable (HELD).
+    Whoever opens holds the data directory's lock. JournalDamaged: something that was durable is gone or changed;
+    Incomplete: it ends before ``reached``; nothing has been touched. NoSpace: the copy of the newest records did
     not fit. JournalFailed: it could not be made.
     """
     disk.make_directory(directory)
     files = survey(disk, directory, clock)
+    check_reached(directory, (files[-1].header.number, files[-1].facts.end) if files else (0, 0), reached)
     try:
         extent, file, copied = _continue(disk, directory, files[-1] if files else None, file_key(token))
         _cut_leftovers(disk, files, extent)
@@ -195,17 +204,19 @@ def open_journal(
         raise JournalFailed(f"the journal in {directory} can't be recovered: {error}") from error
     older = [found for found in files if found.path != extent.path]
     extents = [Extent(found.path, found.header, _counts(found, extent)) for found in older]
-    counts = [found.facts.records for found in older]
+    counts = [(found.facts.records, found.facts.surplus_ns) for found in older]
     if older and older[-1] is files[-1]:
-        counts[-1] -= copied.records
+        facts = older[-1].facts
+        counts[-1] = facts.records - copied.records, facts.surplus_ns - copied.surplus_ns
     journal = Journal(
         disk,
         directory,
         file,
         extent.header,
         extent.end,
-        older=[(each.header.number, each.end, count) for each, count in zip(extents, counts, strict=True)],
+        older=[OlderFile(each.header.number, each.end, *held) for each, held in zip(extents, counts, strict=True)],
         records=copied.records,
+        surplus_ns=copied.surplus_ns,
         file_bytes_max=file_bytes_max,
         token=token,
         clock=clock,
@@ -219,6 +230,15 @@ def open_journal(
         rolled_back=any(found.facts.rolled_back for found in files),
     )
     return journal, recovered
+
+
+def check_reached(directory: str, end: tuple[int, int], reached: tuple[int, int]) -> None:
+    """Raises Incomplete if the journal ends at ``end``, number and offset, and was durable up to ``reached``."""
+    if end < reached:
+        number, offset = reached
+        what = f"{os.path.join(directory, file_name(number))}"
+        why = f"{HELD_NAME} says that the journal was durable up to offset {offset} of it"
+        raise Incomplete(what if end[0] < number else f"the end of {what}", why)
 
 
 def survey(disk: Disk, directory: str, clock: Callable[[], float] = time.monotonic) -> list[Found]:
@@ -281,7 +301,7 @@ def inspect(
         window = Window(file, path)
         limit = window.size if successor_says is None else min(window.size, successor_says)
         end, synced = FILE_HEADER_BYTES, header.synced
-        bad, newer, rolled_back, records = "", False, False, 0
+        bad, newer, rolled_back, records, surplus = "", False, False, 0, 0
         try:
             while end < limit:
                 stretch = read_stretch(window, header, end, limit)
@@ -289,18 +309,19 @@ def inspect(
                     if progress is not None:
                         progress.add(stretch.end - end, len(stretch))
                     end, synced = stretch.end, max(synced, stretch.synced)
-                    records += len(stretch)
+                    records, surplus = records + len(stretch), surplus + surplus_ns_of(stretch.heads)
                     rolled_back |= stretch.has(RecordKind.ROLLED_BACK)
                     continue
                 record = read_record(window, header, end, limit).header
                 end, synced, records = record.end, max(synced, record.synced), records + 1
+                surplus += surplus_ns(record.kind, record.length, record.covered)
                 rolled_back |= record.kind == RecordKind.ROLLED_BACK
         except BadRecord as error:
             bad, newer = str(error), error.newer
         if successor_says is not None:
-            return FileFacts(window.size, end, bad, newer, 0, synced, 0, rolled_back, records)
+            return FileFacts(window.size, end, bad, newer, 0, synced, 0, rolled_back, records, surplus)
         tail_bytes, witness = _inspect_tail(window, header, end)
-        return FileFacts(window.size, end, bad, newer, tail_bytes, synced, witness, rolled_back, records)
+        return FileFacts(window.size, end, bad, newer, tail_bytes, synced, witness, rolled_back, records, surplus)
 
 
 def _inspect_tail(window: Window, header: FileHeader, end: int) -> tuple[int, int]:
@@ -342,10 +363,11 @@ def copy_from(synced: int) -> int:
 
 
 class Copied(NamedTuple):
-    """What was written anew, of the newest file: so many bytes of records, and how many these are."""
+    """What was written anew, of the newest file: so many bytes of so many records, and their ``surplus_ns``."""
 
     nbytes: int = 0
     records: int = 0
+    surplus_ns: int = 0
 
 
 def _continue(disk: Disk, directory: str, newest: Found | None, key: int) -> tuple[Extent, File, Copied]:
@@ -363,7 +385,7 @@ def _continue(disk: Disk, directory: str, newest: Found | None, key: int) -> tup
     copied = Copied()
     try:
         if newest is not None:
-            copied = Copied(end - begin, _copy(disk, newest, begin, file, header))
+            copied = _copy(disk, newest, begin, file, header)
         publish_file(disk, path, file)
     except BaseException:
         file.close()
@@ -371,9 +393,9 @@ def _continue(disk: Disk, directory: str, newest: Found | None, key: int) -> tup
     return Extent(path, header, header.synced), file, copied
 
 
-def _copy(disk: Disk, source: Found, begin: int, target: File, header: FileHeader) -> int:
-    """Write the records of ``source`` from ``begin`` on to ``target``, behind its header; how many these are."""
-    offset, place, records = FILE_HEADER_BYTES, begin, 0
+def _copy(disk: Disk, source: Found, begin: int, target: File, header: FileHeader) -> Copied:
+    """Write the records of ``source`` from ``begin`` on to ``target``, behind its header."""
+    offset, place, records, surplus = FILE_HEADER_BYTES, begin, 0, 0
     end = source.facts.end
     with contextlib.closing(disk.open(source.path)) as file:
         window = Window(file, source.path)
@@ -384,17 +406,16 @@ def _copy(disk: Disk, source: Found, begin: int, target: File, header: FileHeade
                     data = moved(stretch, header, offset)
                     target.write_at(offset, (data,), len(data))
                     offset, place, records = offset + len(data), stretch.end, records + len(stretch)
+                    surplus += surplus_ns_of(stretch.heads)
                     continue
                 record = read_record(window, source.header, place, end)
-                offset, place, records = (
-                    offset + _write_copy(target, header, offset, record),
-                    record.header.end,
-                    records + 1,
-                )
+                offset += _write_copy(target, header, offset, record)
+                place, records = record.header.end, records + 1
+                surplus += surplus_ns(record.header.kind, record.header.length, record.header.covered)
         except BadRecord as error:
             raise JournalDamaged(source.path, error.offset, str(error)) from None
     assert offset == header.synced
-    return records
+    return Copied(end - begin, records, surplus)
 
 
 def _write_copy(target: File, file: FileHeader, offset: int, record: RawRecord) -> int:

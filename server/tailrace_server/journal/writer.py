@@ -42,6 +42,7 @@ from tailrace_server.journal.format import (
     padded,
     split_lsn,
 )
+from tailrace_server.journal.replay_cost import replay_ns, surplus_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -59,20 +60,34 @@ ALLOCATE_BYTES = 4 << 20
 # of those that are given up for it.
 SPARE_DESCRIPTORS = 8
 
+# A file ends here too: 20,000 publishes. 64 MiB of small ones would cost a start three times what all of the journal
+# may, and only whole files are let go of.
+FILE_SURPLUS_NS_MAX = 500_000_000
+
 _PADDING = tuple(bytes(count) for count in range(8))
 
 
 class JournalStatistics(NamedTuple):
     """``bytes`` and ``records`` in ``files`` files, the newest of which is number ``file``; fsyncs since the start, the
-    last one's time."""
+    last one's time. ``replay_seconds`` is about how long a start takes to read them (replay_cost.py)."""
 
     file: int
     files: int
     bytes: int
     records: int
+    replay_seconds: float
     unsynced_bytes: int
     syncs: int
     last_sync_seconds: float
+
+
+class OlderFile(NamedTuple):
+    """A file that is not written to any more; ``surplus_ns`` is of its records (replay_cost.py)."""
+
+    number: int
+    nbytes: int
+    records: int
+    surplus_ns: int
 
 
 def file_key(token: Callable[[int], bytes]) -> int:
@@ -95,15 +110,16 @@ class Journal:
         header: FileHeader,
         offset: int,
         *,
-        older: Iterable[tuple[int, int, int]],
+        older: Iterable[OlderFile],
         records: int = 0,
+        surplus_ns: int = 0,
         file_bytes_max: int,
         token: Callable[[int], bytes],
         clock: Callable[[], float],
     ) -> None:
         """For ``open_journal``: ``file``, durable up to ``offset``, is the newest one.
 
-        ``older`` are number, bytes and records of the others, oldest first; ``records`` are those of ``file``.
+        ``older`` are the others, oldest first; ``records`` and ``surplus_ns`` (replay_cost.py) are those of ``file``.
         """
         assert FILE_HEADER_BYTES < file_bytes_max <= FILE_BYTES_MAX - 2 * PAYLOAD_BYTES_MAX
         self._disk = disk
@@ -118,14 +134,15 @@ class Journal:
         self._removal_is_durable = True
         self._stopped = ""
         self.failed: JournalFailed | None = None
+        self._finished_ns = 0  # what the files cost a start that were finished since this was opened
         self._syncs = 0
         self._last_sync_seconds = 0.0
         self._spares = SpareFiles(disk, SPARE_DESCRIPTORS)
-        self._use(file, header, offset, records)
+        self._use(file, header, offset, records, surplus_ns)
 
-    def _use(self, file: File, header: FileHeader, offset: int, records: int) -> None:
+    def _use(self, file: File, header: FileHeader, offset: int, records: int, surplus_ns: int) -> None:
         self._file = file
-        self._rotate_at = self._file_bytes_max  # 0 while the successor is there, and its name not durable yet
+        self._rotate_at = self._file_bytes_max  # 0: with the next record, or when the successor's name is durable
         self._successor: tuple[File, FileHeader] | None = None
         self._spares.keep(os.path.join(self._directory, file_name(header.number)))
         self._key = header.key
@@ -133,12 +150,18 @@ class Journal:
         self._base = lsn(header.number, 0)
         self._offset = self._allocated = offset
         self._records = records
+        self._surplus_ns = surplus_ns
         self.written = self.synced = self._base + offset
 
     @property
     def end(self) -> tuple[int, int]:
         """Number of the newest file and where the next record will begin in it."""
         return self._number, self._offset
+
+    @property
+    def synced_end(self) -> tuple[int, int]:
+        """Number and offset up to which all is durable. Any thread may ask."""
+        return split_lsn(self.synced)
 
     @property
     def file_numbers(self) -> range:
@@ -159,18 +182,24 @@ class Journal:
     def statistics(self) -> JournalStatistics:
         """Sizes and times for status."""
         with self._files_lock:
-            files, nbytes, records = len(self._older) + 1, self._offset, self._records
-            for _, older_bytes, older_records in self._older:
-                nbytes, records = nbytes + older_bytes, records + older_records
+            files, nbytes, records, surplus = len(self._older) + 1, self._offset, self._records, self._surplus_ns
+            for older in self._older:
+                nbytes, records, surplus = nbytes + older.nbytes, records + older.records, surplus + older.surplus_ns
         return JournalStatistics(
             self._number,
             files,
             nbytes,
             records,
+            replay_ns(nbytes, records, surplus) / 1e9,
             self.written - self.synced,
             self._syncs,
             self._last_sync_seconds,
         )
+
+    @property
+    def written_ns(self) -> int:
+        """What all files since the journal was opened cost a start, removed ones too: it only grows."""
+        return self._finished_ns + replay_ns(self._offset, self._records, self._surplus_ns)
 
     def append_block(
         self, feed_id: bytes, partition: int, branch: bytes, block: Block, snapshot: tuple[int, int] = (0, 0)
@@ -192,7 +221,9 @@ class Journal:
         nbytes = len(payload)
         if nbytes > PAYLOAD_BYTES_MAX:
             raise ValueError(f"a {kind.name} record of {nbytes} bytes; the journal takes at most {PAYLOAD_BYTES_MAX}")
-        return self._append(kind, feed_id, partition, NO_BRANCH, (0, 0), payload, (payload,), nbytes)
+        place = self._append(kind, feed_id, partition, NO_BRANCH, (0, 0), payload, (payload,), nbytes)
+        self._add_surplus(surplus_ns(kind, nbytes, nbytes))
+        return place
 
     def append_published(
         self, feed_id: bytes, partition: int, branch: bytes, covered: bytes, bodies: Sequence[Buffer]
@@ -200,9 +231,17 @@ class Journal:
         """Write what ``publishing.record.encode_published`` made. Returns and raises as ``append_block``."""
         nbytes = len(covered) + sum(map(len, bodies))
         assert nbytes <= PAYLOAD_BYTES_MAX, "a publish is bounded before it is written"
-        return self._append(
+        place = self._append(
             RecordKind.PUBLISHED, feed_id, partition, branch, (0, 0), covered, (covered, *bodies), nbytes
         )
+        self._add_surplus(surplus_ns(RecordKind.PUBLISHED, nbytes, len(covered)))
+        return place
+
+    def _add_surplus(self, surplus: int) -> None:
+        """Notes what the last record costs a start; a file that costs much takes no more records."""
+        self._surplus_ns += surplus
+        if self._surplus_ns > FILE_SURPLUS_NS_MAX:
+            self._rotate_at = 0
 
     def _append(
         self,
@@ -306,8 +345,9 @@ class Journal:
                 raise self._fail("the next file could not be made durable", error) from error
             self._file.close()
             with self._files_lock:
-                self._older.append((self._number, self._offset, self._records))
-                self._use(file, header, FILE_HEADER_BYTES, 0)
+                self._finished_ns = self.written_ns
+                self._older.append(OlderFile(self._number, self._offset, self._records, self._surplus_ns))
+                self._use(file, header, FILE_HEADER_BYTES, 0, 0)
 
     def _make_successor(self) -> tuple[File, FileHeader]:
         """Finish the file, and create the next one."""

@@ -21,10 +21,9 @@ from tailrace_server.host.disk import RealDisk, is_no_space
 from tailrace_server.host.randomness import SystemRandomness
 from tailrace_server.offline.backup import backup as take_backup
 from tailrace_server.offline.listing import Unwatched, Watcher
-from tailrace_server.offline.lost import feed_text
 from tailrace_server.offline.repair import Outcome
 from tailrace_server.offline.repair import repair as repair_directory
-from tailrace_server.offline.report import FileResult, Finding, Report
+from tailrace_server.offline.report import FileResult, Finding, Report, feed_text
 from tailrace_server.offline.restore import restore as restore_backup
 from tailrace_server.offline.verify import verify as verify_directory
 

@@ -61,6 +61,11 @@ class ListedFeeds:
             if key not in self._rows or self._rows[key].seq <= seq:
                 self._rows[key] = FeedRow(seq, value)
 
+    def name_of(self, feed_id: bytes) -> str | None:
+        """Returns the name that a feed is listed under; None if it is not listed, or was dropped."""
+        row = self._rows.get(feed_id)
+        return None if row is None or row.creation is None else _missing(feed_id, row.creation).name
+
     def missing(self, known: Collection[bytes]) -> list[MissingFeed]:
         """The listed feeds that are not among ``known``, and were not just about to be made when the node stopped."""
         return [

@@ -208,11 +208,6 @@ class Lost:
         return place
 
 
-def feed_text(feed_id: bytes, name: str | None) -> str:
-    """Returns a feed's name and id as a message shows them; the id alone if the name is not known."""
-    return f"feed {feed_id.hex()}" if name is None else f"feed {name} ({feed_id.hex()})"
-
-
 def good_lines(data: bytes) -> list[bytes]:
     """The lines of an index that was being written when the power went: up to the first that is not whole."""
     lines = []

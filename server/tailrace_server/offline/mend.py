@@ -33,7 +33,8 @@ from tailrace_server.manifest.store import MANIFEST_NAME
 from tailrace_server.offline.chains import Gap, Piece, choose_chain
 from tailrace_server.offline.examine import PartitionFindings, SegmentFindings
 from tailrace_server.offline.listing import size_of
-from tailrace_server.offline.lost import Lost, feed_text
+from tailrace_server.offline.lost import Lost
+from tailrace_server.offline.report import feed_text
 from tailrace_server.offline.salvage import BadStretch, LostRange, Salvage, read_segment
 from tailrace_server.offline.sieve import Place, Start
 from tailrace_server.segment import NO_BASE, SegmentIdentity, SegmentWriter

@@ -4,7 +4,7 @@
     REPAIRING   no node starts from here on, and another repair goes on in the same lost/<time>/
     RESTORED    the next start begins new branches, far on: terms may be among what is lost
     small files, feeds, partitions (mend.py), journal (resift.py)
-    CLEAN       goes to lost/; then REPAIRING is removed
+    CLEAN       goes to lost/, and HELD; then REPAIRING is removed
 
 Each step leaves what the next repair, after an interruption, takes for good or does again. Nothing is deleted: what is
 replaced is in lost/<time>/ afterwards.
@@ -26,6 +26,7 @@ from tailrace_server.host.disk import read_file, write_atomically
 from tailrace_server.identity import FILE_NAME, BadDirectory, load, new_identity, store
 from tailrace_server.journal import Journal
 from tailrace_server.journal.clean import CLEAN_NAME, CleanMark, decode_mark
+from tailrace_server.journal.held import HELD_NAME, HeldMark, decode_held
 from tailrace_server.manifest import FeedFile, ManifestStore
 from tailrace_server.manifest.fields import read_id
 from tailrace_server.manifest.store import FEED_NAME, FEEDS_NAME
@@ -147,7 +148,9 @@ class _Repair:
         self._store = ManifestStore(disk, data)
         self._survey = JournalSurvey(disk, data)
         self._known: dict[bytes, int] = {}
+        self._branches: dict[bytes, bytes] = {}  # the first one of each known feed
         self._starts: dict[Place, Start] = {}
+        self._held: HeldMark | None = None
         self._names: set[str] = set()
         self.actions: list[str] = []
         self._mender = Mender(disk, data, lost, mark.token, self._survey.spare, self.actions, is_dry=is_dry)
@@ -189,8 +192,9 @@ class _Repair:
             marks.mark(self._disk, self._data, marks.RESTORED_NAME)
 
     def _end(self) -> None:
-        if self._disk.exists(self._path(CLEAN_NAME)):
-            self._lost.take(self._path(CLEAN_NAME))
+        for path in (self._path(CLEAN_NAME), self._path(HELD_NAME)):
+            if self._disk.exists(path):
+                self._lost.take(path)
         self._lost.sync()
         if not self._is_dry:
             marks.unmark(self._disk, self._data, marks.REPAIRING_NAME)
@@ -211,6 +215,13 @@ class _Repair:
             except (ValueError, OSError) as error:
                 self.actions.append(f"{uptime_file.FILE_NAME}: removed ({error}); ages count from the next start on")
                 steps.append(lambda: self._lost.take(path))
+        path_of_held = self._path(HELD_NAME)
+        if self._disk.exists(path_of_held):
+            try:
+                self._held = decode_held(read_file(self._disk, path_of_held))
+            except (ValueError, OSError) as error:
+                self.actions.append(f"{HELD_NAME}: removed ({error}); the next start writes it anew")
+                steps.append(lambda: None)  # it goes at the end of each repair
         return steps
 
     def _make_identity(self) -> None:
@@ -235,10 +246,14 @@ class _Repair:
         sieve = self._survey.sifted(self._sieve())
         if sieve is None:
             return False
-        if clean is None or (clean.journal_end == self._survey.newest and not is_short_of(sieve, clean)):
-            return True
-        self.actions.append(f"{CLEAN_NAME}: removed; what it says to be there is not all there")
-        return False
+        if clean is not None and (clean.journal_end != self._survey.newest or is_short_of(sieve, clean)):
+            self.actions.append(f"{CLEAN_NAME}: removed; what it says to be there is not all there")
+            return False
+        held = self._held
+        if held is not None and (self._survey.newest < held.journal or sieve.shortfalls(held, self._branches)):
+            self.actions.append(f"{HELD_NAME}: removed; what it says to be there is not all there")
+            return False
+        return True
 
     # Feeds and partitions
 
@@ -263,6 +278,7 @@ class _Repair:
             self._names.add(feed.info.name)
             self._lost.name_feed(found.feed_id, feed.info.name)
             self._known[found.feed_id] = feed.info.partitions
+            self._branches[found.feed_id] = feed.branch
             for partition in found.partitions:
                 self._plan_partition(partition, feed.info, steps)
 
@@ -388,7 +404,9 @@ class _Repair:
     def _resift(self, clean: CleanMark | None) -> None:
         sieve = self._survey.sifted(self._sieve())
         if sieve is not None:  # it can stay as it is
-            Resift(self._survey, sieve, self._lost, None).tell_end(clean)
+            resift = Resift(self._survey, sieve, self._lost, None)
+            resift.tell_end(clean)
+            self._tell_held(resift, sieve, clean)
             return
         if self._is_dry:
             kept_rows = self._pour(clean, None)
@@ -412,10 +430,18 @@ class _Repair:
         sieve = self._sieve()
         resift = Resift(self._survey, sieve, self._lost, journal)
         kept_rows = resift.run(clean)
-        feeds = self._known | {feed_id: creation.info.partitions for feed_id, creation in sieve.creations.items()}
-        places = [(feed_id, number) for feed_id, count in feeds.items() for number in range(count)]
-        resift.tell_open_ends(places, clean)
+        self._tell_held(resift, sieve, clean)
+        resift.tell_open_ends(self._places(sieve), clean)
         return kept_rows
+
+    def _tell_held(self, resift: Resift, sieve: Sieve, clean: CleanMark | None) -> None:
+        if self._held is not None:
+            resift.tell_held(self._held, self._branches, self._places(sieve), clean)
+
+    def _places(self, sieve: Sieve) -> list[Place]:
+        """Every partition that is known of."""
+        feeds = self._known | {feed_id: creation.info.partitions for feed_id, creation in sieve.creations.items()}
+        return [(feed_id, number) for feed_id, count in feeds.items() for number in range(count)]
 
 
 def _partitions_of(found: FeedFindings) -> int | None:

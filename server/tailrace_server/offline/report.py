@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+# How the parts that find something name a feed.
+_FEED = re.compile(r"\bfeed ([0-9a-f]{32})\b")
+
+
+def feed_text(feed_id: bytes, name: str | None) -> str:
+    """Returns a feed's name and id as a message shows them; the id alone if the name is not known."""
+    return f"feed {feed_id.hex()}" if name is None else f"feed {name} ({feed_id.hex()})"
 
 
 class Severity(enum.StrEnum):
@@ -64,6 +73,22 @@ class Report:
         result = FileResult(path, kind, nbytes)
         self.files.append(result)
         return result
+
+    def name_feeds(self, name_of: Callable[[bytes], str | None]) -> None:
+        """Puts its name before the id of each feed that a finding tells of, if ``name_of`` knows it."""
+        names: dict[str, str | None] = {}
+
+        def named(match: re.Match[str]) -> str:
+            feed_id = bytes.fromhex(match[1])
+            if match[1] not in names:
+                names[match[1]] = name_of(feed_id)
+            return feed_text(feed_id, names[match[1]])
+
+        for file in self.files:
+            file.findings = [
+                found._replace(what=_FEED.sub(named, found.what), means=_FEED.sub(named, found.means))
+                for found in file.findings
+            ]
 
     @property
     def problems(self) -> list[tuple[FileResult, Finding]]:

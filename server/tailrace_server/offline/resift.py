@@ -10,7 +10,7 @@ and durable before the first old one is moved, and REPAIRING says so: a repair t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.block import HEADER_BYTES, Block, BlockHeader
@@ -19,6 +19,7 @@ from tailrace_server.journal import Journal, RecordKind
 from tailrace_server.journal.clean import CleanMark
 from tailrace_server.journal.controls import LogRecord
 from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, file_name, file_number
+from tailrace_server.journal.held import HELD_NAME, HeldMark
 from tailrace_server.journal.reader import RawRecord
 from tailrace_server.journal.recovery import STOPS, FileCase
 from tailrace_server.journal.writer import FILE_BYTES_DEFAULT, create_file, file_key, publish_file
@@ -198,6 +199,30 @@ class Resift:
             if told < partition.high_seq and partition.feed_id not in self._survey.dropped:
                 why = "the mark of the last clean stop says that they were there"
                 self._lost.rows(*place, told + 1, partition.high_seq, source="", why=why)
+                self._seen[place] = partition.high_seq
+
+    def tell_held(
+        self, mark: HeldMark, branches: Mapping[bytes, bytes], places: Iterable[Place], clean: CleanMark | None
+    ) -> None:
+        """Tells what HELD says to be there, and is not; and where more may be missing, written after HELD was.
+
+        The journal has gone through the sieve, and ``tell_end`` has told what a mark of a clean stop says. ``places``
+        are all partitions: any of them may have had rows in a part of the journal that is missing.
+        """
+        ends = {(p.feed_id, p.partition) for p in clean.partitions} if clean is not None else set()
+        is_open = set(places) if self._survey.newest < mark.journal else set[Place]()
+        for short in self._sieve.shortfalls(mark, branches):
+            place = short.feed_id, short.partition
+            is_open.add(place)
+            told = self._told(place)
+            if told < short.told_seq:
+                why = f"{HELD_NAME} says that they were there"
+                self._lost.rows(*place, told + 1, short.told_seq, source="", why=why)
+                self._seen[place] = short.told_seq
+        for place in sorted(is_open - ends):
+            if place[0] not in self._survey.dropped:
+                why = f"nothing tells which rows it held that were written after {HELD_NAME}"
+                self._lost.open_end(*place, self._told(place), why)
 
     def tell_open_ends(self, places: Iterable[Place], clean: CleanMark | None) -> None:
         """Tells which partitions may have had more rows, in bytes of the journal of which nothing can be told.

@@ -25,6 +25,7 @@ from tailrace_server.feed import SYSTEM_FEED_ID, info_from_json
 from tailrace_server.journal import BlockCase, RecordKind, Rollback, decide_block
 from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
 from tailrace_server.journal.format import RecordHeader, lsn
+from tailrace_server.journal.held import HeldMark, Shortfall, shortfalls
 from tailrace_server.journal.reader import RawRecord
 from tailrace_server.manifest.producers import read_producers
 
@@ -144,6 +145,26 @@ class Sieve:
     def held(self) -> dict[Place, int]:
         """``held_seq`` of all partitions of which anything is known, but for dropped feeds."""
         return {place: held.seq for place, held in self._held.items() if place[0] not in self.dropped}
+
+    def shortfalls(self, mark: HeldMark, branches: Mapping[bytes, bytes]) -> list[Shortfall]:
+        """Returns the partitions that end before ``mark`` says; all records have been taken.
+
+        ``branches`` are the first branches of the feeds that have their FEED.
+        """
+
+        def branch_of(feed_id: bytes) -> bytes | None:
+            if feed_id in self.dropped:
+                return None
+            created = self.creations.get(feed_id)
+            if feed_id == SYSTEM_FEED_ID:
+                return b""
+            return branches.get(feed_id) if created is None else created.branch
+
+        def standing_of(feed_id: bytes, number: int) -> tuple[int, int]:
+            place = feed_id, number
+            return (self.rollbacks_of(place), self.held_seq(place)) if place in self._held else (0, 0)
+
+        return list(shortfalls(mark, branch_of, standing_of))
 
     def sift(self, record: RawRecord) -> Fate:
         """The fate of the next record. BadControl."""

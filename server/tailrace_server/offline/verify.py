@@ -1,6 +1,6 @@
 """``tailrace verify``: a data directory read whole, and every part compared with the others. Nothing is changed.
 
-    NODE, UPTIME, CLEAN        their checksums; CLEAN against how far the journal and the partitions have come
+    NODE, UPTIME, CLEAN, HELD  their checksums; the last two against how far the journal and the partitions have come
     feeds/                     FEED, MANIFEST and segments by themselves and against each other (examine.py)
     journal/                   each record, the cases of a start's recovery, and what it would do with each block
 
@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tailrace.errors import BadBlock
-from tailrace_server.feed import SYSTEM_FEED_ID
+from tailrace_server.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME
 from tailrace_server.host.disk import read_file
 from tailrace_server.identity import FILE_NAME, BadDirectory, Incomplete, load
 from tailrace_server.journal.clean import CLEAN_NAME, CleanMark, decode_mark
+from tailrace_server.journal.held import HELD_NAME, HeldMark, decode_held
 from tailrace_server.journal.lock import LOCK_NAME
 from tailrace_server.journal.reader import RawRecord
 from tailrace_server.journal.recovery import STOPS, FileCase
@@ -44,13 +45,17 @@ if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
 
 _MARKS = (marks.RESTORED_NAME, marks.RESTORING_NAME, marks.REPAIRING_NAME, marks.BACKUP_NAME)
-_KNOWN = (FILE_NAME, CLEAN_NAME, LOCK_NAME, RESERVE_NAME, uptime_file.FILE_NAME, JOURNAL_NAME, FEEDS_NAME, LOST_NAME)
+_KNOWN = (
+    *(FILE_NAME, CLEAN_NAME, HELD_NAME, LOCK_NAME, RESERVE_NAME, uptime_file.FILE_NAME),
+    *(JOURNAL_NAME, FEEDS_NAME, LOST_NAME),
+)
 
 _STOPS = "a node does not start on it; repair keeps of each partition what lies before the gap"
 _NOT_SERVED = "a node does not start on it; repair makes it anew from what the segments say"
 _FEED_LOST = "the feed is unknown to a node; repair makes it anew from the journal, or under another name"
 _JOURNAL_LOST = "a node does not start on it; repair keeps what the segments have"
 _LISTED_LOST = "a node does not start on it; after a repair it begins empty"
+_HELD_LOST = "a node does not start: a part was lost, or an older copy put back; repair keeps the rest, and lists it"
 _SWEPT = "left over from something that was interrupted; the next start removes it"
 _IGNORED = "a node takes no notice of it"
 _PROBLEMS_MAX = 1_000
@@ -71,6 +76,7 @@ class Verification:
         self._watcher = watcher
         self._report = Report()
         self._clean: CleanMark | None = None
+        self._held: HeldMark | None = None
         self._feeds: list[FeedFindings] = []
         self._listed = ListedFeeds()
 
@@ -88,7 +94,17 @@ class Verification:
         self._check_feeds(sieve)
         self._check_listed(sieve, files)
         self._check_clean(files, sieve)
+        self._check_held(files, sieve)
+        self._report.name_feeds(lambda feed_id: self._name_of(feed_id, sieve))
         return self._report
+
+    def _name_of(self, feed_id: bytes, sieve: Sieve) -> str | None:
+        """Returns the name of a feed as its FEED, the journal or ``_feeds`` has it; None if none of them does."""
+        if feed_id == SYSTEM_FEED_ID:
+            return SYSTEM_FEED_NAME
+        told = (feed.feed.info.name for feed in self._feeds if feed.feed is not None and feed.feed_id == feed_id)
+        creation = sieve.creations.get(feed_id)
+        return next(told, self._listed.name_of(feed_id) if creation is None else creation.info.name)
 
     def _file(self, path: str, kind: str) -> FileResult:
         return self._report.file(os.path.relpath(path, self._directory), kind, size_of(self._disk, path))
@@ -101,6 +117,7 @@ class Verification:
             uptime_file.FILE_NAME, "uptime", _check_uptime, "ages are counted from the next start on; nothing is lost"
         )
         self._check_one(CLEAN_NAME, "mark", self._check_mark, "the next start begins new branches; nothing is lost")
+        self._check_one(HELD_NAME, "mark", self._check_held_mark, "a node goes on without it, and writes it anew")
         for name in self._disk.names(self._directory):
             path = os.path.join(self._directory, name)
             if name in (LOCK_NAME, RESERVE_NAME):
@@ -136,6 +153,9 @@ class Verification:
 
     def _check_mark(self, data: bytes) -> None:
         self._clean = decode_mark(data)
+
+    def _check_held_mark(self, data: bytes) -> None:
+        self._held = decode_held(data)
 
     # Journal
 
@@ -218,7 +238,7 @@ class Verification:
     def _tell_feed(self, feed: FeedFindings, result: FileResult, names: dict[str, str]) -> None:
         if feed.feed is None:
             if feed.why or feed.holds_data:
-                result.problem(feed.why or "it is missing", _FEED_LOST)
+                result.problem(feed.why or "it is missing", f"feed {feed.feed_id.hex()}: {_FEED_LOST}")
             else:
                 result.note("it is missing, and there is nothing in the directory", _SWEPT)
             return
@@ -261,7 +281,22 @@ class Verification:
         for problem in segment.problems:
             result.problem(problem.why, rows, problem.offset)
 
-    # The mark of a clean stop
+    # The marks of what there was
+
+    def _check_held(self, files: list[JournalFile], sieve: Sieve) -> None:
+        if self._held is None or marks.is_restored(self._disk, self._directory):
+            return
+        result = next(file for file in self._report.files if file.path == HELD_NAME)
+        found = (files[-1].number, files[-1].facts.end) if files else (0, 0)
+        if found < self._held.journal:
+            result.problem(
+                f"the journal was durable up to {_show_end(self._held.journal)}, it ends at {_show_end(found)} now",
+                _HELD_LOST,
+            )
+        branches = {feed.feed_id: feed.feed.branch for feed in self._feeds if feed.feed is not None}
+        for short in sieve.shortfalls(self._held, branches)[:_PROBLEMS_MAX]:
+            name = _name((short.feed_id, short.partition))
+            result.problem(f"{name} was durable up to seq {short.told_seq}, it ends at {short.seq} now", _HELD_LOST)
 
     def _check_clean(self, files: list[JournalFile], sieve: Sieve) -> None:
         if self._clean is None:

@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
 
 def publish(
-    partition: Partition, blocks: Sequence[Block], sink: str, batch: int, origin: str, journal: Journal, *, now_us: int
+    partition: Partition,
+    blocks: Sequence[Block],
+    sink: str,
+    batch: int,
+    origin: str,
+    journal: Journal,
+    *,
+    now_us: int,
+    digest: int | None = None,
 ) -> VersionRange:
     """Writes good blocks of a producer as one run, together with the batch that they are of, by one record.
 
@@ -32,7 +40,7 @@ def publish(
     for block in blocks:
         stamped.append(block.numbered(0, 0).stamped(seq + 1, timestamp))
         seq = stamped[-1].header.last_seq
-    return append_run(partition, stamped, {sink: LastBatch(batch, origin, seq)}, journal)
+    return append_run(partition, stamped, {sink: LastBatch(batch, origin, seq, digest)}, journal)
 
 
 def append_run(

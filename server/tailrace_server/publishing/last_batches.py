@@ -5,6 +5,7 @@
     none                          any                           PUBLISH
     of the same origin, below it  any                           PUBLISH
     of the same origin            the same                      SKIP: it is here, and stands as it was then
+    of the same origin            the same, with other rows     CHANGED: these rows would be lost
     of the same origin            an earlier one                BEHIND: it may have other rows than the one of then
     of another origin, below it   any                           PUBLISH: the sink goes on under another origin
     of another origin             the same, or an earlier one   BEHIND: these numbers were given by another one
@@ -12,7 +13,8 @@
 The origin is who numbers the batches, such as a query with its checkpoint. A new checkpoint begins at 0 again; under
 the old sink's id all its batches would be taken for old ones and be dropped without a word, were it not for the origin.
 A checkpoint that was restored from an older copy keeps its origin, and numbers new rows anew. A query repeats its last
-batch only, so an earlier one is refused.
+batch only, so an earlier one is refused, and so is the last one with other rows: the digest of all rows of a batch
+tells. If one of the two digests is not known, as of an older client, the rows are taken for the same.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tailrace.failover import SEQ_MAX
+from tailrace.wire.stage_messages import digest_to_json
 
 # Programs that publish exactly once into one partition: the one that was not heard of for longest is forgotten first.
 SINKS_MAX = 1_000
@@ -30,30 +33,39 @@ JOB_PREFIX = "job:"
 JOBS_MAX = 100
 NAME_CHARS_MAX = 200
 BATCH_MAX = 2**63 - 1
+# What earlier versions have written: number, origin and seq.
+_FIELDS_MIN = 3
 
 assert JOBS_MAX < SINKS_MAX
 
 
 class LastBatch(NamedTuple):
-    """A batch, by whom it was numbered, and the last seq that it has in the partition."""
+    """A batch, by whom it was numbered, and the last seq that it has in the partition.
+
+    ``digest`` is that of all its rows, those of other partitions included; None: not known.
+    """
 
     batch: int
     origin: str
     seq: int
+    digest: int | None = None
 
 
 class Verdict(enum.Enum):
     PUBLISH = "publish"
     SKIP = "skip"
+    CHANGED = "changed"
     BEHIND = "behind"
 
 
-def decide(last: LastBatch | None, batch: int, origin: str) -> Verdict:
+def decide(last: LastBatch | None, batch: int, origin: str, digest: int | None) -> Verdict:
     """What to do with ``batch`` of ``origin`` where ``last`` is what the partition has; the table above."""
     if last is None or last.batch < batch:
         return Verdict.PUBLISH
-    is_last = last.batch == batch and last.origin == origin
-    return Verdict.SKIP if is_last else Verdict.BEHIND
+    if last.batch != batch or last.origin != origin:
+        return Verdict.BEHIND
+    is_changed = None not in (digest, last.digest) and digest != last.digest
+    return Verdict.CHANGED if is_changed else Verdict.SKIP
 
 
 class LastBatches:
@@ -115,8 +127,8 @@ class LastBatches:
 
 
 def to_json(table: Mapping[str, LastBatch]) -> dict[str, Any]:
-    """``{sink: [batch, origin, seq]}``, in this order."""
-    return {sink: list(last) for sink, last in table.items()}
+    """``{sink: [batch, origin, seq, digest]}``, in this order; a digest that is not known is left out."""
+    return {sink: _write_last(last) for sink, last in table.items()}
 
 
 def from_json(value: Any) -> dict[str, LastBatch]:
@@ -133,14 +145,29 @@ def check_name(name: Any, what: str, *, least: int = 1) -> str:
     return name
 
 
+def _write_last(last: LastBatch) -> list[Any]:
+    told: list[Any] = [last.batch, last.origin, last.seq]
+    return told if last.digest is None else [*told, digest_to_json(last.digest)]
+
+
 def _read_last(value: Any) -> LastBatch:
-    if not isinstance(value, list) or len(value) != len(LastBatch._fields):
-        raise ValueError(f"a last batch is its number, origin and seq, not {value!r:.60}")
-    batch, origin, seq = value
+    if not isinstance(value, list) or len(value) not in (_FIELDS_MIN, len(LastBatch._fields)):
+        raise ValueError(f"a last batch is its number, origin, seq and perhaps a digest, not {value!r:.60}")
+    batch, origin, seq, *more = value
     for number, most in ((batch, BATCH_MAX), (seq, SEQ_MAX)):
         if type(number) is not int or not 0 <= number <= most:
             raise ValueError(f"a number from 0 to {most} is needed, not {number!r:.60}")
-    return LastBatch(batch, check_name(origin, "origin", least=0), seq)
+    return LastBatch(batch, check_name(origin, "origin", least=0), seq, *map(_read_digest, more))
+
+
+def _read_digest(value: Any) -> int:
+    try:
+        digest = int(value, 16)
+        if digest_to_json(digest) == value:
+            return digest
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(f"a digest is 16 hexadecimal digits, not {value!r:.60}")
 
 
 def first_free(lasts: Iterable[LastBatch | None]) -> int:

@@ -20,13 +20,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
-from tailrace.errors import BatchBehind, Forbidden, NoSpace, TailraceError, TooLarge, UnknownFeed, UnknownStage
+from tailrace.errors import (
+    BatchBehind,
+    BatchChanged,
+    Forbidden,
+    NoSpace,
+    TailraceError,
+    TooLarge,
+    UnknownFeed,
+    UnknownStage,
+)
 from tailrace.model import Level, VersionRange
 from tailrace.wire.stage_messages import Publish
 from tailrace_server.partition import Partition
 from tailrace_server.publishing import appending
 from tailrace_server.publishing.joining import joined, joining_bytes
-from tailrace_server.publishing.last_batches import Verdict, decide, first_free
+from tailrace_server.publishing.last_batches import LastBatch, Verdict, decide, first_free
 from tailrace_server.publishing.record import BLOCKS_MAX, PUBLISH_BYTES_MAX
 from tailrace_server.publishing.stage_file import StagedBlock, by_partition
 from tailrace_server.replication.waiting import Answer, Cancel
@@ -93,11 +102,23 @@ class Publisher:
                 self._locks[key] = lock, users - 1
 
     def _check_numbers(self, feed: Feed, request: Publish) -> None:
+        """Refuses a batch that is not to go on in some partition of the feed, whether it has rows there or not.
+
+        Raises BatchBehind, BatchChanged.
+        """
         lasts = [partition.sinks.find(request.sink) for partition in feed.partitions]
-        behind = [last for last in lasts if decide(last, request.batch, request.origin) is Verdict.BEHIND]
+        verdicts = [_decide(last, request) for last in lasts]
+        behind = [last for last, verdict in zip(lasts, verdicts, strict=True) if verdict is Verdict.BEHIND]
+        first = first_free(lasts)
+        if Verdict.CHANGED in verdicts and not behind:
+            raise BatchChanged(
+                f"batch {request.batch} of sink {request.sink!r} was published before, and comes again with other "
+                "rows: as of a checkpoint that was restored or copied, or as rows that are not the same each time they "
+                f"are computed. Rows that were not published have to begin at batch {first}",
+                first_batch=first,
+            )
         if not behind:
             return
-        first = first_free(lasts)
         if all(last is not None and last.origin == request.origin for last in behind):
             why = "is older than the last one of the same origin, as of a checkpoint that was restored or copied"
         else:
@@ -141,7 +162,7 @@ class Publisher:
 
     @staticmethod
     def _has(partition: Partition, request: Publish) -> bool:
-        return decide(partition.sinks.find(request.sink), request.batch, request.origin) is not Verdict.PUBLISH
+        return _decide(partition.sinks.find(request.sink), request) is not Verdict.PUBLISH
 
     async def _write(
         self, feed: Feed, request: Publish, shares: dict[int, list[_Share]], term: int
@@ -161,7 +182,14 @@ class Publisher:
                 continue
             now_us = node.clock.wall_us()
             versions = appending.publish(
-                partition, blocks, request.sink, request.batch, request.origin, node.journal, now_us=now_us
+                partition,
+                blocks,
+                request.sink,
+                request.batch,
+                request.origin,
+                node.journal,
+                now_us=now_us,
+                digest=request.digest,
             )
             written.append(versions)
             node.committer.note(partition)
@@ -174,7 +202,7 @@ class Publisher:
     def _note_found(partition: Partition, request: Publish, found: dict[int, int]) -> bool:
         """Whether ``partition`` has the batch; then the last seq of the sink there goes into ``found``."""
         last = partition.sinks.find(request.sink)
-        if last is None or decide(last, request.batch, request.origin) is Verdict.PUBLISH:
+        if last is None or _decide(last, request) is Verdict.PUBLISH:
             return False
         found[partition.id] = last.seq
         return True
@@ -244,6 +272,10 @@ async def _answered(node: Node, ask: Callable[[Answer], Cancel | None]) -> None:
             cancel()
     if errors:
         raise errors[0].with_traceback(None)
+
+
+def _decide(last: LastBatch | None, request: Publish) -> Verdict:
+    return decide(last, request.batch, request.origin, request.digest)
 
 
 def _check_size(number: int, share: Sequence[_Share]) -> None:

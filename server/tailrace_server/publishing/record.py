@@ -3,8 +3,8 @@
     bytes of the JSON u32 | blocks u32 | JSON | zeros up to a multiple of 8 | headers, 96 bytes each | bodies
 
 The record's checksum covers all up to the bodies, and each body has its own in its header: nothing is summed twice. The
-JSON is ``{"sinks": {sink: [batch, origin, seq]}}``: the last batches that change with these blocks. Without blocks it
-is what a replica was told of them. docs/formats/journal.md has an example.
+JSON is ``{"sinks": {sink: [batch, origin, seq, digest]}}``: the last batches that change with these blocks. Without
+blocks it is what a replica was told of them. docs/formats/journal.md has an example.
 """
 
 from __future__ import annotations

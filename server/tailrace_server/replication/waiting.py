@@ -116,11 +116,8 @@ class WaitingAnswers:
 
     def fail(self, error: TailraceError, partition: Partition | None = None) -> None:
         """All that waits, or what waits for this partition too, is told ``error``."""
-        if partition is None:
-            queues, self._queues = list(self._queues.values()), {}
-        else:  # a dropped feed has thousands of partitions: no other queue is looked at for each
-            queues = [queue for level in Level if (queue := self._queues.pop((partition, level), None)) is not None]
-        for queue in queues:
+        keys = [key for key in self._queues if partition is None or key[0] is partition]
+        for queue in [self._queues.pop(key) for key in keys]:
             queue.fail(error)
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import collections
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple
 
 import trio
@@ -29,6 +30,7 @@ from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
 from tailrace_server.segment import NO_BASE, Segment, SegmentIdentity, SegmentWriter
 from tailrace_server.upkeep.installer import Installer
+from tailrace_server.upkeep.pace import Pace
 from tailrace_server.upkeep.policy import Cause, Due, FlushLimits, Queue, choose
 from tailrace_server.upkeep.space import Space
 from tailrace_server.upkeep.trimmer import Trimmer
@@ -41,9 +43,13 @@ TICK_SECONDS = 1.0
 UNMERGED_BLOCKS = 2_048
 # A partition whose flush has failed is tried again after so long at most: somebody may have freed space.
 PAUSE_SECONDS_MAX = 5.0
-# A clean stop flushes if the journal has more records than a start reads in about half a second, and for so long.
-FOR_STOP_RECORDS = 200_000
+# A clean stop flushes if a start would take longer than this to read the journal, and for so long.
+FOR_STOP_REPLAY_SECONDS = 1.0
 FOR_STOP_SECONDS = 3.0
+# If so many partitions are due, or more, so many are flushed at the same time. A flush waits for the disk most of its
+# time, but each of these fsyncs is in the way of the journal's.
+TOGETHER_FROM = 64
+FLUSHED_TOGETHER = 4
 # Partitions that are looked at in one turn of the loop: a millisecond or two.
 LOOKS_AT_ONCE = 512
 # What goes into one segment at most: bounds what a flush keeps in memory beside the queue, and how long it takes.
@@ -83,6 +89,7 @@ class Flusher:
         self._dirty: dict[Partition, float] = {}  # partitions with something to flush, and since when
         self._unmerged: dict[Partition, None] = {}  # of these, such that may have blocks to merge
         self._crowded: dict[Partition, None] = {}  # of these, such that cannot wait for the end of a flush
+        self._has_merges_left = False
         self._wanted = trio.Event()
         self._to_trim = trio.Event()
         # Partitions whose flush has failed: how often, until when they are left alone (monotonic), and why.
@@ -153,18 +160,26 @@ class Flusher:
         What the disk refuses is left as it was, and told by ``failure``.
         """
         self._wanted = trio.Event()
-        began = self._host.clock.monotonic()
+        self._has_merges_left = False
         failure = await self._merge_all(self._unmerged)
+        began = self._host.clock.monotonic()
         flushes = self._flushes
         due = collections.deque(await self._due())
+        pace = self._begin_pace(due)
         while due:
-            partition, cause = due.popleft()
-            log.debug("flush of partition %s of feed %s: %s", partition.id, partition.feed_id.hex(), cause)
-            failure = await self._try_flush(partition) or failure
+            together = [due.popleft() for _ in range(FLUSHED_TOGETHER if len(due) >= TOGETHER_FROM else 1)]
+            failure = await self._flush_together(together) or failure
+            if pace is not None:
+                pace.flushed(len(together))
+                self._account.look_again()
             failure = await self._merge_all(self._crowded) or failure  # a flush may take long
             if due and self._must_look_again(due[0].cause, began):
                 self._wanted.set()
                 break
+        else:
+            self._account.slow_down(None)
+        if self._has_merges_left:
+            self._wanted.set()
         now = self._host.clock.monotonic()
         if failure or self.failure or now - self._looked_at >= TICK_SECONDS:
             self._looked_at = now
@@ -173,6 +188,32 @@ class Flusher:
         # As long as something is flushed there will be room again, and it is worth waiting for.
         self._account.stuck = failure or self._why_not_yet() if self._flushes == flushes else ""
         self._tell(failure, self._trim_failure)
+
+    def _begin_pace(self, due: Collection[Due[Partition]]) -> Pace | None:
+        """Slows writers down from now on if what is due is so because of a journal that a start would read for long."""
+        replay_s, bound_s = self._journal.statistics().replay_seconds, self._limits.journal_replay_s
+        if replay_s <= bound_s or not any(cause is Cause.JOURNAL for _, cause in due):
+            return None
+        pace, journal = Pace(replay_s, bound_s, len(due)), self._journal
+        before_ns = journal.written_ns
+        self._account.slow_down(lambda: replay_s + (journal.written_ns - before_ns) / 1e9 >= pace.allowed_s)
+        return pace
+
+    async def _flush_together(self, together: Sequence[Due[Partition]]) -> str:
+        """Flushes these at the same time; why one has failed, "" if none has."""
+        failures: list[str] = []
+
+        async def flush(partition: Partition, cause: Cause) -> None:
+            log.debug("flush of partition %s of feed %s: %s", partition.id, partition.feed_id.hex(), cause)
+            failures.append(await self._try_flush(partition))
+
+        if len(together) == 1:
+            await flush(*together[0])
+        else:
+            async with trio.open_nursery() as nursery:
+                for each in together:
+                    nursery.start_soon(flush, *each)
+        return next(filter(None, failures), "")
 
     def _must_look_again(self, cause: Cause, began: float) -> bool:
         """Thousands of old queues must not hold up a full one: what was chosen at ``began`` may not be the first now.
@@ -209,10 +250,17 @@ class Flusher:
         return why
 
     async def _merge_all(self, waiting: dict[Partition, None]) -> str:
-        """Merges what of ``waiting`` is stable; why that has failed, "" if it has not."""
-        failure = ""
+        """Merges what of ``waiting`` is stable; why that has failed, "" if it has not.
+
+        After TICK_SECONDS it leaves the rest to the next look: after a start there may be a minute's work, and flushes
+        that are due do not wait for it.
+        """
+        failure, until = "", self._host.clock.monotonic() + TICK_SECONDS
         for number, partition in enumerate(list(waiting), 1):
-            failure = await self._try(functools.partial(self.merge, partition), partition) or failure
+            failure = await self._try(functools.partial(self.merge, partition, until), partition) or failure
+            if self._host.clock.monotonic() >= until:
+                self._has_merges_left = True
+                break
             if waiting is self._crowded or partition.is_dropped or partition.stable_seq == partition.high_seq:
                 waiting.pop(partition, None)  # else it goes on with what becomes stable
             if number % LOOKS_AT_ONCE == 0:
@@ -253,8 +301,11 @@ class Flusher:
                 raise
             await self._trimmer.trim()
 
-    async def merge(self, partition: Partition) -> None:
-        """Makes few blocks of many small ones, as far as they are stable; in short steps, between which others run."""
+    async def merge(self, partition: Partition, until: float = math.inf) -> None:
+        """Makes few blocks of many small ones, as far as they are stable; in short steps, between which others run.
+
+        It goes on ``until`` then (monotonic seconds) at most, and once more.
+        """
         while True:
             plan = partition.tree.merge_plan(partition.stable_seq, partition.merge_cuts)
             if plan is None:
@@ -268,6 +319,8 @@ class Flusher:
                         merged.append(block)
                     await trio.lowlevel.checkpoint()
             partition.put_tree(partition.tree.replaced(plan, merged, partition.merge_cuts))
+            if self._host.clock.monotonic() >= until:
+                return
 
     def _why_not_yet(self) -> str:
         """Why a follower has to go on, though it has no room: what comes next may say what it may flush."""
@@ -283,7 +336,7 @@ class Flusher:
         journal, journal_oldest = self._journal.statistics(), self._journal.oldest_number
         # On a disk that is nearly full each older file of the journal is one too many.
         is_low = bool(self._space.low) and len(self._journal.file_numbers) > 1
-        is_long = is_low or self._limits.is_journal_long(journal.bytes, journal.records)
+        is_long = is_low or self._limits.is_journal_long(journal.bytes, journal.replay_seconds)
         is_pressed = self._account.is_tight or is_long
         now = self._host.clock.monotonic()
         queues = []
@@ -363,21 +416,28 @@ class Flusher:
         Only if the journal is long, for FOR_STOP_SECONDS at most, what the oldest file waits for first. What the disk
         refuses stays in the journal. Cancelling leaves a part of it there.
         """
-        if self._journal.statistics().records <= FOR_STOP_RECORDS:
+        journal = self._journal.statistics()
+        if journal.replay_seconds <= FOR_STOP_REPLAY_SECONDS:
             return
-        log.info("the journal has %s records: flushing, for the next start", self._journal.statistics().records)
+        log.info("the journal has %s records: flushing, for the next start", journal.records)
         waiting = [(partition.homes.oldest, partition) for partition in self._dirty]
         oldest_first = sorted(
             [(oldest, -partition.tree.memory_bytes, partition) for oldest, partition in waiting if oldest is not None],
             key=lambda place: place[:2],
         )
         with trio.move_on_after(FOR_STOP_SECONDS):
-            for _, _, partition in oldest_first:
-                flushed_seq = -1
-                while flushed_seq < partition.flushed_seq < partition.stable_seq:
-                    flushed_seq = partition.flushed_seq
-                    await self._try(functools.partial(self._flush_or_free, partition), partition)
+            count = FLUSHED_TOGETHER if len(oldest_first) >= TOGETHER_FROM else 1
+            for begin in range(0, len(oldest_first), count):
+                async with trio.open_nursery() as nursery:
+                    for _, _, partition in oldest_first[begin : begin + count]:
+                        nursery.start_soon(self._flush_stable, partition)
             await self._try(self._trim_or_free)
+
+    async def _flush_stable(self, partition: Partition) -> None:
+        flushed_seq = -1
+        while flushed_seq < partition.flushed_seq < partition.stable_seq:
+            flushed_seq = partition.flushed_seq
+            await self._try(functools.partial(self._flush_or_free, partition), partition)
 
     async def flush_through(self, partition: Partition, seq: int) -> None:
         """Moves the write queue up to ``seq``, the end of a block, to segments; as ``flush_all``."""

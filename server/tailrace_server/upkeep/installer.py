@@ -37,6 +37,7 @@ class Installer:
         self._store = store
         self._placement_id = placement_id
         self._pins = pins
+        self.installs = 0  # manifests that were written
         self._orphans: collections.defaultdict[Partition, list[str]] = collections.defaultdict(list)
         self._locks: collections.defaultdict[Partition, trio.Lock] = collections.defaultdict(trio.Lock)
 
@@ -128,6 +129,7 @@ class Installer:
             self._store.write(manifest._replace(producers=made))
 
         await self._host.workers.in_thread(write)
+        self.installs += 1
         partition.purge_seq, partition.trim_seq = purge_seq, trim_seq
         if log is None:
             partition.install(chain, controls)

@@ -27,17 +27,17 @@ class Cause(enum.Enum):
 
 class FlushLimits(NamedTuple):
     """The bytes of a queue that make a segment, its age in seconds, the bound of memory in bytes, and those of the
-    journal in bytes and in records."""
+    journal in bytes and in seconds that a start takes to read it."""
 
     segment_bytes: int
     age_s: float
     memory_bytes: int
     journal_bytes: int
-    journal_records: int
+    journal_replay_s: float
 
-    def is_journal_long(self, nbytes: int, records: int) -> bool:
-        """Whether a journal of so many bytes and records is over one of its bounds."""
-        return nbytes > self.journal_bytes or records > self.journal_records
+    def is_journal_long(self, nbytes: int, replay_s: float) -> bool:
+        """Whether a journal of so many bytes, and of so many seconds for a start, is over one of its bounds."""
+        return nbytes > self.journal_bytes or replay_s > self.journal_replay_s
 
 
 class Queue(NamedTuple, Generic[P]):

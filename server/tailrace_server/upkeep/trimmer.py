@@ -15,6 +15,7 @@ from tailrace_server.journal import Journal
 from tailrace_server.manifest.feed_file import FeedFile
 from tailrace_server.manifest.store import ManifestStore
 from tailrace_server.segment import Segment
+from tailrace_server.upkeep.holding import HeldKeeper
 from tailrace_server.upkeep.installer import Installer
 
 # Partitions that are looked at in one turn of the loop: about a millisecond.
@@ -32,6 +33,7 @@ class Trimmer:
         installer: Installer,
         catalog: Catalog,
         pins: Pins,
+        held: HeldKeeper,
     ) -> None:
         self._host = host
         self._journal = journal
@@ -39,6 +41,7 @@ class Trimmer:
         self._installer = installer
         self._catalog = catalog
         self._pins = pins
+        self._held = held
         self._writing_feeds = trio.Lock()
 
     async def trim(self) -> None:
@@ -47,7 +50,7 @@ class Trimmer:
         A step is done even if one before it has failed: a file that cannot be removed does not keep the journal.
         """
         failures: list[OSError | TailraceError] = []
-        for step in (self._remove_segments, self.write_feeds, self._remove_feeds, self._trim_journal):
+        for step in (self._remove_segments, self.write_feeds, self._remove_feeds, self._trim_journal, self._held.keep):
             try:
                 await step()
             except (OSError, TailraceError) as error:

@@ -23,7 +23,7 @@ def test_feeds(client, feed_name):
 def test_feed_that_exists(client, feed_name):
     client.create_feed(feed_name, partitions=3)
     client.create_feed(feed_name, partitions=3)
-    with pytest.raises(tailrace.FeedExists, match="partitions is 3, not 4"):
+    with pytest.raises(tailrace.FeedExists, match=r"partitions 3 \(asked for: 4\)"):
         client.create_feed(feed_name, partitions=4)
     with pytest.raises(tailrace.FeedExists):
         client.create_feed(feed_name, partitions=3, exist_ok=False)

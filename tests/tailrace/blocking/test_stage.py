@@ -6,6 +6,8 @@ import pytest
 
 import tailrace
 from tailrace import blocking
+from tailrace.block import digest_of_block, digest_of_rows, encode_block
+from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.model import Delete, Put
 from tailrace.staging import SealedStage
 
@@ -35,7 +37,7 @@ def test_a_batch_is_published_once(feed):
     first, other = staged(feed, rows_of(0, 50)), staged(feed, rows_of(0, 50, b"other"))
     feed.publish("sink", 3, [first])
     assert feed.publish("sink", 3, [first]).skipped == (0, 1, 2, 3)
-    assert feed.publish("sink", 3, [other]) == ({}, (0, 1, 2, 3))
+    assert feed.publish("sink", 3, [other], compare=False) == ({}, (0, 1, 2, 3))
     with pytest.raises(tailrace.BatchBehind, match="older than the last one of the same origin") as caught:
         feed.publish("sink", 2, [staged(feed, rows_of(0, 50, b"older"))])
     assert caught.value.first_batch == 4
@@ -49,10 +51,65 @@ def test_a_batch_is_published_once(feed):
 def test_a_partition_that_lacks_a_batch_takes_its_share(feed):
     one = staged(feed, rows_of(0, 1))
     feed.publish("sink", 0, [one])
-    published = feed.publish("sink", 0, [staged(feed, rows_of(0, 100, b"again"))])
+    published = feed.publish("sink", 0, [staged(feed, rows_of(0, 100, b"again"))], compare=False)
     assert published.skipped == one.partitions
     assert len(published.written) == 3
     assert feed.get(b"key-0").value == b"v"
+
+
+OTHER_ROWS = {
+    "another value": [*rows_of(0, 49), (b"key-49", b"w")],
+    "two values changed about": [(b"key-0", b"1"), (b"key-1", b"0"), *rows_of(2, 50)],
+    "a deletion": [*rows_of(0, 49), (b"key-49", None)],
+    "a row less": rows_of(0, 49),
+    "a row twice": [*rows_of(0, 50), (b"key-0", b"v")],
+    "in a partition that had none": rows_of(0, 100),
+    "all in partitions that had none": rows_of(100, 200),
+}
+
+
+@pytest.mark.parametrize("rows", OTHER_ROWS.values(), ids=OTHER_ROWS.keys())
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_number_comes_again_with_other_rows(client, feed_name, rows, pieces, contents, shared_node):
+    """As of a checkpoint that is older by one batch: no row is left out without a word, and none is written."""
+    feed = client.create_feed(f"{feed_name}-wide", partitions=4_096)
+    before = [(key, b"0" if key == b"key-0" else b"1" if key == b"key-1" else value) for key, value in rows_of(0, 50)]
+    feed.publish("sink", 3, [staged(feed, before[25:]), staged(feed, before[:25])])
+    history = contents(shared_node.url, feed.name).history()
+    again = [staged(feed, rows[begin::pieces]) for begin in range(pieces)]
+    with pytest.raises(tailrace.BatchChanged, match=r"batch 3 .* other rows.* begin at batch 4") as caught:
+        feed.publish("sink", 3, again)
+    assert caught.value.first_batch == 4
+    assert contents(shared_node.url, feed.name).history() == history
+    feed.publish("sink", 4, again)
+    assert sum(map(len, contents(shared_node.url, feed.name).history().values())) == 50 + len(rows)
+
+
+def test_the_same_rows_in_another_order_and_other_stages_are_passed_over(feed):
+    rows = [*rows_of(0, 50), (b"key-7", None)]
+    feed.publish("sink", 3, [staged(feed, rows)])
+    again = [staged(feed, rows[begin::3][::-1], batch_rows=2) for begin in range(3)]
+    assert feed.publish("sink", 3, again) == ({}, (0, 1, 2, 3))
+
+
+def test_a_digest_that_is_not_known_is_not_compared(feed):
+    """Of stages that an older client has made."""
+    feed.publish("sink", 0, [staged(feed, rows_of(0, 50))._replace(digest=None)])
+    assert feed.publish("sink", 0, [staged(feed, rows_of(1, 50))]).skipped == (0, 1, 2, 3)
+    feed.publish("sink", 1, [staged(feed, rows_of(0, 50))])
+    assert feed.publish("sink", 1, [staged(feed, rows_of(1, 50))._replace(digest=None)]).skipped == (0, 1, 2, 3)
+
+
+def test_a_block_of_the_callers_may_come_with_its_digest(feed):
+    partition = partition_of_hash(key_hash(b"k"), 4)
+    blocks = [encode_block([b"k"], [value], partition=partition) for value in (b"v", None)]
+    found = []
+    for digests in ([None, None], [digest_of_block(block) for block in blocks]):
+        with feed.stage() as stage:
+            for block, digest in zip(blocks, digests, strict=True):
+                stage.send(block, digest=digest)
+            found.append(stage.seal().digest)
+    assert found == [digest_of_rows([key_hash(b"k")] * 2, [b"v", None])] * 2
 
 
 def test_another_origin_may_not_use_numbers_again(feed):

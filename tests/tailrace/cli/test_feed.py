@@ -31,7 +31,7 @@ def test_creating_the_same_feed_again_is_fine_and_another_one_is_not(call, made_
     assert call("feed", "create", made_feed, "--partitions", "2").code == 0
     done = call("feed", "create", made_feed, "--partitions", "4")
     assert (done.code, done.out) == (1, b"")
-    assert "its partitions is 2, not 4" in done.err
+    assert "with other settings: partitions 2 (asked for: 4)." in done.err
 
 
 def test_what_cannot_be_created(call):

@@ -1,7 +1,7 @@
 import pytest
 
 from tailrace.address import Address
-from tailrace.block import encode_block
+from tailrace.block import DIGEST_MAX, encode_block
 from tailrace.errors import TooLarge
 from tailrace.failover import ENTRIES_MAX, SEQ_MAX, FailoverLog
 from tailrace.model import Level
@@ -39,6 +39,7 @@ PUBLISH = Publish(
     SEQ_MAX,
     (ID,) * STAGES_MAX,
     tuple(range(61_440, 65_536)),
+    DIGEST_MAX,
 )
 CREATE_FEED = {
     "name": "f" * 100,

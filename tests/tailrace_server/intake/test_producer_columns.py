@@ -113,12 +113,11 @@ def test_many_at_once_are_what_they_are_one_by_one(pieces, drop):
             numbers[producer] += 1
             rows.append((producer, numbers[producer], seq + 1, seq + 2))
             result = VersionRange(3, BRANCHES[branch], seq + 1, seq + 2)
-            one_by_one.record(producer, numbers[producer], result, float(now))
+            one_by_one.record(producer, numbers[producer], result, now + len(rows) / 64)
             seq += 2
         columns = zip(np.array(rows, np.uint64).T, (np.uint64, np.uint32, np.uint64, np.uint64), strict=True)
-        at_once.record_all(
-            3, BRANCHES[branch], Results(*(column.astype(type_) for column, type_ in columns)), float(now)
-        )
+        used_at = now + np.arange(1, len(rows) + 1) / 64
+        at_once.record_all(3, BRANCHES[branch], Results(*(column.astype(type_) for column, type_ in columns)), used_at)
         for each in (one_by_one, at_once):
             each.drop_above(seq - drop % 5)
     assert at_once.entries(9.0) == one_by_one.entries(9.0)

@@ -99,7 +99,9 @@ def test_files_rotate_at_a_size(disk):
     ends = [split_lsn(append(journal, bytes(200))) for _ in range(7)]
     assert ends == [(1, 360), (1, 656), (1, 952), (2, 360), (2, 656), (2, 952), (3, 360)]
     assert disk.names("/journal") == ["00000001.log", "00000002.log", "00000003.log"]
-    assert journal.statistics() == JournalStatistics(3, 3, 952 + 952 + 360, 7, 360 - 64, 0, 0.0)
+    nbytes = 952 + 952 + 360
+    replay_seconds = journal.statistics().replay_seconds
+    assert journal.statistics() == JournalStatistics(3, 3, nbytes, 7, replay_seconds, 360 - 64, 0, 0.0)
     assert journal.end == (3, 360)
     journal.close()
     assert len(payloads(disk)) == 7
@@ -405,14 +407,27 @@ def test_what_is_removed_takes_no_space_because_of_the_descriptors_that_are_kept
     assert disk.free > free
 
 
+def test_a_file_ends_where_its_records_cost_a_start_much(disk, monkeypatch):
+    monkeypatch.setattr("tailrace_server.journal.writer.FILE_SURPLUS_NS_MAX", 1_000_000)
+    journal, _ = open_journal(disk, "/journal")
+    for _ in range(100):
+        journal.append(RecordKind.FLUSHED, FEED, 0, bytes(200))
+    assert journal.statistics().files > 3
+    assert journal.statistics().records == 100
+    journal.close()
+    assert payloads(disk) == [bytes(200)] * 100
+
+
 def test_records_are_counted_over_all_files_and_restarts(disk):
     journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
     for number in range(20):
         journal.append(RecordKind.FLUSHED, FEED, 0, bytes(number))
     assert journal.statistics().records == 20
+    expected = journal.statistics().replay_seconds
     journal.close()
     journal, recovered = open_journal(disk, "/journal", file_bytes_max=1_000)
     assert journal.statistics().records == 20 == len(list(recovered.records))
+    assert journal.statistics().replay_seconds == pytest.approx(expected)
     journal.append(RecordKind.FLUSHED, FEED, 0, b"")
     journal.trim(journal.end[0])
     journal.close()

@@ -18,6 +18,7 @@ TIME = 1_700_000_000_000_000
 LOG = FailoverLog([(BRANCH, 1, 0)])
 NAMES = st.text(min_size=1, max_size=5).filter(str.isprintable)
 NUMBERS = st.integers(0, 2**63 - 1)
+DIGESTS = st.none() | st.integers(0, 2**64 - 1)
 
 
 def id_of(number):
@@ -109,6 +110,8 @@ def manifests(draw):
         trim_seq=draw(st.integers(begin, flushed_seq)),
         last_timestamp=TIME + flushed_seq + draw(st.integers(0, 10)),
         sinks=draw(
-            st.dictionaries(NAMES, st.builds(LastBatch, NUMBERS, NAMES, st.integers(0, flushed_seq)), max_size=3)
+            st.dictionaries(
+                NAMES, st.builds(LastBatch, NUMBERS, NAMES, st.integers(0, flushed_seq), DIGESTS), max_size=3
+            )
         ),
     )

@@ -59,7 +59,7 @@ def test_the_worked_example_is_what_is_written():
         hash_first=0xC000000000000000,
         hash_last=0xFFFFFFFFFFFFFFFF,
         producers=producers_to_json(table, 120, 12.5),
-        sinks={"orders-job": LastBatch(7, "orders-job", 118)},
+        sinks={"orders-job": LastBatch(7, "orders-job", 118, 0x871B949F7487893D)},
     )
     *lines, checksum = re.findall(r"```\n(.*?)\n```", PAGE, re.DOTALL)[0].splitlines()
     text = re.sub(r"^ +", "", "\n".join(lines), flags=re.MULTILINE).replace("\n", "")

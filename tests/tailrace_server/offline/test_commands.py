@@ -120,6 +120,14 @@ def test_repair_names_the_feeds_of_which_rows_are_lost(data, segment, capsys, tm
     assert {line.get("name") for line in listed if line.get("feed") == feed_id} == {"orders"}
 
 
+def test_verify_names_the_feeds(data, segment, capsys):
+    feed_id = segment.parent.parent.name
+    flip(segment, 64 + 96 + 3)
+    assert run(["verify", data, "--json"]) == 1
+    found = [finding for line in lines(capsys) if "findings" in line for finding in line["findings"]]
+    assert any(f"partition {segment.parent.name} of feed orders ({feed_id}): " in each["means"] for each in found)
+
+
 def test_backup_and_restore(data, tmp_path, capsys):
     target, again = str(tmp_path / "backup"), str(tmp_path / "again")
     assert run(["backup", data, target, "--json"]) == 0

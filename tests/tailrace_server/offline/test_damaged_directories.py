@@ -19,7 +19,7 @@ from tests.tiers import examples
 from tailrace.errors import TailraceError
 from tailrace_server.offline.verify import verify
 
-KINDS = ("/journal/", ".seg", "MANIFEST", "/FEED", "NODE", "UPTIME", "CLEAN")
+KINDS = ("/journal/", ".seg", "MANIFEST", "/FEED", "NODE", "UPTIME", "CLEAN", "HELD")
 
 
 def kind_of(path):
@@ -65,6 +65,7 @@ def live(how):
             older.append(contents_of(made.disk))
     rows = {place: row for place, row in made.rows.items() if place[0] != "gone"}
     names = {feed.info.feed_id: feed.info.name for feed in made.node.feeds}
+    made.keep()
     made.stop() if how == "clean" else made.kill()
     return made, rows, names, older
 
@@ -137,18 +138,6 @@ def damages(life):
             yield directory, f"older {number}", lambda disk, path=directory, old=older: put_back(disk, path, old)
 
 
-def is_untold(life, path, damage):
-    """Without the mark of a clean stop nothing tells of it: a crash, or a partition without rows, looks the same."""
-    if life.made.disk.exists(f"{DATA}/CLEAN"):
-        return False
-    newest = max(name for name in files_of(life.made.disk) if "/journal/" in name)
-    parent, _, last = path.rpartition("/")
-    is_of_journal = path == newest and (damage == "missing" or damage.startswith("older"))
-    is_older_journal = path == f"{DATA}/journal" and damage.startswith("older")
-    is_partition = last.isdecimal() and parent.rpartition("/")[0] == f"{DATA}/feeds" and damage == "missing"
-    return is_of_journal or is_older_journal or is_partition
-
-
 def names_of(path):
     """What a message may call a file or a directory: its path, its name, or the feed that it is of."""
     path = path.removeprefix(f"{DATA}/")
@@ -183,7 +172,7 @@ def check(life, path, damage, change):
     assert not why or any(name in why for name in names_of(path)), f"{why} does not name {path}"
     expected = {place: row for place, row in life.rows.items() if place[:2] not in unserved}
     is_whole = bool(why) or served == expected
-    assert is_whole or is_untold(life, path, damage), "acknowledged rows are gone, and nothing is said"
+    assert is_whole, "acknowledged rows are gone, and nothing is said"
     refused = bool(why or unserved)
     assert verify(damaged, DATA).problems or not refused, f"verify does not see what a start does: {why}"
     outcome = repaired(life.made, damaged)
@@ -205,7 +194,7 @@ def check(life, path, damage, change):
     missing = {place for place in missing if place[2] <= ends.get(place[:2], 1 << 62)}
     # Without its list nothing tells of a feed whose files are gone too.
     is_untold_feed = path == f"{DATA}/feeds" and not damaged.exists(f"{DATA}/CLEAN")
-    assert not missing or is_untold(life, path, damage) or is_untold_feed, "all that is missing is listed"
+    assert not missing or is_untold_feed, "all that is missing is listed"
 
 
 @settings(max_examples=examples(25))

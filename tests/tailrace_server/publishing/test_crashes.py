@@ -13,7 +13,7 @@ from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
 from tests.memory_disk import LOSE, READING, MemoryDisk
 from tests.tailrace_server.publishing.blocks import block
 
-from tailrace.errors import UnknownStage
+from tailrace.errors import BatchChanged, UnknownStage
 from tailrace.wire.stage_messages import Publish, StageSeal
 from tailrace_server.config import Config, Storage
 from tailrace_server.host.host import Host
@@ -94,14 +94,15 @@ class World:
         self.node.stages.sealed(begun, self.node.stages.finish_seal(begun))
         return id
 
-    async def publish(self, batch, ids):
-        request = Publish(self.feed.info.feed_id, "job", "query", batch, tuple(ids), tuple(range(PARTITIONS)))
+    async def publish(self, batch, ids, digest=None):
+        told = self.feed.info.feed_id, "job", "query", batch, tuple(ids), tuple(range(PARTITIONS))
+        request = Publish(*told, digest_of_batch(batch) if digest is None else digest)
         error = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.node.committer.run)
             try:
                 await self.node.publisher.publish(request)
-            except UnknownStage as refused:  # as itself, not in a group
+            except (UnknownStage, BatchChanged) as refused:  # as themselves, not in a group
                 error = refused
             nursery.cancel_scope.cancel()
         if error is not None:
@@ -116,6 +117,11 @@ class World:
         blocks = [one for segment in partition.chain.segments for one in segment.read_blocks(0, 1 << 40)[0]]
         blocks += partition.tree.blocks_after(partition.flushed_seq)
         return list(itertools.chain.from_iterable(one.open_columns().keys() for one in blocks))
+
+
+def digest_of_batch(batch):
+    """Any number that is the same for each try."""
+    return (1 << 63) + batch
 
 
 def batch_of(key):
@@ -175,8 +181,12 @@ async def check_crash(disk, answered):
         assert all(rows[batch] == 4 for batch in answered), f"answered {answered}, there {rows}"
         last = partition.sinks.find("job")
         assert (-1 if last is None else last.batch) == max([b for b, count in rows.items() if count], default=-1)
+        assert last is None or last.digest == digest_of_batch(last.batch)
     # Spark runs again what it does not know to be done, in other pieces: the batch that was begun, or the last.
     lasts = [partition.sinks.find("job") for partition in world.feed.partitions]
+    if any(lasts):  # with other rows not even the rest of a batch that has begun is taken
+        with pytest.raises(BatchChanged):
+            await world.publish(max(last.batch for last in lasts if last), (), digest=7)
     has_begun = any(last is not None and last.batch >= len(answered) for last in lasts)
     for batch in range(max(len(answered) - (not has_begun), 0), BATCHES):
         await world.run_batch(batch, parts=2 - batch % 2)
@@ -223,12 +233,12 @@ def say_the_batch_too_early(monkeypatch):
     """The batch is told, durably, before its blocks are there."""
     publish = appending.publish
 
-    def early(partition, blocks, sink, batch, origin, journal, *, now_us):
+    def early(partition, blocks, sink, batch, origin, journal, **more):
         from tailrace_server.publishing.last_batches import LastBatch
 
         appending.note_sinks(partition, {sink: LastBatch(batch, origin, partition.high_seq)}, journal)
         journal.sync()
-        return publish(partition, blocks, sink, batch, origin, journal, now_us=now_us)
+        return publish(partition, blocks, sink, batch, origin, journal, **more)
 
     monkeypatch.setattr(appending, "publish", early)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import xxhash
 from tests.docs.test_docs import DOCS, MESSAGES, example, sections, tables
 
-from tailrace.block import Block
+from tailrace.block import Block, digest_of_block
 from tailrace.wire import stage_messages
 from tailrace.wire.bodies import decode_json
 from tailrace_server.config import Storage
@@ -51,11 +49,16 @@ def test_the_bounds_are_those_of_the_code():
 
 def test_the_rows_of_the_last_batches():
     [table] = tables(sections(STAGE)["The last batches"])
-    cases = [(None, 0, "o"), (4, 5, "o"), (4, 4, "o"), (4, 3, "o"), (4, 5, "p"), (4, 4, "p")]
-    words = {Verdict.PUBLISH: "published", Verdict.SKIP: "skipped", Verdict.BEHIND: "refused"}
-    for (_, _, decided), (last, batch, origin) in zip(table, cases, strict=True):
-        verdict = decide(None if last is None else LastBatch(last, "o", 9), batch, origin)
-        assert re.split(r"[:,]", decided)[0] == words[verdict]
+    cases = [(None, 0, "o", 1), (4, 5, "o", 1), (4, 4, "o", 1), (4, 4, "o", 2), (4, 3, "o", 1), (4, 5, "p", 1)]
+    words = {
+        Verdict.PUBLISH: "published",
+        Verdict.SKIP: "skipped",
+        Verdict.CHANGED: "refused: batch_changed",
+        Verdict.BEHIND: "refused: batch_behind",
+    }
+    for (_, _, decided), (last, *asked) in zip(table, [*cases, (4, 4, "p", 1)], strict=True):
+        verdict = decide(None if last is None else LastBatch(last, "o", 9, 1), *asked)
+        assert decided.startswith(words[verdict])
 
 
 def test_fields_of_the_messages_lie_back_to_back():
@@ -82,10 +85,10 @@ def test_examples_are_read_as_their_sections_say():
     wanted = (FEED, ID, 1, 2, xxhash.xxh3_64_intdigest(block.head))
     assert stage_messages.StageSeal.decode(example("STAGE_SEAL").body) == wanted
     publish = stage_messages.Publish.decode(example("PUBLISH").body)
-    assert publish == (FEED, "orders-job", "orders-job", 7, (ID,), (3,))
+    assert publish == (FEED, "orders-job", "orders-job", 7, (ID,), (3,), digest_of_block(block))
     assert decode_json(example("PUBLISH").body, "PUBLISH") == publish.to_json()
     told = stage_messages.SinksTold.decode(example("SINKS").body)
-    assert last_batches.from_json(told.value) == {"orders-job": LastBatch(7, "orders-job", 42)}
+    assert last_batches.from_json(told.value) == {"orders-job": LastBatch(7, "orders-job", 42, publish.digest)}
     for name in ("PUBLISH", "SINKS"):
         listed = [row[0] for row in tables(MESSAGES[name])[0]]
         assert listed == list(decode_json(example(name).body, name))

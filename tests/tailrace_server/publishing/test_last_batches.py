@@ -36,19 +36,25 @@ STEPS = st.lists(
 
 
 @pytest.mark.parametrize(
-    ("last", "batch", "origin", "verdict"),
+    ("last", "batch", "origin", "digest", "verdict"),
     [
-        (None, 0, "o", Verdict.PUBLISH),
-        (LastBatch(4, "o", 9), 5, "o", Verdict.PUBLISH),
-        (LastBatch(4, "o", 9), 4, "o", Verdict.SKIP),
-        (LastBatch(4, "o", 9), 3, "o", Verdict.BEHIND),
-        (LastBatch(4, "o", 9), 5, "p", Verdict.PUBLISH),
-        (LastBatch(4, "o", 9), 4, "p", Verdict.BEHIND),
-        (LastBatch(4, "o", 9), 0, "p", Verdict.BEHIND),
+        (None, 0, "o", 7, Verdict.PUBLISH),
+        (LastBatch(4, "o", 9, 7), 5, "o", 7, Verdict.PUBLISH),
+        (LastBatch(4, "o", 9, 7), 4, "o", 7, Verdict.SKIP),
+        (LastBatch(4, "o", 9, 0), 4, "o", 0, Verdict.SKIP),
+        (LastBatch(4, "o", 9, 7), 4, "o", 8, Verdict.CHANGED),
+        (LastBatch(4, "o", 9, 0), 4, "o", 8, Verdict.CHANGED),
+        (LastBatch(4, "o", 9, 7), 4, "o", 0, Verdict.CHANGED),
+        (LastBatch(4, "o", 9, None), 4, "o", 8, Verdict.SKIP),
+        (LastBatch(4, "o", 9, 7), 4, "o", None, Verdict.SKIP),
+        (LastBatch(4, "o", 9, 7), 3, "o", 7, Verdict.BEHIND),
+        (LastBatch(4, "o", 9, 7), 5, "p", 7, Verdict.PUBLISH),
+        (LastBatch(4, "o", 9, 7), 4, "p", 7, Verdict.BEHIND),
+        (LastBatch(4, "o", 9, 7), 0, "p", 7, Verdict.BEHIND),
     ],
 )
-def test_the_table(last, batch, origin, verdict):
-    assert decide(last, batch, origin) is verdict
+def test_the_table(last, batch, origin, digest, verdict):
+    assert decide(last, batch, origin, digest) is verdict
 
 
 @given(STEPS)
@@ -81,8 +87,13 @@ def test_what_is_told_counts(told):
 
 
 def test_as_json_and_back_in_the_same_order():
-    table = {"b": LastBatch(1, "o", 2), "a": LastBatch(3, "p", 4)}
+    table = {"b": LastBatch(1, "o", 2), "a": LastBatch(3, "p", 4, 0), "c": LastBatch(3, "p", 4, 2**64 - 1)}
     assert list(from_json(to_json(table)).items()) == list(table.items())
+
+
+def test_what_earlier_versions_have_written_is_read():
+    assert from_json({"a": [3, "p", 4]}) == {"a": LastBatch(3, "p", 4, None)}
+    assert to_json({"a": LastBatch(3, "p", 4, None)}) == {"a": [3, "p", 4]}
 
 
 @pytest.mark.parametrize(
@@ -96,10 +107,14 @@ def test_as_json_and_back_in_the_same_order():
         {"a": [True, "o", 0]},
         {"a": [1, "\n", 0]},
         {"": [1, "o", 0]},
+        {"a": [1, "o", 0, 7]},
+        {"a": [1, "o", 0, None]},
+        {"a": [1, "o", 0, "-" + "0" * 15]},
+        {"a": [1, "o", 0, "00" * 8, "00" * 8]},
     ],
 )
 def test_bad_json_is_refused(value):
-    with pytest.raises(ValueError, match=r"needed|a last batch is"):
+    with pytest.raises(ValueError, match=r"needed|a last batch is|a digest is"):
         from_json(value)
 
 
@@ -178,7 +193,9 @@ def test_a_query_is_known_after_many_batch_jobs_of_a_real_partition():
 
     def publish(sink, batch):
         [partition] = made.node.feeds.named("orders").partitions
-        publish_blocks(partition, [block()], sink, batch, "o", made.node.journal, now_us=made.host.clock.wall_us())
+        publish_blocks(
+            partition, [block()], sink, batch, "o", made.node.journal, now_us=made.host.clock.wall_us(), digest=batch
+        )
         made.node.journal.sync()
         partition.durable_through(partition.high_seq)
 
@@ -193,7 +210,8 @@ def test_a_query_is_known_after_many_batch_jobs_of_a_real_partition():
         [partition] = made.node.feeds.named("orders").partitions
         found.append(partition.sinks.find("query"))
         assert len(partition.sinks) == 1 + JOBS_MAX
-    assert [decide(last, 7, "o") for last in found] == [Verdict.SKIP] * 3
+    assert [decide(last, 7, "o", 7) for last in found] == [Verdict.SKIP] * 3
+    assert [decide(last, 7, "o", 8) for last in found] == [Verdict.CHANGED] * 3
 
 
 def test_a_publish_looks_at_no_batch_before_the_last_one():

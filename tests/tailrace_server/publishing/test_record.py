@@ -12,7 +12,7 @@ from tailrace_server.publishing import record
 from tailrace_server.publishing.last_batches import LastBatch
 from tailrace_server.publishing.record import decode_published, encode_published
 
-SINKS = {"job": LastBatch(7, "query", 6)}
+SINKS = {"job": LastBatch(7, "query", 6, 5)}
 
 
 def payload_of(sinks, blocks):

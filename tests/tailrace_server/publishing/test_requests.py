@@ -146,6 +146,11 @@ def test_hostile_bodies_end_in_protocol_error(body):
         {"partitions": ["0"]},
         {"partitions": [True]},
         {"feed_id": "00"},
+        {"digest": 7},
+        {"digest": "7"},
+        {"digest": "-" + "0" * 15},
+        {"digest": "g" * 16},
+        {"digest": ["00" * 8]},
     ],
 )
 def test_hostile_fields_of_a_publish_end_in_protocol_error(changes):

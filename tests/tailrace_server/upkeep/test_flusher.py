@@ -280,7 +280,7 @@ async def test_memory_wakes_it_and_the_largest_goes_first(make_engine):
 
 
 async def test_a_journal_of_many_small_records_is_flushed_and_trimmed(make_engine):
-    engine = make_engine(flush_age_s=1e9, journal_bytes_max=1 << 30, journal_records_max=20)
+    engine = make_engine(flush_age_s=1e9, journal_bytes_max=1 << 30, journal_replay_s=20 * 8e-6)
     partition = engine.create()
     for _ in range(30):
         engine.put(partition, (b"k", b"v"))
@@ -300,7 +300,7 @@ async def test_before_a_stop_a_long_journal_is_flushed(make_engine, monkeypatch)
         engine.put(partition, ROW)
     await engine.flusher.flush_for_stop()
     assert [partition.flushed_seq for partition in partitions] == [0, 0]  # it is short
-    monkeypatch.setattr("tailrace_server.upkeep.flusher.FOR_STOP_RECORDS", 5)
+    monkeypatch.setattr("tailrace_server.upkeep.flusher.FOR_STOP_REPLAY_SECONDS", 5 * 8e-6)
     await engine.flusher.flush_for_stop()
     assert [partition.flushed_seq for partition in partitions] == [3, 3]
     assert len(engine.journal_files) == 1
@@ -312,7 +312,7 @@ async def test_before_a_stop_a_long_journal_is_flushed(make_engine, monkeypatch)
 
 
 async def test_what_the_disk_refuses_before_a_stop_stays_in_the_journal(make_engine, monkeypatch):
-    monkeypatch.setattr("tailrace_server.upkeep.flusher.FOR_STOP_RECORDS", 1)
+    monkeypatch.setattr("tailrace_server.upkeep.flusher.FOR_STOP_REPLAY_SECONDS", 8e-6)
     engine = make_engine(flush_age_s=1e9)
     partition = engine.create()
     engine.put(partition, ROW)
@@ -326,7 +326,7 @@ async def test_what_the_disk_refuses_before_a_stop_stays_in_the_journal(make_eng
 
 
 async def test_a_flush_before_a_stop_ends_when_its_time_is_over(make_engine, monkeypatch, autojump_clock):
-    monkeypatch.setattr("tailrace_server.upkeep.flusher.FOR_STOP_RECORDS", 1)
+    monkeypatch.setattr("tailrace_server.upkeep.flusher.FOR_STOP_REPLAY_SECONDS", 8e-6)
     engine = make_engine(flush_age_s=1e9)
     partitions = [engine.create(f"feed-{number}") for number in range(5)]
     for partition in partitions:

@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 
 from tailrace_server.upkeep.policy import Cause, FlushLimits, Queue, choose
 
-LIMITS = FlushLimits(segment_bytes=100, age_s=60.0, memory_bytes=1_000, journal_bytes=10_000, journal_records=50)
+LIMITS = FlushLimits(segment_bytes=100, age_s=60.0, memory_bytes=1_000, journal_bytes=10_000, journal_replay_s=2.0)
 
 
-def chosen(queues, memory_used=0, journal_bytes=0, journal_records=0, journal_oldest=1):
-    is_long = LIMITS.is_journal_long(journal_bytes, journal_records)
+def chosen(queues, memory_used=0, journal_bytes=0, journal_replay_s=0.0, journal_oldest=1):
+    is_long = LIMITS.is_journal_long(journal_bytes, journal_replay_s)
     due = choose(queues, LIMITS, memory_used=memory_used, journal_is_long=is_long, journal_oldest=journal_oldest)
     return [(d.partition, d.cause) for d in due]
 
@@ -42,8 +42,8 @@ def test_a_long_journal_flushes_what_its_oldest_file_waits_for():
 
 def test_a_journal_of_many_records_is_long_however_few_bytes_it_has():
     queues = [Queue("a", 20, 0.0, 7), Queue("b", 90, 0.0, 8)]
-    assert chosen(queues, journal_bytes=10_000, journal_records=50, journal_oldest=7) == []
-    assert chosen(queues, journal_bytes=1, journal_records=51, journal_oldest=7) == [("a", Cause.JOURNAL)]
+    assert chosen(queues, journal_bytes=10_000, journal_replay_s=2.0, journal_oldest=7) == []
+    assert chosen(queues, journal_bytes=1, journal_replay_s=2.1, journal_oldest=7) == [("a", Cause.JOURNAL)]
 
 
 @given(

@@ -1,0 +1,53 @@
+"""What commands read: the standard input and files that an argument names. Any of them may have no end."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+from tailrace.block import VALUE_BYTES_MAX
+from tailrace.errors import BadPosition, TooLarge
+from tailrace.position import TEXT_CHARS_MAX, Positions
+
+# Line ends and blanks around positions, as editors and shells leave them.
+_BLANKS_MAX = 1024
+
+
+def read_value() -> bytes:
+    """Returns all of the standard input. Raises TooLarge if it has more than a value may have."""
+    return _read(sys.stdin.buffer, VALUE_BYTES_MAX, "that a value may have", "the standard input")
+
+
+def read_positions(text: str, *, may_be_stdin: bool = False) -> Positions:
+    """Returns the positions in ``text``, or in the file FILE if it is ``@FILE``.
+
+    Args:
+        text: What the argument says.
+        may_be_stdin: Whether ``-`` stands for the standard input.
+
+    Raises:
+        BadPosition: There are no positions, or more than positions may have.
+        OSError: The file cannot be read.
+    """
+    if text == "-" and may_be_stdin:
+        return _positions(sys.stdin.buffer, "the standard input")
+    if text.startswith("@"):
+        with Path(text[1:]).open("rb") as file:
+            return _positions(file, text[1:])
+    return Positions.parse(text)
+
+
+def _positions(source: BinaryIO, name: str) -> Positions:
+    try:
+        data = _read(source, TEXT_CHARS_MAX + _BLANKS_MAX, "that positions may have", name)
+    except TooLarge as error:
+        raise BadPosition(str(error)) from None
+    return Positions.parse(data.decode("ascii", errors="replace"))
+
+
+def _read(source: BinaryIO, bytes_max: int, bound: str, name: str) -> bytes:
+    data = source.read(bytes_max + 1)
+    if len(data) > bytes_max:
+        raise TooLarge(f"{name} has more than the {bytes_max} bytes {bound}")
+    return data

@@ -1,0 +1,126 @@
+"""HELD: what a running node has on its disk, so that a start after a crash can tell an older copy, or a missing part.
+
+A crash leaves of each file at least what was durable. So a journal that ends before the position that HELD names, or a
+partition that ends before its seq, was put back or lost. What was written after HELD cannot be told from a crash.
+
+The file is one line of JSON with its checksum (sealed.py), replaced as a whole. Source: docs/formats/journal.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace_server.host.disk import read_file, write_atomically
+from tailrace_server.sealed import seal, unseal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tailrace_server.host.disk import Disk
+
+HELD_NAME = "HELD"
+FORMAT = "tailrace held"
+VERSION = 1
+
+log = logging.getLogger("tailrace.server")
+
+
+class HeldFeed(NamedTuple):
+    """A feed's first branch, and of each partition the last seq and how often it was rolled back (0 if absent)."""
+
+    branch: bytes
+    seqs: tuple[int, ...]
+    rollbacks: dict[int, int]
+
+
+class HeldMark(NamedTuple):
+    """What HELD says: number and offset up to which the journal was durable, and each feed by its id."""
+
+    journal: tuple[int, int]
+    feeds: dict[bytes, HeldFeed]
+
+
+class Shortfall(NamedTuple):
+    """A partition that ends at ``seq``, though it was durable up to ``told_seq``."""
+
+    feed_id: bytes
+    partition: int
+    seq: int
+    told_seq: int
+
+
+def load_held(disk: Disk, directory: str) -> HeldMark | None:
+    """Returns what HELD says; None if there is no good one, which a line in the log tells. Raises OSError."""
+    path = os.path.join(directory, HELD_NAME)
+    if not disk.exists(path):
+        return None
+    try:
+        return decode_held(read_file(disk, path))
+    except ValueError as error:
+        log.warning("%s cannot be used (%s): this start cannot tell an older copy by it", path, error)
+        return None
+
+
+def store_held(disk: Disk, directory: str, mark: HeldMark) -> None:
+    """Replaces HELD, durably. Raises OSError: the old one or the new one is there."""
+    write_atomically(disk, os.path.join(directory, HELD_NAME), encode_held(mark))
+
+
+def remove_held(disk: Disk, directory: str) -> None:
+    """Removes HELD, durably, if it is there. Raises OSError."""
+    path = os.path.join(directory, HELD_NAME)
+    if disk.exists(path):
+        disk.remove(path)
+        disk.sync_directory(directory)
+
+
+def encode_held(mark: HeldMark) -> bytes:
+    """Returns the content of the file."""
+    feeds = {
+        feed_id.hex(): {"branch": feed.branch.hex(), "seqs": feed.seqs, "rollbacks": feed.rollbacks}
+        for feed_id, feed in mark.feeds.items()
+    }
+    return seal(FORMAT, VERSION, {"journal": mark.journal, "feeds": feeds})
+
+
+def decode_held(data: bytes) -> HeldMark:
+    """Returns what ``encode_held`` was given. Raises ValueError, which says what is wrong, for anything else."""
+    members = unseal(data, FORMAT, VERSION)
+    try:
+        number, offset = members["journal"]
+        feeds = {
+            bytes.fromhex(feed_id): HeldFeed(
+                bytes.fromhex(feed["branch"]),
+                tuple(map(int, feed["seqs"])),
+                {int(partition): int(count) for partition, count in feed["rollbacks"].items()},
+            )
+            for feed_id, feed in members["feeds"].items()
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"its members are not those of {HELD_NAME}: {error!r}") from None
+    return HeldMark((int(number), int(offset)), feeds)
+
+
+def shortfalls(
+    mark: HeldMark,
+    branch_of: Callable[[bytes], bytes | None],
+    standing_of: Callable[[bytes, int], tuple[int, int]],
+) -> Iterator[Shortfall]:
+    """Yields each partition that has less than ``mark`` says. Pure.
+
+    A rollback takes seqs away, and counts itself; a feed that was dropped, or made again, has nothing of its old rows.
+
+    Args:
+        mark: What HELD says.
+        branch_of: Returns the first branch of a feed; None if there is no such feed, or if it was dropped since.
+        standing_of: Returns how often a partition was rolled back, and its last seq.
+    """
+    for feed_id, feed in mark.feeds.items():
+        if branch_of(feed_id) != feed.branch:
+            continue
+        for number, told_seq in enumerate(feed.seqs):
+            rollbacks, seq = standing_of(feed_id, number)
+            if (rollbacks, seq) < (feed.rollbacks.get(number, 0), told_seq):
+                yield Shortfall(feed_id, number, seq, told_seq)

@@ -1,0 +1,57 @@
+"""How long a start takes to read a journal, told from what is in it: bytes are no measure of it, nor are records. Pure.
+
+    read and check a byte, twice, and copy it      5 ns
+    a block                                        6 us
+    a publish                                     16 us, and 100 ns for each byte that its record's sum covers
+    any other record                              11 us, and 200 ns for each byte: JSON, of a producer or a branch each
+
+Measured on the machine of docs/performance.md, rounded up: a single put takes 5 to 8 us, a publish of one block 26, one
+of four blocks 56. Another machine may take twice as long, or half.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tailrace_server.journal.format import RecordKind
+
+if TYPE_CHECKING:
+    from tailrace_server.journal.stretch import Records
+
+_NS_A_BYTE = 5
+_NS_A_RECORD = 6_000
+_NS_A_PUBLISH = 10_000
+_NS_A_COVERED_BYTE = 100
+_NS_A_CONTROL = 5_000
+_NS_A_CONTROL_BYTE = 200
+
+
+def replay_ns(nbytes: int, records: int, surplus_ns: int) -> int:
+    """How long so many bytes of so many records take, in nanoseconds; ``surplus_ns`` is the sum of theirs."""
+    return nbytes * _NS_A_BYTE + records * _NS_A_RECORD + surplus_ns
+
+
+def surplus_ns(kind: int, length: int, covered: int) -> int:
+    """What a record with a payload of ``length`` bytes, ``covered`` by its sum, takes beyond a block of that length."""
+    if kind == RecordKind.BLOCK:
+        return 0
+    if kind == RecordKind.PUBLISHED:
+        return _NS_A_PUBLISH + _NS_A_COVERED_BYTE * covered
+    return _NS_A_CONTROL + _NS_A_CONTROL_BYTE * length
+
+
+def surplus_ns_of(heads: Records) -> int:
+    """The sum of ``surplus_ns`` of records by their headers."""
+    others = heads[heads["kind"] != RecordKind.BLOCK]
+    if not len(others):
+        return 0
+    is_publish = others["kind"] == RecordKind.PUBLISHED
+    publishes, controls = others[is_publish], others[~is_publish]
+    return (
+        _NS_A_PUBLISH * len(publishes)
+        + _NS_A_COVERED_BYTE * int(publishes["covered"].sum(dtype=np.int64))
+        + _NS_A_CONTROL * len(controls)
+        + _NS_A_CONTROL_BYTE * int(controls["length"].sum(dtype=np.int64))
+    )

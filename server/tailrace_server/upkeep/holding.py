@@ -1,0 +1,78 @@
+"""Keeps HELD up to date while a node runs: what it has on its disk at least (journal/held.py).
+
+HELD is written with each start, soon after the journal has begun a file, and every ten seconds while anything changes.
+It is written in a thread, and no writer waits for it. A crash before it is written leaves the older one, which says
+less, and nothing that is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+
+import trio
+
+from tailrace_server.catalog import Catalog
+from tailrace_server.feed import Feed
+from tailrace_server.host.host import Host
+from tailrace_server.journal import Journal, JournalFailed
+from tailrace_server.journal.held import HeldFeed, HeldMark, store_held
+from tailrace_server.upkeep.installer import Installer
+
+# What an older copy may lack without a word; a file of one line and two fsyncs in that time cost nothing measurable.
+HELD_SECONDS = 10.0
+# Partitions that are looked at in one turn of the loop: about a millisecond.
+LOOKS_AT_ONCE = 1_024
+
+
+class HeldKeeper:
+    """Writes HELD. ``keep`` is called about once a second, by one task."""
+
+    def __init__(self, host: Host, data: str, journal: Journal, catalog: Catalog, installer: Installer) -> None:
+        self._host = host
+        self._data = data
+        self._journal = journal
+        self._catalog = catalog
+        self._installer = installer
+        self._kept = (0, 0, -1)  # file and end of the journal, and installed manifests, as HELD was written last
+        self._kept_at = -HELD_SECONDS  # monotonic
+
+    async def keep(self) -> None:
+        """Writes HELD if it is due. If the disk refuses the older one stays, and the next call tries again.
+
+        A cancelled call has written HELD or has not.
+        """
+        number, offset = self._journal.end
+        state = number, offset, self._installer.installs
+        now = self._host.clock.monotonic()
+        if state == self._kept or (number == self._kept[0] and now - self._kept_at < HELD_SECONDS):
+            return
+        feeds = {}
+        count = 0
+        for feed in self._catalog.feeds():
+            feeds[feed.info.feed_id] = held_feed(feed)
+            count += len(feed.partitions)
+            if count >= LOOKS_AT_ONCE:
+                count = 0
+                await trio.lowlevel.checkpoint()
+        with contextlib.suppress(OSError, JournalFailed):
+            await self._host.workers.in_thread(functools.partial(self._store, feeds))
+            self._kept = state
+        self._kept_at = now
+
+    def store_now(self) -> None:
+        """Writes HELD; blocks. Of a start, when all that it holds is durable. OSError: the older one may be there."""
+        self._kept = (*self._journal.end, self._installer.installs)
+        self._kept_at = self._host.clock.monotonic()
+        self._store({feed.info.feed_id: held_feed(feed) for feed in self._catalog.feeds()})
+
+    def _store(self, feeds: dict[bytes, HeldFeed]) -> None:
+        self._journal.sync()  # so that all that was looked at before is durable
+        store_held(self._host.disk, self._data, HeldMark(self._journal.synced_end, feeds))
+
+
+def held_feed(feed: Feed) -> HeldFeed:
+    """Returns what HELD says of a feed, as it is now."""
+    seqs = tuple(partition.high_seq for partition in feed.partitions)
+    rollbacks = {partition.id: partition.rollbacks for partition in feed.partitions if partition.rollbacks}
+    return HeldFeed(feed.first_branch, seqs, rollbacks)
