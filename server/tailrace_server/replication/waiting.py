@@ -116,8 +116,11 @@ class WaitingAnswers:
 
     def fail(self, error: TailraceError, partition: Partition | None = None) -> None:
         """All that waits, or what waits for this partition too, is told ``error``."""
-        keys = [key for key in self._queues if partition is None or key[0] is partition]
-        for queue in [self._queues.pop(key) for key in keys]:
+        if partition is None:
+            queues, self._queues = list(self._queues.values()), {}
+        else:  # a dropped feed has thousands of partitions: no other queue is looked at for each
+            queues = [queue for level in Level if (queue := self._queues.pop((partition, level), None)) is not None]
+        for queue in queues:
             queue.fail(error)
 
 

@@ -57,6 +57,24 @@ def test_one_that_is_sent_again_waits_behind_those_before_it():
     assert told == [9, 4]
 
 
+def test_a_failure_of_one_partition_looks_at_no_other():
+    """A feed of 4,096 partitions that is dropped would look at 4,096 queues for each of them."""
+
+    class Queues(dict):
+        def __iter__(self):
+            raise AssertionError("all queues are walked through")
+
+        keys = values = items = __iter__
+
+    waiting, told = WaitingAnswers(), []
+    first, second = made_partition(0), made_partition(1)
+    for partition in (first, second):
+        waiting.wait(QUORUM, [(partition, 5)], told.append)
+    waiting._queues = Queues(waiting._queues)
+    waiting.fail(ERROR, first)
+    assert told == [ERROR]
+
+
 def test_a_failure_of_one_partition_leaves_the_others():
     waiting, told = WaitingAnswers(), []
     first, second = made_partition(0), made_partition(1)
