@@ -66,14 +66,14 @@ def hold(node, monkeypatch):
     """A function after which nothing becomes durable until the event that it gives is set."""
 
     def hold():
-        gate, commit = trio.Event(), node.committer.commit
+        gate, commit = trio.Event(), node.storage.committer.commit
 
         async def wait_and_commit():
             await gate.wait()
             await commit()
 
-        monkeypatch.setattr(node.committer, "commit", wait_and_commit)
-        monkeypatch.setattr(node.committer, "_is_cheap", lambda: False)
+        monkeypatch.setattr(node.storage.committer, "commit", wait_and_commit)
+        monkeypatch.setattr(node.storage.committer, "_is_cheap", lambda: False)
         return gate
 
     return hold
@@ -190,14 +190,14 @@ async def test_hazard_07_a_copy_of_a_directory_is_another_history(running, feed,
     await running.stop()
     running.copy_data(tmp_path / "copy")
     await running.start()
-    assert running.node.unclean_start is None
+    assert running.node.services.unclean_start is None
     async with feed.follow(index) as follower:
         await feed.write([Put(b"k", b"of the original"), Put(b"x", b"of the original")])
         await follower.barrier()
     await running.stop()
     running.put_back(tmp_path / "copy")
     await running.start()
-    assert running.node.unclean_start is not None
+    assert running.node.services.unclean_start is not None
     await feed.write([Put(b"y", b"of the copy"), Put(b"z", b"of the copy")])
     async with feed.follow(index) as follower:
         await follower.barrier()
@@ -236,7 +236,7 @@ async def test_hazard_08_what_was_rolled_back_does_not_come_back_at_the_next_sta
 
 async def folded_until(running, is_done):
     """Until the node's compactor has come so far."""
-    fold = running.node.compactor.fold
+    fold = running.node.storage.compactor.fold
     folded = trio.Event()
 
     async def fold_and_tell(*arguments):
@@ -246,7 +246,7 @@ async def folded_until(running, is_done):
         folded = trio.Event()
         return result
 
-    running.node.compactor.fold = fold_and_tell
+    running.node.storage.compactor.fold = fold_and_tell
     while not is_done():
         await folded.wait()
 
@@ -261,7 +261,7 @@ async def test_hazard_10_no_snapshot_ends_where_a_row_is_missing(running, client
     partition = node.feeds.named("folded").partitions[0]
     for keys in ((b"k", b"a"), (b"k", b"b"), (b"c",), (b"d",)):
         await feed.write([Put(key, b"v") for key in keys])
-        await node.flusher.flush(partition)
+        await node.storage.flusher.flush(partition)
     await folded_until(running, lambda: partition.chain.segments[0].identity.deduplicated)
     folded = partition.chain.segments[0].identity
     async with feed.consume(until="now", window_bytes=1) as stream:
@@ -329,12 +329,12 @@ async def purge(running, feed):
     """k is deleted, and then the deletion is purged."""
     node = running.node
     (partition,) = node.feeds.named("purging").partitions
-    await node.flusher.flush(partition)
+    await node.storage.flusher.flush(partition)
     await feed.delete(b"k")
     for key in (b"x", b"y", b"z"):
-        await node.flusher.flush(partition)
+        await node.storage.flusher.flush(partition)
         await feed.put(key, b"v")
-    await node.flusher.flush(partition)
+    await node.storage.flusher.flush(partition)
     await folded_until(running, lambda: partition.purge_seq)
 
 
@@ -370,13 +370,13 @@ async def test_hazard_13_the_number_outlives_the_journal_that_had_it(running, fe
         await left.put(b"never published", b"v")
         await left.seal()
     await publish(feed, 7)
-    written_to = running.node.journal.end[0]
+    written_to = running.node.storage.journal.end[0]
     for number in range(20):
         await feed.put(b"other", b"%d" % number * 100)
     for partition in running.node.feeds.partitions():
-        await running.node.flusher.flush_all(partition)
-    await running.node.flusher.pass_once()
-    assert running.node.journal.oldest_number > written_to
+        await running.node.storage.flusher.flush_all(partition)
+    await running.node.storage.flusher.pass_once()
+    assert running.node.storage.journal.oldest_number > written_to
     await running.kill()
     await running.start()
     assert (await publish(feed, 7, b"again")).skipped == (0,)

@@ -48,7 +48,7 @@ def hold(monkeypatch):
     """A function after which nothing becomes durable on a node until the event that it gives is set."""
 
     def hold(made):
-        committer, gate = made.node.committer, trio.Event()
+        committer, gate = made.node.storage.committer, trio.Event()
         commit = committer.commit
 
         async def wait_and_commit():
@@ -109,8 +109,8 @@ def lost_rows(made):
 
 async def flush(made):
     """All that the node holds goes to a segment, which outlives the journal."""
-    await made.node.flusher.flush_all(partition_of(made))
-    await made.node.flusher.write_feeds()
+    await made.node.storage.flusher.flush_all(partition_of(made))
+    await made.node.storage.flusher.write_feeds()
 
 
 async def folded(made):
@@ -291,7 +291,7 @@ async def test_hazard_04_what_is_held_under_an_older_branch_acknowledges_nothing
     await second.promote()
     await until(lambda: third.follows(second) and log_of(third) == log_of(second))
     placement_id = third.node.identity.placement_id
-    seen = second.node.replicas.peers[placement_id].acknowledged
+    seen = second.node.leadership.replicas.peers[placement_id].acknowledged
     await until(lambda: partition_of(second) in seen and partition_of(second).quorum_seq == 1)
     gate = hold(third)
     await only(second, Put(b"m", b"v"))
@@ -799,7 +799,7 @@ async def handed_over_badly(members, feed):
     first, second, _ = members
     await feed.put(b"k", b"v", level="quorum")
     assert await members.level("orders") is first
-    before = log_of(first).branch, first.node.term
+    before = log_of(first).branch, first.node.leadership.term
     with pytest.raises(TailraceError, match="lost"):
         await first.hand_over(second)
     return before
@@ -818,7 +818,7 @@ async def test_hazard_20_the_answer_of_who_took_over_is_lost(members, feed, lose
     await feed.put(b"m", b"v", level="quorum")
     assert await all_hold(members, {b"k": b"v", b"m": b"v"}) is second
     assert log_of(first).branch == branch
-    assert second.node.term > term
+    assert second.node.leadership.term > term
 
 
 async def test_hazard_20_the_promise_of_the_leader_is_lost(members, feed, monkeypatch, lose_answer):
@@ -840,7 +840,7 @@ async def test_hazard_20_the_promise_of_the_leader_is_lost(members, feed, monkey
     await feed.put(b"m", b"v", level="quorum")
     leader = await all_hold(members, {b"k": b"v", b"m": b"v"})
     assert log_of(leader).branch != branch
-    assert leader.node.term > term + 1, "the term that was promised is nobody's"
+    assert leader.node.leadership.term > term + 1, "the term that was promised is nobody's"
 
 
 async def test_hazard_20_nobody_was_asked_to_take_over(members, feed, lose_answer):
@@ -849,4 +849,4 @@ async def test_hazard_20_nobody_was_asked_to_take_over(members, feed, lose_answe
     branch, term = await handed_over_badly(members, feed)
     assert first.leads
     await feed.put(b"m", b"v", level="quorum")
-    assert (log_of(first).branch, first.node.term) == (branch, term)
+    assert (log_of(first).branch, first.node.leadership.term) == (branch, term)

@@ -76,9 +76,9 @@ def make(folder: Path, load: Load, *, clean: bool) -> int:
             number = numbers[partition, producer] = numbers.get((partition, producer), 0) + 1
             _write(node, partition, _block(partition, load, key, value).numbered(producer, number))
         if not count % _SYNCED_RECORDS:
-            node.journal.sync()
-    node.journal.sync()
-    nbytes = node.journal.statistics().bytes
+            node.storage.journal.sync()
+    node.storage.journal.sync()
+    nbytes = node.storage.journal.statistics().bytes
     if clean:
         node.stop()
     os.sync()
@@ -127,7 +127,7 @@ def _block(partition: Partition, load: Load, key: bytes, value: bytes) -> Block:
 def _write(node: Node, partition: Partition, block: Block) -> None:
     """As ``Partition.append``, but for the tree, which is not needed."""
     stamped = block.stamped(partition.high_seq + 1, _now_us())
-    node.journal.append_block(partition.feed_id, partition.id, partition.log.branch, stamped)
+    node.storage.journal.append_block(partition.feed_id, partition.id, partition.log.branch, stamped)
     partition.high_seq = stamped.header.last_seq
 
 
@@ -138,21 +138,21 @@ def _publish(node: Node, partition: Partition, load: Load, key: bytes, value: by
         blocks.append(_block(partition, load, key, value).stamped(partition.high_seq + 1, _now_us()))
         partition.high_seq = blocks[-1].header.last_seq
     covered, bodies = encode_published({"sink": LastBatch(batch, "bench", partition.high_seq)}, blocks)
-    node.journal.append_published(partition.feed_id, partition.id, partition.log.branch, covered, bodies)
+    node.storage.journal.append_published(partition.feed_id, partition.id, partition.log.branch, covered, bodies)
 
 
 async def _flush(node: Node, feeds: list[list[Partition]], load: Load) -> None:
     """Gives each partition its segments, as the flusher makes them."""
-    node.journal.sync()
-    await node.flusher.write_feeds()
+    node.storage.journal.sync()
+    await node.storage.flusher.write_feeds()
     for partitions in feeds:
         for partition in partitions:
             for number in range(load.segments):
                 keys = [b"key-%d-%d" % (number, row) for row in range(10)]
                 block = encode_block(keys, [b"value"] * 10, partition=partition.id)
-                partition.append(block.numbered(1, number + 1), node.journal, now_us=_now_us(), now=0.0)
+                partition.append(block.numbered(1, number + 1), node.storage.journal, now_us=_now_us(), now=0.0)
                 partition.durable_through(partition.high_seq)
-                await node.flusher.flush(partition)
+                await node.storage.flusher.flush(partition)
 
 
 def _now_us() -> int:

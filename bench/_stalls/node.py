@@ -92,15 +92,15 @@ def _place(task: trio.lowlevel.Task) -> str:
 
 
 def _counts(node: Node) -> Iterator[tuple[str, float]]:
-    flusher, journal = node.flusher.statistics(), node.journal.statistics()
+    flusher, journal = node.storage.flusher.statistics(), node.storage.journal.statistics()
     yield "flushes", flusher.flushes
-    yield "compactions", node.compactor.statistics().compactions
+    yield "compactions", node.storage.compactor.statistics().compactions
     yield "files", journal.files
     yield "file", journal.file
     yield "syncs", journal.syncs
-    yield "commits", node.committer.syncs
-    yield "usual_sync", node.committer.usual_sync_seconds
-    yield "dirty", len(node.flusher._dirty)
+    yield "commits", node.storage.committer.syncs
+    yield "usual_sync", node.storage.committer.usual_sync_seconds
+    yield "dirty", len(node.storage.flusher._dirty)
     yield "high", sum(partition.high_seq for partition in node.feeds.partitions())
     usage = resource.getrusage(resource.RUSAGE_SELF)
     yield "cpu", usage.ru_utime + usage.ru_stime

@@ -19,9 +19,9 @@ from tailrace.events import Mutations
 from tailrace_server.config import Config
 from tailrace_server.host.host import Host
 from tailrace_server.journal import lock_directory
-from tailrace_server.lookup import Lookup
 from tailrace_server.node import Node
 from tailrace_server.segment import NotCached, Segment
+from tailrace_server.serving.lookup import Lookup
 from tailrace_server.start import recover
 
 GETS = 2_000
@@ -47,12 +47,12 @@ def opened(folder: Path) -> Iterator[Node]:
 
 def get_us(node: Node, keys: list[bytes]) -> list[float]:
     """Microseconds of each look-up in the node, of those of ``keys`` that are not in a write queue."""
-    partitions = node.feeds.named(FEED).partitions
-    for partition in partitions:
+    feed = node.feeds.named(FEED)
+    for partition in feed.partitions:
         partition.keys.catch_up(partition.tree, lambda: False)
     times: list[float] = []
-    for key, number in zip(keys, node.routes(keys, len(partitions)), strict=True):
-        partition = partitions[number]
+    for key in keys:
+        partition = feed.partition_of(key)
         if partition.keys.find(partition.tree, key) is not None:
             continue
         begin = time.perf_counter_ns()

@@ -8,7 +8,7 @@ from typing import Any
 
 from tailrace.block.header import TIMESTAMP_MAX
 from tailrace.errors import ProtocolError, TailraceError
-from tailrace.hashing import partition_range
+from tailrace.hashing import key_hash, partition_of_hash, partition_range
 from tailrace.model import FeedInfo
 from tailrace_server.intake.branching import new_branch
 from tailrace_server.memory import MemoryAccount
@@ -42,6 +42,10 @@ class Feed:
         for partition in partitions:
             partition.log = log
         return cls(info, first_branch, partitions)
+
+    def partition_of(self, key: bytes) -> Partition:
+        """Returns the partition that owns ``key``."""
+        return self.partitions[partition_of_hash(key_hash(key), len(self.partitions))]
 
 
 def system_feed(account: MemoryAccount) -> Feed:

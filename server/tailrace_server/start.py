@@ -44,7 +44,6 @@ from tailrace_server.manifest import ManifestStore
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.node import Node
 from tailrace_server.offline import marks
-from tailrace_server.replication.member import Member
 from tailrace_server.replication.membership import FILE_NAME as MEMBERSHIP_NAME
 from tailrace_server.replication.membership import check_no_member
 from tailrace_server.upkeep.uptime_file import load_uptime
@@ -72,22 +71,17 @@ async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[N
             node = recover(config, host)
         try:
             listener = await host.network.listen(*config.listen)
-            node.listening = listener.address
             try:
-                if config.members or config.replica_of is not None:
-                    node.member = Member(node)
-                    node.member.begin()
+                node.begin(listener)
                 with _bounded_searches(host):
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(node.serve, listener)
-                        if node.member is not None:
-                            nursery.start_soon(node.member.run)
                         yield node
                         with trio.CancelScope(shield=True):
                             await node.drain()
                         nursery.cancel_scope.cancel()
                 with trio.CancelScope(shield=True):
-                    await node.flusher.flush_for_stop()
+                    await node.storage.flusher.flush_for_stop()
             finally:
                 with trio.CancelScope(shield=True):
                     await listener.aclose()
@@ -219,13 +213,13 @@ def _recover(config: Config, host: Host, found: _Found) -> Node:
         node.stages.load()
         for partition in catalog.partitions():
             if partition.damage is not None:
-                node.found_damage(partition.damage)
+                node.storage.found_damage(partition.damage)
             if partition.high_seq > partition.flushed_seq:
-                node.flusher.note(partition)
+                node.storage.flusher.note(partition)
         if taken is not None and recovered.end != (0, 0):
-            node.unclean_start = why_unclean(taken, recovered.end, catalog.clean_partitions())
+            node.services.unclean_start = why_unclean(taken, recovered.end, catalog.clean_partitions())
         if is_restored:
-            node.unclean_start = "the directory was restored or repaired"
+            node.services.unclean_start = "the directory was restored or repaired"
         for partition in catalog.partitions():
             if not config.is_alone:
                 partition.state = "follower"
@@ -249,9 +243,9 @@ def _recover(config: Config, host: Host, found: _Found) -> Node:
 
 def _begin_branches(node: Node, *, is_restored: bool) -> None:
     """Of a node that leads whatever happens: a new branch everywhere, unless the last stop has lost nothing."""
-    host, journal = node.host, node.journal
-    if node.unclean_start is not None:
-        log.warning("the last stop was not clean: %s; every partition begins a new branch", node.unclean_start)
+    host, journal = node.host, node.storage.journal
+    if node.services.unclean_start is not None:
+        log.warning("the last stop was not clean: %s; every partition begins a new branch", node.services.unclean_start)
         now_us = host.clock.wall_us()
         for partition in node.feeds.partitions():
             term = marks.restored_term(partition.log.term, now_us) if is_restored else None
@@ -266,12 +260,12 @@ def _store_held(node: Node, *, is_restored: bool) -> None:
     if is_restored:
         remove_held(node.host.disk, node.config.data)
     with contextlib.suppress(OSError):
-        node.held.store_now()
+        node.storage.held.store_now()
 
 
 def _reconcile(node: Node) -> None:
     """Finishes what a crash has left between a row of ``_feeds`` and what it says."""
-    feeds, journal, clock = node.feeds, node.journal, node.clock
+    feeds, journal, clock = node.feeds, node.storage.journal, node.host.clock
     [listed] = feeds.system.partitions
     if listed.damage is not None:
         return
@@ -283,4 +277,4 @@ def _reconcile(node: Node) -> None:
     unlisted = feeds.unlisted() if node.config.is_alone else {}
     if unlisted:
         feeds.write_rows(unlisted, journal, now_us=clock.wall_us(), now=clock.monotonic())
-        node.flusher.note(listed)
+        node.storage.flusher.note(listed)

@@ -141,8 +141,8 @@ class Run:
         node = recover(Config(str(self.nodes.data)), Host())
         try:
             node.check()
-            if node.unclean_start is not None:
-                raise Violation(f"the last stop was clean, and the node says: {node.unclean_start}")
+            if node.services.unclean_start is not None:
+                raise Violation(f"the last stop was clean, and the node says: {node.services.unclean_start}")
             for partition in node.feeds.named(FEED).partitions:
                 if partition.high_seq != len(self.rows[partition.id]):
                     raise Violation(f"partition {partition.id} has {partition.high_seq} rows after a clean stop")

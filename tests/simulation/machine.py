@@ -214,7 +214,11 @@ class Machine:
         node = None if self.life is None else self.life.node
         if node is None:
             return False
-        return node.committer.failure is not None or node.journal.failed is not None or bool(node.damages)
+        return (
+            node.storage.committer.failure is not None
+            or node.storage.journal.failed is not None
+            or bool(node.storage.damages)
+        )
 
     def _before(self, name, path):
         if self._crash_in is not None and name not in READING:

@@ -148,12 +148,12 @@ class Follower:
     def _learn_of_feed(self, system):
         info = FeedInfo("orders", FEED_ID, 1, "hash", "compact", None, None, 259_200, "stream")
         log = FailoverLog([FailoverEntry(FIRST_BRANCH, 1, 0)])
-        adopt_log(system, log, self.node.journal)
+        adopt_log(system, log, self.node.storage.journal)
         if system.high_seq == 0:
             block = encode_block([FEED_ID], [creation_to_bytes(info, FIRST_BRANCH)], partition=0)
-            take_replica(system, block.stamped(1, 1_000), self.node.journal, 0.0)
-            self.node.committer.note(system)
-        _, created = self.node.feeds.reconcile(self.node.journal, 10)
+            take_replica(system, block.stamped(1, 1_000), self.node.storage.journal, 0.0)
+            self.node.storage.committer.note(system)
+        _, created = self.node.feeds.reconcile(self.node.storage.journal, 10)
         for feed in created:
             feed.partitions[0].state = "follower"
 
@@ -169,10 +169,10 @@ class Follower:
             stands = self._stands_below(common)
             self.acknowledged_seq = min(self.acknowledged_seq, stands)  # whether the rollback is durable or not
             left = FailoverLog(entry for entry in partition.log if entry.base < common)
-            point = await self.node.roll_back(partition, common, left)
+            point = await self.node.storage.roll_back(partition, common, left, self.node.leadership.on_shortfall)
             assert point == partition.high_seq == stands
             common = common_seq(partition.log, partition.high_seq, leader.log, leader.seq) or 0
-        adopt_log(partition, leader.log, self.node.journal)
+        adopt_log(partition, leader.log, self.node.storage.journal)
         if not self.is_told:  # what was merged came without its producers, and a crash may have come between
             self.tell()
 
@@ -198,16 +198,16 @@ class Follower:
         block = leader.block(first_seq, last_seq)
         if first_seq <= partition.high_seq:
             block = cut_above(block, partition.high_seq)
-        take_replica(partition, block, self.node.journal, self.clock.monotonic())
-        self.node.committer.note(partition)
-        self.node.flusher.note(partition)
+        take_replica(partition, block, self.node.storage.journal, self.clock.monotonic())
+        self.node.storage.committer.note(partition)
+        self.node.storage.flusher.note(partition)
         if not block.header.producer_id:
             self.tell()
 
     def tell(self):
         partition = self.partition
         value = self.history.table(partition.high_seq)
-        tell_producers(partition, value, partition.high_seq, self.node.journal, self.clock.monotonic())
+        tell_producers(partition, value, partition.high_seq, self.node.storage.journal, self.clock.monotonic())
         self.is_told = True
 
     async def fill(self):
@@ -217,10 +217,10 @@ class Follower:
         if not ends:
             return
         last_seq = self.rnd.choice(ends[:6])
-        await self.node.flusher.flush_all(partition)
+        await self.node.storage.flusher.flush_all(partition)
         newest = {leader.rows[seq - 1].key: seq for seq in range(partition.high_seq + 1, last_seq + 1)}
         seqs = sorted(newest.values())
-        filling = self.node.begin_filling(partition, partition.high_seq, last_seq, 0)
+        filling = self.node.storage.begin_filling(partition, partition.high_seq, last_seq, 0)
         for begin in range(0, len(seqs), 3):
             part = seqs[begin : begin + 3]
             filling.add(leader.block(part[0], part[-1], part))
@@ -229,12 +229,12 @@ class Follower:
         if self.rnd.random() < 0.1:
             filling.abandon()
             return
-        tell_producers(partition, leader.table(last_seq), last_seq, self.node.journal, self.clock.monotonic())
+        tell_producers(partition, leader.table(last_seq), last_seq, self.node.storage.journal, self.clock.monotonic())
         await filling.finish(leader.log)
 
     async def commit(self):
         """An fsync; what is durable is acknowledged."""
-        await self.node.all_durable()
+        await self.node.storage.all_durable()
         self.acknowledged_seq = self.partition.durable_seq
 
     def told(self):
@@ -243,14 +243,14 @@ class Follower:
         self.partition.told(seq, self.rnd.randint(0, seq))
 
     async def flush(self):
-        await self.node.flusher.flush(self.partition)
+        await self.node.storage.flusher.flush(self.partition)
 
     async def fold(self):
         info = self.node.feeds.of_id(FEED_ID).info
-        await self.node.compactor.fold(self.partition, info)
+        await self.node.storage.compactor.fold(self.partition, info)
 
     async def trim(self):
-        await self.node.flusher._trimmer.trim()
+        await self.node.storage.flusher._trimmer.trim()
 
     def check(self):
         """What is held is the beginning of the history that the log names, and nothing else."""

@@ -31,7 +31,7 @@ def check_running(engine):
     """What has to hold at any time."""
     engine.node.check()
     used = sum(partition.tree.memory_bytes for partition in engine.node.feeds.partitions())
-    assert engine.node.memory.used == used, "the account of the memory is wrong"
+    assert engine.node.storage.memory.used == used, "the account of the memory is wrong"
     _check_listed(engine.node.feeds)
     for partition in partitions_of(engine.node):
         told = engine.ledger.of(partition)

@@ -58,7 +58,7 @@ class Consumer:
             request = StreamRequest(
                 partition.feed_id, partition.id, position.log, *asked, position.purge_seq, None, self.level
             )
-            answer, stream = begin_stream(1, request, partition, node.pins)
+            answer, stream = begin_stream(1, request, partition, node.storage.pins)
             if isinstance(answer, StreamEnd):
                 assert answer.reason is EndReason.TRIMMED, f"a consumer is refused: {answer}"
                 assert 0 < position.seq < partition.trim_seq == answer.first_seq - 1

@@ -148,8 +148,8 @@ async def go_on(engine, rnd):
     if rnd.random() < 0.5:
         engine.clock.advance(100)
         await engine.tend()
-        assert not engine.node.flusher.failure, engine.node.flusher.failure
-        assert not engine.node.compactor.failure, engine.node.compactor.failure
+        assert not engine.node.storage.flusher.failure, engine.node.storage.flusher.failure
+        assert not engine.node.storage.compactor.failure, engine.node.storage.compactor.failure
     check_running(engine)
     if rnd.random() < 0.3:
         engine.stop()

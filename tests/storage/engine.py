@@ -107,8 +107,8 @@ class Engine:
 
     def write(self, name, keys, *, number=0, producer=1, value_bytes=40):
         """Asks for rows of one partition, deletions where a key comes with ``-`` before it; ``sync`` answers."""
-        if self.node.committer.failure is not None:
-            raise self.node.committer.failure
+        if self.node.storage.committer.failure is not None:
+            raise self.node.storage.committer.failure
         partition = self.partition(name, number)
         told = self.ledger.of(partition)
         names = [key.lstrip(b"-") for key in keys]
@@ -124,17 +124,19 @@ class Engine:
             producer_seq=told.next_number(producer),
             compress=False,
         )
-        taken = partition.take(block, self.node.journal, now_us=self.clock.wall_us(), now=self.clock.monotonic())
+        taken = partition.take(
+            block, self.node.storage.journal, now_us=self.clock.wall_us(), now=self.clock.monotonic()
+        )
         assert taken.fresh, "a new block is taken for one that is sent again"
         told.given(producer, taken.versions, names, values, partition.last_timestamp)
-        self.node.committer.note(partition)
-        self.node.flusher.note(partition)
+        self.node.storage.committer.note(partition)
+        self.node.storage.flusher.note(partition)
         last_seq = taken.versions.last_seq
         self._when_durable(lambda: told.acknowledged(last_seq))
         return taken.versions
 
     def _when_durable(self, tell):
-        self.node.committer.when_durable(lambda error: tell() if error is None else None)
+        self.node.storage.committer.when_durable(lambda error: tell() if error is None else None)
 
     def keys_of(self, name, number, count):
         """Keys that belong to a partition."""
@@ -147,36 +149,36 @@ class Engine:
 
     async def sync(self):
         """One fsync, and the answers."""
-        await self.node.committer.commit()
+        await self.node.storage.committer.commit()
 
     async def flush(self, name, number=0):
         """Moves what is durable to a segment."""
-        return await self.node.flusher.flush(self.partition(name, number))
+        return await self.node.storage.flusher.flush(self.partition(name, number))
 
     async def flush_feeds(self):
         """Moves the list of feeds to a segment."""
         for partition in self.node.feeds.system.partitions:
-            await self.node.flusher.flush(partition)
+            await self.node.storage.flusher.flush(partition)
 
     async def trim(self):
         """Lets go of journal files, segments, and dropped feeds."""
-        await self.node.flusher._trimmer.trim()
+        await self.node.storage.flusher._trimmer.trim()
 
     async def tend(self):
         """A pass of the flusher, and then the compactor on every partition. What fails is told by them."""
         self._tick()
         with contextlib.suppress(OSError):  # as the compactor's own task does
-            store_uptime(self.node.compactor.uptime, self.disk, DATA)
-        await self.node.flusher.pass_once()
+            store_uptime(self.node.storage.compactor.uptime, self.disk, DATA)
+        await self.node.storage.flusher.pass_once()
         for partition in list(self.node.feeds.partitions()):
             if partition.takes_writes:
                 self.ledger.allow(partition, self.feed_info(partition), self.clock.monotonic())
-            await self.node.compactor._tend(partition)
+            await self.node.storage.compactor._tend(partition)
 
     @property
     def journal_path(self):
         """The newest file of the journal."""
-        return f"{DATA}/journal/{file_name(self.node.journal.end[0])}"
+        return f"{DATA}/journal/{file_name(self.node.storage.journal.end[0])}"
 
     def feed_info(self, partition):
         return self.node.feeds.of_id(partition.feed_id).info
@@ -187,8 +189,8 @@ class Engine:
         info = self.feed_info(partition)
         self._tick()
         self.ledger.allow(partition, info, self.clock.monotonic())
-        self.node.compactor.look_ahead(partition, info)
-        return await self.node.compactor.fold(partition, info)
+        self.node.storage.compactor.look_ahead(partition, info)
+        return await self.node.storage.compactor.fold(partition, info)
 
     async def trim_history(self, name, number=0):
         """Drops what the feed does not keep any more."""
@@ -196,11 +198,11 @@ class Engine:
         info = self.feed_info(partition)
         self._tick()
         self.ledger.allow(partition, info, self.clock.monotonic())
-        self.node.compactor.look_ahead(partition, info)
-        await self.node.compactor.trim(partition, info)
+        self.node.storage.compactor.look_ahead(partition, info)
+        await self.node.storage.compactor.trim(partition, info)
 
     def _tick(self):
-        self.node.compactor.uptime.tick(self.clock.wall_us(), int(self.clock.monotonic() * 1e6))
+        self.node.storage.compactor.uptime.tick(self.clock.wall_us(), int(self.clock.monotonic() * 1e6))
 
     def stop(self):
         """Stops cleanly."""
@@ -208,4 +210,4 @@ class Engine:
         self.node.stop()
         self._lock.close()
         self.is_stopped = True
-        self.ledger.is_clean = self.node.journal.failed is None  # else the mark was not written
+        self.ledger.is_clean = self.node.storage.journal.failed is None  # else the mark was not written

@@ -218,10 +218,10 @@ class Ledger:
 
     def started(self, node):
         """Compares the node with what was told, and forgets what a crash may have taken. AssertionError."""
-        is_clean = node.unclean_start is None
+        is_clean = node.services.unclean_start is None
         is_empty = not any(told.is_created for told in self.feeds.values())
         assert not is_clean or self.is_stopping or is_empty, "a crash is taken for a clean stop"
-        assert is_clean or not self._was_clean, f"a clean stop is taken for a crash: {node.unclean_start}"
+        assert is_clean or not self._was_clean, f"a clean stop is taken for a crash: {node.services.unclean_start}"
         self.is_stopping = False
         if self.identity is None:
             self.identity = node.identity

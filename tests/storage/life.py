@@ -95,7 +95,7 @@ class Life:
             disk.cut_power(self.rnd)
 
     def is_synced(self):
-        journal = self.engine.node.journal
+        journal = self.engine.node.storage.journal
         return journal.synced == journal.written
 
     # Clients
@@ -149,7 +149,7 @@ class Life:
     async def flush(self):
         partition = self.partition
         with self.tolerance(partition):
-            await self.engine.node.flusher.flush(partition)
+            await self.engine.node.storage.flusher.flush(partition)
 
     async def fold(self):
         partition = self.partition
@@ -157,7 +157,7 @@ class Life:
             await self.engine.fold(self.name_of(partition), partition.id)
 
     async def merge(self):
-        await self.engine.node.flusher.merge(self.partition)
+        await self.engine.node.storage.flusher.merge(self.partition)
 
     async def trim(self):
         partition = self.partition
@@ -200,8 +200,10 @@ class Life:
         for _ in range(self.rnd.randint(1, 4)):
             disk.files_max = max(disk.files, JOURNAL_FILES) + self.rnd.randint(0, 3)
             await self.under_faults(self.rnd.randint(1, 10), may_end=False)
-            assert self.engine.node.journal.failed is None
-            assert not self.engine.node.damages, "a segment that cannot be opened for now is taken for a damaged one"
+            assert self.engine.node.storage.journal.failed is None
+            assert not self.engine.node.storage.damages, (
+                "a segment that cannot be opened for now is taken for a damaged one"
+            )
         await self.under_faults(0)
 
     async def under_faults(self, calls, *, may_end=True):
@@ -215,7 +217,7 @@ class Life:
             self.crash_now()
         else:
             self.end_faults()
-        if self.engine.node.committer.failure or self.engine.node.journal.failed:
+        if self.engine.node.storage.committer.failure or self.engine.node.storage.journal.failed:
             self.crash_now()
 
     def end_faults(self):

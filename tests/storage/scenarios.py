@@ -180,7 +180,7 @@ async def keep(engine):
     for number in range(3):
         engine.write("c", [b"k%d" % number], value_bytes=600)
         engine.clock.advance(HELD_SECONDS)
-        await engine.node.held.keep()
+        await engine.node.storage.held.keep()
     await engine.sync()
 
 
@@ -217,7 +217,7 @@ async def flush(engine):
 
 @scenario(many_blocks)
 async def merge_and_flush(engine):
-    await engine.node.flusher.merge(engine.partition("c"))
+    await engine.node.storage.flusher.merge(engine.partition("c"))
     assert engine.partition("c").tree.block_count < 40
     await engine.flush("c")
     await engine.trim()
@@ -255,7 +255,7 @@ async def trim_history(engine):
 async def manifest_of_controls(engine):
     """The journal's oldest files hold nothing but the beginnings of branches."""
     await engine.flush("c")
-    await engine.node.installer.write(engine.partition("c"))
+    await engine.node.storage.installer.write(engine.partition("c"))
     await engine.trim()
 
 
@@ -264,11 +264,11 @@ async def trim_journal(engine):
     engine.write("c", [b"t%d" % index for index in range(40)])
     engine.write("c", [b"t%d" % index for index in range(40)])
     await engine.sync()
-    oldest = engine.node.journal.oldest_number
+    oldest = engine.node.storage.journal.oldest_number
     await engine.flush_feeds()
     await engine.flush("c")
     await engine.trim()
-    assert engine.node.journal.oldest_number >= oldest + 2
+    assert engine.node.storage.journal.oldest_number >= oldest + 2
 
 
 @scenario(two_feeds_flushed)
@@ -320,13 +320,13 @@ async def clean_stop(engine):
 @scenario(two_flushed)
 async def full_disk(engine):
     """A flush finds no room, takes what was reserved for it, and the journal is trimmed."""
-    await engine.node.space.look()
-    assert engine.node.space.reserved_bytes
+    await engine.node.storage.space.look()
+    assert engine.node.storage.space.reserved_bytes
     for index in range(0, 40, 10):
         engine.write("c", [b"f%d" % row for row in range(index, index + 10)])
     await engine.sync()
     engine.disk.size_bytes -= engine.disk.free - 1_000
     engine.clock.advance(100)
-    await engine.node.flusher.pass_once()
+    await engine.node.storage.flusher.pass_once()
     assert engine.partition("c").flushed_seq == engine.partition("c").durable_seq
     engine.disk.size_bytes += 1 << 30

@@ -59,7 +59,7 @@ async def test_the_files_of_a_dropped_feed_need_its_blocks_until_they_are_gone(e
     await write(engine, "c", 4)
     engine.drop("c")
     await engine.sync()
-    await engine.node.flusher._trimmer._trim_journal()
+    await engine.node.storage.flusher._trimmer._trim_journal()
     engine.disk.kill()
     again(engine)
 
@@ -93,12 +93,12 @@ async def test_a_creation_that_is_lost_leaves_no_second_feed_of_its_name(engine)
 async def test_a_full_disk_does_not_keep_the_node_from_starting(engine):
     """What is kept to empty a full disk with is kept for the start as well."""
     await create(engine, SPEC)
-    await engine.node.space.look()
+    await engine.node.storage.space.look()
     await write(engine, "c", 3)
     engine.disk.size_bytes -= engine.disk.free
     engine.disk.kill()
     again(engine)
-    await engine.node.flusher.pass_once()
+    await engine.node.storage.flusher.pass_once()
     assert engine.partition("c").high_seq == 30
 
 
@@ -108,7 +108,7 @@ async def test_what_an_interrupted_flush_left_does_not_keep_the_node_from_starti
     await write(engine, "c", 1)
     await engine.flush("c")
     await engine.trim()
-    directory = engine.node.store.partition_directory(engine.partition("c").feed_id, 0)
+    directory = engine.node.storage.store.partition_directory(engine.partition("c").feed_id, 0)
     file = engine.disk.create(f"{directory}/{'ab' * 16}.seg.new")
     file.write_at(0, (bytes(20_000),), 20_000)
     engine.disk.size_bytes -= engine.disk.free

@@ -120,8 +120,8 @@ async def test_hazard_7_a_copy_begins_another_branch_and_consumers_hear_of_it(en
     ledger.is_clean = False
     copied = Engine(disk, seed=2, ledger=ledger, clock=engine.clock.copy()).open()
     engine.open()
-    assert engine.node.unclean_start is None
-    assert "device" in copied.node.unclean_start
+    assert engine.node.services.unclean_start is None
+    assert "device" in copied.node.services.unclean_start
     await write(engine, b"a", b"of the original")
     await write(copied, b"a", b"of the copy", b"more")
     consumer = consumer_of(engine)
@@ -143,7 +143,7 @@ async def test_hazard_7_the_mark_of_the_stop_before_last_does_not_count(engine):
     file.write_at(0, (bytes(mark),), len(mark))
     engine.disk.kill()
     check(engine.open())
-    assert engine.node.unclean_start is not None
+    assert engine.node.services.unclean_start is not None
 
 
 # 8. Records of another history
@@ -267,7 +267,7 @@ def conditional(engine, key, value, flags, version=None):
     partition = engine.partition("c")
     partition.keys.catch_up(partition.tree, lambda: False)
     block = encode_block([key], [value], partition=0, producer_id=77, producer_seq=1)
-    return partition.take(block, engine.node.journal, now_us=1, now=1.0, flags=flags, if_version=version)
+    return partition.take(block, engine.node.storage.journal, now_us=1, now=1.0, flags=flags, if_version=version)
 
 
 async def test_hazard_18_a_condition_sees_what_is_flushed(engine):
@@ -329,19 +329,19 @@ async def test_hazard_23_a_segment_that_was_cut_off_is_an_error_and_not_the_end(
 
 
 async def test_hazard_23_a_full_disk_is_emptied_with_what_was_kept_for_that(engine):
-    await engine.node.space.look()
+    await engine.node.storage.space.look()
     for _ in range(8):
         await write(engine, *(b"k%d" % row for row in range(20)))
     await engine.flush_feeds()
     await engine.trim()
-    files = len(engine.node.journal.file_numbers)
+    files = len(engine.node.storage.journal.file_numbers)
     engine.disk.size_bytes -= engine.disk.free
     with pytest.raises(NoSpace):
         engine.write("c", [b"k"], value_bytes=3_000)
     engine.clock.advance(100)
-    await engine.node.flusher.pass_once()
-    assert engine.node.flusher.failure == ""
-    assert len(engine.node.journal.file_numbers) < files
+    await engine.node.storage.flusher.pass_once()
+    assert engine.node.storage.flusher.failure == ""
+    assert len(engine.node.storage.journal.file_numbers) < files
     await write(engine, b"k")
     check_running(engine)
 
@@ -362,7 +362,7 @@ async def test_hazard_24_a_jump_of_the_clock_makes_nothing_old(engine, restarts)
         engine.open()
     await engine.tend()
     assert (engine.partition("c").purge_seq, engine.partition("h").trim_seq) == (0, 0)
-    assert bool(engine.node.compactor.uptime.suspended) != restarts
+    assert bool(engine.node.storage.compactor.uptime.suspended) != restarts
     check_running(engine)
 
 

@@ -21,7 +21,7 @@ def node_config(node_config):
 @pytest.fixture(params=["compact"])
 async def feed(client, node, request):
     """A feed of one partition."""
-    node.compactor.consider = lambda partition: None  # folds are of a test's own making
+    node.storage.compactor.consider = lambda partition: None  # folds are of a test's own making
     return await client.create_feed("orders", partitions=1, retention=request.param)
 
 
@@ -219,14 +219,14 @@ async def test_too_slow(node, consume, feed):
     for number in range(4):
         for row in range(20):
             await feed.put(b"%d" % row, b"%d " % number + os.urandom(200_000))
-        await node.flusher.flush(partition)
+        await node.storage.flusher.flush(partition)
     slow = await consume(paused=True, window_bytes=1)
     await until(lambda: slow.state)
-    while await node.compactor.fold(partition, node.feeds.of_id(partition.feed_id).info):
+    while await node.storage.compactor.fold(partition, node.feeds.of_id(partition.feed_id).info):
         pass
-    assert node.pins.retired_bytes
-    node._let_go_of_files()
-    assert not node.pins.retired_bytes
+    assert node.storage.pins.retired_bytes
+    node.storage.space.on_low()
+    assert not node.storage.pins.retired_bytes
     slow.may_go_on.set()
     await slow.ends_with(EndReason.TOO_SLOW)
     await slow.stream.barrier()
@@ -247,9 +247,8 @@ async def test_error(node, consume, feed):
     await feed.put(b"a", b"1")
     consumer = await consume(visibility="memory")
     await consumer.has(b"a", b"1")
-    connection = connection_of(node)
-    connection.journal_failed(NotDurable("the journal cannot be written: a test"))
-    node.flush()
+    node.storage.on_failed(NotDurable("the journal cannot be written: a test"))
+    node.connections.flush()
     await consumer.ends_with(EndReason.ERROR)
     await feed.put(b"a", b"2")
     await consumer.has(b"a", b"2")

@@ -47,14 +47,14 @@ async def test_an_empty_value_is_a_value(feed):
 async def test_get_answers_with_what_its_level_shows(feed, node, monkeypatch):
     """A get at level disk waits until what it tells is durable; one at level memory does not."""
     gate = trio.Event()
-    sync = node.committer.commit
+    sync = node.storage.committer.commit
 
     async def commit():
         await gate.wait()
         await sync()
 
-    monkeypatch.setattr(node.committer, "commit", commit)
-    monkeypatch.setattr(node.committer, "turn_ended", lambda _: node.committer._wanted.set())
+    monkeypatch.setattr(node.storage.committer, "commit", commit)
+    monkeypatch.setattr(node.storage.committer, "turn_ended", lambda _: node.storage.committer._wanted.set())
     version = await feed.put(b"k", b"v", level="memory")
     assert (await feed.get(b"k", level="memory")).version == version
     results = {}

@@ -13,7 +13,7 @@ from tailrace.host import Host
 from tailrace.link import Silence, connect_tcp
 from tailrace.model import Level
 from tailrace.wire.messages import Get
-from tailrace_server import connection as connection_module
+from tailrace_server.serving import connection as connection_module
 
 # Three of them in silence end a connection: more than a busy machine lets this process wait at once.
 NOOP_SECONDS = 0.3

@@ -26,17 +26,17 @@ def keys(count, start=0):
 @pytest.fixture
 def asked(monkeypatch):
     """The keys that were looked up, by whomever."""
-    from tailrace_server import requests
+    from tailrace_server.serving import get_requests
 
     found = []
-    look_up = requests.Lookup
+    look_up = get_requests.Lookup
 
     def spy(*arguments, **options):
         made = look_up(*arguments, **options)
         found.extend(made._keys)
         return made
 
-    monkeypatch.setattr(requests, "Lookup", spy)
+    monkeypatch.setattr(get_requests, "Lookup", spy)
     return found
 
 

@@ -31,9 +31,9 @@ def moment(us):
 
 @pytest.fixture
 def clock(running):
-    running.node.clock = SetClock()
-    running.node.compactor.consider = lambda partition: None  # folds are of a test's own making
-    return running.node.clock
+    running.node.host.clock = SetClock()
+    running.node.storage.compactor.consider = lambda partition: None  # folds are of a test's own making
+    return running.node.host.clock
 
 
 @pytest.fixture(params=["compact", "history"])
@@ -71,10 +71,10 @@ async def since(feed, us, until="now"):
 
 async def flush(node, fold=False):
     for partition in (p for feed in node.feeds for p in feed.partitions):
-        await node.flusher.flush(partition)
+        await node.storage.flusher.flush(partition)
         if fold:
             info = node.feeds.of_id(partition.feed_id).info
-            while await node.compactor.fold(partition, info):
+            while await node.storage.compactor.fold(partition, info):
                 pass
 
 
@@ -204,7 +204,7 @@ async def test_a_segment_that_is_damaged_is_asked_for_again(running, feed, clock
                 await trio.lowlevel.checkpoint()
             broken = False
     assert found == [30, 40]
-    assert "it was hit by a test" in "".join(running.node.damages.values())
+    assert "it was hit by a test" in "".join(running.node.storage.damages.values())
 
 
 async def test_many_partitions_at_once(running, client, clock):
@@ -244,8 +244,8 @@ async def test_what_was_stamped_until(running, feed, clock, where):
         await flush(running.node)
         await running.stop()
         await running.start()
-        running.node.clock = SetClock()
-    running.node.clock.us = BEGIN_US + 1_000
+        running.node.host.clock = SetClock()
+    running.node.host.clock.us = BEGIN_US + 1_000
     stamps = [stamp for stamp, _ in KEYS]
     if where == "folded" and not feed_keeps_all(running.node):
         stamps.remove(10)
@@ -298,7 +298,7 @@ async def test_a_clock_that_is_set_back_ends_nothing_too_early(feed, clock):
 async def test_a_quiet_partition_ends_by_the_clock(running, client, clock):
     """Four partitions, one of which has rows; what is in memory only is delivered first."""
     feed = await client.create_feed("quiet", partitions=4)
-    running.node.clock = SystemClock()
+    running.node.host.clock = SystemClock()
     begun = trio.current_time()
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=0.3)
     async with feed.consume(until=until) as stream:
@@ -317,7 +317,7 @@ async def test_a_clock_that_is_set_ahead_is_noticed(running, feed, clock):
             found += values(await anext(stream))
         clock.us += 10**12
         for connection in running.node.connections:
-            connection.tick(running.node.clock.monotonic())
+            connection.tick(running.node.host.clock.monotonic())
         assert await read(stream) == []
 
 

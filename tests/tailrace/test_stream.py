@@ -12,7 +12,7 @@ from tailrace.failover import FailoverLog
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.opcodes import Opcode
-from tailrace_server import requests
+from tailrace_server.serving import handlers
 
 
 def partition_of(key):
@@ -210,14 +210,14 @@ async def test_positions_of_another_feed(client, feed):
 async def test_levels_of_visibility(feed, node, collect, monkeypatch):
     """At level memory a stream shows what is not durable; at level disk it waits, and a barrier makes it so."""
     gate = trio.Event()
-    commit = node.committer.commit
+    commit = node.storage.committer.commit
 
     async def wait_and_commit():
         await gate.wait()
         await commit()
 
-    monkeypatch.setattr(node.committer, "commit", wait_and_commit)
-    monkeypatch.setattr(node.committer, "turn_ended", lambda _: node.committer._wanted.set())
+    monkeypatch.setattr(node.storage.committer, "commit", wait_and_commit)
+    monkeypatch.setattr(node.storage.committer, "turn_ended", lambda _: node.storage.committer._wanted.set())
     memory, disk = await collect(visibility="memory"), await collect()
     await feed.put(b"k", b"v", level="memory")
     await memory.stream.barrier()
@@ -297,7 +297,7 @@ async def test_a_barrier_that_the_node_loses_again_and_again_comes_back(feed, co
         if len(asked) == 6:
             monkeypatch.undo()
 
-    monkeypatch.setitem(requests.HANDLERS, Opcode.BARRIER, lose)
+    monkeypatch.setitem(handlers.HANDLERS, Opcode.BARRIER, lose)
     await feed.put(b"k", b"v")
     await collector.stream.barrier()
     assert len(collector.rows) == 1

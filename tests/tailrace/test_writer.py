@@ -107,14 +107,14 @@ async def test_the_first_error_is_raised_by_the_next_call_and_on_leaving(client,
 async def test_room_is_made_before_more_is_sent(feed, node, monkeypatch):
     """put waits while too much has no answer."""
     gate = trio.Event()
-    commit = node.committer.commit
+    commit = node.storage.committer.commit
 
     async def wait_and_commit():
         await gate.wait()
         await commit()
 
-    monkeypatch.setattr(node.committer, "commit", wait_and_commit)
-    monkeypatch.setattr(node.committer, "turn_ended", lambda _: node.committer._wanted.set())
+    monkeypatch.setattr(node.storage.committer, "commit", wait_and_commit)
+    monkeypatch.setattr(node.storage.committer, "turn_ended", lambda _: node.storage.committer._wanted.set())
     put = []
 
     async def write():

@@ -73,7 +73,7 @@ class MadeDirectory:
         return self.node.feeds.named(name)
 
     def _sync_feeds(self):
-        self.node.journal.sync()
+        self.node.storage.journal.sync()
         for partition in self.node.feeds.system.partitions:
             partition.durable_through(partition.high_seq)
 
@@ -90,11 +90,11 @@ class MadeDirectory:
             block = encode_block(
                 keys, values, partition=number, producer_id=PRODUCER, producer_seq=producer_seq, compress=False
             )
-            taken = partition.take(block, self.node.journal, now_us=self.host.clock.wall_us(), now=0.0)
+            taken = partition.take(block, self.node.storage.journal, now_us=self.host.clock.wall_us(), now=0.0)
             for seq, row in enumerate(rows, taken.versions.first_seq):
                 self.rows[name, number, seq] = row
-            self.node.flusher.note(partition)
-        self.node.journal.sync()
+            self.node.storage.flusher.note(partition)
+        self.node.storage.journal.sync()
         for partition in feed.partitions:
             partition.durable_through(partition.high_seq)
 
@@ -104,20 +104,20 @@ class MadeDirectory:
         async def run():
             for partition in feed.partitions:
                 if not numbers or partition.id in numbers:
-                    await self.node.flusher.flush(partition)
+                    await self.node.storage.flusher.flush(partition)
 
         trio.run(run)
 
     def trim(self):
         async def run():
-            await self.node.flusher._trimmer.trim()
+            await self.node.storage.flusher._trimmer.trim()
 
         trio.run(run)
 
     def keep(self):
         """Writes HELD, as the node's task does within ten seconds."""
         self.host.clock.advance(HELD_SECONDS)
-        trio.run(self.node.held.keep)
+        trio.run(self.node.storage.held.keep)
 
     def fold(self, name):
         """Folds what the policy chooses, and removes what was folded."""
@@ -125,9 +125,9 @@ class MadeDirectory:
 
         async def run():
             for partition in feed.partitions:
-                while await self.node.compactor.fold(partition, feed.info):
+                while await self.node.storage.compactor.fold(partition, feed.info):
                     pass
-            await self.node.flusher._trimmer.trim()
+            await self.node.storage.flusher._trimmer.trim()
 
         trio.run(run)
 
@@ -140,7 +140,7 @@ class MadeDirectory:
         """All in segments, and the journal rotated so that nothing of it is kept."""
         self.flush(SYSTEM_FEED_NAME)
         self.flush(name)
-        self.node.journal._rotate()
+        self.node.storage.journal._rotate()
         self.trim()
 
 

@@ -29,7 +29,7 @@ async def main(data, descriptors):
         print(node.listening[1], flush=True)
         await trio.to_thread.run_sync(sys.stdin.read)
         node.check()
-        assert node.journal.failed is None and not node.damages
+        assert node.storage.journal.failed is None and not node.storage.damages
         print(sum(len(p.chain.segments) for p in node.feeds.partitions()), flush=True)
 
 trio.run(main, *sys.argv[1:])

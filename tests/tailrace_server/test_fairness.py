@@ -16,8 +16,8 @@ from tailrace.wire.frames import encode_frame, frame_header
 from tailrace.wire.messages import Get, Hello
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamRequest, encode_number
-from tailrace_server.connection import CUT_FRAMES_MAX, TURN_SECONDS, Connection
-from tailrace_server.requests import HANDLERS
+from tailrace_server.serving.connection import CUT_FRAMES_MAX, TURN_SECONDS, Connection
+from tailrace_server.serving.handlers import HANDLERS
 
 pytestmark = pytest.mark.usefixtures("others_are_served")
 
@@ -54,7 +54,7 @@ def costly(monkeypatch, node):
 
     def make(seconds):
         passed = 0.0
-        before, real = Connection._handle, node.clock.monotonic
+        before, real = Connection._handle, node.host.clock.monotonic
 
         def handle(connection, frame):
             nonlocal passed
@@ -64,7 +64,7 @@ def costly(monkeypatch, node):
 
         monkeypatch.setattr(Connection, "_handle", handle)
         began = real()
-        monkeypatch.setattr(node.clock, "monotonic", lambda: began + passed)
+        monkeypatch.setattr(node.host.clock, "monotonic", lambda: began + passed)
         return steps
 
     yield make

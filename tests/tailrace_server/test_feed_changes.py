@@ -163,7 +163,7 @@ class Follower:
             clock=FakeClock(), randomness=SeededRandomness(), disk=self.disk, workers=InlineWorkers(self.disk)
         )
         self.start()
-        adopt_log(self.partition, U, self.node.journal)
+        adopt_log(self.partition, U, self.node.storage.journal)
 
     def start(self):
         self.node = recover(Config(DATA, replica_of=("leader", 1)), self.host)
@@ -174,8 +174,8 @@ class Follower:
         info = FeedInfo(name, feed_id, 2, "hash", "compact", None, None, 259_200, "stream")
         value = None if drops else creation_to_bytes(info, b"b" * 16)
         block = encode_block([feed_id], [value], partition=0).stamped(self.partition.high_seq + 1, 1_000)
-        take_replica(self.partition, block, self.node.journal, 0.0)
-        self.node.journal.sync()
+        take_replica(self.partition, block, self.node.storage.journal, 0.0)
+        self.node.storage.journal.sync()
         self.partition.durable_through(self.partition.high_seq)
 
     def names(self):
@@ -218,7 +218,7 @@ async def test_a_feed_whose_row_was_rolled_back_goes_when_all_of_the_list_is_the
     follower.row("undone")
     follower.node.feed_changes.reconcile()
     follower.partition.told(2, 2)
-    await follower.node.roll_back(follower.partition, 1, U)
+    await follower.node.storage.roll_back(follower.partition, 1, U, follower.node.leadership.on_shortfall)
     follower.node.feed_changes.reconcile()
     assert follower.names() == ["kept", "undone"], "the leader may have more rows"
     follower.partition.told(2, 1)

@@ -64,7 +64,7 @@ async def write(feed, count):
 
 async def flush(node):
     for partition in node.feeds.partitions():
-        await node.flusher.flush(partition)
+        await node.storage.flusher.flush(partition)
 
 
 async def consume(feed, since="beginning", **arguments):

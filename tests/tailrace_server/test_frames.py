@@ -8,7 +8,7 @@ from tailrace.wire.frames import frame_header
 from tailrace.wire.messages import Written
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import SnapshotStartMessage, encode_number, encode_seq
-from tailrace_server.frames import WRITTEN_FRAME_BYTES, SnapshotFrames, written
+from tailrace_server.stream.frames import WRITTEN_FRAME_BYTES, SnapshotFrames, written
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)

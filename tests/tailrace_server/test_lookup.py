@@ -3,9 +3,9 @@ import random
 from tailrace.block import encode_block
 from tailrace.failover import FailoverEntry
 from tailrace.model import Level
-from tailrace_server import lookup as module
-from tailrace_server.lookup import Lookup
 from tailrace_server.partition import Partition
+from tailrace_server.serving import lookup as module
+from tailrace_server.serving.lookup import Lookup
 
 
 def partition_of(blocks, id=0):

@@ -26,7 +26,7 @@ async def test_writes_during_a_failed_fsync_have_an_unknown_outcome_until_the_ne
     await feed.put(KEY, b"before")
 
     node = running.node
-    node.journal.sync = fail_to_sync
+    node.storage.journal.sync = fail_to_sync
     results = []
 
     async def put():
@@ -34,7 +34,7 @@ async def test_writes_during_a_failed_fsync_have_an_unknown_outcome_until_the_ne
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(put)
-        while node.committer.failure is None:
+        while node.storage.committer.failure is None:
             await trio.lowlevel.checkpoint()
         assert not node.status()["healthy"]
         await running.kill()
@@ -49,7 +49,7 @@ async def test_after_a_failed_fsync_nothing_is_acknowledged(running):
     async with tailrace.connect(running.url, retry_for=1.0) as client:
         feed = client.feed("orders")
         assert (await feed.get(KEY)).value == b"v"
-        running.node.journal.sync = fail_to_sync
+        running.node.storage.journal.sync = fail_to_sync
         with pytest.raises(tailrace.Unreachable, match="input/output error") as caught:
             await feed.put(KEY, b"w")
         assert caught.value.outcome == "unknown"
@@ -69,7 +69,7 @@ async def test_after_a_failed_fsync_nothing_is_shown_that_is_not_durable(running
         async with feed.consume(visibility="memory") as stream:
             events = [event async for event in stream_until_idle(stream)]
             assert [event.last_seq for event in events if isinstance(event, tailrace.Mutations)] == [1]
-            running.node.journal.sync = fail_to_sync
+            running.node.storage.journal.sync = fail_to_sync
             with pytest.raises(tailrace.Unreachable):
                 await impatient.feed("orders").put(KEY, b"w")
             async with trio.open_nursery() as nursery:
@@ -150,7 +150,7 @@ async def test_a_bug_in_what_one_connection_is_sent_ends_that_one_only(running, 
     async with raw() as connection:
         await connection.hello()
         await connection.ask(Opcode.STREAM_REQUEST, request.encode(1)[16:], 1)
-        [broken] = node.connections.keys() - others
+        [broken] = set(node.connections) - others
 
         def fail(bytes_max):
             raise RuntimeError("it was broken by a test")

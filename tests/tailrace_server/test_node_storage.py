@@ -17,9 +17,9 @@ from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamEnd, StreamRequest, encode_number
-from tailrace_server import requests
 from tailrace_server.config import Storage
 from tailrace_server.host.disk import RealFile
+from tailrace_server.serving import steps
 from tailrace_server.stream import disk_part, partition_stream
 
 
@@ -35,8 +35,8 @@ class Gate:
 
     def __init__(self, node):
         self.event = trio.Event()
-        self.flush_due = node.flusher.flush_due
-        node.flusher.flush_due = self.wait
+        self.flush_due = node.storage.flusher.flush_due
+        node.storage.flusher.flush_due = self.wait
 
     async def wait(self):
         await self.event.wait()
@@ -51,7 +51,7 @@ async def until(condition):
 async def flush(node):
     """Everything that is durable goes to segments. The node's own task has to stand before a `Gate`."""
     for partition in node.feeds.partitions():
-        await node.flusher.flush(partition)
+        await node.storage.flusher.flush(partition)
 
 
 async def fill(feed, count, begin=0):
@@ -99,28 +99,28 @@ async def test_writers_wait_at_the_bound_and_others_go_on(running, feed, collect
     gate, collector = Gate(node), await collect()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fill, feed, 100)
-        await until(lambda: node.memory.must_wait)
+        await until(lambda: node.storage.memory.must_wait)
         await collector.stream.barrier()
         before = written(node)
         assert len(collector.rows) == before < 100
-        assert node.memory.used < node.memory.bytes_max + 10_000, "by one block at most"
+        assert node.storage.memory.used < node.storage.memory.bytes_max + 10_000, "by one block at most"
         assert await collector.feed.get(b"0") is not None
         await collector.stream.barrier()
         assert written(node) == before
         gate.event.set()
     await collector.stream.barrier()
     assert len(collector.rows) == 100
-    assert node.memory.used < node.memory.bytes_max
+    assert node.storage.memory.used < node.storage.memory.bytes_max
 
 
 async def test_a_node_whose_flusher_is_stuck_refuses_writes(running, feed, collect, monkeypatch):
     node, collector = running.node, await collect()
-    flush_one = node.flusher.flush
+    flush_one = node.storage.flusher.flush
 
     async def fail(partition):
         raise OSError(errno.EIO, "the disk is broken")
 
-    monkeypatch.setattr(node.flusher, "flush", fail)
+    monkeypatch.setattr(node.storage.flusher, "flush", fail)
     async with tailrace.connect(running.url, retry_for=5) as client:
         with pytest.raises(NoSpace, match="the disk is broken"):
             await fill(client.feed("orders"), 100)
@@ -129,7 +129,7 @@ async def test_a_node_whose_flusher_is_stuck_refuses_writes(running, feed, colle
     assert await feed.get(b"0") is not None
     assert not node.status()["healthy"]
     assert "the disk is broken" in node.status()["failure"]
-    monkeypatch.setattr(node.flusher, "flush", flush_one)
+    monkeypatch.setattr(node.storage.flusher, "flush", flush_one)
     await until(lambda: node.status()["healthy"])
     await feed.put(b"more", b"v")
 
@@ -175,7 +175,7 @@ async def test_a_slow_consumer_goes_on_from_segments(running, feed, raw, monkeyp
         opcodes = [(await connection.receive()).opcode for _ in range(4)]
         assert opcodes == [Opcode.STREAM_OK, Opcode.SNAPSHOT_START, Opcode.BLOCK, Opcode.BLOCK]
         await flush(node)
-        assert node.memory.used == 0
+        assert node.storage.memory.used == 0
         seqs = []
         while not seqs or seqs[-1] < 21:
             await connection.send(encode_number(Opcode.CREDIT, 3_000))
@@ -208,22 +208,24 @@ async def test_who_keeps_segments_that_nobody_else_needs_is_sent_away_on_a_full_
             await fill(feed, 3)
             await flush(node)
             if connection is other:
-                await until(lambda: node.pins.retired_bytes)  # the segment before is dropped, and the slow one reads it
+                await until(
+                    lambda: node.storage.pins.retired_bytes
+                )  # the segment before is dropped, and the slow one reads it
             await connection.hello(window_bytes=1)
             await connection.send(request.encode(9))
             await frame_of(connection, Opcode.BLOCK)
-        node.space.on_low()
+        node.storage.space.on_low()
         end = StreamEnd.decode((await frame_of(slow, Opcode.STREAM_END)).body)
         assert end.reason is EndReason.TOO_SLOW
         assert "nearly full" in end.message
-        await until(lambda: not node.pins.retired_bytes)  # a thread may still read for it
+        await until(lambda: not node.storage.pins.retired_bytes)  # a thread may still read for it
         await other.send(encode_number(Opcode.CREDIT, 1 << 20))
         await frame_of(other, Opcode.BLOCK)
 
 
 async def test_hazard_18_look_up_and_append_are_one_step(running, feed, monkeypatch):
     """Many conditional writes of one key, in steps, while what they look at moves to segments: one of them wins."""
-    monkeypatch.setattr(requests, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(steps, "STEP_SECONDS", 0.0)
     node = running.node
     Gate(node)
     won = []
@@ -303,13 +305,13 @@ async def test_a_disk_that_takes_its_time_holds_up_nobody_else(running, feed, co
         await feed.put(b"new", b"v")
         assert (await feed.get(b"new")).value == b"v"
         [only] = node.feeds
-        (segment,) = next(p for p in only.partitions if node.routes([b"3"], 4) == [p.id]).chain.segments
-        node.pins.retire([segment])
-        assert node.pins.take_free() == [], "what is being read stays open"
+        (segment,) = only.partition_of(b"3").chain.segments
+        node.storage.pins.retire([segment])
+        assert node.storage.pins.take_free() == [], "what is being read stays open"
         assert not found
         gate.set()
     assert found[0].key == b"3"
-    assert node.pins.take_free() == [segment]
+    assert node.storage.pins.take_free() == [segment]
 
 
 async def test_damage_that_is_met_in_a_thread_is_told(running, feed, cold, monkeypatch):

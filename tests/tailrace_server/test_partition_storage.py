@@ -12,10 +12,10 @@ from tailrace.errors import VersionConflict
 from tailrace.model import Version
 from tailrace.wire.messages import WriteFlag
 from tailrace_server.chain import Chain, LostSegment
-from tailrace_server.lookup import Lookup
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
 from tailrace_server.segment import SegmentDamaged
+from tailrace_server.serving.lookup import Lookup
 
 
 class Made:

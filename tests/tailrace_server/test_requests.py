@@ -22,8 +22,8 @@ from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import Get, Got, WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamRequest
-from tailrace_server import requests as module
 from tailrace_server.intake.producers import ENTRY_AGE_S_MAX
+from tailrace_server.serving import steps
 
 pytestmark = pytest.mark.usefixtures("others_are_served")
 
@@ -254,7 +254,7 @@ async def test_get_needs_no_more_than_a_frame(greeted, feed, feed_id):
 @pytest.fixture
 def short_turns(monkeypatch, running):
     """Time is up as soon as a turn begins."""
-    monkeypatch.setattr(module, "STEP_SECONDS", -1.0)
+    monkeypatch.setattr(steps, "STEP_SECONDS", -1.0)
 
 
 @pytest.mark.usefixtures("short_turns")
@@ -327,8 +327,8 @@ async def test_a_resend_after_an_hour_does_not_overwrite_a_newer_value(
     """A client was paused for that long, and the node has forgotten it; another one has written the key meanwhile."""
     for earlier in range(1, number + 1):
         await ask_to_write(greeted, feed_id, block_of(KEY, number=earlier, value=b"older"))
-    now = node.clock.monotonic
-    monkeypatch.setattr(node.clock, "monotonic", lambda: now() + ENTRY_AGE_S_MAX + 1)
+    now = node.host.clock.monotonic
+    monkeypatch.setattr(node.host.clock, "monotonic", lambda: now() + ENTRY_AGE_S_MAX + 1)
     for producer in range(1_000, 1_100):
         await ask_to_write(greeted, feed_id, block_of(KEY, producer_id=producer, value=b"newer"))
     resent = block_of(KEY, number=number, value=b"older")

@@ -29,7 +29,7 @@ async def restart(running, *, clean):
 
 
 async def test_a_new_directory_begins_at_term_1(running, feed):
-    assert running.node.unclean_start is None
+    assert running.node.services.unclean_start is None
     log = partition(running).log
     assert [(entry.term, entry.base) for entry in log] == [(1, 0)]
 
@@ -39,7 +39,7 @@ async def test_a_clean_restart_begins_no_branch(running, feed):
     before = running.node.identity, partition(running).log
     for _ in range(3):
         await restart(running, clean=True)
-        assert running.node.unclean_start is None
+        assert running.node.services.unclean_start is None
         assert (running.node.identity, partition(running).log) == before
     item = await feed.get(KEY)
     assert (item.value, item.version) == (b"v", version)
@@ -50,7 +50,7 @@ async def test_an_unclean_restart_begins_a_branch_in_every_partition(running, fe
     old = await feed.put(KEY, b"v")
     identity = running.node.identity
     await restart(running, clean=False)
-    assert "no mark of a clean stop" in running.node.unclean_start
+    assert "no mark of a clean stop" in running.node.services.unclean_start
     assert running.node.identity == identity
     for held in running.node.feeds.named("orders").partitions:
         assert held.log.term == 2
@@ -108,7 +108,7 @@ async def test_files_of_the_journal_are_all_read(run_node, node_config):
         feed = await client.create_feed("orders", partitions=4)
         for number in range(30):
             await feed.put(b"%d" % number, os.urandom(1000))
-        assert small.node.journal.statistics().files > 2
+        assert small.node.storage.journal.statistics().files > 2
         await restart(small, clean=False)
         assert len([item async for item in feed.items()]) == 30
 
@@ -140,7 +140,7 @@ async def test_timestamps_never_go_back(running, feed, monkeypatch):
     """A wall clock that is set back does not make a later mutation look older, also not after a restart."""
     stamps = []
     for microseconds in (2_000_000, 1_000_000, 3_000_000):
-        monkeypatch.setattr(type(running.node.clock), "wall_us", lambda self, us=microseconds: us)
+        monkeypatch.setattr(type(running.node.host.clock), "wall_us", lambda self, us=microseconds: us)
         await feed.put(KEY, b"v")
         stamps.append((await feed.get(KEY)).timestamp)
         await restart(running, clean=True)
@@ -159,7 +159,7 @@ async def test_an_address_that_is_taken(running, node_config, tmp_path):
         async with open_node(config):
             raise AssertionError("it listens")
     async with open_node(dataclasses.replace(config, listen=("127.0.0.1", 0))) as node:
-        assert node.unclean_start is None, "what failed to listen has stopped cleanly"
+        assert node.services.unclean_start is None, "what failed to listen has stopped cleanly"
 
 
 async def test_a_copied_directory_is_not_the_one_that_stopped_cleanly(running, feed, tmp_path):
@@ -168,7 +168,7 @@ async def test_a_copied_directory_is_not_the_one_that_stopped_cleanly(running, f
     running.copy_data(tmp_path / "copy")
     copied = dataclasses.replace(running.config, data=str(tmp_path / "copy"))
     async with open_node(copied) as node:
-        assert node.unclean_start is not None
+        assert node.services.unclean_start is not None
         assert node.feeds.named("orders").partitions[PARTITION].log.term == 2
     await running.start()
-    assert running.node.unclean_start is None
+    assert running.node.services.unclean_start is None

@@ -18,8 +18,8 @@ from tailrace.wire.filters import StreamFilter
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import SnapshotStartMessage, StreamEnd, StreamOk, StreamRequest, decode_seq
-from tailrace_server import connection as module
 from tailrace_server.segment import Segment
+from tailrace_server.serving import connection as module
 from tailrace_server.stream import partition_stream
 
 pytestmark = pytest.mark.usefixtures("others_are_served")
@@ -89,7 +89,7 @@ async def sought(feed, node, monkeypatch):
     await feed.put(KEY, b"w")
     partition = node.feeds.named("orders").partitions[PARTITION]
     since_us = partition.last_timestamp
-    await node.flusher.flush(partition)
+    await node.storage.flusher.flush(partition)
     sought = Sought(partition.chain.segments[0], since_us)
     monkeypatch.setattr(Segment, "read_block", lambda segment, number: sought.read_block(segment, number))
     return sought
@@ -108,7 +108,7 @@ async def test_no_stream_is_opened_for_who_has_gone_while_its_time_was_looked_fo
     while len(node.connections) > others:
         await trio.lowlevel.checkpoint()
     sought.may_read.set()
-    while node.pins._readers:
+    while node.storage.pins._readers:
         await trio.lowlevel.checkpoint()
     assert not node.feeds.named("orders").partitions[PARTITION]._readers, "a stream is open"
 

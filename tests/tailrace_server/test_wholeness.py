@@ -102,7 +102,7 @@ def test_missing_feeds_are_none_that_never_were(how, flushed):
     if flushed == "all":  # nothing is left in the journal that tells of them
         made.flush("orders")
         made.flush(SYSTEM_FEED_NAME)
-        made.node.journal._rotate()
+        made.node.storage.journal._rotate()
         made.trim()
     end(made, how)
     disk = made.disk.fork()
@@ -201,7 +201,7 @@ def test_an_unfinished_start_that_was_refused_leaves_the_mark():
                 file.write_at(0, (content,), len(content))
                 file.sync()
     node = made.start_on(disk)
-    assert node.unclean_start is None, "once it was put back the stop counts as clean"
+    assert node.services.unclean_start is None, "once it was put back the stop counts as clean"
     assert rows_of(node) == made.rows
 
 
@@ -323,13 +323,13 @@ def test_a_partition_that_was_rolled_back_lacks_nothing():
     made = a_life(trimmed=False)
     made.keep()
     partition = made.node.feeds.named("quiet").partitions[0]
-    made.node.journal.append(
+    made.node.storage.journal.append(
         RecordKind.ROLLED_BACK,
         partition.feed_id,
         0,
         RollbackRecord(0, FailoverLog(), 1, NO_PRODUCERS).encode(),
     )
-    made.node.journal.sync()
+    made.node.storage.journal.sync()
     made.kill()
     node = made.start()
     assert node.feeds.named("quiet").partitions[0].high_seq == 0

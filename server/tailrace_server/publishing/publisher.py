@@ -24,7 +24,6 @@ from tailrace.errors import (
     BatchBehind,
     BatchChanged,
     Forbidden,
-    NoSpace,
     TailraceError,
     TooLarge,
     UnknownFeed,
@@ -42,8 +41,12 @@ from tailrace_server.replication.waiting import Answer, Cancel
 
 if TYPE_CHECKING:
     from tailrace.block import Block
+    from tailrace_server.catalog import Catalog
     from tailrace_server.feed import Feed
-    from tailrace_server.node import Node
+    from tailrace_server.publishing.stages import Stages
+    from tailrace_server.replication.leadership import Leadership
+    from tailrace_server.stream.open_streams import OpenStreams
+    from tailrace_server.upkeep.storage import Storage
 
 # What is joined on the loop's thread: about 0.1 ms, as a hop to another one takes.
 JOINED_HERE_BYTES_MAX = 64 * 1024
@@ -62,8 +65,14 @@ class Published(NamedTuple):
 class Publisher:
     """One a node."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self, storage: Storage, leadership: Leadership, feeds: Catalog, stages: Stages, streams: OpenStreams
+    ) -> None:
+        self._storage = storage
+        self._leadership = leadership
+        self._feeds = feeds
+        self._stages = stages
+        self._streams = streams
         self._locks: dict[tuple[bytes, str], tuple[trio.Lock, int]] = {}
 
     async def publish(self, request: Publish) -> Published:
@@ -73,17 +82,17 @@ class Publisher:
         errors where a part may have been.
         """
         async with self._turn(request):
-            self._node.require_writable()
-            self._node.require_publishing()
-            term = self._node.term
-            feed = self._node.feeds.of_id(request.feed_id)
+            self._leadership.require_writable()
+            self._leadership.require_publishing()
+            term = self._leadership.term
+            feed = self._feeds.of_id(request.feed_id)
             if not all(partition.takes_writes for partition in feed.partitions):
                 raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
             self._check_numbers(feed, request)
             shares = await self._shares(feed, request)
             written, found = await self._write(feed, request, shares, term)
             await self._settled(feed, {v.partition: v.last_seq for v in written} | found, term)
-        files = self._node.stages.forget(request.stages)
+        files = self._stages.forget(request.stages)
         fresh = {versions.partition for versions in written}
         return Published(tuple(written), tuple(number for number in sorted(shares) if number not in fresh), files)
 
@@ -133,7 +142,7 @@ class Publisher:
         told = set(request.partitions)
         if not told <= set(range(len(feed.partitions))):
             raise UnknownFeed(f"feed {feed.info.name!r} has {len(feed.partitions)} partitions, not {max(told) + 1}")
-        missing = self._node.stages.missing(request.feed_id, request.stages)
+        missing = self._stages.missing(request.feed_id, request.stages)
         if missing:
             if told and all(self._has(feed.partitions[number], request) for number in told):
                 return {number: [] for number in told}
@@ -154,11 +163,11 @@ class Publisher:
 
     async def _index(self, stage: bytes) -> dict[int, list[StagedBlock]]:
         """The blocks of a sealed stage by partition. UnknownStage where it is gone, or damaged."""
-        stages = self._node.stages
+        stages = self._stages
         kept = stages.kept.find(stage)
         if kept is not None:
             return {number: share.entries for number, share in kept.items()}
-        return by_partition(await self._node.host.workers.in_thread(functools.partial(stages.read_index, stage)))
+        return by_partition(await self._storage.host.workers.in_thread(functools.partial(stages.read_index, stage)))
 
     @staticmethod
     def _has(partition: Partition, request: Publish) -> bool:
@@ -168,7 +177,6 @@ class Publisher:
         self, feed: Feed, request: Publish, shares: dict[int, list[_Share]], term: int
     ) -> tuple[list[VersionRange], dict[int, int]]:
         """Gives each partition its share; what was written now, and where the others had the batch by then, by seq."""
-        node = self._node
         written: list[VersionRange] = []
         found: dict[int, int] = {}
         for number in sorted(shares):
@@ -176,26 +184,24 @@ class Publisher:
             if self._note_found(partition, request, found) or not share:
                 continue
             blocks = await self._blocks(number, share)
-            await node.memory.room()
+            await self._storage.memory.room()
             self._check_writable(partition, term)
             if self._note_found(partition, request, found):
                 continue
-            now_us = node.clock.wall_us()
+            now_us = self._storage.host.clock.wall_us()
             versions = appending.publish(
                 partition,
                 blocks,
                 request.sink,
                 request.batch,
                 request.origin,
-                node.journal,
+                self._storage.journal,
                 now_us=now_us,
                 digest=request.digest,
             )
             written.append(versions)
-            node.committer.note(partition)
-            node.flusher.note(partition)
-            node.compactor.wrote()
-            node.turn_ended()
+            self._storage.wrote(partition)
+            self._streams.turn_ended()
         return written, found
 
     @staticmethod
@@ -209,33 +215,30 @@ class Publisher:
 
     async def _blocks(self, number: int, share: Sequence[_Share]) -> list[Block]:
         """A partition's blocks, in the order of the stages. UnknownStage where one is damaged. A checkpoint."""
-        stages = self._node.stages
+        stages = self._stages
         kept = [found[number].blocks for stage, _ in share if (found := stages.kept.find(stage)) is not None]
         if len(kept) < len(share):
-            return await self._node.host.workers.in_thread(functools.partial(self._read, share))
+            return await self._storage.host.workers.in_thread(functools.partial(self._read, share))
         blocks = [block for part in kept for block in part]
         if joining_bytes(blocks) > JOINED_HERE_BYTES_MAX:
-            return await self._node.host.workers.in_thread(functools.partial(joined, blocks))
+            return await self._storage.host.workers.in_thread(functools.partial(joined, blocks))
         await trio.lowlevel.checkpoint()  # others have their turn between two partitions
         return joined(blocks)
 
     def _read(self, share: Sequence[_Share]) -> list[Block]:
         """For a thread: what ``_blocks`` gives, from the stages' files."""
-        return joined(block for stage, entries in share for block in self._node.stages.read_blocks(stage, entries))
+        return joined(block for stage, entries in share for block in self._stages.read_blocks(stage, entries))
 
     def _check_writable(self, partition: Partition, term: int) -> None:
         """Nothing was waited for since: what stands in the way of writing is said."""
-        node = self._node
-        node.require_writable()
-        node.require_term(term)
-        if node.committer.failure is not None:
-            raise node.committer.failure.with_traceback(None)
+        self._leadership.require_writable()
+        self._leadership.require_term(term)
+        self._storage.require_durable()
         if partition.is_dropped:
             raise UnknownFeed(f"feed {partition.feed_id.hex()} was dropped")
         if partition.damage is not None:
             raise partition.damage.with_traceback(None)
-        if node.space.low or (node.memory.is_full and node.memory.stuck):
-            raise NoSpace(node.space.low or node.memory.stuck)
+        self._storage.require_space()
 
     async def _settled(self, feed: Feed, seqs: Mapping[int, int], term: int) -> None:
         """Returns once ``seqs``, by partition, are as safe as they get here: in a set a majority has them.
@@ -243,35 +246,33 @@ class Publisher:
         Raises NotDurable if it never will be, and NotLeader if this node has not led in ``term`` ever since: then the
         seqs that are waited for may be those of other rows.
         """
-        node = self._node
-        node.require_term(term)
+        self._leadership.require_term(term)
         needs = [(feed.partitions[number], seq) for number, seq in seqs.items()]
-        await _answered(node, lambda answer: node.committer.when_durable(answer))
-        node.require_term(term)
-        if node.in_set:
-            await _answered(node, lambda answer: node.waiting.wait(Level.QUORUM, needs, answer))
-        node.require_term(term)
+        await self._answered(lambda answer: self._storage.committer.when_durable(answer))
+        self._leadership.require_term(term)
+        if self._leadership.in_set:
+            await self._answered(lambda answer: self._leadership.waiting.wait(Level.QUORUM, needs, answer))
+        self._leadership.require_term(term)
 
+    async def _answered(self, ask: Callable[[Answer], Cancel | None]) -> None:
+        """Waits for what ``ask`` is told; raises the error that it is told."""
+        done = trio.Event()
+        errors: list[TailraceError] = []
 
-async def _answered(node: Node, ask: Callable[[Answer], Cancel | None]) -> None:
-    """Waits for what ``ask`` is told; raises the error that it is told."""
-    done = trio.Event()
-    errors: list[TailraceError] = []
+        def answer(error: TailraceError | None) -> None:
+            if error is not None:
+                errors.append(error)
+            done.set()
 
-    def answer(error: TailraceError | None) -> None:
-        if error is not None:
-            errors.append(error)
-        done.set()
-
-    cancel = ask(answer)
-    node.turn_ended()
-    try:
-        await done.wait()
-    finally:
-        if cancel is not None:
-            cancel()
-    if errors:
-        raise errors[0].with_traceback(None)
+        cancel = ask(answer)
+        self._streams.turn_ended()
+        try:
+            await done.wait()
+        finally:
+            if cancel is not None:
+                cancel()
+        if errors:
+            raise errors[0].with_traceback(None)
 
 
 def _decide(last: LastBatch | None, request: Publish) -> Verdict:

@@ -26,7 +26,7 @@ from tailrace_server.replication.peers import ask, seqs_from_json
 from tailrace_server.replication.taking import Taker
 
 if TYPE_CHECKING:
-    from tailrace_server.node import Node
+    from tailrace_server.replication.local_node import LocalNode
 
 log = logging.getLogger("tailrace.server")
 
@@ -41,7 +41,7 @@ class VoteGained(TailraceError):
 class Following:
     """The following of one leader in one term. ``run`` may be called once."""
 
-    def __init__(self, node: Node, file: MembershipFile, address: Address, replica: Replica) -> None:
+    def __init__(self, node: LocalNode, file: MembershipFile, address: Address, replica: Replica) -> None:
         self.address = address
         self._node = node
         self._file = file

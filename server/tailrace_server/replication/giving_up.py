@@ -25,7 +25,7 @@ from tailrace_server.partition import Partition
 from tailrace_server.replication.peers import ask, look_at
 
 if TYPE_CHECKING:
-    from tailrace_server.node import Node
+    from tailrace_server.replication.local_node import LocalNode
 
 log = logging.getLogger("tailrace.server")
 
@@ -41,7 +41,7 @@ def newer_branches(own: FailoverLog, term: int) -> tuple[int, FailoverLog] | Non
     return (min(entry.base for entry in own if entry.term > term) if left else 0), left
 
 
-async def give_up_newer(node: Node, address: Address) -> int:
+async def give_up_newer(node: LocalNode, address: Address) -> int:
     """Rolls back what is of a later term than the leader at ``address`` has; of how many partitions.
 
     What goes is kept in lost/. Nobody else takes anything for ``node`` meanwhile. Raises NotLeader where that one does
@@ -65,12 +65,12 @@ async def give_up_newer(node: Node, address: Address) -> int:
                 *(partition.id, partition.feed_id.hex(), base, partition.log.term, address, term),
             )
             with trio.CancelScope(shield=True):
-                await node.roll_back(partition, base, left)
+                await node.storage.roll_back(partition, base, left, node.leadership.on_shortfall)
             count += 1
     return count
 
 
-async def _terms(node: Node, address: Address, feed: Feed) -> dict[Partition, int]:
+async def _terms(node: LocalNode, address: Address, feed: Feed) -> dict[Partition, int]:
     """The leader's term of each partition of ``feed``; nothing where it has no such feed."""
     what = "the answer to PARTITIONS"
     try:

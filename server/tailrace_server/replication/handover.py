@@ -33,7 +33,7 @@ from tailrace_server.replication.promotion import Outcome, Promotion
 from tailrace_server.replication.role import Role
 
 if TYPE_CHECKING:
-    from tailrace_server.node import Node
+    from tailrace_server.replication.local_node import LocalNode
     from tailrace_server.replication.member import Member
 
 # By feed id: of each partition.
@@ -56,8 +56,10 @@ async def hand_over(member: Member, to: Address) -> int:
     """
     node, config = member.node, member.node.config.replication
     async with member.procedure:
-        if node.role is not Role.LEADER:
-            raise NotLeader("this node does not lead, and has nothing to give away", leader=node.leader or None)
+        if node.leadership.role is not Role.LEADER:
+            raise NotLeader(
+                "this node does not lead, and has nothing to give away", leader=node.leadership.leader or None
+            )
         if to not in member.others or not member.is_in_set:
             raise TailraceError(f"{to} is no other member of this set: {', '.join(map(str, member.others))} are")
         seen = await look_at(node, to, config.ask_timeout_s)
@@ -74,7 +76,7 @@ async def hand_over(member: Member, to: Address) -> int:
                 raise Unreachable(f"{to} has not caught up within {config.step_timeout_s:g} s")
             answer = await _ask_to_take_over(node, to)
         finally:
-            node.resume_writes()
+            node.leadership.resume_writes()
             member.progress = ""
             member.wake()
         return int(seq_field(answer, "term", "the answer to TAKE_OVER"))
@@ -85,14 +87,14 @@ async def _pause_when_level(member: Member, to: Address) -> None:
     node = member.node
     while True:
         so_far = high_seqs_of(member)
-        await node.all_durable()
+        await node.storage.all_durable()
         await _has(member, to, so_far)
-        node.pause_writes()
+        node.leadership.pause_writes()
         with trio.move_on_after(_PAUSED_SECONDS):
-            await node.all_durable()
+            await node.storage.all_durable()
             await _has(member, to)
             return
-        node.resume_writes()
+        node.leadership.resume_writes()
         await trio.sleep(_PAUSED_SECONDS)
 
 
@@ -102,7 +104,7 @@ async def _has(member: Member, to: Address, wanted: Seqs | None = None) -> None:
     while True:
         answer = await ask(node, to, Opcode.MEMBER, {"seqs": True}, node.config.replication.ask_timeout_s)
         held = seqs_from_json(answer.get("seqs"), "the answer to MEMBER")
-        if node.role is not Role.LEADER:
+        if node.leadership.role is not Role.LEADER:
             raise NotLeader("another one came to lead meanwhile")
         own = high_seqs_of(member)
         # A feed may have been dropped meanwhile.
@@ -116,7 +118,7 @@ def _reaches(held: list[int], seqs: list[int]) -> bool:
     return len(held) == len(seqs) and all(has >= seq for has, seq in zip(held, seqs, strict=True))
 
 
-async def _ask_to_take_over(node: Node, to: Address) -> dict[str, Any]:
+async def _ask_to_take_over(node: LocalNode, to: Address) -> dict[str, Any]:
     # The other one asks this one for its promise, and then all others, each with a time-out of its own.
     timeout_s = 5 * node.config.replication.step_timeout_s
     answer: dict[str, Any] = {}
@@ -124,7 +126,7 @@ async def _ask_to_take_over(node: Node, to: Address) -> dict[str, Any]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_resume_unless_asked, node)
         try:
-            value = {"term": node.term, "cluster_id": node.identity.cluster_id.hex()}
+            value = {"term": node.leadership.term, "cluster_id": node.identity.cluster_id.hex()}
             answer = await ask(node, to, Opcode.TAKE_OVER, value, timeout_s)
         except (TailraceError, OSError) as error:
             failure = error  # raised below, outside of the nursery, which would make a group of it
@@ -134,10 +136,10 @@ async def _ask_to_take_over(node: Node, to: Address) -> dict[str, Any]:
     return answer
 
 
-async def _resume_unless_asked(node: Node) -> None:
+async def _resume_unless_asked(node: LocalNode) -> None:
     """What is written then comes with the promise, and is fetched. After the promise this changes nothing."""
     await trio.sleep(_UNASKED_SECONDS)
-    node.resume_writes()
+    node.leadership.resume_writes()
 
 
 def high_seqs_of(member: Member) -> Seqs:
@@ -155,7 +157,7 @@ async def take_over(member: Member, term: int) -> Outcome:
         following = member.following
         if following is None or member.file.now.leader_term != term:
             raise NotLeader(f"this node does not follow the leader of term {term}")
-        await member.node.all_durable()
+        await member.node.storage.all_durable()
         try:
             return await Promotion(member, leader=str(following.address)).run()
         finally:

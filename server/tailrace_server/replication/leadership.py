@@ -1,50 +1,66 @@
-"""Who leads, and what a change of that does to everybody who is connected.
+"""The leadership of a group of partitions: who leads it, and what a change of that does to streams and answers.
 
-One node leads all partitions of all feeds. Whether that is this one is decided elsewhere (``replication/member.py``),
-and said here by ``lead``, ``follow`` and ``rest``; each of them is done when it returns, so that nothing is taken,
-answered or acknowledged by a right that is no more.
+One group has all partitions of all feeds today. Who leads is decided elsewhere (``replication/member.py``). It is told
+here by ``lead``, ``follow`` and ``rest``. When one of them returns, nothing is written, answered or acknowledged by the
+earlier role any more.
 """
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tailrace.address import Address
 from tailrace.errors import Forbidden, NotDurable, NotLeader, Overloaded
+from tailrace.failover import SEQ_MAX
 from tailrace.model import EndReason, Level
 from tailrace.wire.replica_messages import ReplicaAck
 from tailrace_server.catalog import Catalog
-from tailrace_server.config import Config
 from tailrace_server.partition import Partition
 from tailrace_server.replication.confirming import Confirmations
 from tailrace_server.replication.replicas import Replicas
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.waiting import Answer, Cancel, WaitingAnswers
+from tailrace_server.stream.open_streams import OpenStreams
+from tailrace_server.stream.partition_stream import PartitionStream
+from tailrace_server.stream.replica_stream import ReplicaStream
 
-if TYPE_CHECKING:
-    from tailrace_server.connection import Connection
 
+class Leadership:
+    """The role of this node in one group of partitions, its members, and the answers that wait for them.
 
-class Leadership(abc.ABC):
-    """What ``Node`` is to other nodes, and knows of them."""
+    Only ``lead``, ``follow``, ``rest``, ``pause_writes`` and ``resume_writes`` change the role.
+    """
 
-    connections: dict[Connection, None]
-    now: float
+    def __init__(
+        self,
+        feeds: Catalog,
+        streams: OpenStreams,
+        *,
+        members: Sequence[Address],
+        own: Address,
+        is_alone: bool,
+    ) -> None:
+        """Begins as the leader if the node is alone, else as a follower until it is told to lead.
 
-    def __init__(self, config: Config, catalog: Catalog) -> None:
-        """A node that is alone leads for ever; any other one follows until it is told to lead."""
-        self.config = config
-        self.feeds = catalog
-        self.role = Role.LEADER if self.is_alone else Role.FOLLOWER
+        Args:
+            feeds: the feeds whose partitions are the group.
+            streams: the open streams of the node, which end if the role changes.
+            members: the addresses of all members of the group's set; empty outside of a set.
+            own: the address of this node among them.
+            is_alone: whether the node is neither a member of a set nor a plain replica.
+        """
+        self.feeds = feeds
+        self.members = tuple(members)
+        self.is_alone = is_alone
+        self._streams = streams
+        self.role = Role.LEADER if is_alone else Role.FOLLOWER
         self.term = 0
-        self.leader = ""  # the address of the leader that is followed; "" where there is none, or this node leads
-        self.refuses_writes = not self.is_alone
+        self.leader = ""  # the address of the leader that is followed; "" if there is none, or this node leads
+        self.refuses_writes = not is_alone
         self._is_paused = False
-        others = {str(Address(*member)) for member in config.members} - {str(Address(*config.listen))}
-        self.replicas = Replicas(frozenset(others), self.majority, catalog.system.partitions[0])
+        others = {str(Address(*member)) for member in members} - {str(own)}
+        self.replicas = Replicas(frozenset(others), self.majority, feeds.system.partitions[0])
         self.waiting = WaitingAnswers()
         self.confirmations = Confirmations(self.majority, self._ask_replicas)
         # Set by the member's task: a replica has promised this term, which is higher; how far the leader has come.
@@ -53,27 +69,18 @@ class Leadership(abc.ABC):
         # Called before a partition is rolled back below what it has in common with its leader, with the standing there.
         self.on_shortfall: Callable[[Partition, int, int], None] = _nothing_owed
         self.doing = ""  # what is under way, for status
-        for partition in catalog.partitions():
+        for partition in feeds.partitions():
             self.adopt(partition)
-
-    @abc.abstractmethod
-    def flush(self) -> None:
-        """Sends what the last events have brought about."""
-
-    @property
-    def is_alone(self) -> bool:
-        """It leads by itself: neither a replica of another node nor one of a set."""
-        return self.config.is_alone
 
     @property
     def in_set(self) -> bool:
-        """It is one of a set, where a majority decides."""
-        return bool(self.config.members)
+        """Whether the group has members, so that a majority of them decides."""
+        return bool(self.members)
 
     @property
     def majority(self) -> int:
-        """So many nodes have to hold what is at level quorum, this one included."""
-        return len(self.config.members) // 2 + 1
+        """How many nodes have to hold what is at level quorum, this one included."""
+        return len(self.members) // 2 + 1
 
     def lead(self, term: int) -> None:
         """This node leads from now on, in ``term``. Streams that were asked of a follower end."""
@@ -99,17 +106,16 @@ class Leadership(abc.ABC):
         if role is not before:
             for partition in self.feeds.partitions():
                 self.adopt(partition)
-            for connection in list(self.connections):
-                connection.close_streams(EndReason.WRONG_STATE, f"this node is a {role.value} now")
+            self._streams.end_streams(self._leads, EndReason.WRONG_STATE, f"this node is a {role.value} now")
         elif is_other_right:
-            for connection in list(self.connections):
-                connection.close_replica_streams(f"this node leads in term {term} now")
+            message = f"this node leads in term {term} now"
+            self._streams.end_streams(_is_of_replica, EndReason.WRONG_STATE, message)
         if is_other_right:
             error = self.not_leader() if role is not Role.LEADER else NotLeader("this node leads anew: ask again")
             self.replicas.clear()
             self.confirmations.fail(error)
             self.waiting.fail(error)
-        self.flush()
+        self._streams.flush()
 
     def adopt(self, partition: Partition) -> None:
         """A partition is what the node is; to be called of those of a feed that was just created."""
@@ -188,20 +194,33 @@ class Leadership(abc.ABC):
         callback(self.not_leader())
         return None
 
-    def acknowledged(self, placement_id: bytes, partition: Partition, ack: ReplicaAck) -> None:
-        """A replica has ``partition`` on its disk as far as ``ack`` says; an answer or a stream may wait for that."""
+    def acknowledged(self, placement_id: bytes, partition: Partition, ack: ReplicaAck, now: float) -> None:
+        """Notes how far a replica has ``partition`` on its disk at ``now``; answers and streams may wait for that."""
         if self.role is Role.LEADER:
-            self.replicas.acknowledged(placement_id, partition, ack, self.now)
+            self.replicas.acknowledged(placement_id, partition, ack, now)
+
+    async def leaders_seqs(self, feed_ids: list[bytes]) -> Callable[[bytes, int], int]:
+        """Returns how far the leader that this node follows has come: a function of feed id and partition.
+
+        Raises NotLeader if no leader is followed, and what the leader answers.
+        """
+        if self.accepted_seqs is None:
+            raise self.not_leader()
+        seqs = await self.accepted_seqs(feed_ids)
+        return partial(_seq_of, seqs)
+
+    def _leads(self, stream: PartitionStream) -> bool:
+        """Whether the stream is of a partition of this group."""
+        return self.feeds.find(stream.partition.feed_id) is not None
 
     def _history_changed(self, partition: Partition) -> None:
         """What the partition holds becomes another history: ends its streams, and what waits for it."""
         if not partition.is_watched:
             return
         message = "what this node holds of the partition is another history now"
-        for connection in list(self.connections):
-            connection.close_streams(EndReason.HISTORY_CHANGED, message, partition)
+        self._streams.end_streams(lambda stream: stream.partition is partition, EndReason.HISTORY_CHANGED, message)
         self.waiting.fail(NotLeader(message, leader=self.leader or None), partition)
-        self.flush()
+        self._streams.flush()
 
     def _ask_replicas(self, number: int) -> None:
         """Asks those who have a vote whether they have promised anybody else."""
@@ -217,6 +236,16 @@ class Leadership(abc.ABC):
     def system_seqs(self) -> list[tuple[Partition, int]]:
         """How far the list of feeds has come."""
         return [(partition, partition.high_seq) for partition in self.feeds.system.partitions]
+
+
+def _is_of_replica(stream: PartitionStream) -> bool:
+    return isinstance(stream, ReplicaStream)
+
+
+def _seq_of(seqs: Mapping[bytes, Sequence[int]], feed_id: bytes, partition: int) -> int:
+    """How far a partition has come by ``seqs``; without a bound for a dropped feed, whose streams will end."""
+    found = seqs.get(feed_id, ())
+    return found[partition] if partition < len(found) else SEQ_MAX - 1
 
 
 def _nothing(term: int) -> None:

@@ -23,7 +23,6 @@ from tailrace.model import EndReason
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.host.randomness import fraction
-from tailrace_server.identity import join_cluster
 from tailrace_server.intake.branching import begin_branch
 from tailrace_server.replication.choosing import Place, Standing
 from tailrace_server.replication.clusters import why_other_cluster
@@ -50,8 +49,8 @@ from tailrace_server.replication.taking import Taker
 from tailrace_server.replication.unreadable import unreadable_of
 
 if TYPE_CHECKING:
-    from tailrace_server.node import Node
     from tailrace_server.partition import Partition
+    from tailrace_server.replication.local_node import LocalNode
 
 log = logging.getLogger("tailrace.server")
 
@@ -66,7 +65,7 @@ _LOOKS_WHILE_FOLLOWING = 10
 class Member:
     """A member of a set, or a plain replica. ``run`` does everything; requests of others come in between."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: LocalNode) -> None:
         """Reads what the directory has promised. Raises BadDirectory, OSError."""
         config = node.config
         self.node = node
@@ -102,7 +101,7 @@ class Member:
     @property
     def progress(self) -> str:
         """For people: what it does, or waits for."""
-        return self.node.doing
+        return self.node.leadership.doing
 
     @progress.setter
     def progress(self, text: str) -> None:
@@ -110,7 +109,7 @@ class Member:
         self._tell()
 
     def _tell(self) -> None:
-        self.node.doing = "; ".join(filter(None, [self._doing, *self.misfits.values()]))
+        self.node.leadership.doing = "; ".join(filter(None, [self._doing, *self.misfits.values()]))
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -153,12 +152,12 @@ class Member:
             node.identity.cluster_id,
             self.is_new,
             now.votes,
-            node.role is Role.LEADER,
-            node.term if node.role is Role.LEADER else now.term,
+            node.leadership.role is Role.LEADER,
+            node.leadership.term if node.leadership.role is Role.LEADER else now.term,
             now.leader_term,
             now.led,
             self.promoting,
-            name_of(node) if node.role is Role.LEADER else node.leader,
+            name_of(node) if node.leadership.role is Role.LEADER else node.leadership.leader,
             now.founders,
             *held_by(node),
             self.members,
@@ -176,10 +175,10 @@ class Member:
         floor = max([now.term, *(partition.log.term for partition in self.node.feeds.partitions())])
         self.file.store(now.promised(floor))
         self.progress = "begins"
-        self.node.on_higher_term = lambda term: self.wake()
-        self.node.accepted_seqs = self.accepted_seqs
-        self.node.on_shortfall = self.owe
-        self.node.rest(floor)
+        self.node.leadership.on_higher_term = lambda term: self.wake()
+        self.node.leadership.accepted_seqs = self.accepted_seqs
+        self.node.leadership.on_shortfall = self.owe
+        self.node.leadership.rest(floor)
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -187,7 +186,7 @@ class Member:
             while True:
                 async with self.procedure:
                     pass  # who promotes or hands over decides first
-                if self.node.role is Role.LEADER:
+                if self.node.leadership.role is Role.LEADER:
                     await self._look_as_leader()
                 else:
                     await self._look_as_follower()
@@ -300,7 +299,7 @@ class Member:
         """
         following, config = self.following, self.node.config.replication
         if following is None:
-            raise self.node.not_leader()
+            raise self.node.leadership.not_leader()
         cluster_id = self.node.identity.cluster_id.hex()
         value = {"feed_ids": [feed_id.hex() for feed_id in feed_ids], "cluster_id": cluster_id}
         timeout_s = 2 * config.ask_timeout_s  # it asks a majority first
@@ -313,7 +312,7 @@ class Member:
         # The first row of the table in situation.py: whom another one hears of changes nothing then. Writes at quorum
         # wait for this node.
         await self.look(self._is_led)
-        if self.procedure.locked() or self.node.role is Role.LEADER:
+        if self.procedure.locked() or self.node.leadership.role is Role.LEADER:
             return
         step = self._decide(self.seen)
         if step.case != self._last_case:
@@ -367,7 +366,7 @@ class Member:
                 )
                 self._warn(self.progress)
                 return
-            self.join(seen.cluster_id)
+            self.node.join(seen.cluster_id)
         if self.is_in_set and self.foreign_term > seen.term:
             self.progress = (
                 f"waits: this node has no vote, and holds a history of term {self.foreign_term}, later than term "
@@ -382,7 +381,7 @@ class Member:
         identity, votes = node.identity, self.votes and self.is_in_set
         replica = Replica(identity.placement_id, seen.term, name_of(node), votes, identity.cluster_id)
         self.following = self.under_way = following = Following(node, self.file, parse_address(name), replica)
-        node.follow(seen.term, name)
+        node.leadership.follow(seen.term, name)
         self.progress = f"follows {name}{self._gave_up}"
         beside = trio.CancelScope()
         self.start(partial(self._look_beside, beside))
@@ -404,14 +403,14 @@ class Member:
             beside.cancel()
             if self.following is following:
                 self.following = None
-                node.rest(self.file.now.term)
+                node.leadership.rest(self.file.now.term)
         if isinstance(failure, StreamEnded) and failure.reason is EndReason.BEHIND and not self.is_in_set:
             await self._give_up(name)
 
     async def _give_up(self, name: str) -> None:
         """A plain replica has seen later terms than the leader that it was told to follow, or one that is behind."""
         async with self.procedure:
-            if self.node.role is Role.LEADER or self.file.now.led:  # an operator has come in between
+            if self.node.leadership.role is Role.LEADER or self.file.now.led:  # an operator has come in between
                 return
             try:
                 count = await give_up_newer(self.node, parse_address(name))
@@ -424,12 +423,6 @@ class Member:
             )
             self._warn(f"follows {name}{self._gave_up}")
 
-    def join(self, cluster_id: bytes) -> None:
-        """A new directory becomes one of this cluster."""
-        node = self.node
-        if node.identity.cluster_id != cluster_id:
-            node.identity = join_cluster(node.host.disk, node.config.data, node.identity, cluster_id)
-
     async def _found(self) -> None:
         """All are new, and this is the first of the list: the set begins."""
         node, file = self.node, self.file
@@ -437,10 +430,10 @@ class Member:
         founders = (node.identity.placement_id, *others)
         term = file.now.term + 1  # 1, unless a term was promised to somebody who came to nothing
         file.store(file.now.leading(term, forced=False, founders=founders))
-        begin_branch(node.feeds.system.partitions[0], node.host.randomness.token(16), node.journal, term)
-        await node.all_durable()
+        begin_branch(node.feeds.system.partitions[0], node.host.randomness.token(16), node.storage.journal, term)
+        await node.storage.all_durable()
         if file.now.term == term:
-            node.lead(term)
+            node.leadership.lead(term)
             self.progress = ""
             log.warning("a set of %s members is founded, and this node leads it", len(founders))
 
@@ -453,8 +446,8 @@ class Member:
             except (TailraceError, OSError) as error:
                 self.progress = f"waits: it cannot lead again: {error}"
                 self._warn(f"it cannot lead again: {error}")
-        if self.node.role is not Role.LEADER:
-            self.node.rest(self.file.now.term)
+        if self.node.leadership.role is not Role.LEADER:
+            self.node.leadership.rest(self.file.now.term)
             await self._pause(1 + _LOOKS_AFTER_FAILURE * fraction(self.node.host.randomness))
 
     # What it owes
@@ -485,13 +478,13 @@ class Member:
             await self._changed.wait()
             return
         await self._pause(2)
-        if self.procedure.locked() or self.node.role is not Role.LEADER:
+        if self.procedure.locked() or self.node.leadership.role is not Role.LEADER:
             return
         with trio.CancelScope() as self._looking:
             await self.look()
-        if self.procedure.locked() or self.node.role is not Role.LEADER:
+        if self.procedure.locked() or self.node.leadership.role is not Role.LEADER:
             return
-        term = self.node.term
+        term = self.node.leadership.term
         answers = {name: seen for name, seen in self.seen.items() if seen is not None}
         later = later_leader(term, self.node.identity.placement_id, answers, frozenset(self.file.now.founders))
         if later is not None:
@@ -512,13 +505,13 @@ class Member:
 
     def step_down(self) -> None:
         """Ends leading and following, at once; what was under way then changes nothing any more."""
-        if self.node.role is Role.LEADER:
+        if self.node.leadership.role is Role.LEADER:
             self.asked = set()
             self._looking.cancel()  # it decides nothing any more
         self.following = None
         if self.under_way is not None:
             self.under_way.stop()
-        self.node.rest(self.file.now.term)
+        self.node.leadership.rest(self.file.now.term)
         self.wake()
 
     async def nothing_under_way(self) -> None:
@@ -531,8 +524,8 @@ class Member:
     async def promote(self, *, force: bool) -> Outcome:
         """Makes this node lead. Raises TailraceError that says why it does not."""
         async with self.procedure:
-            if self.node.role is Role.LEADER:
-                return Outcome(self.node.term, ["this node leads already"], "")
+            if self.node.leadership.role is Role.LEADER:
+                return Outcome(self.node.leadership.term, ["this node leads already"], "")
             try:
                 return await Promotion(self, force=force).run()
             finally:

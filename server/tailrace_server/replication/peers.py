@@ -20,14 +20,16 @@ from tailrace_server.replication.choosing import Place, Standing, Standings
 from tailrace_server.replication.situation import Seen
 
 if TYPE_CHECKING:
-    from tailrace_server.node import Node
+    from tailrace_server.replication.local_node import LocalNode
 
 _ID_BYTES = 16
 # So long those are waited for in a handover without whom it goes on as well: writers wait meanwhile.
 _MORE_SECONDS = 0.25
 
 
-async def ask(node: Node, address: Address, opcode: Opcode, value: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+async def ask(
+    node: LocalNode, address: Address, opcode: Opcode, value: dict[str, Any], timeout_s: float
+) -> dict[str, Any]:
     """Another node's answer. Raises what ``tailrace.asking.ask`` does."""
     return await asking.ask(
         address,
@@ -39,7 +41,7 @@ async def ask(node: Node, address: Address, opcode: Opcode, value: dict[str, Any
     )
 
 
-async def look_at(node: Node, address: Address, timeout_s: float) -> Seen:
+async def look_at(node: LocalNode, address: Address, timeout_s: float) -> Seen:
     """What another node says of itself. Raises as ``ask``."""
     return seen_from_json(await ask(node, address, Opcode.MEMBER, {}, timeout_s))
 
@@ -67,26 +69,26 @@ async def ask_all(questions: Iterable[Callable[[], Awaitable[None]]], is_enough:
             nursery.start_soon(run, question)
 
 
-def name_of(node: Node) -> str:
+def name_of(node: LocalNode) -> str:
     """How the node is called by others: as it is in the list of members, else where it listens."""
     named = node.config.listen if node.config.members else node.listening or node.config.listen
     return str(Address(*named))
 
 
-def host_of(node: Node) -> Host:
+def host_of(node: LocalNode) -> Host:
     """What the SDK's streams of this node run on."""
     chance = random.Random(node.host.randomness.token(16))
     return Host(connect=node.host.network.connect, random=chance)
 
 
-def standings_of(node: Node) -> Standings:
+def standings_of(node: LocalNode) -> Standings:
     """How far this node has each partition, durably."""
     return {
         Place(partition.feed_id, partition.id): Standing(*partition.standing()) for partition in node.feeds.partitions()
     }
 
 
-def held_by(node: Node) -> tuple[int, int]:
+def held_by(node: LocalNode) -> tuple[int, int]:
     """How many mutations the node has on its disk, and the term of the newest branch of them, for `Seen`."""
     standings = standings_of(node).values()
     return sum(seq for _, seq in standings), max((term for term, _ in standings), default=0)

@@ -116,7 +116,7 @@ async def keep_promise(member: Member, term: int) -> None:
         await member.nothing_under_way()
     if scope.cancelled_caught:
         raise Unreachable("what was under way with the leader before has not ended in time")
-    await member.node.all_durable()
+    await member.node.storage.all_durable()
     member.settle_debts()
 
 

@@ -118,7 +118,7 @@ class Promotion:
         self._require_voters(map(member.counts_seen, answers.values()))
         self._join(seen for seen in answers.values() if not seen.is_new)
         self._require_known(voters)
-        terms = [seen.term for seen in voters] + [member.file.now.term, self._node.term]
+        terms = [seen.term for seen in voters] + [member.file.now.term, self._node.leadership.term]
         return max(terms + [p.log.term for p in self._node.feeds.partitions()]) + 1
 
     def _has_found_enough(self, found: Mapping[str, Seen | None]) -> bool:
@@ -168,7 +168,7 @@ class Promotion:
                 "this node is new: it holds nothing, and nobody who does has answered. A set is founded by itself, "
                 "once all its members are there and new"
             )
-        self._member.join(clusters.pop())
+        self._node.join(clusters.pop())
 
     def _require_voters(self, votes: Iterable[bool]) -> None:
         member = self._member
@@ -309,7 +309,7 @@ class Promotion:
         self._require_told(chosen, others)
         self._require_paid(chosen)
         await self._fetch(chosen)
-        await node.all_durable()
+        await node.storage.all_durable()
         self._require_term()
         own = standings_of(node)
         for place, best in choose(own, others, own).items():
@@ -370,7 +370,7 @@ class Promotion:
             self._member.under_way = taker
             await taker.run()
             self._require_term()
-            await self._node.all_durable()
+            await self._node.storage.all_durable()
 
     def _replica(self) -> Replica:
         identity = self._node.identity
@@ -383,12 +383,12 @@ class Promotion:
         if not kept_branch:
             now = node.clock.monotonic()
             for partition in node.feeds.partitions():
-                begin_branch(partition, node.host.randomness.token(16), node.journal, self._term, now=now)
-            await node.all_durable()
+                begin_branch(partition, node.host.randomness.token(16), node.storage.journal, self._term, now=now)
+            await node.storage.all_durable()
         self._require_term()
         forced = not self._has_majority() or bool(self._unpaid)
         member.file.store(member.file.now.leading(self._term, forced=forced))
-        node.lead(self._term)
+        node.leadership.lead(self._term)
         self._say(f"leads in term {self._term}" + (", on the same branches" if kept_branch else ""))
         member.progress = ""
         lost = "; ".join(filter(None, [self._may_be_lost(), self._unreadable]))

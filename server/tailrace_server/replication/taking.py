@@ -44,7 +44,7 @@ from tailrace_server.replication.clusters import why_other_cluster
 from tailrace_server.replication.peers import host_of
 
 if TYPE_CHECKING:
-    from tailrace_server.node import Node
+    from tailrace_server.replication.local_node import LocalNode
     from tailrace_server.upkeep.filling import Filling
 
 log = logging.getLogger("tailrace.server")
@@ -65,7 +65,7 @@ class Taker:
 
     def __init__(
         self,
-        node: Node,
+        node: LocalNode,
         feed: Feed,
         address: Address,
         replica: Replica,
@@ -182,8 +182,8 @@ class Taker:
                     await self._take(event)
                 case LeaderSeqs():
                     self.feed.partitions[event.partition].told(event.durable_seq, event.quorum_seq)
-                    if self._node.memory.is_full:
-                        self._node.flusher.wake()
+                    if self._node.storage.memory.is_full:
+                        self._node.storage.flusher.wake()
                 case StreamFailed():
                     self._stream_failed(stream, event)
                 case SnapshotStart():
@@ -195,7 +195,9 @@ class Taker:
                 case Producers():
                     self._told_producers(event, self.feed.partitions[event.partition])
                 case SinksTold():
-                    tell_sinks(self.feed.partitions[event.partition], event.value, event.seq, self._node.journal)
+                    tell_sinks(
+                        self.feed.partitions[event.partition], event.value, event.seq, self._node.storage.journal
+                    )
                 case LeaderCheck():
                     # A promise of a higher term would have stopped this.
                     stream.confirm(event.number)
@@ -210,14 +212,14 @@ class Taker:
 
     async def _caught_up(self) -> None:
         """All that has arrived is handled: it is committed, and what was gathered for segments is written."""
-        self._node.turn_ended(self)
+        self._node.connections.turn_ended(self)
         for filling in self._fillings.values():
             await filling.flow()
 
     def _agreed(self, event: Agreed, partition: Partition) -> None:
         self._logs[event.partition] = event.log
         # What another one has told of blocks that have not come is not what follows now.
-        settle_producers(partition, self._node.journal, self._node.clock.monotonic())
+        settle_producers(partition, self._node.storage.journal, self._node.clock.monotonic())
         self._follow_log(partition)
         if self._until is not None:
             # Nobody leads who would say so: what is fetched is on the disk of the one who has it.
@@ -256,7 +258,7 @@ class Taker:
         if partition.id in self._fillings or partition.id in self._published:  # all of it is there at once, or nothing
             expect_producers(partition, event.value, event.seq, now)
         else:
-            tell_producers(partition, event.value, event.seq, node.journal, now)
+            tell_producers(partition, event.value, event.seq, node.storage.journal, now)
 
     # Blocks
 
@@ -275,16 +277,16 @@ class Taker:
         await self._wait_for_memory()
         if self._stopped:
             return
-        take_replica(partition, block, node.journal, node.clock.monotonic())
+        take_replica(partition, block, node.storage.journal, node.clock.monotonic())
         self._taken(partition)
 
     async def _wait_for_memory(self) -> None:
         node = self._node
-        if node.memory.must_wait:
-            node.turn_ended(self)
-            node.flusher.wake()
+        if node.storage.memory.must_wait:
+            node.connections.turn_ended(self)
+            node.storage.flusher.wake()
             with trio.move_on_after(ROOM_SECONDS_MAX):
-                await node.memory.room()
+                await node.storage.memory.room()
 
     @staticmethod
     def _gather(published: list[Block], block: Block) -> None:
@@ -296,19 +298,17 @@ class Taker:
         """Something was journaled: it is committed soon, and flushed some day."""
         node = self._node
         self._follow_log(partition)
-        node.committer.note(partition)
+        node.storage.wrote(partition)
         if self._until is None:
-            node.committer.hurry()
-        node.flusher.note(partition)
-        node.compactor.wrote()
+            node.storage.committer.hurry()
 
     def _follow_log(self, partition: Partition) -> None:
         """Takes over what of the other one's log has begun at or below what is held; acknowledged once durable."""
         node, found = self._node, self._logs[partition.id]
         if partition.log != found:
-            adopt_log(partition, found, node.journal, node.clock.monotonic())
+            adopt_log(partition, found, node.storage.journal, node.clock.monotonic())
         if self._durable_logs.get(partition.id) != partition.log:
-            node.committer.when_durable(partial(self._log_is_durable, partition, partition.log))
+            node.storage.committer.when_durable(partial(self._log_is_durable, partition, partition.log))
 
     def _log_is_durable(self, partition: Partition, found: FailoverLog, error: TailraceError | None) -> None:
         if error is None and not self._stopped:
@@ -353,9 +353,9 @@ class Taker:
                 f"{partition.high_seq}"
             )
         with trio.CancelScope(shield=True):
-            await self._node.flusher.flush_all(partition)
+            await self._node.storage.flusher.flush_all(partition)
         if not self._stopped:
-            begin, after_seq = self._node.begin_filling, partition.high_seq
+            begin, after_seq = self._node.storage.begin_filling, partition.high_seq
             self._fillings[partition.id] = begin(partition, after_seq, event.last_seq, event.purge_seq)
 
     async def _snapshot_ended(self, partition: Partition) -> None:
@@ -366,7 +366,7 @@ class Taker:
             await self._wait_for_memory()
             if self._stopped:
                 return
-            take_run(partition, published, self._node.journal, self._node.clock.monotonic())
+            take_run(partition, published, self._node.storage.journal, self._node.clock.monotonic())
             self._taken(partition)
         with trio.CancelScope(shield=True):
             if filling is not None:
@@ -395,6 +395,6 @@ class Taker:
         if event.seq and not left:
             left = list(partition.log[-1:])
         with trio.CancelScope(shield=True):
-            point = await node.roll_back(partition, event.seq, FailoverLog(left))
+            point = await node.storage.roll_back(partition, event.seq, FailoverLog(left), node.leadership.on_shortfall)
         if not self._stopped:
             stream.settle(event, point)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from tailrace_server.node import Node
+    from tailrace_server.replication.local_node import LocalNode
 
 # So many are named in a sentence; the others are counted.
 _NAMED_MAX = 3
@@ -27,15 +27,15 @@ class Unreadable(NamedTuple):
         return self._asdict()
 
 
-def unreadable_of(node: Node) -> list[Unreadable]:
+def unreadable_of(node: LocalNode) -> list[Unreadable]:
     """Returns the partitions of which damage was found, at the start or by a read since. Cheap without any damage."""
-    if not node.damages:
+    if not node.storage.damages:
         return []
     found = []
     for feed in [node.feeds.system, *node.feeds]:
         for partition in feed.partitions:
             paths = (segment.path for segment in partition.chain.segments)
-            why = next((node.damages[path] for path in paths if path in node.damages), None)
+            why = next((node.storage.damages[path] for path in paths if path in node.storage.damages), None)
             if partition.damage is not None:
                 why = str(partition.damage)
             if why is not None:

@@ -23,9 +23,9 @@ from tailrace.model import EndReason
 from tailrace.wire.frames import encode_frame, frame_header
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamEnd, encode_number, encode_seq
-from tailrace_server.frames import SnapshotFrames
 from tailrace_server.stream.barriers import Barrier, Barriers
 from tailrace_server.stream.disk_part import CHUNK_BYTES, DiskPart
+from tailrace_server.stream.frames import SnapshotFrames
 from tailrace_server.stream.partition_stream import PartitionStream, examined_bytes
 
 # What one partition may send in a pass before it is the next one's turn: a few blocks of the usual size.

@@ -18,8 +18,8 @@ from tailrace_server.intake.taking import check_replica, entries_through
 from tailrace_server.segment import NO_BASE, Segment, SegmentIdentity, SegmentWriter
 
 if TYPE_CHECKING:
-    from tailrace_server.node import Node
     from tailrace_server.partition import Partition
+    from tailrace_server.upkeep.storage import Storage
 
 # What is gathered at most before ``add`` writes it itself: so much stops the loop for a few milliseconds.
 GATHERED_BYTES_MAX = 8 * 1024 * 1024
@@ -27,13 +27,13 @@ _NO_BRANCH = bytes(16)
 
 
 class Filling:
-    """One run of one partition: (``after_seq``, ``last_seq``]. Made by `Node.begin_filling`."""
+    """One run of one partition: (``after_seq``, ``last_seq``]. Made by `Storage.begin_filling`."""
 
-    def __init__(self, node: Node, partition: Partition, after_seq: int, last_seq: int, purge_seq: int) -> None:
+    def __init__(self, storage: Storage, partition: Partition, after_seq: int, last_seq: int, purge_seq: int) -> None:
         """``purge_seq`` is the leader's. The tree of ``partition`` is empty, ``after_seq`` its high seq."""
         assert after_seq == partition.high_seq == partition.flushed_seq, "a run begins where the segments end"
         self.after_seq, self.last_seq = after_seq, last_seq
-        self._node = node
+        self._storage = storage
         self._partition = partition
         self._rollbacks = partition.rollbacks
         self._purge_seq = purge_seq
@@ -42,8 +42,8 @@ class Filling:
         self._timestamp = partition.held_timestamp
         self._gathered: list[Block] = []
         self._gathered_bytes = 0
-        self._segment_id = node.host.randomness.token(16)
-        self._path = node.store.segment_path(partition.feed_id, partition.id, self._segment_id)
+        self._segment_id = storage.host.randomness.token(16)
+        self._path = storage.store.segment_path(partition.feed_id, partition.id, self._segment_id)
         self._writer: SegmentWriter | None = None
         self._is_over = False
 
@@ -78,23 +78,23 @@ class Filling:
         """Writes in a thread what was gathered. Raises NoSpace, OSError."""
         blocks = self._take_gathered()
         if blocks:
-            await self._node.host.workers.in_thread(lambda: self._write(blocks))
+            await self._storage.host.workers.in_thread(lambda: self._write(blocks))
 
     async def finish(self, log: FailoverLog) -> None:
         """All of the run was given: it is the partition's when this returns, durably, with the leader's ``log``.
 
         Raises UnknownFeed, NoSpace, NotDurable, OSError: the partition is what it was.
         """
-        node, partition = self._node, self._partition
+        storage, partition = self._storage, self._partition
         blocks = self._take_gathered()
         held = entries_through(log, self.last_seq)
         try:
-            await node.all_durable()
+            await storage.all_durable()
             # What the journal says of the feed is the only home of its creation otherwise, and of the segment's.
-            await node.flusher.write_feeds()
+            await storage.flusher.write_feeds()
             if not partition.has_manifest:
-                await node.installer.write(partition)
-            segment = await node.host.workers.in_thread(lambda: self._finish(blocks, held))
+                await storage.installer.write(partition)
+            segment = await storage.host.workers.in_thread(lambda: self._finish(blocks, held))
             try:
                 await self._install(segment, held)
             except BaseException:
@@ -102,10 +102,10 @@ class Filling:
                 raise
         except BaseException:
             self.abandon()
-            node.installer.orphan(partition, self._path)
+            storage.installer.orphan(partition, self._path)
             raise
         self._is_over = True
-        node.flusher.on_flushed(partition)
+        storage.flusher.on_flushed(partition)
 
     async def _install(self, segment: Segment, held: FailoverLog) -> None:
         partition = self._partition
@@ -113,7 +113,7 @@ class Filling:
             raise UnknownFeed(f"feed {partition.feed_id.hex()} was dropped")
         if partition.rollbacks != self._rollbacks or partition.high_seq != self.after_seq:
             raise TailraceError(f"partition {partition.id} has moved to seq {partition.high_seq} while it was filled")
-        await self._node.installer.fill(
+        await self._storage.installer.fill(
             partition,
             segment,
             held,
@@ -123,7 +123,7 @@ class Filling:
 
     def _trim_seq(self) -> int:
         """Of a feed that keeps its history nothing is superseded: what is missing at the beginning was trimmed."""
-        if self._node.feeds.of_id(self._partition.feed_id).info.retention != "history":
+        if self._storage.feeds.of_id(self._partition.feed_id).info.retention != "history":
             return 0
         first_seq = self._first_row_seq or self.last_seq + 1
         return first_seq - 1 if first_seq > self.after_seq + 1 else 0
@@ -141,8 +141,8 @@ class Filling:
 
     def _write(self, blocks: list[Block]) -> None:
         if self._writer is None:
-            self._node.store.make_partition(self._partition.feed_id, self._partition.id)
-            self._writer = SegmentWriter(self._node.host.disk, self._path, self._identity())
+            self._storage.store.make_partition(self._partition.feed_id, self._partition.id)
+            self._writer = SegmentWriter(self._storage.host.disk, self._path, self._identity())
         self._writer.settle(last_seq=self.last_seq)
         for block in blocks:
             self._writer.add(block)
@@ -152,7 +152,7 @@ class Filling:
         assert self._writer is not None
         self._writer.settle(branch=held.branch_at(self.last_seq))
         self._writer.finish()
-        return Segment.open(self._node.store.segment_files, self._path)
+        return Segment.open(self._storage.store.segment_files, self._path)
 
     def _identity(self) -> SegmentIdentity:
         partition = self._partition

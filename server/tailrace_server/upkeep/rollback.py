@@ -22,7 +22,7 @@ from __future__ import annotations
 import datetime
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.block import Block
@@ -39,10 +39,13 @@ from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.upkeep.cutting import cut_segment, straddling
 
 if TYPE_CHECKING:
-    from tailrace_server.node import Node
     from tailrace_server.partition import Partition
+    from tailrace_server.upkeep.storage import Storage
 
 log = logging.getLogger("tailrace.server")
+
+# Called before a partition goes back below (term, seq), which this node may have acknowledged.
+OnShortfall = Callable[["Partition", int, int], None]
 
 
 class Point(NamedTuple):
@@ -82,7 +85,9 @@ def acknowledged(partition: Partition, seq: int, log_left: FailoverLog) -> tuple
     return partition.standing()
 
 
-async def roll_back(node: Node, partition: Partition, seq: int, log_left: FailoverLog) -> int:
+async def roll_back(
+    storage: Storage, partition: Partition, seq: int, log_left: FailoverLog, on_shortfall: OnShortfall
+) -> int:
     """Takes ``partition`` back to ``seq`` or below; returns where it stands then, durably, with what is above in lost/.
 
     ``log_left`` is its failover log from then on, of which entries above that point are left out. Its streams end. The
@@ -91,9 +96,9 @@ async def roll_back(node: Node, partition: Partition, seq: int, log_left: Failov
     """
     block = partition.tree.find(seq + 1)
     if block is not None and block.seqs[0] <= seq:
-        await node.flusher.flush_through(partition, block.seqs[1])
-    async with node.installer.holding(partition):
-        await node.all_durable()
+        await storage.flusher.flush_through(partition, block.seqs[1])
+    async with storage.installer.holding(partition):
+        await storage.all_durable()
         if partition.is_dropped:
             raise UnknownFeed(f"feed {partition.feed_id.hex()} was dropped")
         if partition.on_history_changed is not None:
@@ -103,44 +108,46 @@ async def roll_back(node: Node, partition: Partition, seq: int, log_left: Failov
         kept = len(point.chain.segments)
         dropped = partition.chain.segments[kept:]
         if point.cut is not None:
-            point = await _cut(node, partition, point, point.cut, log_left)
+            point = await _cut(storage, partition, point, point.cut, log_left)
         try:
             term, owed_seq = acknowledged(partition, seq, log_left)
             if point.seq < min(owed_seq, partition.high_seq):
-                node.on_shortfall(partition, term, owed_seq)
+                on_shortfall(partition, term, owed_seq)
             if blocks or dropped:
-                name = f"{_time_name(node.clock.wall_us())}-{node.host.randomness.token(4).hex()}"
-                await node.host.workers.in_thread(lambda: _keep(node, name, partition, point.seq, blocks, dropped))
-            _stand(node, partition, point, log_left)
+                name = f"{_time_name(storage.host.clock.wall_us())}-{storage.host.randomness.token(4).hex()}"
+                await storage.host.workers.in_thread(
+                    lambda: _keep(storage, name, partition, point.seq, blocks, dropped)
+                )
+            _stand(storage, partition, point, log_left)
         except BaseException:
             for segment in point.chain.segments[kept:]:  # that was made just now
                 segment.close()
-                node.installer.orphan(partition, segment.path)
+                storage.installer.orphan(partition, segment.path)
             raise
-        await node.all_durable()
+        await storage.all_durable()
         if dropped:
             try:
-                await node.installer.write_held(partition)
+                await storage.installer.write_held(partition)
             except BaseException:
                 for segment in dropped:  # the manifest on disk may name them
-                    node.installer.orphan(partition, segment.path)
+                    storage.installer.orphan(partition, segment.path)
                 raise
-            node.pins.retire(dropped)
+            storage.pins.retire(dropped)
     return point.seq
 
 
-async def _cut(node: Node, partition: Partition, point: Point, whole: Segment, log_left: FailoverLog) -> Point:
+async def _cut(storage: Storage, partition: Partition, point: Point, whole: Segment, log_left: FailoverLog) -> Point:
     """``point`` with what is below it of ``whole`` as a segment, which nobody names yet.
 
     Where that cannot be read it goes whole, and its rows come again from the leader. NoSpace, OSError.
     """
-    id = node.host.randomness.token(16)
+    id = storage.host.randomness.token(16)
     branch = (entries_through(log_left, point.seq) or partition.log).branch_at(point.seq)
     # The journal's blocks will be void: without its FEED the next start would look at no segment.
-    await node.flusher.write_feeds()
+    await storage.flusher.write_feeds()
     try:
-        segment = await node.host.workers.in_thread(
-            lambda: cut_segment(node.host.disk, node.store, whole, point.seq, branch, id)
+        segment = await storage.host.workers.in_thread(
+            lambda: cut_segment(storage.host.disk, storage.store, whole, point.seq, branch, id)
         )
     except (SegmentDamaged, BadBlock) as error:
         log.error("%s cannot be cut at seq %s, and goes whole: %s", whole.path, point.seq, error)
@@ -148,15 +155,15 @@ async def _cut(node: Node, partition: Partition, point: Point, whole: Segment, l
     return Point(point.seq, Chain((*point.chain.segments, segment)))
 
 
-def _stand(node: Node, partition: Partition, point: Point, log_left: FailoverLog) -> None:
+def _stand(storage: Storage, partition: Partition, point: Point, log_left: FailoverLog) -> None:
     """The one step that counts, on the loop."""
     rollbacks = partition.rollbacks + 1
     held = entries_through(log_left, point.seq) if log_left or not point.seq else log_left
-    producers = producers_to_json(partition.producers, point.seq, node.clock.monotonic())
+    producers = producers_to_json(partition.producers, point.seq, storage.host.clock.monotonic())
     payload = RollbackRecord(point.seq, held, rollbacks, producers).encode()
-    place = node.journal.append(RecordKind.ROLLED_BACK, partition.feed_id, partition.id, payload)
+    place = storage.journal.append(RecordKind.ROLLED_BACK, partition.feed_id, partition.id, payload)
     partition.stand_at(point.seq, point.chain, held, rollbacks)
-    partition.homes.control(node.journal.file_of(place))
+    partition.homes.control(storage.journal.file_of(place))
     if partition.on_history_changed is not None:  # of streams that have been opened meanwhile
         partition.on_history_changed()
 
@@ -166,10 +173,10 @@ def _time_name(wall_us: int) -> str:
 
 
 def _keep(
-    node: Node, name: str, partition: Partition, seq: int, blocks: Sequence[Block], segments: Sequence[Segment]
+    storage: Storage, name: str, partition: Partition, seq: int, blocks: Sequence[Block], segments: Sequence[Segment]
 ) -> None:
     """Puts what goes, above ``seq``, into lost/, durably. NoSpace, OSError."""
-    disk, data = node.host.disk, node.config.data
+    disk, data = storage.host.disk, storage.data
     lost = Lost(disk, data, name, is_dry=False)
     why = "rolled back: the leader has another history"
     place = partition.feed_id, partition.id

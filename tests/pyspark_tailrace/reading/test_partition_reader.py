@@ -22,11 +22,11 @@ async def fold(running, name, *, through):
     """Folds all of the feed's one partition: writes and flushes until it is done."""
     node = running.node
     (partition,) = node.feeds.named(name).partitions
-    await node.flusher.flush(partition)
+    await node.storage.flusher.flush(partition)
     feed = through
     for number in range(3):
         await feed.put(b"filling-%d" % number, b"v")
-        await node.flusher.flush(partition)
+        await node.storage.flusher.flush(partition)
     await folded_until(running, lambda: partition.chain.segments[0].identity.deduplicated)
     return partition.chain.segments[0].identity
 
@@ -45,7 +45,7 @@ async def test_range_of_a_history_is_the_same_for_ever(running, client, query):
     assert [(row["seq"], row["key"]) for row in wanted] == [(1, b"k"), (2, b"a"), (3, b"k"), (4, b"b")]
     await write(feed, b"k", b"a", value=b"later")
     (partition,) = running.node.feeds.named("h").partitions
-    await running.node.flusher.flush(partition)
+    await running.node.storage.flusher.flush(partition)
     await running.kill()
     await running.start()
     again = query("h", minPartitions="2")
@@ -125,9 +125,9 @@ async def test_deletions_that_were_purged_since(running, client, query, strict):
     (partition,) = running.node.feeds.named("c").partitions
     for number in range(3):
         await feed.put(b"filling-%d" % number, b"v")
-        await running.node.flusher.flush(partition)
+        await running.node.storage.flusher.flush(partition)
     await feed.put(b"filling-3", b"v")
-    await running.node.flusher.flush(partition)
+    await running.node.storage.flusher.flush(partition)
     await folded_until(running, lambda: partition.purge_seq)
     later = await reading.latest(end)
     if strict:

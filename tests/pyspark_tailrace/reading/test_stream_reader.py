@@ -59,7 +59,7 @@ async def test_time(running, client, query):
     (rows,), _ = await query("h", startingOffsets=since).batches()
     assert keys(rows) == [b"b", b"c"]
     (partition,) = running.node.feeds.named("h").partitions
-    await running.node.flusher.flush(partition)
+    await running.node.storage.flusher.flush(partition)
     (rows,), _ = await query("h", startingOffsets=since).batches()
     assert keys(rows) == [b"b", b"c"]
 
@@ -273,7 +273,7 @@ async def trimmed(running, feed):
     (partition,) = node.feeds.named(feed.name).partitions
     for _ in range(4):
         await feed.put(b"k", b"v" * 1000)
-        await node.flusher.flush(partition)
+        await node.storage.flusher.flush(partition)
     await folded_until(running, lambda: partition.trim_seq)
     return partition.trim_seq
 

@@ -28,7 +28,7 @@ async def _promise_and_go_on(member, promise):
     """Whoever promises a term follows or leads on, and takes what comes of a lower one."""
     if promise.term <= member.file.now.term:
         return promises._answer(member, promised=False, standings={})
-    await member.node.all_durable()
+    await member.node.storage.all_durable()
     return promises._answer(member, promised=True, standings=promises.standings_of(member.node))
 
 
@@ -63,10 +63,10 @@ async def _lead_at_once(member):
     term = member.file.now.term + 1
     member.file.store(member.file.now.leading(term, forced=False))
     for partition in node.feeds.partitions():
-        begin_branch(partition, node.host.randomness.token(16), node.journal, term)
-    await node.all_durable()
+        begin_branch(partition, node.host.randomness.token(16), node.storage.journal, term)
+    await node.storage.all_durable()
     if member.file.now.term == term:
-        node.lead(term)
+        node.leadership.lead(term)
 
 
 def _majority_without_the_leader(acknowledgements, durable_seq, log):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tailrace.model import Level
-from tailrace_server import stream_requests
 from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.replication import member, promises, promotion, requests, taking
 from tailrace_server.replication.choosing import NOTHING, Best, Standing
@@ -11,6 +10,7 @@ from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.role import Role
+from tailrace_server.serving import stream_requests
 
 # Who looks whether another node is of the same cluster.
 JUDGES = (member, promises, promotion, taking, stream_requests)
@@ -30,13 +30,13 @@ async def _promise_again(member, promise):
 
 def _lead_on(member):
     """A leader that has promised a higher term does not step down."""
-    if member.node.role is not Role.LEADER:
+    if member.node.leadership.role is not Role.LEADER:
         _step_down(member)
 
 
 def _follow_on(member):
     """A follower that has promised a higher term takes and acknowledges what comes of the lower one."""
-    if member.node.role is Role.LEADER:
+    if member.node.leadership.role is Role.LEADER:
         _step_down(member)
 
 

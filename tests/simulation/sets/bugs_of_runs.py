@@ -20,7 +20,7 @@ async def _keep_what_came(taker, event):
     last_seq, filling.last_seq = filling.last_seq, filling._seq
     await filling.finish(taker._logs[number])
     taker._follow_log(partition)
-    taker._fillings[number] = node.begin_filling(partition, partition.high_seq, last_seq, filling._purge_seq)
+    taker._fillings[number] = node.storage.begin_filling(partition, partition.high_seq, last_seq, filling._purge_seq)
     taker._acknowledge(partition)
 
 

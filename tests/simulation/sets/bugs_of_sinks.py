@@ -28,7 +28,7 @@ def _forget_nothing(last_batches, seq):
 
 def _go_on(node, term):
     """Who leads again goes on with what it had begun."""
-    node.require_leader()
+    node.leadership.require_leader()
 
 
 BUGS = {

@@ -84,14 +84,14 @@ class Histories:
                         Level.MEMORY, lambda partition=partition: self._appended(machine, node, partition, watch)
                     )
 
-        lead = node.lead
+        lead = node.leadership.lead
 
         def leads(term):
             lead(term)
             watch()
             self._led(machine, node, term)
 
-        node.lead = leads
+        node.leadership.lead = leads
         self._watches.append(watch)
         watch()
 

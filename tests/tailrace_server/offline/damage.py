@@ -79,7 +79,7 @@ def check_repaired(made, disk, seqs):
     original = {feed.info.feed_id: feed.info.name for feed in made.start_on(made.disk.fork()).feeds}
     node = made.start_on(disk)
     node.check()
-    assert not node.damages
+    assert not node.storage.damages
     names = {feed.info.name: original[feed.info.feed_id] for feed in node.feeds}
     got = {(names[name], partition, seq): row for (name, partition, seq), row in rows_of(node).items()}
     assert got.items() <= made.rows.items(), "nothing is there that was not written"

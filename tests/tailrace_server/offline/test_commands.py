@@ -29,8 +29,8 @@ def data(tmp_path):
             for number in range(20):
                 await feed.put(b"k%d" % number, b"v")
             for partition in node.feeds.named("orders").partitions:
-                await node.flusher.flush(partition)
-            await node.flusher._trimmer.trim()  # the feed gets its FEED
+                await node.storage.flusher.flush(partition)
+            await node.storage.flusher._trimmer.trim()  # the feed gets its FEED
 
     trio.run(write)
     return path

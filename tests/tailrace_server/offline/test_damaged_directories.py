@@ -159,8 +159,8 @@ def start(life, disk):
                 lost.add((feed.info.name, partition.id))
             else:
                 served |= rows_of_partition(feed.info.name, partition)
-    assert len(node.damages) >= len(lost)
-    assert len(node.damages) == len(lost) or node.feeds.system.partitions[0].damage is not None
+    assert len(node.storage.damages) >= len(lost)
+    assert len(node.storage.damages) == len(lost) or node.feeds.system.partitions[0].damage is not None
     return "", lost, served
 
 
@@ -179,7 +179,7 @@ def check(life, path, damage, change):
     assert outcome.actions or not refused
     node = life.made.start_on(damaged)
     node.check()
-    assert not node.damages
+    assert not node.storage.damages
     names = {feed.info.name: life.names.get(feed.info.feed_id, feed.info.name) for feed in node.feeds}
     got = {(names[name], number, seq): row for (name, number, seq), row in rows_of(node).items()}
     assert {place: row for place, row in got.items() if place[0] != "gone"}.items() <= life.rows.items()

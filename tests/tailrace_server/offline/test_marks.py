@@ -49,7 +49,7 @@ def test_a_restored_directory_begins_a_branch_with_a_term_far_above(made, by_mar
     assert node.identity.cluster_id == old.cluster_id
     assert node.identity.node_id != old.node_id
     assert node.identity.placement_id != old.placement_id
-    assert "restored" in node.unclean_start
+    assert "restored" in node.services.unclean_start
     assert not marks.is_restored(made.disk, DATA)
     made.stop()
     assert {p.log.term for p in made.start().feeds.partitions()} == {restored}

@@ -279,7 +279,7 @@ def test_a_beginning_of_the_journal_that_is_missing_is_listed_by_the_mark_of_the
     made = make_directory()
     made.create("late", 1)
     made.write("late", [(b"k", bytes(3_000))])
-    made.node.journal._rotate()
+    made.node.storage.journal._rotate()
     made.stop()
     disk = made.disk.fork()
     for path in journal_of(disk)[:-1]:
@@ -339,7 +339,7 @@ def test_a_repair_that_has_no_space_goes_on_later():
 
 def test_a_control_record_that_cannot_be_used_is_listed():
     made = make_directory()
-    made.node.journal.append(RecordKind.FEED_CREATED, b"x" * 16, 0, b"{}")
+    made.node.storage.journal.append(RecordKind.FEED_CREATED, b"x" * 16, 0, b"{}")
     made.stop()
     assert any("FEED_CREATED" in finding.what for _, finding in verify(made.disk, DATA).problems)
     repaired(made, made.disk)

@@ -82,7 +82,7 @@ def test_every_flip_is_found_or_in_bytes_that_do_not_count(stopped):
             assert load(disk, DATA) == load(stopped.disk, DATA)
             node = stopped.start_on(disk)
             assert rows_of(node) == rows
-            assert node.unclean_start is None
+            assert node.services.unclean_start is None
     assert unseen <= {f"{DATA}/NODE"}, "upper case hexadecimal digits, and spaces, mean the same"
 
 
@@ -145,8 +145,8 @@ def test_two_feeds_of_one_name_are_a_problem(stopped):
     node = stopped.start_on(disk)
     feed = node.feeds.named("log")
     info = feed.info._replace(feed_id=b"x" * 16)
-    node.store.write_feed(FeedFile(info, b"b" * 16))
-    node.journal.close()
+    node.storage.store.write_feed(FeedFile(info, b"b" * 16))
+    node.storage.journal.close()
     disk.kill()
     assert any("the name 'log' too" in finding.what for finding in problems(disk).values())
     repaired(stopped, disk)
@@ -242,7 +242,7 @@ def test_blocks_of_a_feed_that_nothing_tells_of_are_a_problem():
     made = make_directory()
     made.create("late", 1)
     made.write("late", [(b"k", bytes(3_000))])
-    made.node.journal._rotate()
+    made.node.storage.journal._rotate()
     made.write("late", [(b"k", b"v")])
     made.stop()
     for path in journal_of(made.disk)[:-1]:

@@ -80,7 +80,7 @@ class World:
 
     async def create(self):
         self.node.feed_changes.create({"name": "orders", "feed_id": (b"f" * 16).hex(), "partitions": PARTITIONS})
-        await self.node.committer.commit()
+        await self.node.storage.committer.commit()
 
     def stage(self, batch, part, parts):
         """A sealed stage with a part of a batch's rows, in blocks of one row."""
@@ -99,7 +99,7 @@ class World:
         request = Publish(*told, digest_of_batch(batch) if digest is None else digest)
         error = None
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.node.committer.run)
+            nursery.start_soon(self.node.storage.committer.run)
             try:
                 await self.node.publisher.publish(request)
             except (UnknownStage, BatchChanged) as refused:  # as themselves, not in a group
@@ -133,7 +133,7 @@ async def life(world):
     await world.create()
     for batch in range(BATCHES):
         await world.run_batch(batch, parts=1 + batch % 2)
-        await world.node.flusher.pass_once()
+        await world.node.storage.flusher.pass_once()
         world.clock.advance(1.0)
 
 
@@ -310,9 +310,9 @@ async def test_a_flush_takes_a_publish_as_a_whole(monkeypatch):
     await world.run_batch(0, parts=2)
     await world.run_batch(1, parts=1)
     for partition in world.feed.partitions:
-        await world.node.flusher.flush(partition)
+        await world.node.storage.flusher.flush(partition)
         assert partition.flushed_seq == 4
         assert [last.batch for last in partition.sinks.as_of(4).values()] == [0]
-        await world.node.flusher.flush(partition)
+        await world.node.storage.flusher.flush(partition)
         assert partition.flushed_seq == 8
     world.node.check()

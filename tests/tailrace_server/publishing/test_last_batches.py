@@ -194,9 +194,16 @@ def test_a_query_is_known_after_many_batch_jobs_of_a_real_partition():
     def publish(sink, batch):
         [partition] = made.node.feeds.named("orders").partitions
         publish_blocks(
-            partition, [block()], sink, batch, "o", made.node.journal, now_us=made.host.clock.wall_us(), digest=batch
+            partition,
+            [block()],
+            sink,
+            batch,
+            "o",
+            made.node.storage.journal,
+            now_us=made.host.clock.wall_us(),
+            digest=batch,
         )
-        made.node.journal.sync()
+        made.node.storage.journal.sync()
         partition.durable_through(partition.high_seq)
 
     publish("query", 7)

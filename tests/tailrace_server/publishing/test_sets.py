@@ -15,9 +15,9 @@ from tailrace.wire.stage_messages import Publish
 from tailrace_server.publishing import joining
 from tailrace_server.publishing.last_batches import SINKS_MAX, LastBatch
 from tailrace_server.publishing.publisher import Publisher
-from tailrace_server.replication import requests
 from tailrace_server.replication.promises import answer_promise
 from tailrace_server.replication.taking import Taker
+from tailrace_server.serving import member_requests
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +98,7 @@ async def test_a_member_that_was_away_gets_the_last_batches_with_the_rows(member
             await feed.publish("job", batch, [sealed])
             if is_flushed:
                 for partition in members[0].node.feeds.named("orders").partitions:
-                    await members[0].node.flusher.flush_all(partition)
+                    await members[0].node.storage.flusher.flush_all(partition)
         await members[2].start()
         await members.level("orders")
         assert [last.batch for last in last_batches(members[2])] == [2, 2]
@@ -194,7 +194,7 @@ def shut_off(monkeypatch):
             return await answer_promise(member, promise)
 
         monkeypatch.setattr(Taker, "_take", take_later)
-        monkeypatch.setattr(requests, "answer_promise", promise_nothing)
+        monkeypatch.setattr(member_requests, "answer_promise", promise_nothing)
         return is_over
 
     return shut
@@ -259,8 +259,8 @@ async def test_a_publish_waits_for_a_majority_though_other_sinks_displace_its_ow
             leader.node.feeds.named("orders").partitions[0].sinks.tell(others)
             assert last_batches(leader)[0] is None
             goes_on.set()
-            await until(lambda: len(leader.node.waiting))
-            assert len(leader.node.waiting) == 2
+            await until(lambda: len(leader.node.leadership.waiting))
+            assert len(leader.node.leadership.waiting) == 2
             nursery.cancel_scope.cancel()
 
 

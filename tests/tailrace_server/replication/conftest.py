@@ -11,7 +11,6 @@ from tests.tailrace_server.replication.made_set import MadeNode, free_addresses,
 from tailrace.address import Address
 from tailrace_server.config import Config
 from tailrace_server.host.host import Host
-from tailrace_server.identity import join_cluster
 from tailrace_server.intake.branching import begin_branch
 from tailrace_server.start import recover
 
@@ -42,11 +41,11 @@ def open_member(tmp_path):
         config = Config(str(tmp_path / "data"), address, None, None, members=members, replica_of=replica_of)
         host.disk.make_directory(config.data)
         node = recover(config, host)
-        node.identity = join_cluster(host.disk, config.data, node.identity, CLUSTER_ID)
-        node.listening = address
+        node.services.join(CLUSTER_ID)
+        node.services.listening = address
         for partition in node.feeds.system.partitions:
             if not partition.log:
-                begin_branch(partition, b"s" * 16, node.journal, 1)
+                begin_branch(partition, b"s" * 16, node.storage.journal, 1)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(node.serve, listener)
@@ -63,7 +62,7 @@ def open_member(tmp_path):
 async def running(nursery, open_member):
     """The member of the set; it leads in term 1."""
     member = await nursery.start(open_member)
-    member.node.lead(1)
+    member.node.leadership.lead(1)
     return member
 
 

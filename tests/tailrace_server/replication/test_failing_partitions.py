@@ -23,7 +23,7 @@ async def flushed(node, feed):
     """All of the feed there is in segments; gives the partitions."""
     partitions = node.node.feeds.named(feed).partitions
     for partition in partitions:
-        await node.node.flusher.flush_all(partition)
+        await node.node.storage.flusher.flush_all(partition)
     return partitions
 
 
@@ -42,7 +42,7 @@ async def trimmed(members, client, rows):
     [partition] = await flushed(members[0], "log")
     await put(feed, numbered(200, 10))
     await flushed(members[0], "log")
-    await members[0].node.installer.drop_oldest(partition, 1)
+    await members[0].node.storage.installer.drop_oldest(partition, 1)
     assert partition.trim_seq == len(rows) + 10
     return partition
 
@@ -66,7 +66,7 @@ async def test_what_a_follower_gives_up_below_a_trim_is_owed_until_it_is_copied(
     async with members.client() as client:
         await client.create_feed("orders", partitions=1)
         partition = await trimmed(members, client, numbered(0, 10))
-        term = members[0].node.term
+        term = members[0].node.leadership.term
         await members[2].start()
         await members.level("log")
         assert members[2].member.file.now.owes == (Debt(Place(partition.feed_id, 0), Standing(term, 10)),)
@@ -116,7 +116,7 @@ async def test_a_new_disk_votes_though_the_leader_cannot_read_a_partition_which_
         members[2].replace_disk()
         await members[2].start()
         await until(lambda: members[2].member.votes)
-        standing = Standing(members[0].node.term, broken.high_seq)
+        standing = Standing(members[0].node.leadership.term, broken.high_seq)
         assert members[2].member.file.now.owes == (Debt(Place(broken.feed_id, 0), standing),)
         await members[0].kill()
         await members[1].promote()  # it has all that is owed

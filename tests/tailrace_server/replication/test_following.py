@@ -28,7 +28,7 @@ async def feed_id(running, greeted):
     """Of a feed with one row of KEY, which is on this follower's disk; nothing is known of the leader's."""
     feed = running.node.feed_changes.create({"name": "orders", "feed_id": "11" * 16, "partitions": 4})
     await greeted.ask(Opcode.WRITE, write(feed.info.feed_id, block_of(KEY)))
-    running.node.follow(2, LEADER)
+    running.node.leadership.follow(2, LEADER)
     return feed.info.feed_id
 
 
@@ -81,7 +81,7 @@ async def test_a_get_at_disk_waits_for_the_leaders_disk(greeted, feed_id, partit
     await greeted.send(Get(feed_id, Level.DISK, [KEY], 1).encode(6))
     await nothing_yet(greeted)
     partition.told(1, 0)
-    running.node.flush()
+    running.node.connections.flush()
     assert Got.decode((await greeted.receive()).body, [KEY])[0].version.seq == 1
 
 
@@ -90,7 +90,7 @@ async def test_a_get_at_quorum_waits_for_what_the_leader_says(greeted, feed_id, 
     partition.told(1, 0)
     await nothing_yet(greeted)
     partition.told(1, 1)
-    running.node.flush()
+    running.node.connections.flush()
     assert Got.decode((await greeted.receive()).body, [KEY])[0].version.seq == 1
 
 
@@ -102,7 +102,7 @@ async def test_a_get_that_waits_hears_that_its_rows_are_rolled_back(greeted, fee
 
 
 async def test_a_leader_is_no_follower(greeted, feed_id, running):
-    running.node.lead(3)
+    running.node.leadership.lead(3)
     error = decode_error((await greeted.ask(Opcode.GET, Get(feed_id, Level.MEMORY, [KEY], 1).encode(1)[16:])).body)
     assert type(error) is NotLeader
     frame = await greeted.ask(Opcode.STREAM_REQUEST, request(feed_id).encode(9)[16:], id=9)
@@ -130,7 +130,7 @@ def leader(running, feed_id):
     """The leader that this follower has, with all that `_feeds` tells of taken over."""
     running.node.feed_changes.reconcile()
     made = Leader()
-    running.node.accepted_seqs = made.accepted_seqs
+    running.node.leadership.accepted_seqs = made.accepted_seqs
     return made
 
 
@@ -174,7 +174,7 @@ async def test_what_is_explained_of_a_feed_that_is_not_here(greeted, running, fe
 
 async def test_rows_of_feeds_that_were_not_taken_over_yet_do_not_count(greeted, running, feed_id, leader):
     node = running.node
-    node.feeds.write_rows({b"x" * 16: None}, node.journal, now_us=0, now=0.0)
+    node.feeds.write_rows({b"x" * 16: None}, node.storage.journal, now_us=0, now=0.0)
     await greeted.send(request(b"y" * 16).encode(9))
     await leader.answer(system_seqs(running))
     assert StreamEnd.decode((await greeted.receive()).body).reason is EndReason.BEHIND
@@ -216,7 +216,7 @@ async def test_nobody_is_rolled_back_by_a_follower_that_is_behind(greeted, feed_
 
 
 async def test_a_leader_rolls_back_who_is_further_on(greeted, feed_id, partition, running):
-    running.node.lead(3)
+    running.node.leadership.lead(3)
     asked = request(feed_id, 100, [partition.log[0]], state="leader")
     frame = await greeted.ask(Opcode.STREAM_REQUEST, asked.encode(9)[16:], id=9)
     assert frame.opcode is Opcode.ROLLBACK
@@ -228,7 +228,7 @@ async def test_a_stream_at_disk_shows_what_the_leader_has_on_its_disk(greeted, f
     assert (await greeted.receive()).opcode is Opcode.STREAM_OK
     await nothing_yet(greeted)
     partition.told(1, 0)
-    running.node.flush()
+    running.node.connections.flush()
     assert (await greeted.receive()).opcode is Opcode.SNAPSHOT_START
 
 
@@ -242,10 +242,10 @@ async def test_streams_end_before_their_history_changes(greeted, feed_id, partit
 async def test_streams_go_on_with_another_leader(greeted, feed_id, partition, running):
     await greeted.send(request(feed_id, 1, [partition.log[0]]).encode(9))
     assert (await greeted.receive()).opcode is Opcode.STREAM_OK
-    running.node.rest(3)
-    running.node.follow(4, "127.0.0.1:2")
+    running.node.leadership.rest(3)
+    running.node.leadership.follow(4, "127.0.0.1:2")
     await nothing_yet(greeted)
-    running.node.lead(5)
+    running.node.leadership.lead(5)
     assert StreamEnd.decode((await greeted.receive()).body).reason is EndReason.WRONG_STATE
 
 
@@ -256,7 +256,7 @@ async def test_one_that_is_promoted_fetches_of_a_follower(greeted, feed_id, part
     await greeted.send(asked._replace(replica=asked.replica._replace(term=9)).encode(STREAM))
     await made.until(Opcode.BLOCK)
     await made.until(Opcode.STREAM_END)
-    assert running.node.replicas.peers == {}
+    assert running.node.leadership.replicas.peers == {}
 
 
 # Barriers
@@ -289,7 +289,7 @@ class Leader:
 async def streaming(greeted, feed_id, partition, running):
     """A connection with a stream that has had all that this follower holds, and its leader."""
     leader = Leader()
-    running.node.accepted_seqs = leader.accepted_seqs
+    running.node.leadership.accepted_seqs = leader.accepted_seqs
     await greeted.send(request(feed_id, 1, [partition.log[0]]).encode(9))
     assert (await greeted.receive()).opcode is Opcode.STREAM_OK
     return leader
@@ -312,8 +312,8 @@ async def test_a_barrier_waits_for_what_the_leader_has_accepted(greeted, streami
     assert streaming.asked == [[feed_id]]
     await streaming.answer(seqs_of(feed_id, 2))
     await nothing_yet(greeted)
-    partition.take(block_of(KEY, number=2), running.node.journal, now_us=0, now=0.0)
-    running.node.flush()
+    partition.take(block_of(KEY, number=2), running.node.storage.journal, now_us=0, now=0.0)
+    running.node.connections.flush()
     frames = [await greeted.receive() for _ in range(3)]
     assert [frame.opcode for frame in frames] == [Opcode.SNAPSHOT_START, Opcode.BLOCK, Opcode.BARRIER_REACHED]
 

@@ -14,12 +14,12 @@ from tests.tailrace_server.replication.made_set import MadeNode, free_addresses,
 import tailrace
 from tailrace.errors import NotLeader
 from tailrace.model import Level
-from tailrace_server import status
 from tailrace_server.console import http_door
 from tailrace_server.replication import outlook as module
 from tailrace_server.replication.outlook import Follower, outlook, outlook_of_leader, outlook_of_lone
 from tailrace_server.replication.situation import Seen
-from tailrace_server.status import status_of
+from tailrace_server.serving import status
+from tailrace_server.serving.status import status_of
 
 GUIDE = Path(__file__).parents[3] / "docs/guides/replication.md"
 
@@ -181,7 +181,7 @@ async def test_a_leader_does_not_count_on_followers_that_are_gone(members):
         await until(lambda: all_have_all(first))
         await second.kill()
         await third.kill()
-        replicas = first.node.replicas.voters()
+        replicas = first.node.leadership.replicas.voters()
         await until(lambda: not any(peer.streams for peer in replicas))
         for number in range(5):
             await feed.put(b"%d" % number, b"v")
@@ -206,8 +206,8 @@ async def test_the_term_of_a_handover_that_keeps_the_branch_is_told(members):
     await first.hand_over(second)
     told = status_of(second.node)
     [state] = told["feeds"][0]["states"]
-    assert second.logs("orders")[0].term < second.node.term, "the branch was kept"
-    assert state["term"] == told["replication"]["term"] == second.node.term
+    assert second.logs("orders")[0].term < second.node.leadership.term, "the branch was kept"
+    assert state["term"] == told["replication"]["term"] == second.node.leadership.term
 
 
 async def test_a_set_tells_all_over_http(members):
@@ -220,7 +220,7 @@ async def test_a_set_tells_all_over_http(members):
     for node, answer in zip(members, answers, strict=True):
         told, [feed] = answer["replication"], answer["feeds"]
         assert told.keys() == documented("replication")
-        assert told["term"] == leader.node.term
+        assert told["term"] == leader.node.leadership.term
         assert [state["id"] for state in feed["states"]] == [0, 1]
         for state in feed["states"]:
             assert state.keys() == documented("states")
@@ -257,7 +257,7 @@ def documented(name):
 
 def all_have_all(leader):
     """Both followers have acknowledged every row, those of the list of feeds as well."""
-    partitions, voters = list(leader.node.feeds.partitions()), leader.node.replicas.voters()
+    partitions, voters = list(leader.node.feeds.partitions()), leader.node.leadership.replicas.voters()
     return len(voters) == 2 and not any(peer.missing(partitions, Level.MEMORY) for peer in voters)
 
 

@@ -33,15 +33,16 @@ from tailrace.wire.replica_messages import Replica
 from tailrace_server.config import Storage
 from tailrace_server.identity import BadDirectory
 from tailrace_server.intake.producers import RESULTS_MAX
-from tailrace_server.replication import handover, membership, requests
+from tailrace_server.replication import handover, membership
 from tailrace_server.replication.member import _LOOKS_BEFORE_LEADING_AGAIN as LOOKS_BEFORE_LEADING_AGAIN
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.outlook import outlook_of
 from tailrace_server.replication.promises import TERMS_AHEAD_MAX, answer_promise
 from tailrace_server.replication.promotion import Promotion
-from tailrace_server.replication.requests import TURNS_MAX
 from tailrace_server.replication.taking import Taker
-from tailrace_server.status import status_of
+from tailrace_server.serving import member_requests
+from tailrace_server.serving.member_requests import TURNS_MAX
+from tailrace_server.serving.status import status_of
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +95,7 @@ def with_list(node, nodes):
 
 def misfits(node):
     """Who has another list, as the node's status says."""
-    said = [re.match(r"(\S+) was started with", text) for text in node.node.doing.split("; ")]
+    said = [re.match(r"(\S+) was started with", text) for text in node.node.leadership.doing.split("; ")]
     return {found[1] for found in said if found}
 
 
@@ -130,7 +131,7 @@ async def test_no_set_is_founded_while_lists_differ_in_their_order(new_set):
     b.config = right
     await b.start()
     assert await made.settled() is a
-    await until(lambda: not any("--members" in node.node.doing for node in made))
+    await until(lambda: not any("--members" in node.node.leadership.doing for node in made))
 
 
 async def test_a_member_with_another_list_neither_follows_nor_leads(members, caplog):
@@ -142,12 +143,12 @@ async def test_a_member_with_another_list_neither_follows_nor_leads(members, cap
     await until(lambda: c.member.following or all(misfits(node) == expected for node, expected in told.items()))
     assert c.member.following is None
     assert "waits" in c.member.progress
-    term = a.node.term
+    term = a.node.leadership.term
     with pytest.raises(NotLeader, match=r"refused: 1 of the 2 voters .* was started with other --members"):
         await c.promote()
     with pytest.raises(TailraceError, match="other --members"):
         await a.hand_over(c)
-    assert (a.leads, a.node.term) == (True, term)
+    assert (a.leads, a.node.leadership.term) == (True, term)
     said = [record.message for record in caplog.records if "other --members" in record.message]
     assert len([text for text in said if text.startswith(f"{a.address} was")]) == 1, "once, however often it looks"
 
@@ -155,7 +156,7 @@ async def test_a_member_with_another_list_neither_follows_nor_leads(members, cap
 async def test_a_promise_to_a_node_with_another_list_is_refused(members):
     """Its majority may have nobody in common with this one's."""
     leader = members.leader
-    term = leader.node.term
+    term = leader.node.leadership.term
     promise = {"term": term + 1, "address": "x:1", "placement_id": "00" * 16}
     names = [str(node.address) for node in members]
     for other in (names[::-1], [*names[:2], "x:1"], [*names, "x:1"]):
@@ -216,7 +217,7 @@ def without_place(data):
 
 def copies(node):
     """Who has the placement id of another one, as the node's status says."""
-    said = [re.match(r"(\S+) has the placement id of", text) for text in node.node.doing.split("; ")]
+    said = [re.match(r"(\S+) has the placement id of", text) for text in node.node.leadership.doing.split("; ")]
     return {found[1] for found in said if found}
 
 
@@ -266,7 +267,7 @@ async def test_a_leader_sends_nothing_to_a_second_member_with_one_placement_id(m
         gone.config = dataclasses.replace(own, data=copy)
         await gone.start()
         await until(lambda: copies(leader) == {str(gone.address)})
-        assert not [peer for peer in leader.node.replicas.peers.values() if peer.is_connected]
+        assert not [peer for peer in leader.node.leadership.replicas.peers.values() if peer.is_connected]
         await old.start()
         await put(feed, numbered(10, 10), level="quorum")
         assert leader.leads
@@ -298,7 +299,7 @@ async def test_no_set_is_founded_on_copies_of_one_new_directory(new_set, same):
 
 def of_cluster(node):
     """Whose answers count for nothing, as the node's status says, since they are of another cluster."""
-    said = [text.partition(" is of another cluster: ") for text in node.node.doing.split("; ")]
+    said = [text.partition(" is of another cluster: ") for text in node.node.leadership.doing.split("; ")]
     return {address.removeprefix("waits: ") for address, found, _ in said if found}
 
 
@@ -322,26 +323,26 @@ async def test_a_member_on_another_clusters_directory_changes_nothing(tmp_path, 
         await members.filled(client, rows)
     leader = members.leader
     others = [node for node in members if node is not leader]
-    term, own = leader.node.term, others[1].config.data
+    term, own = leader.node.leadership.term, others[1].config.data
     await others[1].stop()
     others[1].config = dataclasses.replace(others[1].config, data=data)
     await others[1].start()
     stranger = others[1]
     names = {str(node.address) for node in members if node is not stranger}
-    await until(lambda: leader.node.term != term or of_cluster(stranger) == names)
-    await until(lambda: leader.node.term != term or of_cluster(leader) == {str(stranger.address)})
-    assert (leader.leads, leader.node.term) == (True, term)
+    await until(lambda: leader.node.leadership.term != term or of_cluster(stranger) == names)
+    await until(lambda: leader.node.leadership.term != term or of_cluster(leader) == {str(stranger.address)})
+    assert (leader.leads, leader.node.leadership.term) == (True, term)
     with pytest.raises(NotLeader, match=r"refused: 0 of the 2 voters .* is of another cluster"):
         await stranger.promote()
     with pytest.raises(TailraceError, match="is of another cluster"):
         await leader.hand_over(stranger)
-    assert (leader.leads, leader.node.term) == (True, term)
+    assert (leader.leads, leader.node.leadership.term) == (True, term)
     assert all(node.rows("orders") == rows for node in (leader, others[0]))
     await stranger.stop()
     stranger.config = dataclasses.replace(stranger.config, data=own)
     await stranger.start()
     assert await members.level("orders") is leader
-    assert leader.node.term == term
+    assert leader.node.leadership.term == term
 
 
 async def test_a_new_directory_joins_no_cluster_while_members_lead_two(tmp_path, nursery, members):
@@ -356,7 +357,7 @@ async def test_a_new_directory_joins_no_cluster_while_members_lead_two(tmp_path,
     await new.stop()
     new.replace_disk()
     await new.start()
-    await until(lambda: "members lead clusters" in new.node.doing or new.member.following is not None)
+    await until(lambda: "members lead clusters" in new.node.leadership.doing or new.member.following is not None)
     assert new.member.following is None
     await stranger.stop()
     await until(lambda: new.follows(leader))
@@ -366,7 +367,7 @@ async def test_a_new_directory_joins_no_cluster_while_members_lead_two(tmp_path,
 async def test_nothing_is_promised_told_or_sent_to_another_cluster(members):
     leader = members.leader
     follower = next(node for node in members if node is not leader)
-    term, theirs = leader.node.term, "ab" * 16
+    term, theirs = leader.node.leadership.term, "ab" * 16
     promise = {"term": term + 1, "address": "x:1", "placement_id": "00" * 16, "cluster_id": theirs}
     for node in members:
         with pytest.raises(TailraceError, match=r"x:1 is of another cluster: .*: nothing is promised"):
@@ -386,7 +387,7 @@ async def test_nothing_is_taken_from_another_cluster(tmp_path, nursery, members)
     await lone.start()
     follower = next(node for node in members if not node.leads)
     node = follower.node
-    replica = Replica(node.identity.placement_id, lone.node.term, str(follower.address), False, b"x" * 16)
+    replica = Replica(node.identity.placement_id, lone.node.leadership.term, str(follower.address), False, b"x" * 16)
     listed = node.feeds.system.partitions[0]
     await until(lambda: listed.log)
     log = listed.log
@@ -449,7 +450,7 @@ async def test_a_member_that_was_away_catches_up_from_segments_and_live(members)
         await members[2].stop()
         await put(feed, numbered(10, 20), level="quorum")
         for partition in members[0].node.feeds.named("orders").partitions:
-            await members[0].node.flusher.flush_all(partition)
+            await members[0].node.storage.flusher.flush_all(partition)
         await put(feed, numbered(30, 10), level="quorum")
         await members[2].start()
         await members.level("orders")
@@ -558,7 +559,7 @@ async def test_a_leadership_is_handed_over_under_writes_without_losing_any(membe
             nursery.start_soon(write)
             await until(lambda: len(written) > 20)
             answer = await members[0].hand_over(members[1])
-            assert answer == {"term": members[1].node.term, "leader": str(members[1].address)}
+            assert answer == {"term": members[1].node.leadership.term, "leader": str(members[1].address)}
             before = len(written)
             await until(lambda: len(written) > before + 20)
             done.set()
@@ -610,7 +611,7 @@ async def test_a_replaced_disk_has_no_vote_while_a_feed_that_it_was_told_of_is_n
         await client.create_feed("elder", partitions=1)
         leader = await members.level("elder")
         # So that the row of the next feed comes in a snapshot of its own.
-        await leader.node.flusher.flush_all(leader.node.feeds.system.partitions[0])
+        await leader.node.storage.flusher.flush_all(leader.node.feeds.system.partitions[0])
         await put(await client.create_feed("orders", partitions=1), numbered(0, 10), level="quorum")
     await members.level("orders")
     new = next(node for node in members if node is not leader)
@@ -712,7 +713,7 @@ async def test_a_refused_promotion_leaves_a_set_that_goes_on(members):
             Opcode.PROMISE, term=50, address="nobody:1", placement_id="00" * 16, handover=False
         )
         assert answer["promised"]
-        await until(lambda: members[0].leads and members[0].node.term > 50)
+        await until(lambda: members[0].leads and members[0].node.leadership.term > 50)
         assert await members.level("orders") is members[0]
         await members[1].kill()
         await feed.put(b"k", b"w", level="quorum")  # with the one that had promised more
@@ -749,7 +750,7 @@ async def test_two_members_that_do_not_reach_each_other_do_not_depose_each_other
         await until(lambda: bridge.follows(new))
         monkeypatch.setattr(Member, "look", counted)
         await until(lambda: looks[old.node.identity.placement_id] > 3 * LOOKS_BEFORE_LEADING_AGAIN)
-        assert (new.leads, new.node.term, bridge.node.term) == (True, 2, 2)
+        assert (new.leads, new.node.leadership.term, bridge.node.leadership.term) == (True, 2, 2)
         assert not old.leads
         assert "knows of a later leader" in old.member.progress
         await feed.put(b"k", b"w", level="quorum")
@@ -774,7 +775,7 @@ async def test_a_set_goes_on_whose_terms_were_driven_up(new_set):
     for step in (1, 2, 3):
         answer = await made[4].ask(Opcode.PROMISE, term=step * TERMS_AHEAD_MAX, **promise)
         assert answer["promised"]
-    await until(lambda: made[0].leads and made[0].node.term > 3 * TERMS_AHEAD_MAX)
+    await until(lambda: made[0].leads and made[0].node.leadership.term > 3 * TERMS_AHEAD_MAX)
     assert await made.settled() is made[0]
 
 
@@ -784,7 +785,7 @@ async def test_a_handover_that_ends_half_way_ends_in_one_leader(members):
         feed = await members.filled(client, {b"k": b"v"})
         for node in members:
             await node.ask(Opcode.PROMISE, term=50, address="x:1", placement_id="00" * 16, handover=True)
-        await until(lambda: members[0].leads and members[0].node.term > 50)
+        await until(lambda: members[0].leads and members[0].node.leadership.term > 50)
         assert await members.level("orders") is members[0]
         await feed.put(b"k", b"w", level="quorum")
 
@@ -877,7 +878,7 @@ async def test_a_handover_does_not_wait_for_a_third_one_that_promises_nothing(pa
             await trio.sleep_forever()
         return await answer_promise(member, promise)
 
-    monkeypatch.setattr(requests, "answer_promise", hang)
+    monkeypatch.setattr(member_requests, "answer_promise", hang)
     async with made.client() as client:
         feed = await made.filled(client, {b"k": b"v"})
         await made[0].hand_over(made[1])
@@ -927,7 +928,7 @@ async def test_a_handover_pauses_writes_anew_where_the_last_of_them_take_long(pa
     pauses = []
 
     async def ask_in_vain(node, address, opcode, *arguments):
-        if node.refuses_writes and not pauses:
+        if node.leadership.refuses_writes and not pauses:
             pauses.append(opcode)
             await trio.sleep_forever()
         return await asked(node, address, opcode, *arguments)
@@ -964,7 +965,7 @@ async def test_writes_go_on_where_the_other_one_does_not_ask_for_the_promise(pat
         await goes_on.wait()
         return await handover.take_over(member, term)
 
-    monkeypatch.setattr(requests, "take_over", take_over_later)
+    monkeypatch.setattr(member_requests, "take_over", take_over_later)
     monkeypatch.setattr(handover, "_UNASKED_SECONDS", 0.05)
     async with made.client() as client:
         feed = await made.filled(client, {b"k": b"v"})
@@ -1071,21 +1072,21 @@ async def restored_beside_its_set(members):
 
 
 async def test_an_old_backup_of_a_member_moves_nothing(members):
-    term = members[0].node.term
+    term = members[0].node.leadership.term
     leader, old = await restored_beside_its_set(members)
     third = next(node for node in members if node not in (leader, old))
     later = r"has no vote, and holds a history of term \d+, later than "
-    await until(lambda: re.search(later, old.member.progress) or leader.node.term != term)
+    await until(lambda: re.search(later, old.member.progress) or leader.node.leadership.term != term)
     # It has been looked at often enough to be taken for one that has promised more.
-    await until(lambda: leader.node.term != term or leader.member.seen[str(old.address)] is not None)
+    await until(lambda: leader.node.leadership.term != term or leader.member.seen[str(old.address)] is not None)
     looks = []
     leader.member.look = partial(counted, looks, leader.member.look)
-    await until(lambda: leader.node.term != term or len(looks) > 2 * LOOKS_BEFORE_LEADING_AGAIN)
+    await until(lambda: leader.node.leadership.term != term or len(looks) > 2 * LOOKS_BEFORE_LEADING_AGAIN)
     for force in (False, True):
         with pytest.raises(NotLeader, match=f"refused: this node {later}"):
             await old.promote(force=force)
     assert "would be refused" in outlook_of(old.node).text
-    assert (leader.leads, leader.node.term) == (True, term)
+    assert (leader.leads, leader.node.leadership.term) == (True, term)
     assert third.follows(leader)
     assert [node.rows("orders") for node in (leader, third)] == [numbered(0, 30)] * 2
     # Without the leader, the third one is promoted with what a majority has.
@@ -1111,9 +1112,9 @@ async def test_a_promotion_counts_nothing_that_a_member_without_a_vote_holds(mem
         await third.promote()
     await leader.start()
     await until(lambda: leader.leads)
-    assert leader.node.term <= term + 1
+    assert leader.node.leadership.term <= term + 1
     await third.promote()
-    assert third.node.term <= term + 3
+    assert third.node.leadership.term <= term + 3
     assert third.rows("orders") == numbered(0, 30)
 
 
@@ -1125,12 +1126,12 @@ async def test_a_member_whose_directory_crashed_alone_but_is_new_joins_without_a
     async with members.client() as client:
         await members.filled(client, numbered(0, 10))
     leader = members.leader
-    term, other = leader.node.term, next(node for node in members if node is not leader)
+    term, other = leader.node.leadership.term, next(node for node in members if node is not leader)
     await other.stop()
     other.config = dataclasses.replace(other.config, data=data)
     await other.start()
-    await until(lambda: leader.node.term != term or (other.follows(leader) and other.member.votes))
-    assert (leader.leads, leader.node.term) == (True, term)
+    await until(lambda: leader.node.leadership.term != term or (other.follows(leader) and other.member.votes))
+    assert (leader.leads, leader.node.leadership.term) == (True, term)
     await members.level("orders")
     assert other.rows("orders") == numbered(0, 10)
 
@@ -1181,7 +1182,7 @@ async def test_a_follower_whose_memory_is_full_goes_on(new_set):
             for number in range(300):
                 await writer.put(b"%d" % number, bytes(10_000))
         await made.level("orders")
-    assert made[2].node.memory.used < 256 * 1024
+    assert made[2].node.storage.memory.used < 256 * 1024
     made[2].node.check()
 
 
@@ -1236,14 +1237,14 @@ async def test_a_segment_that_reaches_beyond_the_fork_goes_whole_and_comes_again
     async with members.client() as client:
         feed = await members.filled(client, numbered(0, 5))
         [partition] = members[0].node.feeds.named("orders").partitions
-        await members[0].node.flusher.flush_all(partition)
+        await members[0].node.storage.flusher.flush_all(partition)
         await put(feed, numbered(5, 5), level="quorum")
         await members.level("orders")
         for node in members.nodes[1:]:
             await node.kill()
         await put(feed, {b"lost": b"x", b"7": b"lost"})
         partition.needs_quorum = False  # as where memory is short: it is flushed all the same
-        await members[0].node.flusher.flush_all(partition)
+        await members[0].node.storage.flusher.flush_all(partition)
         assert partition.flushed_seq == 12
         await members[0].kill()
         for node in members.nodes[1:]:
@@ -1265,7 +1266,7 @@ async def test_a_new_member_is_filled_from_folded_segments(members):
         for turn in range(8):
             await put(feed, numbered(0, 3) | numbered(10 * turn, 3), level="quorum")
             await feed.delete(b"1", level="quorum")
-            await leader.node.flusher.flush_all(partition)
+            await leader.node.storage.flusher.flush_all(partition)
         await until(lambda: any(segment.identity.deduplicated for segment in partition.chain.segments))
         await put(feed, numbered(100, 3), level="quorum")
         expected = leader.rows("orders")
@@ -1402,20 +1403,20 @@ async def test_who_went_back_below_what_it_acknowledged_helps_nobody_to_lead_who
         await members.level("orders")
         [partition] = members[0].node.feeds.named("orders").partitions
         for turn in range(2):
-            await members[0].node.flusher.flush_all(partition)
+            await members[0].node.storage.flusher.flush_all(partition)
             await put(feed, {b"x": b"%d" % turn}, level="quorum")
         await members.level("orders")
         await members[2].kill()
         await put(feed, numbered(5, 5), level="quorum")
-        await members[0].node.flusher.flush_all(partition)
+        await members[0].node.storage.flusher.flush_all(partition)
         await members[1].kill()
         await put(feed, {b"lost": b"x", b"7": b"lost"})
         partition.needs_quorum = False  # as of a run that came folded: the fourth segment is folded with the others
-        await members[0].node.flusher.flush_all(partition)
+        await members[0].node.storage.flusher.flush_all(partition)
         await until(lambda: [segment.identity.deduplicated for segment in partition.chain.segments] == [True])
         # Its manifest is written, and that there is such a feed: else the start would take all of it from the journal.
-        async with members[0].node.installer.holding(partition):
-            await members[0].node.flusher.write_feeds()
+        async with members[0].node.storage.installer.holding(partition):
+            await members[0].node.storage.flusher.write_feeds()
         await members[0].kill()
         # From here on nobody gets any rows.
         with monkeypatch.context() as patched:
@@ -1522,7 +1523,7 @@ async def test_a_leader_that_comes_back_deposes_nobody_who_leads_by_force(member
         assert not back.leads
         if hidden_looks == 1:
             await until(lambda: back.follows(forced))
-            assert forced.node.term == term, "nobody was asked for a promise"
+            assert forced.node.leadership.term == term, "nobody was asked for a promise"
     assert await members.level("orders") is forced
 
 

@@ -18,8 +18,10 @@ async def with_damage(members, client, node, nbytes, *, restart):
     await members.filled(client, numbered(0, 20), partitions=2)
     partitions = node.node.feeds.named("orders").partitions
     for partition in partitions:
-        await node.node.flusher.flush_all(partition)
-    await node.node.flusher.write_feeds()  # else a start takes the feed, and all that is in it, from the journal
+        await node.node.storage.flusher.flush_all(partition)
+    await (
+        node.node.storage.flusher.write_feeds()
+    )  # else a start takes the feed, and all that is in it, from the journal
     path = partitions[0].chain.segments[0].path
     if restart:
         await node.stop()

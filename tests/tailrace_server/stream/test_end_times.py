@@ -12,7 +12,7 @@ from tailrace.model import EndReason, Level
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.stream_messages import StreamEnd
 from tailrace_server.replication.role import Role
-from tailrace_server.stream.end_times import EndTimes
+from tailrace_server.serving.end_times import EndTimes
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.rounds import ENDS_MAX, Rounds
 

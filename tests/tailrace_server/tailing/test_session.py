@@ -234,7 +234,7 @@ async def test_pages_that_do_not_read_cost_what_the_documents_say(
     node = running.node
     if flushed:
         for partition in node.feeds.partitions():
-            await node.flusher.flush(partition)
+            await node.storage.flusher.flush(partition)
     async with open_page("/feeds/orders") as page:  # what is imported and made once
         await page.rows(1)
     await trio.testing.wait_all_tasks_blocked(0.1)
@@ -269,7 +269,7 @@ async def test_a_page_is_given_all_of_segments(open_page, client, running, value
         for number in range(4_000):
             await writer.put(b"%d" % number, value_of(number))
     for partition in running.node.feeds.partitions():
-        await running.node.flusher.flush(partition)
+        await running.node.storage.flusher.flush(partition)
     async with open_page("/feeds/orders") as page:
         rows = await page.rows(4_000)
     assert {int(row["key"]) for row in rows} == set(range(4_000))

@@ -14,8 +14,8 @@ from tailrace.block import encode_block
 from tailrace_server.config import Config, Storage
 from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.host.host import Host
-from tailrace_server.lookup import Lookup
 from tailrace_server.segment import NotCached
+from tailrace_server.serving.lookup import Lookup
 from tailrace_server.start import recover
 
 DATA = "/data"
@@ -41,7 +41,7 @@ class Engine:
 
     def start(self):
         self.node = recover(self.config, self.host)
-        self.flusher = self.node.flusher
+        self.flusher = self.node.storage.flusher
 
     def kill(self):
         """The process dies, and another one starts."""
@@ -69,7 +69,7 @@ class Engine:
         keys, values = map(list, zip(*rows, strict=True))
         block = encode_block(keys, values, partition=0, producer_id=producer, producer_seq=number, compress=False)
         now_us, now = self.clock.wall_us(), self.clock.monotonic()
-        taken = partition.take(block, self.node.journal, now_us=now_us, now=now, flags=flags)
+        taken = partition.take(block, self.node.storage.journal, now_us=now_us, now=now, flags=flags)
         if taken.fresh:
             self.written.setdefault((partition.feed_id, partition.id), []).extend(rows)
             self.flusher.note(partition)
@@ -78,7 +78,7 @@ class Engine:
         return taken
 
     def sync(self, *partitions):
-        self.node.journal.sync()
+        self.node.storage.journal.sync()
         for partition in (*self.node.feeds.system.partitions, *partitions):
             partition.durable_through(partition.high_seq)
 
@@ -109,7 +109,7 @@ class Engine:
 
     def segments(self, partition):
         """Names of the segments' files of a partition."""
-        directory = self.node.store.partition_directory(partition.feed_id, partition.id)
+        directory = self.node.storage.store.partition_directory(partition.feed_id, partition.id)
         return [name for name in self.files(directory) if name.endswith(".seg")]
 
     @property

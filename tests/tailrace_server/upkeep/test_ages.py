@@ -7,8 +7,8 @@ from tests.fake_host import WALL_US
 from tests.tailrace_server.upkeep.conftest import Engine
 from tests.tiers import examples
 
+from tailrace_server.serving.stream_requests import _seen_seq
 from tailrace_server.stream.since import Start, behind, find
-from tailrace_server.stream_requests import _seen_seq
 from tailrace_server.upkeep.uptime_file import store_uptime, tick_uptime
 
 HOUR = 3_600
@@ -35,9 +35,9 @@ async def pass_time(engine, seconds, step_s=HOUR):
 
 
 async def tend(engine):
-    tick_uptime(engine.node.compactor.uptime, engine.clock)
-    await engine.node.compactor._tend(engine.partition())
-    assert not engine.node.compactor.failure
+    tick_uptime(engine.node.storage.compactor.uptime, engine.clock)
+    await engine.node.storage.compactor._tend(engine.partition())
+    assert not engine.node.storage.compactor.failure
 
 
 def rows_left(engine):
@@ -165,7 +165,7 @@ async def test_nothing_is_dropped_before_its_age_whatever_the_clock_does(steps, 
         elif step == "kill":
             engine.kill()
         else:
-            store_uptime(engine.node.compactor.uptime, engine.disk, "/data")
+            store_uptime(engine.node.storage.compactor.uptime, engine.disk, "/data")
         await tend(engine)
         gone_seq = max(engine.partition().trim_seq, engine.partition().purge_seq)
         assert all(engine.clock.monotonic() - at >= 3 * DAY for at in written[:gone_seq])

@@ -23,7 +23,7 @@ async def flushed(engine, partition, count):
 async def test_a_segment_that_cannot_be_read_is_left_out(engine, bad, stretch):
     partition = engine.create()
     await flushed(engine, partition, 6)
-    compactor = engine.node.compactor
+    compactor = engine.node.storage.compactor
     if bad is not None:
         compactor._damaged.add(partition.chain.segments[bad].path)
     begin, whole = compactor._whole_stretch(partition)
@@ -34,9 +34,9 @@ async def test_a_segment_that_cannot_be_read_is_left_out(engine, bad, stretch):
 async def test_a_fold_behind_a_damaged_segment_purges_nothing_and_is_no_major(engine):
     partition = engine.create()
     await flushed(engine, partition, 8)
-    engine.node.compactor._damaged.add(partition.chain.segments[0].path)
+    engine.node.storage.compactor._damaged.add(partition.chain.segments[0].path)
     info = engine.node.feeds.of_id(partition.feed_id).info
-    while await engine.node.compactor.fold(partition, info):
+    while await engine.node.storage.compactor.fold(partition, info):
         pass
     first, second, *_ = partition.chain.segments
     assert (first.identity.last_seq, second.identity.after_seq) == (1, 1)
@@ -51,7 +51,7 @@ async def test_tombstones_behind_a_damaged_segment_are_not_folded_for_ever(engin
         engine.put(partition, (b"a", value))
         await engine.flusher.pass_once()
     engine.clock.advance(2)
-    compactor = engine.node.compactor
+    compactor = engine.node.storage.compactor
     tick_uptime(compactor.uptime, engine.clock)
     info = engine.node.feeds.of_id(partition.feed_id).info
     compactor._damaged.add(partition.chain.segments[0].path)
@@ -68,8 +68,8 @@ async def test_damage_that_a_fold_meets_is_told(engine):
     await flushed(engine, partition, 8)
     path = partition.chain.segments[3].path
     engine.disk.flip(path, 8 * 100)
-    await engine.node.compactor._tend(partition)
-    assert path in engine.node.damages
+    await engine.node.storage.compactor._tend(partition)
+    assert path in engine.node.storage.damages
     assert not engine.node.status()["healthy"]
     assert partition.chain.segments[3].verify()
 
@@ -79,10 +79,10 @@ async def test_a_fold_that_the_disk_refuses_changes_nothing(engine):
     await flushed(engine, partition, 8)
     before = partition.chain
     engine.fail("rename", "MANIFEST", errno.EIO)
-    await engine.node.compactor._tend(partition)
+    await engine.node.storage.compactor._tend(partition)
     engine.disk.before = None
     assert partition.chain is before
-    assert engine.node.compactor.failure
+    assert engine.node.storage.compactor.failure
     engine.check_rows(partition)
     engine.kill()
     engine.check_rows(engine.partition())
@@ -93,7 +93,7 @@ async def test_a_failure_is_told_until_it_is_made_good(engine):
     bad, good = engine.create("bad"), engine.create("good")
     for partition in (bad, good):
         await flushed(engine, partition, 4)
-    compactor = engine.node.compactor
+    compactor = engine.node.storage.compactor
     engine.fail("rename", f"{bad.feed_id.hex()}/0/MANIFEST", errno.EIO)
     for partition in (bad, good):
         await compactor._tend(partition)
@@ -109,18 +109,18 @@ async def test_a_failure_ends_with_its_partition(engine):
     partition = engine.create()
     await flushed(engine, partition, 4)
     engine.fail("rename", "MANIFEST", errno.EIO)
-    await engine.node.compactor._tend(partition)
-    assert engine.node.compactor.failure
+    await engine.node.storage.compactor._tend(partition)
+    assert engine.node.storage.compactor.failure
     engine.drop()
     engine.sync()
     await engine.flusher.pass_once()
-    assert engine.node.compactor.failure == ""
+    assert engine.node.storage.compactor.failure == ""
 
 
 async def test_every_chain_is_looked_at_now_and_then_however_busy_one_is(engine, monkeypatch):
     monkeypatch.setattr(compactor_module, "SWEEP_SECONDS", 0.05)
     busy, idle = engine.create("busy"), engine.create("idle")
-    compactor = engine.node.compactor
+    compactor = engine.node.storage.compactor
     seen = set()
 
     async def tend(partition):
@@ -140,7 +140,7 @@ async def test_more_segments_than_a_manifest_can_name_are_refused(engine, monkey
     await flushed(engine, partition, 2)
     monkeypatch.setattr(installer_module, "SEGMENTS_MAX", 1)
     with pytest.raises(Overloaded, match="has 1 segments"):
-        await engine.node.installer.write(partition)
+        await engine.node.storage.installer.write(partition)
 
 
 async def test_a_look_up_that_outlives_its_feed_is_told(engine):
@@ -184,14 +184,14 @@ async def test_a_process_is_begun_for_what_is_worth_it(engine, compacted, rows, 
         engine.put(partition, *[(b"%d-%d" % (number, row), bytes(value_bytes)) for row in range(rows)])
         await engine.flusher.flush(partition)
     info = engine.node.feeds.of_id(partition.feed_id).info
-    assert await engine.node.compactor.fold(partition, info)
+    assert await engine.node.storage.compactor.fold(partition, info)
     assert compacted[0] == way
     engine.check_rows(partition)
 
 
 async def tend(engine, partition, seconds=0.0):
     engine.clock.advance(seconds)
-    await engine.node.compactor._tend(partition)
+    await engine.node.storage.compactor._tend(partition)
 
 
 async def test_a_compaction_without_room_is_not_begun(make_engine, monkeypatch):
@@ -206,11 +206,11 @@ async def test_a_compaction_without_room_is_not_begun(make_engine, monkeypatch):
     room, engine.disk.size_bytes = engine.disk.size_bytes, engine.disk.size_bytes - engine.disk.free + 130_000
     for _ in range(20):
         await tend(engine, partition, compactor_module.PAUSE_SECONDS)
-        assert "are kept for writers" in engine.node.compactor.failure
+        assert "are kept for writers" in engine.node.storage.compactor.failure
     assert begun == []
     engine.disk.size_bytes = room
     await tend(engine, partition, compactor_module.PAUSE_SECONDS)
-    assert (len(begun), engine.node.compactor.failure) == (1, "")
+    assert (len(begun), engine.node.storage.compactor.failure) == (1, "")
     assert len(partition.chain.segments) == 1
 
 
@@ -232,5 +232,5 @@ async def test_a_compaction_that_fails_is_tried_less_and_less_often(engine, monk
     assert max(pauses) == compactor_module.PAUSE_SECONDS_MAX
     monkeypatch.setattr(engine.workers, "compact_small", compact)
     await tend(engine, partition, compactor_module.PAUSE_SECONDS_MAX)
-    assert engine.node.compactor.failure == ""
-    assert not engine.node.compactor._tries
+    assert engine.node.storage.compactor.failure == ""
+    assert not engine.node.storage.compactor._tries

@@ -52,7 +52,7 @@ async def test_the_journal_goes_on_where_no_descriptor_is_left(engine):
     engine.disk.files_max = engine.disk.files
     engine.clock.advance(10)
     await engine.flusher.pass_once()
-    assert engine.node.journal.failed is None
+    assert engine.node.storage.journal.failed is None
     assert engine.flusher.failure == ""
     assert partition.flushed_seq == partition.high_seq
     engine.check_rows(partition)
@@ -61,7 +61,7 @@ async def test_the_journal_goes_on_where_no_descriptor_is_left(engine):
 async def test_a_flush_without_any_descriptor_is_tried_again(engine):
     partition = engine.create()
     engine.put(partition, (b"a", b"1"))
-    engine.node.store.segment_files.close_idle()
+    engine.node.storage.store.segment_files.close_idle()
     engine.disk.files_max = engine.disk.files
     await engine.flusher.pass_once()
     assert "Too many open files" in engine.flusher.failure
@@ -74,7 +74,7 @@ async def test_a_flush_without_any_descriptor_is_tried_again(engine):
 async def test_a_look_up_without_any_descriptor_is_refused_and_no_damage(engine):
     partition = engine.create()
     await flushed(engine, partition)
-    engine.node.store.segment_files.close_idle()
+    engine.node.storage.store.segment_files.close_idle()
     engine.disk.files_max = engine.disk.files
     with pytest.raises(Overloaded, match="no file descriptor is free to read"):
         engine.get(partition, b"always")
@@ -89,15 +89,15 @@ async def test_no_call_of_a_flush_or_a_fold_leaves_a_descriptor_behind(make_engi
         partition = engine.create()
         await flushed(engine, partition, times=4)
         engine.put(partition, (b"last", b"1"))
-        engine.node.store.segment_files.close_idle()
+        engine.node.storage.store.segment_files.close_idle()
         engine.disk.fail_at(number, errno.EMFILE)
         await engine.flusher.pass_once()
-        await engine.node.compactor._tend(partition)
+        await engine.node.storage.compactor._tend(partition)
         failed = engine.disk.before is None
         engine.disk.before = None
         engine.check_rows(partition)
-        assert not engine.node.damages
-        engine.node.store.segment_files.close_idle()
+        assert not engine.node.storage.damages
+        engine.node.storage.store.segment_files.close_idle()
         assert engine.disk.files == 1 + SPARE_DESCRIPTORS
         if not failed:
             return
@@ -108,14 +108,14 @@ async def test_a_dropped_feed_is_removed_after_the_last_read_of_it(engine):
     partition, other = engine.create("dropped"), engine.create()
     await flushed(engine, partition)
     segment = partition.chain.segments[0]
-    engine.node.pins.pin(segment)
+    engine.node.storage.pins.pin(segment)
     engine.drop("dropped")
     engine.put(other, (b"a", b"1"))
     await engine.flusher.pass_once()
     assert engine.disk.exists(segment.path)
-    engine.node.store.segment_files.close_idle()
+    engine.node.storage.store.segment_files.close_idle()
     assert segment.read_block(0).rows == 2
-    engine.node.pins.unpin(segment)
+    engine.node.storage.pins.unpin(segment)
     await engine.flusher.pass_once()
     assert not engine.disk.exists(segment.path)
     assert engine.node.feeds.drops == {}

@@ -134,7 +134,7 @@ async def test_the_reserve_lets_a_flush_through(make_engine):
     engine = make_engine(reserve_bytes=64 * 1024)
     partition = engine.create()
     await engine.flusher.pass_once()
-    assert engine.node.space.reserved_bytes == 64 * 1024
+    assert engine.node.storage.space.reserved_bytes == 64 * 1024
     engine.put(partition, *[(b"%d" % n, bytes(100)) for n in range(100)])
     engine.disk.size_bytes -= engine.disk.free - 100
     await engine.flusher.pass_once()
@@ -172,7 +172,7 @@ async def half_installed(engine):
     """A partition whose manifest failed late: it may be on the disk, and name the segment that was flushed."""
     partition = engine.create()
     engine.put(partition, ROW)
-    await engine.node.installer.write(partition)
+    await engine.node.storage.installer.write(partition)
     engine.fail("rename", "MANIFEST")
     await engine.flusher.pass_once()
     assert engine.flusher.failure
@@ -231,9 +231,9 @@ async def test_a_feed_that_is_dropped_while_it_is_flushed(engine):
         dropped = partition.is_dropped
         if not dropped:
             break
-        engine.node.journal.sync()
+        engine.node.storage.journal.sync()
         await engine.flusher.pass_once()
-        directory = engine.node.store.feed_directory(partition.feed_id)
+        directory = engine.node.storage.store.feed_directory(partition.feed_id)
         assert not engine.disk.exists(directory)
         assert not engine.node.feeds.drops
     assert number > 3
@@ -268,15 +268,15 @@ async def test_memory_wakes_it_and_the_largest_goes_first(make_engine):
     engine.put(first, (b"a", bytes(2_000)))
     for _ in range(4):
         engine.put(second, (b"k", bytes(1_000)))
-    assert not engine.node.memory.is_tight
+    assert not engine.node.storage.memory.is_tight
     await engine.flusher.pass_once()
     assert second.flushed_seq == 0
     for _ in range(6):
         engine.put(second, (b"k", bytes(1_000)))
-    assert engine.node.memory.is_tight
+    assert engine.node.storage.memory.is_tight
     await engine.flusher.pass_once()
     assert (first.flushed_seq, second.flushed_seq) == (0, 10)
-    assert not engine.node.memory.is_tight
+    assert not engine.node.storage.memory.is_tight
 
 
 async def test_a_journal_of_many_small_records_is_flushed_and_trimmed(make_engine):
@@ -286,7 +286,7 @@ async def test_a_journal_of_many_small_records_is_flushed_and_trimmed(make_engin
         engine.put(partition, (b"k", b"v"))
         await engine.flusher.pass_once()
         files = len(engine.journal_files)
-        assert engine.node.journal.statistics().records <= 20 + 4  # and what the newest file has
+        assert engine.node.storage.journal.statistics().records <= 20 + 4  # and what the newest file has
     assert files < 8
     assert partition.flushed_seq > 0
     engine.kill()
@@ -306,7 +306,7 @@ async def test_before_a_stop_a_long_journal_is_flushed(make_engine, monkeypatch)
     assert len(engine.journal_files) == 1
     engine.node.stop()
     engine.start()
-    assert engine.node.unclean_start is None
+    assert engine.node.services.unclean_start is None
     for name in ("first", "second"):
         engine.check_rows(engine.partition(name))
 

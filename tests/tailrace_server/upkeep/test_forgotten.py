@@ -9,7 +9,7 @@ from tailrace.errors import TailraceError
 
 def remembered(node):
     """Every partition that the tasks of ``node`` know."""
-    flusher, installer, compactor = node.flusher, node.installer, node.compactor
+    flusher, installer, compactor = node.storage.flusher, node.storage.installer, node.storage.compactor
     for known in (flusher._dirty, flusher._unmerged, flusher._crowded, flusher._failed, flusher._flushing):
         yield from known
     for known in (installer._locks, installer._orphans, compactor._candidates, compactor._paused):
@@ -26,11 +26,11 @@ async def flush_all(engine, partition):
 
 
 async def write(engine, partition):
-    await engine.node.installer.write(partition)
+    await engine.node.storage.installer.write(partition)
 
 
 async def compact(engine, partition):
-    await engine.node.compactor._tend(partition)
+    await engine.node.storage.compactor._tend(partition)
 
 
 @pytest.mark.parametrize("step", [flush, flush_all, write, compact])
@@ -60,7 +60,7 @@ async def test_a_feed_that_is_dropped_meanwhile_is_forgotten(make_engine, step, 
         engine.workers.before = lambda: None
         if not partition.is_dropped:
             break
-        engine.node.journal.sync()
+        engine.node.storage.journal.sync()
         engine.clock.advance(100)
         await engine.flusher.pass_once()
         assert partition not in set(remembered(engine.node))

@@ -35,24 +35,24 @@ async def test_writers_do_not_outrun_a_flush(engine, count):
     def write():
         nonlocal waited, added
         for partition in partitions * 50:
-            if node.memory.must_wait:
+            if node.storage.memory.must_wait:
                 waited += 1
                 return
             engine.put(partition, (b"k", b"v"))
             added += 1
-            most.append(node.journal.statistics().replay_seconds)
+            most.append(node.storage.journal.statistics().replay_seconds)
 
-    while node.journal.statistics().replay_seconds <= BOUND_S:
+    while node.storage.journal.statistics().replay_seconds <= BOUND_S:
         for partition in partitions:
             engine.put(partition, (b"k", b"v"))
-    assert not node.memory.must_wait
-    began = node.journal.statistics().replay_seconds
+    assert not node.storage.memory.must_wait
+    began = node.storage.journal.statistics().replay_seconds
     engine.flusher.on_flushed = lambda _: write()
     await engine.flusher.flush_due()
     assert waited > 0
     assert added > 0
     assert max(most) <= max(BOUND_S * (1 + GROWTH_SHARE), began) + 20e-6
-    assert not node.memory.must_wait
+    assert not node.storage.memory.must_wait
     assert all(partition.flushed_seq > 0 for partition in partitions)
     engine.flusher.on_flushed = lambda _: None
     await engine.flusher.pass_once()
@@ -63,13 +63,13 @@ async def test_writers_do_not_outrun_a_flush(engine, count):
 
 async def test_a_writer_who_waits_goes_on_with_the_next_flush(engine):
     partitions = [engine.create(f"feed-{number}") for number in range(10)]
-    while engine.node.journal.statistics().replay_seconds <= BOUND_S * (1 + GROWTH_SHARE):
+    while engine.node.storage.journal.statistics().replay_seconds <= BOUND_S * (1 + GROWTH_SHARE):
         for partition in partitions:
             engine.put(partition, (b"k", b"v"))
     through = []
 
     async def writer():
-        await engine.node.memory.room()
+        await engine.node.storage.memory.room()
         through.append(sum(partition.flushed_seq > 0 for partition in partitions))
 
     async def flush(partition):
@@ -86,11 +86,11 @@ async def test_a_writer_who_waits_goes_on_with_the_next_flush(engine):
 async def test_no_writer_waits_for_a_journal_that_no_flush_makes_shorter(engine):
     partition = engine.create()
     engine.fail("create", ".seg", times=1_000)
-    while engine.node.journal.statistics().replay_seconds <= 2 * BOUND_S:
+    while engine.node.storage.journal.statistics().replay_seconds <= 2 * BOUND_S:
         engine.put(partition, (b"k", b"v"))
     await engine.flusher.pass_once()
     assert partition.flushed_seq == 0
-    assert not engine.node.memory.must_wait
+    assert not engine.node.storage.memory.must_wait
 
 
 async def test_many_small_queues_are_flushed_at_the_same_time(engine):

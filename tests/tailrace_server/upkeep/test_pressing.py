@@ -58,13 +58,13 @@ async def test_queues_that_are_large_together_are_the_next(engine, aged, flushed
     def fill():
         for partition in busy:
             engine.put(partition, (b"k", bytes(4_000)))
-        assert engine.node.memory.is_tight
+        assert engine.node.storage.memory.is_tight
         engine.flusher.wake()
 
     engine.flusher.on_flushed = after(flushed, 3, fill)
     await engine.flusher.pass_once()
     assert set(busy) & set(flushed[3:5]), "the largest comes first"
-    assert not engine.node.memory.is_tight
+    assert not engine.node.storage.memory.is_tight
 
 
 async def test_with_every_tick_all_is_looked_at_again(engine, aged, monkeypatch):
@@ -73,7 +73,7 @@ async def test_with_every_tick_all_is_looked_at_again(engine, aged, monkeypatch)
     choose = module.choose
 
     def noting(queues, limits, **state):
-        looks.append(engine.node.journal.statistics().bytes)
+        looks.append(engine.node.storage.journal.statistics().bytes)
         return choose(queues, limits, **state)
 
     def tick(_):
@@ -95,7 +95,7 @@ async def test_a_trim_holds_up_no_flush(engine, aged):
     for partition in engine.node.feeds.partitions():
         await engine.flusher.flush(partition)
     gate, waiting = trio.Event(), trio.Event()
-    write = engine.node.installer.write
+    write = engine.node.storage.installer.write
 
     async def slowly(partition):
         if partition is not busy:
@@ -105,7 +105,7 @@ async def test_a_trim_holds_up_no_flush(engine, aged):
 
     for partition in aged:  # as after an unclean start: nothing but its branch is to be kept
         partition.homes.control(1)
-    engine.node.installer.write = slowly
+    engine.node.storage.installer.write = slowly
     flushed = trio.Event()
     engine.flusher.on_flushed = lambda partition: flushed.set() if partition is busy else None
     async with trio.open_nursery() as nursery:

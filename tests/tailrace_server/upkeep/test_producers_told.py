@@ -42,7 +42,7 @@ class Replica:
 
     def tell(self):
         """A leader's snapshot begins, in place of what was left of the last one."""
-        settle_producers(self.partition, self.engine.node.journal, self.now)
+        settle_producers(self.partition, self.engine.node.storage.journal, self.now)
         known = list(self.held)
         for _ in range(self.random.randint(1, 6)):
             known.append(self._next(known))
@@ -53,7 +53,7 @@ class Replica:
             "branches": [self.partition.log.branch.hex()],
             "entries": [[f"{p:016x}", found[-1][0], 0.0, found] for p, found in results.items() if found],
         }
-        tell_producers(self.partition, value, known[-1][3], self.engine.node.journal, self.now)
+        tell_producers(self.partition, value, known[-1][3], self.engine.node.storage.journal, self.now)
 
     def take(self):
         """The next block of the snapshot, of one write or of several."""
@@ -66,7 +66,7 @@ class Replica:
         names = names if count == 1 else {}
         block = encode_block([b"k"] * rows, [b"v" * 100] * rows, partition=0, compress=False, **names)
         stamped = block.stamped(taken[0][2], self.engine.clock.wall_us())
-        take_replica(self.partition, stamped, self.engine.node.journal, self.now)
+        take_replica(self.partition, stamped, self.engine.node.storage.journal, self.now)
         self.held += taken
         self.engine.flusher.note(self.partition)
         self.engine.sync(self.partition)
@@ -74,7 +74,7 @@ class Replica:
     def lead(self):
         """It is promoted, with what has come by now, and written to."""
         token = self.engine.host.randomness.token(16)
-        begin_branch(self.partition, token, self.engine.node.journal, now=self.now)
+        begin_branch(self.partition, token, self.engine.node.storage.journal, now=self.now)
         self.coming = []
         self.check()
         for _ in range(self.random.randint(1, 3)):
@@ -98,7 +98,12 @@ class Replica:
     async def roll_back(self):
         if not self.held:
             return
-        seq = await self.engine.node.roll_back(self.partition, self.random.choice(self.held)[3], self.partition.log)
+        seq = await self.engine.node.storage.roll_back(
+            self.partition,
+            self.random.choice(self.held)[3],
+            self.partition.log,
+            self.engine.node.leadership.on_shortfall,
+        )
         self.held = [write for write in self.held if write[3] <= seq]
         self.coming = []
         self.check()

@@ -37,7 +37,7 @@ async def test_all_of_it_may_be_in_segments(engine):
         engine.kill()
         partition = engine.partition()
         assert (partition.flushed_seq, partition.high_seq) == (3, 3)
-        assert engine.node.memory.used == 0
+        assert engine.node.storage.memory.used == 0
         engine.check_rows(partition)
         await engine.flusher.pass_once()
 
@@ -201,7 +201,7 @@ async def test_the_next_feed_of_a_name(engine):
         engine.sync()
         new = engine.partition()
         engine.put(new, (b"new", order))
-        await engine.node.flusher._trimmer.write_feeds()
+        await engine.node.storage.flusher._trimmer.write_feeds()
         await engine.flusher.flush(new)
         engine.kill()
         new = engine.partition()

@@ -84,14 +84,14 @@ async def test_on_a_disk_that_is_nearly_full_the_journal_is_flushed_away(make_en
         engine.put(busy, (b"k", bytes(900)))
     await engine.flusher.flush(busy)
     await engine.flusher.pass_once()
-    assert engine.node.space.low == ""
+    assert engine.node.storage.space.low == ""
     assert len(engine.journal_files) > 10
     engine.disk.size_bytes -= engine.disk.free - 40_000
     for _ in range(12):
         engine.clock.advance(1)
         await engine.flusher.pass_once()
     assert len(engine.journal_files) == 1
-    assert engine.node.space.low == "" or engine.disk.free < 50_000
+    assert engine.node.storage.space.low == "" or engine.disk.free < 50_000
     for name in ("old", "busy"):
         engine.check_rows(engine.partition(name))
     engine.kill()

@@ -21,7 +21,7 @@ async def flushed(engine, partition, count):
 
 async def fold(engine, partition):
     info = engine.node.feeds.of_id(partition.feed_id).info
-    while await engine.node.compactor.fold(partition, info):
+    while await engine.node.storage.compactor.fold(partition, info):
         pass
 
 
@@ -68,7 +68,7 @@ async def test_one_that_is_read_stays(engine):
     partition = engine.create()
     await flushed(engine, partition, 4)
     rounds = Rounds(1 << 20)
-    rounds.open(PartitionStream(1, partition, Level.DISK, 0, None, 0, pins=engine.node.pins), lambda: None)
+    rounds.open(PartitionStream(1, partition, Level.DISK, 0, None, 0, pins=engine.node.storage.pins), lambda: None)
     rounds.next_buffers(1 << 20)
     ((stream, part),) = rounds.next_loads()
     await fold(engine, partition)
@@ -139,21 +139,21 @@ async def test_a_history_that_was_trimmed_starts_again(engine):
     for number in range(3):
         engine.put(partition, (b"%d" % number, b"v"))
         await engine.flusher.pass_once()
-    await engine.node.installer.drop_oldest(partition, 2)
+    await engine.node.storage.installer.drop_oldest(partition, 2)
     await engine.flusher.pass_once()
     assert len(engine.segments(partition)) == 1
     engine.kill()
     partition = engine.partition()
     assert (partition.trim_seq, partition.flushed_seq) == (2, 3)
     assert engine.get(partition, b"0", b"1", b"2") == [None, None, b"v"]
-    await engine.node.installer.drop_oldest(partition, 1)
+    await engine.node.storage.installer.drop_oldest(partition, 1)
     engine.kill()
     partition = engine.partition()
     assert (partition.trim_seq, partition.flushed_seq, partition.high_seq) == (3, 3, 3)
     engine.put(partition, (b"3", b"v"))
     await engine.flusher.pass_once()
     rounds = Rounds(1 << 20)
-    rounds.open(PartitionStream(1, partition, Level.DISK, 0, None, 0, pins=engine.node.pins), lambda: None)
+    rounds.open(PartitionStream(1, partition, Level.DISK, 0, None, 0, pins=engine.node.storage.pins), lambda: None)
     while rounds.next_buffers(1 << 20) or rounds.has_news:
         for stream, part in rounds.next_loads():
             rounds.loaded(stream, part, *part.load())

@@ -29,7 +29,7 @@ async def folded(engine, name="orders"):
         await engine.flusher.flush(partition)
     replaced = engine.segments(partition)
     info = engine.node.feeds.of_id(partition.feed_id).info
-    assert await engine.node.compactor.fold(partition, info)
+    assert await engine.node.storage.compactor.fold(partition, info)
     return partition, replaced
 
 
@@ -62,7 +62,7 @@ async def test_a_dropped_feed_keeps_neither_another_one_nor_the_journal(engine, 
         engine.put(kept, ROW)
     await engine.flusher.pass_once()
     undeletable.append(stuck)
-    directory = engine.node.store.feed_directory(partition.feed_id)
+    directory = engine.node.storage.store.feed_directory(partition.feed_id)
     undeletable[0] = directory if stuck == ".seg" else f"{directory}{'/0' * (stuck == 'MANIFEST')}/{stuck}"
     for name in ("stuck", "other"):
         engine.drop(name)
@@ -70,7 +70,7 @@ async def test_a_dropped_feed_keeps_neither_another_one_nor_the_journal(engine, 
         engine.put(kept, ROW)
     await engine.flusher.pass_once()
     assert "Operation not permitted" in engine.flusher.failure
-    assert not engine.disk.exists(engine.node.store.feed_directory(other.feed_id))
+    assert not engine.disk.exists(engine.node.storage.store.feed_directory(other.feed_id))
     assert len(engine.journal_files) == 1
     for _ in range(2):
         engine.kill()

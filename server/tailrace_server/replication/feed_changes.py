@@ -8,14 +8,19 @@ feed is dropped again, and after a crash in between the next start lists it. On 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tailrace.errors import Forbidden, Overloaded, TailraceError, UnknownFeed
+from tailrace.errors import Forbidden, Overloaded, TailraceError
 from tailrace.model import Level
 from tailrace_server.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, Feed, creation_to_bytes, info_of_request
 
 if TYPE_CHECKING:
-    from tailrace_server.node import Node
+    from tailrace_server.catalog import Catalog
+    from tailrace_server.config import Config
+    from tailrace_server.host.host import Host
+    from tailrace_server.replication.leadership import Leadership
+    from tailrace_server.upkeep.storage import Storage
 
 log = logging.getLogger("tailrace.server")
 
@@ -23,34 +28,38 @@ log = logging.getLogger("tailrace.server")
 class FeedChanges:
     """Of one node. What ``_feeds`` says and could still be lost is done by itself once it cannot be."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, config: Config, host: Host, feeds: Catalog, storage: Storage, leadership: Leadership) -> None:
+        self.on_gone: Callable[[Feed], None] = _nothing  # set by the owner: a feed was dropped, and nothing may use it
+        self._config = config
+        self._host = host
+        self._feeds = feeds
+        self._storage = storage
+        self._leadership = leadership
         self._is_whole = True  # what ``_feeds`` said when ``reconcile`` was called last
         for level in (Level.DISK, Level.QUORUM):
-            node.feeds.system.partitions[0].watch(level, self._settled)
+            feeds.system.partitions[0].watch(level, self._settled)
 
     def create(self, value: dict[str, Any]) -> Feed:
         """Makes what a CREATE_FEED asks for, or finds it.
 
         Raises FeedExists, Overloaded (also while one of this name is being dropped), NoSpace, NotDurable.
         """
-        node = self._node
-        info = info_of_request(value, node.config.limits.partitions_max)
-        if node.feeds.awaits_drops:  # of an earlier leader: what goes in a moment is not what is asked for
+        info = info_of_request(value, self._config.limits.partitions_max)
+        if self._feeds.awaits_drops:  # of an earlier leader: what goes in a moment is not what is asked for
             raise Overloaded("feeds are being dropped: ask again")
-        feed = node.feeds.existing(info, exist_ok=bool(value.get("exist_ok", True)), asked=value)
+        feed = self._feeds.existing(info, exist_ok=bool(value.get("exist_ok", True)), asked=value)
         if feed is not None:
             return feed
-        node.feeds.check_room(node.config.limits.feeds_max)
-        branch = node.host.randomness.token(16)
-        feed = node.feeds.create(info, node.journal, branch, node.config.limits.feeds_max)
+        self._feeds.check_room(self._config.limits.feeds_max)
+        branch = self._host.randomness.token(16)
+        feed = self._feeds.create(info, self._storage.journal, branch, self._config.limits.feeds_max)
         try:
             self._list(info.feed_id, creation_to_bytes(info, branch))
         except TailraceError:
             # Nothing of it is left, unless there is no room to say so until the node stops: then it comes back empty.
-            self._gone(node.feeds.drop(info.feed_id, node.journal))
+            self.on_gone(self._feeds.drop(info.feed_id, self._storage.journal))
             raise
-        node.feeds.listed(feed)
+        self._feeds.listed(feed)
         return feed
 
     def drop(self, feed_id: bytes) -> None:
@@ -59,17 +68,16 @@ class FeedChanges:
         In a set it is there until a majority has it that it was dropped: a failover may lose that, and this node has
         acknowledged what the feed holds. Raises Forbidden, NoSpace, NotDurable: the feed is as it was.
         """
-        node = self._node
         if feed_id == SYSTEM_FEED_ID:
             raise Forbidden(f"{SYSTEM_FEED_NAME} lists the feeds: it cannot be dropped")
-        if feed_id not in node.feeds:
+        if feed_id not in self._feeds:
             return
-        if not node.in_set:
+        if not self._leadership.in_set:
             self._list(feed_id, None)
-            self._gone(node.feeds.drop(feed_id, node.journal))
-        elif not node.feeds.is_dropping(node.feeds.of_id(feed_id)):
+            self.on_gone(self._feeds.drop(feed_id, self._storage.journal))
+        elif not self._feeds.is_dropping(self._feeds.of_id(feed_id)):
             self._list(feed_id, None)
-            node.feeds.awaits_drops = True
+            self._feeds.awaits_drops = True
 
     def reconcile(self, *, whole: bool = True) -> tuple[list[Feed], list[Feed]]:
         """Makes the feeds equal to what ``_feeds`` says, as `Catalog.reconcile`, and ends the streams of dropped ones.
@@ -77,42 +85,33 @@ class FeedChanges:
         For a follower, after each complete snapshot of ``_feeds``, and for whoever begins to lead. Drops that wait for
         a majority, or for the leader's disk, are done by themselves.
         """
-        node = self._node
-        dropped, created = node.feeds.reconcile(node.journal, node.config.limits.feeds_max, whole=whole)
+        dropped, created = self._feeds.reconcile(self._storage.journal, self._config.limits.feeds_max, whole=whole)
         self._is_whole = whole
         for feed in dropped:
-            self._gone(feed)
+            self.on_gone(feed)
         for feed in created:
             for partition in feed.partitions:
-                node.adopt(partition)
+                self._leadership.adopt(partition)
         return dropped, created
 
     def _list(self, feed_id: bytes, creation: bytes | None) -> None:
         """Writes a row of ``_feeds``."""
-        node = self._node
-        [partition] = node.feeds.system.partitions
-        node.feeds.write_rows(
-            {feed_id: creation}, node.journal, now_us=node.clock.wall_us(), now=node.clock.monotonic()
+        [partition], clock = self._feeds.system.partitions, self._host.clock
+        self._feeds.write_rows(
+            {feed_id: creation}, self._storage.journal, now_us=clock.wall_us(), now=clock.monotonic()
         )
-        node.committer.note(partition)
-        node.flusher.note(partition)
-
-    def _gone(self, feed: Feed) -> None:
-        """Forgets a feed that was dropped: its streams end, and what waits for it is told."""
-        node = self._node
-        for partition in feed.partitions:
-            node.flusher.forget(partition)
-            node.compactor.forget(partition)
-            node.replicas.forget(partition)
-            node.waiting.fail(UnknownFeed(f"feed {feed.info.name!r} was dropped"), partition)
-        for connection in node.connections:
-            connection.feed_dropped(feed)
+        self._storage.committer.note(partition)
+        self._storage.flusher.note(partition)
 
     def _settled(self) -> None:
         """What ``_feeds`` says can be lost a little less. Whoever has told that must not fail by what follows."""
-        if not self._node.feeds.awaits_drops:
+        if not self._feeds.awaits_drops:
             return
         try:
             self.reconcile(whole=self._is_whole)
         except TailraceError as error:
             log.error("what _feeds says is not done yet: %s", error)
+
+
+def _nothing(feed: Feed) -> None:
+    """Until the owner sets a callback."""

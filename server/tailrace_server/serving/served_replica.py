@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import ProtocolError
 from tailrace.model import Level
-from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import LeaderSeqs, Replica, ReplicaAck
-from tailrace.wire.stream_messages import decode_number, encode_number
+from tailrace.wire.stream_messages import encode_number
 from tailrace_server.replication.replicas import Peer
 from tailrace_server.stream.replica_stream import ReplicaStream
 
 if TYPE_CHECKING:
-    from tailrace_server.connection import Connection
+    from tailrace_server.serving.services import OpenConnection
 
 
 class _Served:
@@ -33,7 +32,7 @@ class _Served:
 class ServedReplica:
     """The streams of one connection that a replica follows its leader by."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: OpenConnection) -> None:
         self._connection = connection
         self._served: dict[int, _Served] = {}
         self._news: dict[int, None] = {}  # streams whose seqs may have moved
@@ -44,7 +43,7 @@ class ServedReplica:
         """``stream`` has begun; ``is_system``: of ``_feeds``, beside which the replica is asked whether it follows."""
         node = self._connection.node
         partition, id = stream.partition, stream.id
-        peer = node.replicas.opened(replica, partition)
+        peer = node.leadership.replicas.opened(replica, partition)
         self._served[id] = _Served(stream, peer)
 
         def moved() -> None:
@@ -58,7 +57,7 @@ class ServedReplica:
             self._news.pop(id, None)
             if is_system:
                 peer.doors.pop(self, None)
-            node.replicas.closed(peer, partition)
+            node.leadership.replicas.closed(peer, partition)
 
         stream.on_close = closed
         partition.watch(Level.DISK, moved)
@@ -66,8 +65,8 @@ class ServedReplica:
         moved()
         if is_system:
             peer.doors[self] = None
-            if peer.votes and node.confirmations.under_way:
-                self.ask(node.confirmations.number)
+            if peer.votes and node.leadership.confirmations.under_way:
+                self.ask(node.leadership.confirmations.number)
 
     def ask(self, number: int) -> None:
         """Asks the replica whether it still follows this leader; a later question takes the place of an earlier one."""
@@ -82,7 +81,8 @@ class ServedReplica:
         partition = served.stream.partition
         if ack.partition != partition.id:
             raise ProtocolError(f"REPLICA_ACK: partition {ack.partition} on a stream of partition {partition.id}")
-        self._connection.node.acknowledged(served.peer.placement_id, partition, ack)
+        node = self._connection.node
+        node.leadership.acknowledged(served.peer.placement_id, partition, ack, node.turn.now)
 
     def confirmed(self, number: int) -> None:
         """LEADER_CONFIRM: the replica has promised nobody else. Nothing where this was not what it was asked last."""
@@ -90,7 +90,7 @@ class ServedReplica:
             return
         for peer in {served.peer for served in self._served.values()}:
             if peer.votes:
-                self._connection.node.confirmations.answered(peer.placement_id, number)
+                self._connection.node.leadership.confirmations.answered(peer.placement_id, number)
 
     def frames(self) -> list[bytes]:
         """What is to be sent now, behind the blocks."""
@@ -107,19 +107,3 @@ class ServedReplica:
                 served.told = seqs
                 frames.append(LeaderSeqs(partition.id, *seqs).encode(id))
         return frames
-
-
-def on_replica_ack(connection: Connection, frame: Frame) -> None:
-    """A replica has made something durable."""
-    ack = ReplicaAck.decode(frame.body)
-    if connection.replica is None:
-        raise ProtocolError("REPLICA_ACK on a connection that no replica has asked for a stream on")
-    connection.replica.acknowledged(frame.id, ack)
-
-
-def on_leader_confirm(connection: Connection, frame: Frame) -> None:
-    """A replica still follows this leader."""
-    number = decode_number(frame.body, "LEADER_CONFIRM")
-    if connection.replica is None:
-        raise ProtocolError("LEADER_CONFIRM on a connection that no replica has asked for a stream on")
-    connection.replica.confirmed(number)

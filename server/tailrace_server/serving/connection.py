@@ -1,6 +1,6 @@
 """A client's connection to a node: frames in, answers and streams out.
 
-    receive ──> frames ──> requests.HANDLERS ──> answer, answer_when_durable ──┐
+    receive ──> frames ──> requests.HANDLERS ──> answer, answers.add_when_durable ──┐
                                             └──> rounds ──> has_news ──────────┴──> flush ──> Transport.send
 
 One task reads and handles; what goes out leaves through ``Transport.send``, which never waits, so that answers and
@@ -10,28 +10,26 @@ streams can be sent from wherever their cause is (an fsync that has ended, a blo
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
 
 from tailrace.errors import Overloaded, ProtocolError, TailraceError, UnknownFeed
-from tailrace.model import EndReason, Level
+from tailrace.model import EndReason
 from tailrace.transport import Transport
 from tailrace.wire.bounds import request_bound
 from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
 from tailrace.wire.messages import encode_error
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.answers import Answers
-from tailrace_server.feed import Feed
-from tailrace_server.partition import Partition
-from tailrace_server.replication.absences import Absences
-from tailrace_server.replication.serving import ServedReplica
-from tailrace_server.requests import HANDLERS
 from tailrace_server.segment import SegmentDamaged
+from tailrace_server.serving.absences import Absences
+from tailrace_server.serving.answers import Answers
+from tailrace_server.serving.end_times import EndTimes
+from tailrace_server.serving.inquiries import Inquiries
+from tailrace_server.serving.served_replica import ServedReplica
 from tailrace_server.stream.disk_part import DiskPart
-from tailrace_server.stream.end_times import EndTimes
-from tailrace_server.stream.inquiries import Inquiries
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.progress import Progress
 from tailrace_server.stream.replica_stream import ReplicaStream
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from tailrace.block import Block
     from tailrace.wire.replica_messages import Replica
     from tailrace.wire.stream_messages import StreamRequest
-    from tailrace_server.node import Node
+    from tailrace_server.serving.services import Services
 
 log = logging.getLogger("tailrace.server")
 
@@ -64,11 +62,13 @@ DESCRIPTOR_WAIT_SECONDS = 0.1
 _STOPPING = "the node is stopping"
 
 
-class Connection(Answers):
+class Connection:
     """The server's side of one connection."""
 
-    def __init__(self, node: Node, transport: Transport, nursery: trio.Nursery) -> None:
-        super().__init__(node)
+    def __init__(self, node: Services, transport: Transport, nursery: trio.Nursery) -> None:
+        self.node = node
+        self.answers = Answers(node, self.has_news)
+        self.is_closing = False  # the last word was said: nothing more is sent
         self.transport = transport
         self.nursery = nursery
         self.name = ""
@@ -103,14 +103,14 @@ class Connection(Answers):
         """
         try:
             while data := await self.transport.receive():
-                if self._closing:
+                if self.is_closing:
                     continue  # a connection that is closed with something unread is reset, and the reason gets lost
                 self.decoder.feed(data)
                 try:
                     await self._handle_received()
                 except TailraceError as error:
                     self.fail(error)
-                self.node.turn_ended(self)
+                self.node.connections.turn_ended(self)
                 if self._lacks_room():
                     await self.wait_for_room()
                 if self.transport.is_broken:
@@ -119,26 +119,26 @@ class Connection(Answers):
             return  # the peer is gone: nobody is left to tell
         finally:
             self.rounds.close_all()
-            self.stop_waiting()
+            self.answers.stop_waiting()
 
     async def _handle_received(self) -> None:
         """Handles the frames that are complete, in turns of TURN_SECONDS; others have the loop in between.
 
         It stops early when the connection closes and when the peer is gone: nobody would get the answers.
         """
-        node, monotonic = self.node, self.node.clock.monotonic
-        self.received_at = node.now = monotonic()
-        turn_ends_at = node.now + TURN_SECONDS
+        node, turn, monotonic = self.node, self.node.turn, self.node.clock.monotonic
+        self.received_at = turn.begin()
+        turn_ends_at = self.received_at + TURN_SECONDS
         while frames := self.decoder.next_frames(CUT_FRAMES_MAX):
             for frame in frames:
                 self._handle(frame)
                 if self._lacks_room() or monotonic() >= turn_ends_at:
-                    node.turn_ended(self)
+                    node.connections.turn_ended(self)
                     await trio.lowlevel.checkpoint()
                     await self.wait_for_room()
-                    self.received_at = node.now = monotonic()
-                    turn_ends_at = node.now + TURN_SECONDS
-                if self._closing or self.transport.is_broken:
+                    self.received_at = turn.begin()
+                    turn_ends_at = self.received_at + TURN_SECONDS
+                if self.is_closing or self.transport.is_broken:
                     return
 
     async def drained(self) -> None:
@@ -149,18 +149,18 @@ class Connection(Answers):
 
     def _lacks_room(self) -> bool:
         """Before the peer may ask for more it has to take what it was answered, or the flusher has to catch up."""
-        if self._answer_bytes + self.transport.backlog_bytes > self._backlog_bytes_max:
+        if self.answers.held_bytes + self.transport.backlog_bytes > self._backlog_bytes_max:
             return True
         if self.rounds.unsent_frames > UNSENT_FRAMES_MAX:
             return True
-        return self.writes and self.node.memory.must_wait
+        return self.writes and self.node.storage.memory.must_wait
 
     async def wait_for_room(self) -> None:
         """A checkpoint only where it has to wait."""
-        while self._lacks_room() and not self._closing:
-            if self.writes and self.node.memory.must_wait:
+        while self._lacks_room() and not self.is_closing:
+            if self.writes and self.node.storage.memory.must_wait:
                 self._waits_for_memory = True
-                await self.node.memory.room()
+                await self.node.storage.memory.room()
                 self._waits_for_memory = False
                 continue
             if self._room is None:
@@ -176,7 +176,7 @@ class Connection(Answers):
         self._drained.set()
         if self._room is not None:
             self._make_room(self._room)
-        if self._closing:
+        if self.is_closing:
             self.transport.finish()
         else:
             self.pump()
@@ -188,7 +188,7 @@ class Connection(Answers):
         opcode = frame.opcode
         if not self.greeted and opcode is not Opcode.HELLO:
             raise ProtocolError(f"{opcode.name} before HELLO")
-        handler = HANDLERS.get(opcode)
+        handler = self.node.handlers.get(opcode)
         if handler is None:
             raise ProtocolError(f"{opcode.name} is not for a server")
         try:
@@ -198,42 +198,41 @@ class Connection(Answers):
         except UnknownFeed as error:
             self._answer_unknown(error, frame.id)
         except TailraceError as error:
-            self.answer_error(error, frame.id)
+            self.answers.add_error(error, frame.id)
 
     def _answer_unknown(self, unknown: UnknownFeed, id: int) -> None:
         """There is no such feed here; that there is none at all may have to be asked first."""
 
         def answer(failure: TailraceError | None) -> None:
-            self.answer_error(unknown if failure is None else failure, id)
+            self.answers.add_error(unknown if failure is None else failure, id)
 
         try:
             self.absences.ask(answer)
         except Overloaded as error:
-            self.answer_error(error, id)
+            self.answers.add_error(error, id)
 
     # Sending
 
     def has_news(self) -> None:
         """A stream of this connection has something to send."""
-        self.node.to_flush[self] = None
+        self.node.connections.has_news(self)
 
     def flush(self) -> None:
         """Sends what is queued: streams first, since a consumer has done its waiting."""
-        if self._closing:
+        if self.is_closing:
             return
         if self.rounds.has_news and not self._pumps_soon:
             self.pump()
         if self.replica is not None:
             self._queue_replica_frames(self.replica)
-        if self._answers:
+        if self.answers.are_queued:
             self.send_answers()
 
     def _queue_replica_frames(self, replica: ServedReplica) -> None:
         """What a replica is told behind the blocks; where it does not read, once it does."""
         if not self.transport.backlog_bytes:
             for data in replica.frames():
-                self._answer_bytes += len(data)
-                self._answers.append(data)
+                self.answers.add_beside(data)
 
     def serve_replica(self, stream: ReplicaStream, replica: Replica, *, is_system: bool) -> None:
         """``stream``, which has just begun, is a replica's of this leader."""
@@ -243,10 +242,8 @@ class Connection(Answers):
 
     def send_answers(self, last: bytes = b"") -> None:
         """Sends the answers that are queued, and ``last`` after them. Streams are not looked at."""
-        answers, self._answers = self._answers, []
-        data = answers[0] if len(answers) == 1 else b"".join(answers)
-        self._answer_bytes -= len(data)
-        self.sent_at = self.node.now
+        data = self.answers.take()
+        self.sent_at = self.node.turn.now
         self.transport.send(data + last if last else data)
         if self._room is not None:
             self._make_room(self._room)
@@ -258,7 +255,7 @@ class Connection(Answers):
         while not transport.backlog_bytes:
             buffers = rounds.next_buffers(PUMP_BYTES)
             if buffers:
-                self.sent_at = self.node.now
+                self.sent_at = self.node.turn.now
                 transport.send(*(buffers if len(buffers) <= BUFFERS_MAX else _joined(buffers)))
             if not rounds.has_news:
                 break
@@ -269,7 +266,7 @@ class Connection(Answers):
                 break
         for stream, part in rounds.next_loads():
             # The stream may be closed, and the segment removed, before it has been read.
-            self.node.pins.pin(part.segment)
+            self.node.storage.pins.pin(part.segment)
             self.nursery.start_soon(self._load, stream, part)
         if self.draining and not rounds.streams:
             self._drained.set()
@@ -283,7 +280,7 @@ class Connection(Answers):
     async def _pump_later(self) -> None:
         await trio.lowlevel.checkpoint()
         self._pumps_soon = False
-        if not self._closing:
+        if not self.is_closing:
             self.pump()
 
     async def _load(self, stream: PartitionStream, part: DiskPart) -> None:
@@ -292,14 +289,14 @@ class Connection(Answers):
         try:
             blocks, index = await self._loaded(part)
         except SegmentDamaged as error:
-            node.found_damage(error)
+            node.storage.found_damage(error)
             self.rounds.load_failed(stream, str(error))
         else:
             self.rounds.loaded(stream, part, blocks, index)
         finally:
-            node.pins.unpin(part.segment)
+            node.storage.pins.unpin(part.segment)
         self.flush()
-        if not self._closing:
+        if not self.is_closing:
             self.pump()  # another stream may have waited for this one's place
 
     async def _loaded(self, part: DiskPart) -> tuple[list[Block], int]:
@@ -313,11 +310,6 @@ class Connection(Answers):
 
     # Ending
 
-    @property
-    def is_closing(self) -> bool:
-        """The last word was said: nothing more is sent."""
-        return self._closing
-
     def fail(self, error: TailraceError) -> None:
         """Names what was wrong, then closes."""
         log.info("connection of %s ends: %s", self.transport.peer, error)
@@ -325,7 +317,8 @@ class Connection(Answers):
 
     def close_with(self, last: bytes) -> None:
         """Sends ``last`` and closes once the peer has it."""
-        self._closing = True
+        self.is_closing = True
+        self.answers.close()
         self._closing_at = self.node.clock.monotonic()
         self.rounds.close_all()
         self.send_answers(last)
@@ -342,47 +335,17 @@ class Connection(Answers):
         self.pump()
         self.flush()
 
-    def end_streams(self) -> None:
+    def end_drained(self) -> None:
         """Ends those in the middle of a snapshot too: the node waits no longer."""
-        for stream_id in list(self.rounds.streams):
-            self.rounds.close(stream_id, EndReason.DRAINING, _STOPPING)
+        self.end_streams(lambda stream: True, EndReason.DRAINING, _STOPPING)
         self.pump()
         self.flush()
 
-    def close_streams(self, reason: EndReason, message: str, partition: Partition | None = None) -> None:
-        """Ends every stream, or those of this partition."""
+    def end_streams(self, which: Callable[[PartitionStream], bool], reason: EndReason, message: str) -> None:
+        """Ends the streams for which ``which`` is true; the next flush sends the end."""
         for stream in list(self.rounds.streams.values()):
-            if partition is None or stream.partition is partition:
+            if which(stream):
                 self.rounds.close(stream.id, reason, message)
-                self.has_news()
-
-    def close_replica_streams(self, message: str) -> None:
-        """Ends what replicas stream: they are to ask again."""
-        for stream in list(self.rounds.streams.values()):
-            if isinstance(stream, ReplicaStream):
-                self.rounds.close(stream.id, EndReason.WRONG_STATE, message)
-                self.has_news()
-
-    def feed_dropped(self, feed: Feed) -> None:
-        """Ends the streams of a feed that is no more."""
-        for stream in list(self.rounds.streams.values()):
-            if stream.partition.feed_id == feed.info.feed_id:
-                self.rounds.close(stream.id, EndReason.FEED_DROPPED, f"feed {feed.info.name!r} was dropped")
-        self.has_news()
-
-    def journal_failed(self, error: TailraceError) -> None:
-        """What is not durable by now never will be: ends the streams that show it."""
-        for stream in list(self.rounds.streams.values()):
-            if stream.level == Level.MEMORY:
-                self.rounds.close(stream.id, EndReason.ERROR, str(error))
-                self.has_news()
-
-    def let_go_of_files(self) -> None:
-        """The disk is nearly full: ends the streams for which files are kept that nobody else needs."""
-        for stream in list(self.rounds.streams.values()):
-            if stream.keeps_files:
-                message = "the disk is nearly full, and this stream keeps replaced segments from being removed"
-                self.rounds.close(stream.id, EndReason.TOO_SLOW, message)
                 self.has_news()
 
     def status(self, now: float) -> dict[str, Any]:
@@ -413,7 +376,7 @@ class Connection(Answers):
         self.end_times.look()
         if self._waits_for_memory:
             self.received_at = now
-        if self._closing:
+        if self.is_closing:
             if now - self._closing_at > LINGER_SECONDS:
                 self.transport.close()
         elif not self.greeted and now - self.opened_at > limits.hello_timeout_s:

@@ -22,9 +22,9 @@ from tailrace_server.replication.situation import Seen
 from tailrace_server.replication.unreadable import unreadable_of
 
 if TYPE_CHECKING:
-    from tailrace_server.connection import Connection
-    from tailrace_server.node import Node
     from tailrace_server.replication.member import Member
+    from tailrace_server.serving.connection import Connection
+    from tailrace_server.serving.services import Services
 
 log = logging.getLogger("tailrace.server")
 
@@ -32,19 +32,21 @@ log = logging.getLogger("tailrace.server")
 TURNS_MAX = 16
 
 
-def _member(node: Node) -> Member:
+def _member(node: Services) -> Member:
     if node.member is None:
         raise TailraceError("this node is alone: it is no member of a set and no replica (--members, --replica-of)")
     return node.member
 
 
-def on_member(connection: Connection, frame: Frame) -> None:
+def _on_member(connection: Connection, frame: Frame) -> None:
     """What this node is among others; with ``seqs`` how far it has each partition."""
     what, node = "MEMBER", connection.node
     value = decode_json(frame.body, what)
     identity, member = node.identity, node.member
     if member is None:
-        seen = Seen(identity.placement_id, identity.cluster_id, votes=True, leads=True, term=node.term, led=True)
+        seen = Seen(
+            identity.placement_id, identity.cluster_id, votes=True, leads=True, term=node.leadership.term, led=True
+        )
         held, held_term = held_by(node)
         seen = seen._replace(held=held, held_term=held_term, unreadable=len(unreadable_of(node)))
     else:
@@ -57,15 +59,35 @@ def on_member(connection: Connection, frame: Frame) -> None:
     if field(value, "seqs", bool, what, False):
         seqs = _seqs(node) if member is None else high_seqs_of(member)
         answer["seqs"] = {feed_id.hex(): found for feed_id, found in seqs.items()}
-    connection.answer(encode_json(Opcode.RESULT, answer, frame.id))
+    connection.answers.add(encode_json(Opcode.RESULT, answer, frame.id))
 
 
-def _seqs(node: Node) -> dict[bytes, list[int]]:
+def _seqs(node: Services) -> dict[bytes, list[int]]:
     feeds = [node.feeds.system, *node.feeds]
     return {feed.info.feed_id: [p.high_seq for p in feed.partitions] for feed in feeds}
 
 
-def on_promise(connection: Connection, frame: Frame) -> None:
+def _on_accepted_seqs(connection: Connection, frame: Frame) -> None:
+    """A follower asks how far this leader has come in these feeds, or in all: once a majority says that it leads."""
+    node = connection.node
+    node.leadership.require_leader()
+    value = decode_json(frame.body, "ACCEPTED_SEQS")
+    require_cluster(node.identity.cluster_id, value, "ACCEPTED_SEQS")
+    asked = value.get("feed_ids")
+    if not isinstance(asked, list):
+        raise ProtocolError("ACCEPTED_SEQS: field 'feed_ids' is missing, or no list")
+    wanted = set(map(str, asked))
+    feeds = [f for f in (node.feeds.system, *node.feeds) if not wanted or f.info.feed_id.hex() in wanted]
+    seqs = {feed.info.feed_id.hex(): [p.high_seq for p in feed.partitions] for feed in feeds}
+    answer = encode_json(Opcode.RESULT, {"seqs": seqs}, frame.id)
+    if value.get("joining") is True and node.member is not None and node.member.file.now.forced:
+        # It may have no majority of voters until others have caught up with it: an operator has vouched for it.
+        connection.answers.add(answer)
+    else:
+        connection.answers.add_when_confirmed(answer, frame.id)
+
+
+def _on_promise(connection: Connection, frame: Frame) -> None:
     """Promises a term; at once, so that nothing comes in between, but for what the answer tells."""
     promise = Promise.from_json(decode_json(frame.body, "PROMISE"))
     member = _member(connection.node)
@@ -74,7 +96,7 @@ def on_promise(connection: Connection, frame: Frame) -> None:
     _answer_later(connection, frame, member, lambda: answer_promise(member, promise))
 
 
-def on_promote(connection: Connection, frame: Frame) -> None:
+def _on_promote(connection: Connection, frame: Frame) -> None:
     """Makes this node lead."""
     member = _member(connection.node)
     force = field(decode_json(frame.body, "PROMOTE"), "force", bool, "PROMOTE", False)
@@ -85,7 +107,7 @@ def on_promote(connection: Connection, frame: Frame) -> None:
     _answer_in_turn(connection, frame, member, promote)
 
 
-def on_handover(connection: Connection, frame: Frame) -> None:
+def _on_handover(connection: Connection, frame: Frame) -> None:
     """Gives the leadership of this node to another member."""
     member = _member(connection.node)
     text = field(decode_json(frame.body, "HANDOVER"), "to", str, "HANDOVER")
@@ -100,7 +122,7 @@ def on_handover(connection: Connection, frame: Frame) -> None:
     _answer_in_turn(connection, frame, member, give)
 
 
-def on_take_over(connection: Connection, frame: Frame) -> None:
+def _on_take_over(connection: Connection, frame: Frame) -> None:
     """The leader that this node follows wants it to lead."""
     member = _member(connection.node)
     value = decode_json(frame.body, "TAKE_OVER")
@@ -141,26 +163,27 @@ def _answer_later(
         try:
             answer = encode_json(Opcode.RESULT, await work(), id)
         except TailraceError as error:
-            connection.answer_error(error, id)
+            connection.answers.add_error(error, id)
         except OSError as error:
-            connection.answer_error(Unreachable(f"the disk says: {error}", outcome="unknown"), id)
+            connection.answers.add_error(Unreachable(f"the disk says: {error}", outcome="unknown"), id)
         except Exception:  # a bug, as in ``Node.handle``: the node goes on
             log.exception("%s ended by an internal error", frame.opcode.name)
-            connection.answer_error(TailraceError("an internal error: the node's log has it"), id)
+            connection.answers.add_error(TailraceError("an internal error: the node's log has it"), id)
         else:
-            connection.answer(answer)
+            connection.answers.add(answer)
         finally:
             connection.waiting_requests -= 1
-        node.turn_ended()
+        node.connections.turn_ended()
 
     member.start(run)
     connection.waiting_requests += 1
 
 
 HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
-    Opcode.MEMBER: on_member,
-    Opcode.PROMISE: on_promise,
-    Opcode.PROMOTE: on_promote,
-    Opcode.HANDOVER: on_handover,
-    Opcode.TAKE_OVER: on_take_over,
+    Opcode.MEMBER: _on_member,
+    Opcode.ACCEPTED_SEQS: _on_accepted_seqs,
+    Opcode.PROMISE: _on_promise,
+    Opcode.PROMOTE: _on_promote,
+    Opcode.HANDOVER: _on_handover,
+    Opcode.TAKE_OVER: _on_take_over,
 }

@@ -14,8 +14,8 @@ from tailrace_server.replication.unreadable import unreadable_of
 
 if TYPE_CHECKING:
     from tailrace_server.feed import Feed
-    from tailrace_server.node import Node
     from tailrace_server.partition import Partition
+    from tailrace_server.serving.services import Services
 
 
 # Partitions of all feeds together whose state is told one by one: the answer to STATUS is one frame. A partition takes
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 STATES_MAX = 10_000
 
 
-def status_of(node: Node) -> dict[str, Any]:
+def status_of(node: Services) -> dict[str, Any]:
     """The node as ``tailrace status`` and ``/api/status`` show it."""
     now = node.clock.monotonic()
-    journal = node.journal.statistics()
-    failure = node.committer.failure or node.journal.failed
+    journal = node.storage.journal.statistics()
+    failure = node.storage.committer.failure or node.storage.journal.failed
     problems = [str(failure)] if failure is not None else []
-    problems += [f"flushing fails: {node.flusher.failure}"] if node.flusher.failure else []
-    problems += [f"compacting fails: {node.compactor.failure}"] if node.compactor.failure else []
-    problems += [text for text in (node.space.low, node.compactor.uptime.suspended) if text]
-    problems += node.damages.values()
-    problems += [text for text in (set_problem(node),) if text]
+    problems += [f"flushing fails: {node.storage.flusher.failure}"] if node.storage.flusher.failure else []
+    problems += [f"compacting fails: {node.storage.compactor.failure}"] if node.storage.compactor.failure else []
+    problems += [text for text in (node.storage.space.low, node.storage.compactor.uptime.suspended) if text]
+    problems += node.storage.damages.values()
+    problems += [text for text in (set_problem(node, node.member),) if text]
     return {
         "software": f"tailrace {_version.__version__}",
         "node_id": node.identity.node_id.hex(),
@@ -45,27 +45,27 @@ def status_of(node: Node) -> dict[str, Any]:
         "data": node.config.data,
         "uptime_s": now - node.started_at,
         "unclean_start": node.unclean_start,
-        "journal": {**journal._asdict(), "usual_sync_seconds": node.committer.usual_sync_seconds},
+        "journal": {**journal._asdict(), "usual_sync_seconds": node.storage.committer.usual_sync_seconds},
         "storage": {
-            "memory_bytes": node.memory.held,
-            "memory_bytes_max": node.memory.bytes_max,
-            "retired_bytes": node.pins.retired_bytes,
-            "free_bytes": node.space.free_bytes,
-            "reserved_bytes": node.space.reserved_bytes,
+            "memory_bytes": node.storage.memory.held,
+            "memory_bytes_max": node.storage.memory.bytes_max,
+            "retired_bytes": node.storage.pins.retired_bytes,
+            "free_bytes": node.storage.space.free_bytes,
+            "reserved_bytes": node.storage.space.reserved_bytes,
             **{f"stages_{name}": number for name, number in node.stages.statistics()._asdict().items()},
-            **node.flusher.statistics()._asdict(),
-            **node.compactor.statistics()._asdict(),
+            **node.storage.flusher.statistics()._asdict(),
+            **node.storage.compactor.statistics()._asdict(),
         },
         "replication": _replication_status(node, now),
         "feeds": _feeds_status(node, now),
-        "connections": [connection.status(now) for connection in node.connections],
+        "connections": list(node.connections.status(now)),
     }
 
 
-def partition_map(node: Node, feed: Feed) -> dict[str, Any]:
+def partition_map(node: Services, feed: Feed) -> dict[str, Any]:
     """A feed's partitions, and who has them, as the wire tells it."""
-    leader = node.leader
-    if node.role is Role.LEADER and node.listening is not None:
+    leader = node.leadership.leader
+    if node.leadership.role is Role.LEADER and node.listening is not None:
         leader = str(Address(*node.listening))
     partitions = [
         {
@@ -75,7 +75,7 @@ def partition_map(node: Node, feed: Feed) -> dict[str, Any]:
             "state": p.state,
             "term": p.log.term,
             "leader": leader,
-            "replicas": [peer.address for peer in node.replicas.followers(p) if peer.address],
+            "replicas": [peer.address for peer in node.leadership.replicas.followers(p) if peer.address],
             "high_seq": p.high_seq,
             "durable_seq": p.durable_seq,
             "log": p.log.to_json(),
@@ -85,28 +85,28 @@ def partition_map(node: Node, feed: Feed) -> dict[str, Any]:
     return {"feed": info_to_json(feed.info), "partitions": partitions}
 
 
-def _replication_status(node: Node, now: float) -> dict[str, Any]:
+def _replication_status(node: Services, now: float) -> dict[str, Any]:
     """Who leads, who follows this node, and what ``promote`` would do on it."""
-    outlook = outlook_of(node)
+    outlook = outlook_of(node, node.member)
     partitions = list(node.feeds.partitions())
     return {
-        "role": node.role.value,
+        "role": node.leadership.role.value,
         # A node that is alone has promised no term: it is in that of its newest branch.
-        "term": node.term or max(partition.log.term for partition in partitions),
-        "leader": node.leader,
+        "term": node.leadership.term or max(partition.log.term for partition in partitions),
+        "leader": node.leadership.leader,
         "members": [str(member) for member in node.config.members],
         "replica_of": None if node.config.replica_of is None else str(node.config.replica_of),
         "others": _others_status(node),
-        "doing": node.doing,
+        "doing": node.leadership.doing,
         "unreadable": [found.to_json() for found in unreadable_of(node)[:STATES_MAX]],
         "promotion": outlook.text,
         "promotion_case": outlook.case,
         "promotion_succeeds": outlook.succeeds,
-        "replicas": [peer.summary(partitions, now) for peer in node.replicas.peers.values()],
+        "replicas": [peer.summary(partitions, now) for peer in node.leadership.replicas.peers.values()],
     }
 
 
-def _others_status(node: Node) -> list[dict[str, Any]]:
+def _others_status(node: Services) -> list[dict[str, Any]]:
     """What each of the other members, or the source of a replica, has answered last."""
     others = [] if node.member is None else sorted(node.member.seen.items())
     return [
@@ -115,22 +115,24 @@ def _others_status(node: Node) -> list[dict[str, Any]]:
     ]
 
 
-def _partition_status(node: Node, partition: Partition, now: float) -> dict[str, Any]:
+def _partition_status(node: Services, partition: Partition, now: float) -> dict[str, Any]:
     """A partition, and who follows it."""
     return {
         "id": partition.id,
         "role": partition.state,
-        "term": max(node.term, partition.log.term),  # a handover keeps the branch, and with it the branch's term
+        "term": max(
+            node.leadership.term, partition.log.term
+        ),  # a handover keeps the branch, and with it the branch's term
         "branches": partition.log.to_json(),
         "high": partition.high_seq,
         "durable": partition.durable_seq,
         "quorum": partition.quorum_seq,
-        "visible": partition.visible_seq(node.safest_level),
-        "followers": [peer.to_json(partition, now) for peer in node.replicas.followers(partition)],
+        "visible": partition.visible_seq(node.leadership.safest_level),
+        "followers": [peer.to_json(partition, now) for peer in node.leadership.replicas.followers(partition)],
     }
 
 
-def _feeds_status(node: Node, now: float) -> list[dict[str, Any]]:
+def _feeds_status(node: Services, now: float) -> list[dict[str, Any]]:
     feeds, room = [], STATES_MAX
     for feed in node.feeds:
         told = feed.partitions[:room]

@@ -19,34 +19,34 @@ from tailrace_server.intake.door import check_at_door
 from tailrace_server.publishing.stages import OpenStage
 
 if TYPE_CHECKING:
-    from tailrace_server.connection import Connection
-    from tailrace_server.node import Node
+    from tailrace_server.serving.connection import Connection
+    from tailrace_server.serving.services import Services
 
 
 def _on_stage_block(connection: Connection, frame: Frame) -> None:
     node = connection.node
-    node.require_writable()
-    node.require_publishing()
+    node.leadership.require_writable()
+    node.leadership.require_publishing()
     message = StageBlock.decode(frame.body)
     block = detached(Block.parse(message.block))
     partition = node.feeds.partition(message.feed_id, block.header.partition)
     if not partition.takes_writes:
         raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
     check_at_door(block, partition.hash_first, partition.hash_last)
-    if node.space.low:
-        raise NoSpace(node.space.low)
+    if node.storage.space.low:
+        raise NoSpace(node.storage.space.low)
     _reopen_left(connection, message.stage_id)
     blocks = node.stages.take(message.feed_id, message.stage_id, message.number, message.acknowledged, block)
-    connection.answer(Staged(blocks).encode(frame.id))
+    connection.answers.add(Staged(blocks).encode(frame.id))
 
 
 def _on_stage_seal(connection: Connection, frame: Frame) -> None:
-    connection.node.require_writable()
+    connection.node.leadership.require_writable()
     seal = StageSeal.decode(frame.body)
     _reopen_left(connection, seal.stage_id)
     stage = connection.node.stages.begin_seal(seal)
     if stage is None:
-        connection.answer(encode_json(Opcode.RESULT, {}, frame.id))
+        connection.answers.add(encode_json(Opcode.RESULT, {}, frame.id))
     else:
         connection.nursery.start_soon(_seal, connection, frame.id, stage)
 
@@ -58,14 +58,14 @@ async def _seal(connection: Connection, id: int, stage: OpenStage) -> None:
             sealed = await node.host.workers.in_thread(functools.partial(node.stages.finish_seal, stage))
         except NoSpace as error:
             node.stages.not_sealed(stage)
-            connection.answer_error(error, id)
+            connection.answers.add_error(error, id)
         except TailraceError as error:
             node.stages.lost(stage)
-            connection.answer_error(error, id)
+            connection.answers.add_error(error, id)
         else:
             node.stages.sealed(stage, sealed)
-            connection.answer(encode_json(Opcode.RESULT, {}, id))
-    node.turn_ended()
+            connection.answers.add(encode_json(Opcode.RESULT, {}, id))
+    node.connections.turn_ended()
 
 
 def _reopen_left(connection: Connection, id: bytes) -> None:
@@ -74,7 +74,7 @@ def _reopen_left(connection: Connection, id: bytes) -> None:
         connection.nursery.start_soon(_reopen, connection.node, id)
 
 
-async def _reopen(node: Node, id: bytes) -> None:
+async def _reopen(node: Services, id: bytes) -> None:
     with trio.CancelScope(shield=True):
         stage = await node.host.workers.in_thread(functools.partial(node.stages.reopen, id))
         node.stages.reopened(id, stage)
@@ -94,23 +94,16 @@ async def _publish(connection: Connection, id: int, request: Publish) -> None:
     try:
         published = await node.publisher.publish(request)
     except TailraceError as error:
-        connection.answer_error(error, id)
+        connection.answers.add_error(error, id)
     else:
-        connection.answer(encode_json(Opcode.RESULT, published_to_json(published.written, published.skipped), id))
+        connection.answers.add(encode_json(Opcode.RESULT, published_to_json(published.written, published.skipped), id))
         files = published.files
     finally:
         connection.waiting_requests -= 1
-    node.turn_ended()
+    node.connections.turn_ended()
     if files:
         with trio.CancelScope(shield=True):  # the connection may end now, and nobody else knows of them
             await node.host.workers.in_thread(functools.partial(node.stages.remove, files))
-
-
-async def expire_stages(node: Node) -> None:
-    """Removes the stages that nobody will publish any more."""
-    paths = node.stages.expired(node.compactor.uptime.cutoff(int(node.config.storage.stage_age_s * 1_000_000)))
-    if paths:
-        await node.host.workers.in_thread(functools.partial(node.stages.remove, paths))
 
 
 HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {

@@ -16,11 +16,10 @@ import trio
 from tailrace.errors import NotLeader, Overloaded, TailraceError
 from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.replication.role import Role
-from tailrace_server.stream.inquiries import leaders_seqs
 
 if TYPE_CHECKING:
-    from tailrace_server.connection import Connection
     from tailrace_server.replication.waiting import Answer
+    from tailrace_server.serving.services import OpenConnection
 
 # A leader has to hear from a majority within so many of the time-outs for short questions.
 _CONFIRMED_TIMEOUTS = 2
@@ -29,7 +28,7 @@ _CONFIRMED_TIMEOUTS = 2
 class Absences:
     """Asks for one connection whether this node knows of all feeds."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: OpenConnection) -> None:
         self._connection = connection
         self._waiting: list[tuple[int, Answer]] = []
         self._under_way = False
@@ -42,7 +41,7 @@ class Absences:
         """
         connection = self._connection
         node = connection.node
-        if node.role is Role.LEADER and not node.in_set:
+        if node.leadership.role is Role.LEADER and not node.leadership.in_set:
             answer(None)
             return
         if connection.waiting_requests >= node.config.limits.waiting_requests_max:
@@ -60,18 +59,18 @@ class Absences:
             asked, self._waiting = self._waiting, []
             failure: TailraceError | None = None
             try:
-                await (self._hear_of_majority() if node.role is Role.LEADER else self._hear_of_leader())
+                await (self._hear_of_majority() if node.leadership.role is Role.LEADER else self._hear_of_leader())
             except TailraceError as error:
                 failure = error
             except OSError as error:
-                failure = NotLeader(f"the leader cannot be asked: {error}", leader=node.leader or None)
+                failure = NotLeader(f"the leader cannot be asked: {error}", leader=node.leadership.leader or None)
             for additions, answer in asked:
                 connection.waiting_requests -= 1
                 if failure is None and additions != node.feeds.additions:
                     answer(Overloaded("there is another feed since a moment ago: ask again"))
                 else:
                     answer(failure)
-            node.turn_ended()
+            node.connections.turn_ended()
         self._under_way = False
 
     async def _hear_of_majority(self) -> None:
@@ -85,8 +84,8 @@ class Absences:
                 failures.append(error)
             done.set()
 
-        cancel = node.confirm(told)
-        node.flush()
+        cancel = node.leadership.confirm(told)
+        node.connections.flush()
         try:
             with trio.move_on_after(timeout_s):
                 await done.wait()
@@ -100,6 +99,8 @@ class Absences:
 
     async def _hear_of_leader(self) -> None:
         node = self._connection.node
-        accepted = await leaders_seqs(node, [SYSTEM_FEED_ID])
-        if node.role is not Role.FOLLOWER or not node.feeds.lists_through(accepted(SYSTEM_FEED_ID, 0)):
-            raise NotLeader("this node has not heard of all feeds yet: ask again", leader=node.leader or None)
+        accepted = await node.leadership.leaders_seqs([SYSTEM_FEED_ID])
+        if node.leadership.role is not Role.FOLLOWER or not node.feeds.lists_through(accepted(SYSTEM_FEED_ID, 0)):
+            raise NotLeader(
+                "this node has not heard of all feeds yet: ask again", leader=node.leadership.leader or None
+            )

@@ -8,38 +8,19 @@ next. They go back in order: only the first of a group has to be held.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tailrace.errors import TailraceError
-from tailrace.failover import SEQ_MAX
 from tailrace_server.stream.barriers import Barrier
 
 if TYPE_CHECKING:
-    from tailrace_server.connection import Connection
-    from tailrace_server.node import Node
-
-
-async def leaders_seqs(node: Node, feed_ids: list[bytes]) -> Callable[[bytes, int], int]:
-    """How far the leader of ``node``, which follows, has come: a function of feed id and partition.
-
-    Raises TailraceError or OSError where the leader is not known, cannot be reached, or was deposed.
-    """
-    if node.accepted_seqs is None:
-        raise node.not_leader()
-    seqs = await node.accepted_seqs(feed_ids)
-
-    def accepted(feed_id: bytes, partition: int) -> int:
-        found = seqs.get(feed_id, ())  # of a feed that is dropped none: its streams will end
-        return found[partition] if partition < len(found) else SEQ_MAX - 1
-
-    return accepted
+    from tailrace_server.serving.services import OpenConnection
 
 
 class Inquiries:
     """Asks for one connection how far the leader has come."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: OpenConnection) -> None:
         self._connection = connection
         self._waiting: Barrier | None = None  # the first that no question covers yet
         self._under_way = False
@@ -70,7 +51,7 @@ class Inquiries:
         connection = self._connection
         node, rounds = connection.node, connection.rounds
         try:
-            accepted = await leaders_seqs(node, feed_ids)
+            accepted = await node.leadership.leaders_seqs(feed_ids)
         except (TailraceError, OSError):
             rounds.lose_barriers()
         else:
@@ -78,4 +59,4 @@ class Inquiries:
         self._under_way = False
         self._begin()
         connection.has_news()
-        node.turn_ended()
+        node.connections.turn_ended()

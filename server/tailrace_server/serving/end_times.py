@@ -12,10 +12,9 @@ import trio
 
 from tailrace.errors import TailraceError
 from tailrace_server.replication.role import Role
-from tailrace_server.stream.inquiries import leaders_seqs
 
 if TYPE_CHECKING:
-    from tailrace_server.connection import Connection
+    from tailrace_server.serving.services import OpenConnection
 
 # A follower that cannot ask its leader tries again after this.
 ASK_AGAIN_SECONDS = 1.0
@@ -24,7 +23,7 @@ ASK_AGAIN_SECONDS = 1.0
 class EndTimes:
     """The times at which streams of ``connection`` end."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: OpenConnection) -> None:
         self._connection = connection
         self._changed = trio.Event()
         self._runs = False
@@ -49,19 +48,19 @@ class EndTimes:
                     await self._changed.wait()
                 continue
             accepted = None
-            if node.role is Role.FOLLOWER:
+            if node.leadership.role is Role.FOLLOWER:
                 feed_ids = rounds.timed_feeds()
                 try:
-                    accepted = await leaders_seqs(node, feed_ids)
+                    accepted = await node.leadership.leaders_seqs(feed_ids)
                 except (TailraceError, OSError):  # it may have written before that time what is not here yet
                     await trio.sleep(ASK_AGAIN_SECONDS)
                     continue
-                if node.role is not Role.FOLLOWER or rounds.timed_feeds() != feed_ids:
+                if node.leadership.role is not Role.FOLLOWER or rounds.timed_feeds() != feed_ids:
                     continue  # others were opened meanwhile
             if rounds.time_passed(wall_us, accepted):
                 # What they still have to show may not be durable yet.
-                node.committer.hurry()
+                node.storage.committer.hurry()
                 connection.has_news()
-                node.turn_ended()
+                node.connections.turn_ended()
                 await trio.lowlevel.checkpoint()  # there may be thousands
         self._runs = False

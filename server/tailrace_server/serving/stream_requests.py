@@ -5,6 +5,7 @@ What the streams send afterwards is up to ``stream/``; here it is decided whethe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,13 +30,13 @@ from tailrace_server.stream.since import Bounds, Start, behind, checked, find, f
 from tailrace_server.upkeep.ahead import JUMP_US_MAX, Place, is_ahead
 
 if TYPE_CHECKING:
-    from tailrace_server.connection import Connection
-    from tailrace_server.node import Node
+    from tailrace_server.serving.connection import Connection
+    from tailrace_server.serving.services import Services
 
 _CLOSED = "closed by the client"
 
 
-def on_stream_request(connection: Connection, frame: Frame) -> None:
+def _on_stream_request(connection: Connection, frame: Frame) -> None:
     """Opens a stream, or says why it cannot begin as it was asked to."""
     request = StreamRequest.decode(frame.body)
     _check_replica(connection.node, request)
@@ -61,11 +62,11 @@ def _open(connection: Connection, id: int, request: StreamRequest, partition: Pa
     connection.waiting_requests += 1
     connection.sought[id] = request
     # The segment may leave its chain, and the feed be dropped, before it has been read.
-    connection.node.pins.pin(found)
+    connection.node.storage.pins.pin(found)
     connection.nursery.start_soon(_find_and_begin, connection, id, request, found)
 
 
-def on_explain_resume(connection: Connection, frame: Frame) -> None:
+def _on_explain_resume(connection: Connection, frame: Frame) -> None:
     """Says what would be answered to a STREAM_REQUEST, and what that is decided by. No stream is opened."""
     request = StreamRequest.decode(frame.body)
     if not _is_unknown(connection, request):
@@ -91,7 +92,7 @@ def _explain(connection: Connection, id: int, request: StreamRequest, refusal: S
             partition.purge_seq,
             partition.trim_seq,
         )
-    connection.answer(encode_json(Opcode.RESULT, explained.to_json(), id))
+    connection.answers.add(encode_json(Opcode.RESULT, explained.to_json(), id))
 
 
 async def _find_and_begin(connection: Connection, id: int, request: StreamRequest, segment: Segment) -> None:
@@ -110,20 +111,20 @@ async def _find_and_begin(connection: Connection, id: int, request: StreamReques
         if partition is not None:
             _begin(connection, id, request, partition, start)
     except SegmentDamaged as error:
-        node.found_damage(error)
+        node.storage.found_damage(error)
         if _is_sought(connection, id, request):
-            connection.answer(StreamEnd(request.partition, EndReason.ERROR, str(error)).encode(id))
+            connection.answers.add(StreamEnd(request.partition, EndReason.ERROR, str(error)).encode(id))
     except TailraceError as error:
-        connection.answer_error(error, id)
+        connection.answers.add_error(error, id)
     finally:
         connection.waiting_requests -= 1
-        node.pins.unpin(segment)
+        node.storage.pins.unpin(segment)
         if _is_sought(connection, id, request):
             del connection.sought[id]
-    node.turn_ended()
+    node.connections.turn_ended()
 
 
-def _check_replica(node: Node, request: StreamRequest) -> None:
+def _check_replica(node: Services, request: StreamRequest) -> None:
     """A replica that has promised a later term to somebody takes nothing of this leader. NotLeader.
 
     Nor does one that follows a leader of an earlier term: it has to know, and to keep, what it follows. Forbidden if
@@ -140,13 +141,14 @@ def _check_replica(node: Node, request: StreamRequest) -> None:
         if copy:
             raise Forbidden(f"{copy}: nothing is sent")
         node.member.knows_disk(replica.address, replica.placement_id)
-    if request.state != "leader" or replica.term == node.term:
+    if request.state != "leader" or replica.term == node.leadership.term:
         return
-    if replica.term > node.term:
-        node.on_higher_term(replica.term)
+    if replica.term > node.leadership.term:
+        node.leadership.on_higher_term(replica.term)
     raise NotLeader(
-        f"this node is of term {node.term}, the replica at {replica.address!r} has promised term {replica.term}",
-        leader=node.leader or None,
+        f"this node is of term {node.leadership.term}, the replica at {replica.address!r} has promised term "
+        f"{replica.term}",
+        leader=node.leadership.leader or None,
     )
 
 
@@ -156,7 +158,7 @@ def _is_unknown(connection: Connection, request: StreamRequest) -> bool:
     A replica is told so at once: it hears of feeds by ``_feeds``, and a majority may need it to be heard.
     """
     node = connection.node
-    if request.replica is not None or connection.draining or request.state != node.role.value:
+    if request.replica is not None or connection.draining or request.state != node.leadership.role.value:
         return False
     return request.feed_id not in node.feeds
 
@@ -169,7 +171,7 @@ def _end_once_sure(connection: Connection, id: int, request: StreamRequest) -> N
         if not _is_sought(connection, id, request):
             return
         del connection.sought[id]
-        connection.answer(_refusal_once_sure(connection, request, failure).encode(id))
+        connection.answers.add(_refusal_once_sure(connection, request, failure).encode(id))
 
     try:
         connection.absences.ask(answer)
@@ -185,9 +187,9 @@ def _refusal_once_sure(connection: Connection, request: StreamRequest, failure: 
         return refusal
     unknown = f"there is no feed of id {request.feed_id.hex()} here"
     if failure is None:
-        return StreamEnd(request.partition, EndReason.FEED_DROPPED, unknown, connection.node.term)
+        return StreamEnd(request.partition, EndReason.FEED_DROPPED, unknown, connection.node.leadership.term)
     message = f"{unknown}, and that it was dropped is not sure: {failure}"
-    return StreamEnd(request.partition, EndReason.BEHIND, message, connection.node.term)
+    return StreamEnd(request.partition, EndReason.BEHIND, message, connection.node.leadership.term)
 
 
 def _is_sought(connection: Connection, id: int, request: StreamRequest) -> bool:
@@ -207,12 +209,12 @@ def _checked(connection: Connection, id: int, request: StreamRequest) -> Partiti
         )
     refusal = _refusal(connection, request)
     if refusal is not None:
-        connection.answer(refusal.encode(id))
+        connection.answers.add(refusal.encode(id))
         return None
-    if request.level == Level.QUORUM and not node.in_set:
+    if request.level == Level.QUORUM and not node.leadership.in_set:
         raise NotDurable("visibility quorum needs a set of nodes, and this node is in none: use disk")
-    if request.level == Level.MEMORY and node.committer.failure is not None:
-        raise node.committer.failure.with_traceback(None)
+    if request.level == Level.MEMORY and node.storage.committer.failure is not None:
+        raise node.storage.committer.failure.with_traceback(None)
     if len(rounds.streams) >= node.config.limits.streams_max:
         raise Overloaded(f"{len(rounds.streams)} streams are open on this connection; use another one")
     return node.feeds.of_id(request.feed_id).partitions[request.partition]
@@ -228,18 +230,18 @@ def _begin(
         start = behind(partition, start, _seen_seq(node, partition, request.since_us))
         start = checked(partition, start, request.since_us, _bounds(node, partition))
     make = PartitionStream if request.replica is None else partial(ReplicaStream, now=node.clock.monotonic)
-    answer, stream = begin_stream(id, request, partition, node.pins, node.filtered, start, make)
-    connection.answer(answer.encode(id))
+    answer, stream = begin_stream(id, request, partition, node.storage.pins, node.filtered, start, make)
+    connection.answers.add(answer.encode(id))
     if stream is None:
         return
     # What a follower has not been sent yet may have been written before that time, whatever its clock says.
-    wall_us = node.clock.wall_us() if node.role is Role.LEADER else 0
+    wall_us = node.clock.wall_us() if node.leadership.role is Role.LEADER else 0
     if request.until_us is not None and request.until_us <= max(wall_us, partition.last_timestamp):
         stream.time_passed()
     # The answer has to leave before anything of the stream.
     if isinstance(stream, ReplicaStream):
         for frame in stream.at_start():
-            connection.answer(frame)
+            connection.answers.add(frame)
     connection.send_answers()
     rounds.open(stream, connection.has_news)
     connection.end_times.look()
@@ -249,10 +251,10 @@ def _begin(
         is_system = partition.feed_id == SYSTEM_FEED_ID
         connection.serve_replica(stream, request.replica, is_system=is_system)
     if request.level >= Level.DISK and partition.high_seq > partition.durable_seq:
-        node.committer.hurry()
+        node.storage.committer.hurry()
 
 
-def _seen_seq(node: Node, partition: Partition, since_us: int) -> int:
+def _seen_seq(node: Services, partition: Partition, since_us: int) -> int:
     """Up to which seq this node has seen a partition before ``since_us``, if the partition's stamps do not tell.
 
     They do not if they lie ahead of the clock. 0 where they tell, or nothing was seen; a time to come is left to them.
@@ -261,10 +263,10 @@ def _seen_seq(node: Node, partition: Partition, since_us: int) -> int:
     if since_us > wall_us or not is_ahead(partition.last_timestamp, wall_us):
         return 0
     place = Place(partition.feed_id, partition.id)
-    return min(node.compactor.uptime.ahead.seq_before(place, partition.log, since_us), partition.flushed_seq)
+    return min(node.storage.compactor.uptime.ahead.seq_before(place, partition.log, since_us), partition.flushed_seq)
 
 
-def _bounds(node: Node, partition: Partition) -> Bounds:
+def _bounds(node: Services, partition: Partition) -> Bounds:
     """What is known of the timestamps of rows that were dropped for their age.
 
     An age counts only as far as the node was up for it, so nothing younger by the wall clock was dropped; an hour is
@@ -288,14 +290,14 @@ def _refusal(connection: Connection, request: StreamRequest) -> StreamEnd | None
     node = connection.node
     if connection.draining:
         return StreamEnd(request.partition, EndReason.DRAINING, "the node is stopping")
-    if request.state != node.role.value:
-        message = f"this node is a {node.role.value}, and a {request.state} was asked for"
-        return StreamEnd(request.partition, EndReason.WRONG_STATE, message, node.term)
+    if request.state != node.leadership.role.value:
+        message = f"this node is a {node.leadership.role.value}, and a {request.state} was asked for"
+        return StreamEnd(request.partition, EndReason.WRONG_STATE, message, node.leadership.term)
     try:
         feed = node.feeds.of_id(request.feed_id)
     except UnknownFeed as error:
-        if node.role is Role.FOLLOWER:  # which may not have heard of it yet
-            return StreamEnd(request.partition, EndReason.BEHIND, str(error), node.term)
+        if node.leadership.role is Role.FOLLOWER:  # which may not have heard of it yet
+            return StreamEnd(request.partition, EndReason.BEHIND, str(error), node.leadership.term)
         return StreamEnd(request.partition, EndReason.FEED_DROPPED, str(error))
     if request.partition >= len(feed.partitions):
         message = f"feed {feed.info.name!r} has no partition {request.partition} here"
@@ -303,42 +305,42 @@ def _refusal(connection: Connection, request: StreamRequest) -> StreamEnd | None
     return None
 
 
-def on_stream_close(connection: Connection, frame: Frame) -> None:
+def _on_stream_close(connection: Connection, frame: Frame) -> None:
     """Ends a stream that the client wants no more of."""
     request = connection.sought.pop(frame.id, None)
     if request is not None:  # its place is looked for, and nobody needs it any more
-        connection.answer(StreamEnd(request.partition, EndReason.CLOSED, _CLOSED).encode(frame.id))
+        connection.answers.add(StreamEnd(request.partition, EndReason.CLOSED, _CLOSED).encode(frame.id))
         return
     connection.rounds.close(frame.id, EndReason.CLOSED, _CLOSED)
     connection.has_news()
 
 
-def on_credit(connection: Connection, frame: Frame) -> None:
+def _on_credit(connection: Connection, frame: Frame) -> None:
     """The consumer has consumed so many bytes."""
     connection.rounds.credit(decode_number(frame.body, "CREDIT"))
     connection.has_news()
 
 
-def on_barrier(connection: Connection, frame: Frame) -> None:
+def _on_barrier(connection: Connection, frame: Frame) -> None:
     """Takes a cookie, which comes back once all that was accepted before it has been delivered."""
     cookie = decode_cookie(frame.body, "BARRIER")
     rounds = connection.rounds
     if connection.draining:
-        connection.answer(encode_frame(Opcode.BARRIER_LOST, cookie))
+        connection.answers.add(encode_frame(Opcode.BARRIER_LOST, cookie))
         return
     if len(rounds.barriers) >= connection.node.config.limits.barriers_max:
         raise ProtocolError(f"{len(rounds.barriers)} barriers are outstanding; wait for some to come back")
     node = connection.node
-    if node.role is not Role.LEADER:
+    if node.leadership.role is not Role.LEADER:
         connection.inquiries.ask(cookie)
-    elif node.in_set:
+    elif node.leadership.in_set:
         barrier = rounds.barrier(cookie, held=True)
-        connection.until(node.confirm, partial(_confirmed, connection, barrier))
+        connection.answers.until(node.leadership.confirm, partial(_confirmed, connection, barrier))
     else:
         rounds.barrier(cookie)
     connection.has_news()
     if rounds.barriers:
-        node.committer.hurry()
+        node.storage.committer.hurry()
 
 
 def _confirmed(connection: Connection, barrier: Barrier, error: TailraceError | None) -> None:
@@ -348,3 +350,12 @@ def _confirmed(connection: Connection, barrier: Barrier, error: TailraceError | 
     else:
         connection.rounds.lose_barriers()
     connection.has_news()
+
+
+HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
+    Opcode.EXPLAIN_RESUME: _on_explain_resume,
+    Opcode.STREAM_REQUEST: _on_stream_request,
+    Opcode.STREAM_CLOSE: _on_stream_close,
+    Opcode.CREDIT: _on_credit,
+    Opcode.BARRIER: _on_barrier,
+}

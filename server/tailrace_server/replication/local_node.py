@@ -1,0 +1,47 @@
+"""The parts of this node that replication works with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tailrace_server.config import Config
+from tailrace_server.host.clock import Clock
+from tailrace_server.host.host import Host
+from tailrace_server.identity import Identity, join_cluster
+
+if TYPE_CHECKING:
+    from tailrace_server.catalog import Catalog
+    from tailrace_server.replication.feed_changes import FeedChanges
+    from tailrace_server.replication.leadership import Leadership
+    from tailrace_server.stream.open_streams import OpenStreams
+    from tailrace_server.upkeep.storage import Storage
+
+
+@dataclass(eq=False)
+class LocalNode:
+    """This node, as opposed to its peers. The composition root makes one; only ``join`` changes it.
+
+    ``leadership`` is of the group that all partitions of this node belong to.
+    """
+
+    config: Config
+    host: Host
+    identity: Identity
+    feeds: Catalog
+    storage: Storage
+    connections: OpenStreams
+    leadership: Leadership
+    feed_changes: FeedChanges
+    # The address that the node listens on, None before it does.
+    listening: tuple[str, int] | None
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of ``host``."""
+        return self.host.clock
+
+    def join(self, cluster_id: bytes) -> None:
+        """Makes a new directory one of this cluster, durably. OSError."""
+        if self.identity.cluster_id != cluster_id:
+            self.identity = join_cluster(self.host.disk, self.config.data, self.identity, cluster_id)

@@ -1,0 +1,1 @@
+"""Serves connections: frames in, answers and streams out."""

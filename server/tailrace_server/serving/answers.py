@@ -1,0 +1,169 @@
+"""The answers of one connection: queued at once, or when what they tell is as safe as they say.
+
+    answer ───────────────────────────────────────────────┐
+    add_when_durable, add_written ── committer ─────┤
+    answer_when ── node.leadership.waiting (a majority) ─────────────┼──> queue ──> Connection.flush
+    add_when_confirmed ── node.leadership.confirm (who leads) ────┘
+
+``_answer_bytes`` counts an answer from the moment that it waits, and a connection with too many of them is not read
+from: that bounds what waits.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tailrace.errors import TailraceError
+from tailrace.model import Level, VersionRange
+from tailrace.wire.messages import encode_error
+from tailrace_server.partition import Partition
+from tailrace_server.replication.role import Role
+from tailrace_server.replication.waiting import Answer, Cancel
+from tailrace_server.segment import SegmentDamaged
+from tailrace_server.stream.frames import WRITTEN_FRAME_BYTES, written
+
+if TYPE_CHECKING:
+    from tailrace_server.serving.services import Services
+
+
+class Answers:
+    """The answers that one connection owes its peer; ``Connection`` sends them."""
+
+    def __init__(self, node: Services, on_queued: Callable[[], None]) -> None:
+        """``on_queued`` is called when there is something to ``take``."""
+        self._node = node
+        self._on_queued = on_queued
+        self._queued: list[bytes] = []
+        self.held_bytes = 0  # of answers that were not taken, those that wait for something included
+        self._is_closed = False
+        # What waits for other nodes may do so for ever: it has to end with the connection.
+        self._waits: dict[int, Cancel] = {}
+        self._wait_numbers = itertools.count()
+
+    def add(self, data: bytes) -> None:
+        """Queues an answer; ``flush`` sends it together with others. Nothing is said after the last word."""
+        self.held_bytes += len(data)
+        self._queue(data)
+
+    def add_error(self, error: TailraceError, id: int) -> None:
+        """Queues an ERROR."""
+        if isinstance(error, SegmentDamaged):
+            self._node.storage.found_damage(error)
+        self.add(encode_error(error, id))
+
+    def add_when_durable(self, data: bytes, id: int) -> None:
+        """Queues an answer once all that is written now is durable, or an ERROR where that fails."""
+        self.held_bytes += len(data)
+        self._node.storage.committer.when_durable(partial(self._waited, data, id))
+
+    def add_written(self, versions: VersionRange, id: int) -> None:
+        """Queues a WRITTEN once all that is written now is durable, or an ERROR where that fails.
+
+        It is made when the streams have been sent, since a consumer has done its waiting.
+        """
+        self.held_bytes += WRITTEN_FRAME_BYTES
+
+        def durable(error: TailraceError | None) -> None:
+            if error is None:
+                self._queue(written(versions, id))
+            else:
+                self.held_bytes -= WRITTEN_FRAME_BYTES
+                self.add_error(error, id)
+
+        self._node.storage.committer.when_durable(durable)
+
+    def add_at(self, level: Level, needs: Iterable[tuple[Partition, int]], data: bytes, id: int) -> None:
+        """Queues an answer once each of these partitions shows its seq at ``level``, or an ERROR where that fails.
+
+        On a leader's own disk that is once all that is written now is durable.
+        """
+        node = self._node
+        if level == Level.MEMORY:
+            self.add(data)
+        elif level == Level.DISK and node.leadership.role is Role.LEADER:
+            self.add_when_durable(data, id)
+        elif node.storage.committer.failure is not None:
+            self.add_error(node.storage.committer.failure, id)
+        else:
+            self.held_bytes += len(data)
+            self.until(partial(node.leadership.waiting.wait, level, needs), partial(self._waited, data, id))
+            node.storage.committer.hurry()
+
+    def add_when_confirmed(self, data: bytes, id: int) -> None:
+        """Queues an answer once a majority has said that this node leads."""
+        self.held_bytes += len(data)
+        self.until(self._node.leadership.confirm, partial(self._waited, data, id))
+
+    def add_confirmed(self, needs: Iterable[tuple[Partition, int]], data: bytes, id: int) -> None:
+        """Queues an answer once a majority has said that this node leads, and these seqs are at quorum."""
+        needs = list(needs)
+        self.held_bytes += len(data)
+
+        def confirmed(error: TailraceError | None) -> None:
+            self.held_bytes -= len(data)
+            if error is None:
+                self.add_at(Level.QUORUM, needs, data, id)
+            else:
+                self.add_error(error, id)
+
+        self.until(self._node.leadership.confirm, confirmed)
+
+    def until(self, begin: Callable[[Answer], Cancel | None], then: Answer) -> None:
+        """Calls ``then`` when what ``begin(callback)`` waits for is there, or has failed; never once this has ended."""
+        number = next(self._wait_numbers)
+
+        def done(error: TailraceError | None) -> None:
+            self._waits.pop(number, None)
+            then(error)
+
+        cancel = begin(done)
+        if cancel is not None:
+            self._waits[number] = cancel
+
+    def stop_waiting(self) -> None:
+        """The connection is over: nobody is left to answer."""
+        waits, self._waits = self._waits, {}
+        for cancel in waits.values():
+            cancel()
+
+    def _waited(self, data: bytes, id: int, error: TailraceError | None) -> None:
+        """What an answer has waited for is there; ``_answer_bytes`` counts it."""
+        if error is None:
+            self._queue(data)
+        else:
+            self.held_bytes -= len(data)
+            self.add_error(error, id)
+
+    def _queue(self, data: bytes) -> None:
+        """Queues what ``held_bytes`` counts already."""
+        if self._is_closed:
+            self.held_bytes -= len(data)
+            return
+        self._queued.append(data)
+        self._on_queued()
+
+    # For the connection
+
+    @property
+    def are_queued(self) -> bool:
+        """Whether ``take`` has anything."""
+        return bool(self._queued)
+
+    def add_beside(self, data: bytes) -> None:
+        """Queues a frame while the connection is being flushed, so that it leaves with the answers."""
+        self.held_bytes += len(data)
+        self._queued.append(data)
+
+    def take(self) -> bytes:
+        """Returns the answers that are queued, in their order, and forgets them."""
+        queued, self._queued = self._queued, []
+        data = queued[0] if len(queued) == 1 else b"".join(queued)
+        self.held_bytes -= len(data)
+        return data
+
+    def close(self) -> None:
+        """Queues nothing from now on: the last word is about to be said."""
+        self._is_closed = True

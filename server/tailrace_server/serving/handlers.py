@@ -1,0 +1,30 @@
+"""The dispatch table: the handler of each frame that a client or another node may send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tailrace.wire.frames import Frame
+from tailrace.wire.opcodes import Opcode
+from tailrace_server.serving import (
+    feed_requests,
+    get_requests,
+    member_requests,
+    node_requests,
+    replica_requests,
+    stage_requests,
+    stream_requests,
+    write_requests,
+)
+from tailrace_server.serving.connection import Connection
+
+HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
+    **node_requests.HANDLERS,
+    **feed_requests.HANDLERS,
+    **write_requests.HANDLERS,
+    **get_requests.HANDLERS,
+    **stream_requests.HANDLERS,
+    **stage_requests.HANDLERS,
+    **replica_requests.HANDLERS,
+    **member_requests.HANDLERS,
+}

@@ -1,0 +1,67 @@
+"""The frames about the node itself: HELLO, NOOP, STATUS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tailrace import _version
+from tailrace.errors import Forbidden, ProtocolError
+from tailrace.wire.bodies import encode_json
+from tailrace.wire.frames import Frame
+from tailrace.wire.messages import PROTOCOL_VERSION, Hello, HelloOk
+from tailrace.wire.opcodes import Opcode
+from tailrace_server.serving.connection import Connection
+from tailrace_server.serving.status import status_of
+
+
+def _on_hello(connection: Connection, frame: Frame) -> None:
+    if connection.greeted:
+        raise ProtocolError("a second HELLO")
+    hello = Hello.decode(frame.body)
+    if PROTOCOL_VERSION not in hello.versions:
+        raise ProtocolError(
+            f"the client speaks versions {list(hello.versions)} of the protocol, this node {PROTOCOL_VERSION}"
+        )
+    if hello.token is not None:
+        raise Forbidden("a token was given, and this node knows no tokens: connect without one")
+    node = connection.node
+    limits, identity = node.config.limits, node.identity
+    connection.name = hello.name
+    connection.rounds.window_bytes = min(hello.window_bytes, limits.window_bytes_max)
+    connection.decoder.body_bytes_max = limits.frame_body_bytes_max
+    connection.greeted = True
+    if hello.session:
+        connection.session = hello.session
+        node.connections.begin_session(connection)
+    levels = ("memory", "disk", "quorum") if node.leadership.in_set else ("memory", "disk")
+    connection.answers.add(
+        HelloOk(
+            PROTOCOL_VERSION,
+            identity.node_id.hex(),
+            identity.cluster_id.hex(),
+            f"tailrace/{_version.__version__}",
+            limits.frame_body_bytes_max,
+            limits.noop_interval_s,
+            levels,
+            connection.rounds.window_bytes,
+            node.leadership.role.value,
+            node.leadership.term,
+            node.leadership.leader,
+            node.config.cluster,
+        ).encode()
+    )
+
+
+def _on_noop(connection: Connection, frame: Frame) -> None:
+    """Nothing: it was heard."""
+
+
+def _on_status(connection: Connection, frame: Frame) -> None:
+    connection.answers.add(encode_json(Opcode.RESULT, status_of(connection.node), frame.id))
+
+
+HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
+    Opcode.HELLO: _on_hello,
+    Opcode.NOOP: _on_noop,
+    Opcode.STATUS: _on_status,
+}

@@ -1,0 +1,34 @@
+"""The frames of replicas: REPLICA_ACK and LEADER_CONFIRM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tailrace.errors import ProtocolError
+from tailrace.wire.frames import Frame
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.replica_messages import ReplicaAck
+from tailrace.wire.stream_messages import decode_number
+from tailrace_server.serving.connection import Connection
+
+
+def _on_replica_ack(connection: Connection, frame: Frame) -> None:
+    """A replica has made something durable."""
+    ack = ReplicaAck.decode(frame.body)
+    if connection.replica is None:
+        raise ProtocolError("REPLICA_ACK on a connection that no replica has asked for a stream on")
+    connection.replica.acknowledged(frame.id, ack)
+
+
+def _on_leader_confirm(connection: Connection, frame: Frame) -> None:
+    """A replica still follows this leader."""
+    number = decode_number(frame.body, "LEADER_CONFIRM")
+    if connection.replica is None:
+        raise ProtocolError("LEADER_CONFIRM on a connection that no replica has asked for a stream on")
+    connection.replica.confirmed(number)
+
+
+HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
+    Opcode.REPLICA_ACK: _on_replica_ack,
+    Opcode.LEADER_CONFIRM: _on_leader_confirm,
+}

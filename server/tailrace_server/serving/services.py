@@ -1,0 +1,74 @@
+"""The parts of a node that a connection and the handlers of its requests work with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import trio
+
+from tailrace.errors import TailraceError
+from tailrace.wire.opcodes import Opcode
+from tailrace_server.host.turn import Turn
+from tailrace_server.replication.local_node import LocalNode
+from tailrace_server.stream.open_streams import OpenStreams
+from tailrace_server.stream.rounds import Rounds
+
+if TYPE_CHECKING:
+    from tailrace_server.publishing.publisher import Publisher
+    from tailrace_server.publishing.stages import Stages
+    from tailrace_server.replication.member import Member
+    from tailrace_server.stream.filter import FilterCache
+
+
+class OpenConnection(Protocol):
+    """One connection, as its parts see it: its streams, its tasks, and what it may still take on."""
+
+    node: Services
+    rounds: Rounds
+    nursery: trio.Nursery
+    waiting_requests: int
+
+    def has_news(self) -> None:
+        """Notes that the connection has something to send."""
+
+
+class SessionConnection(Protocol):
+    """One connection, as the table of all connections sees it."""
+
+    session: str
+
+    def flush(self) -> None:
+        """Sends what is queued."""
+
+    def fail(self, error: TailraceError) -> None:
+        """Sends ``error``, then closes."""
+
+
+class OpenConnections(OpenStreams, Protocol):
+    """All connections of the node."""
+
+    def has_news(self, connection: Any) -> None:
+        """Notes that ``connection`` has something to send; the next ``flush`` sends it."""
+
+    def begin_session(self, connection: Any) -> None:
+        """Ends the earlier connection of the same client."""
+
+    def status(self, now: float) -> Iterable[dict[str, Any]]:
+        """Each connection as status shows it."""
+
+
+@dataclass(eq=False)
+class Services(LocalNode):
+    """What a connection is handed. The composition root makes one for all connections of a node."""
+
+    connections: OpenConnections
+    turn: Turn
+    stages: Stages
+    publisher: Publisher
+    filtered: FilterCache
+    handlers: Mapping[Opcode, Callable[[Any, Any], None]]
+    member: Member | None  # None of a node that is alone
+    started_at: float
+    unclean_start: str | None

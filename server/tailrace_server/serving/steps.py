@@ -1,0 +1,91 @@
+"""Runs a request step by step, so that it holds up the loop for a moment only.
+
+A request that needs the by-key index is handled at once if the index is nearly level with the tree, else in a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from tailrace.errors import Overloaded, ProtocolError, TailraceError
+from tailrace_server.segment import NotCached
+from tailrace_server.serving.connection import Connection
+from tailrace_server.upkeep.storage import Storage
+
+# One turn of catching up with the by-key index, or of looking keys up.
+STEP_SECONDS = 0.002
+
+# Does a part of something, until the given function says that time is up; True once all is done.
+Step = Callable[[Callable[[], bool]], bool]
+
+
+def run_in_steps(connection: Connection, id: int, step: Step, then: Callable[[], None]) -> None:
+    """Runs ``then`` at once where one ``step`` is enough; else steps in a task, with the loop free in between.
+
+    Nothing happens between the last step and ``then``. What either of them would have to wait for the disk for is read
+    in a thread, and both are tried again.
+    """
+    missing = None
+    try:
+        if step(_out_of_time(connection)):
+            then()
+            return
+    except NotCached as error:
+        missing = error
+    if connection.waiting_requests >= connection.node.config.limits.waiting_requests_max:
+        raise Overloaded(f"{connection.waiting_requests} requests of this connection are waiting; wait for answers")
+    connection.waiting_requests += 1
+    if missing is not None:
+        _pin(connection.node.storage, missing)
+    connection.nursery.start_soon(_step_until, connection, id, step, then, missing)
+
+
+def _out_of_time(connection: Connection) -> Callable[[], bool]:
+    """True from about 2 ms on."""
+    clock = connection.node.clock
+    deadline = clock.monotonic() + STEP_SECONDS
+    return lambda: clock.monotonic() >= deadline
+
+
+async def _step_until(
+    connection: Connection, id: int, step: Step, then: Callable[[], None], missing: NotCached | None
+) -> None:
+    try:
+        while True:
+            if missing is None:
+                await trio.lowlevel.checkpoint()
+            else:
+                await _load(connection.node.storage, missing)
+            await connection.wait_for_room()
+            try:
+                if step(_out_of_time(connection)):
+                    then()
+                    break
+                missing = None
+            except NotCached as error:
+                missing = error
+                _pin(connection.node.storage, missing)
+    except ProtocolError as error:
+        connection.fail(error)
+    except TailraceError as error:
+        connection.answers.add_error(error, id)
+    finally:
+        connection.waiting_requests -= 1
+    connection.node.connections.turn_ended()
+
+
+def _pin(storage: Storage, missing: NotCached) -> None:
+    """A segment that leaves its chain now stays open until ``_load`` has read what is missing."""
+    assert missing.segment is not None, "a segment says that it is its own"
+    storage.pins.pin(missing.segment)
+
+
+async def _load(storage: Storage, missing: NotCached) -> None:
+    """Reads what is missing, of a segment that is pinned, and unpins it. SegmentDamaged."""
+    assert missing.segment is not None
+    try:
+        await storage.host.workers.in_thread(missing.load)
+    finally:
+        storage.pins.unpin(missing.segment)

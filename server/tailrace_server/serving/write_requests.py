@@ -1,0 +1,105 @@
+"""WRITE: a block is checked, taken into its partition and journal, and answered at its level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tailrace.block import Block
+from tailrace.errors import ProtocolError, TailraceError, Unreachable
+from tailrace.model import Level, Version
+from tailrace.wire.frames import Frame
+from tailrace.wire.messages import Write, WriteFlag, encode_error
+from tailrace.wire.opcodes import Opcode
+from tailrace_server.blocks import detached
+from tailrace_server.intake.conditions import CONDITIONS
+from tailrace_server.partition import Partition
+from tailrace_server.segment import Read, Reads, SegmentDamaged, SegmentFile
+from tailrace_server.serving.connection import Connection
+from tailrace_server.serving.steps import run_in_steps
+from tailrace_server.stream.frames import written
+
+
+def _on_write(connection: Connection, frame: Frame) -> None:
+    node = connection.node
+    if node.leadership.refuses_writes:  # and need not know of the feed
+        node.leadership.require_writable()
+    write = Write.decode(frame.body)
+    block = detached(Block.parse(write.block))
+    partition = node.feeds.partition(write.feed_id, block.header.partition)
+    if write.level == Level.QUORUM:
+        node.leadership.require_set()
+    if not write.flags & CONDITIONS:
+        _take(connection, frame.id, write, partition, block)
+        return
+    if block.header.rows != 1:
+        raise ProtocolError("WRITE: a condition is for a block of one row")
+    reads = Reads()
+    run_in_steps(
+        connection,
+        frame.id,
+        lambda out_of_time: partition.keys.catch_up(partition.tree, out_of_time),
+        lambda: _take_now(connection, frame.id, write, partition, block, reads.read),
+    )
+
+
+def _take_now(connection: Connection, id: int, write: Write, partition: Partition, block: Block, read: Read) -> None:
+    """As ``_take``, of what had to wait: the node may have stopped leading meanwhile, or the connection ended."""
+    if connection.is_closing:  # its client may have written more on another one
+        raise Unreachable("the connection has ended")
+    connection.node.leadership.require_writable()
+    _take(connection, id, write, partition, block, read)
+
+
+def _take(
+    connection: Connection, id: int, write: Write, partition: Partition, block: Block, read: Read = SegmentFile.read
+) -> None:
+    node, flags = connection.node, write.flags
+    storage = node.storage
+    storage.require_durable()
+    connection.writes = True
+    storage.require_space()
+    try:
+        versions, fresh = partition.take(
+            block,
+            node.storage.journal,
+            now_us=node.clock.wall_us(),
+            now=node.turn.now,
+            flags=flags,
+            if_version=Version(partition.id, write.branch, write.seq) if flags & WriteFlag.IF_VERSION else None,
+            read=read,
+        )
+    except TailraceError as error:
+        if not flags & CONDITIONS:
+            raise
+        if isinstance(error, SegmentDamaged):
+            node.storage.found_damage(error)
+        # What a refusal tells of other writes must not be lost any more when it is told.
+        _answer_unwritten(connection, id, write, partition, encode_error(error, id))
+        return
+    if fresh:
+        storage.wrote(partition)
+    if write.level == Level.MEMORY:
+        connection.answers.add(written(versions, id))
+    elif write.level == Level.DISK:
+        connection.answers.add_written(versions, id)
+    elif not versions.last_seq:
+        _answer_unwritten(connection, id, write, partition, written(versions, id))
+    else:
+        connection.answers.add_at(Level.QUORUM, ((partition, versions.last_seq),), written(versions, id), id)
+
+
+def _answer_unwritten(connection: Connection, id: int, write: Write, partition: Partition, answer: bytes) -> None:
+    """Answers a condition that does not hold: that tells of all that is there, and at level quorum of who leads.
+
+    A leader that was deposed without knowing it may have all that it knows at quorum, and not know of what came after.
+    """
+    needs = ((partition, partition.high_seq),)
+    if write.level == Level.QUORUM:
+        connection.answers.add_confirmed(needs, answer, id)
+    else:
+        connection.answers.add_at(Level.DISK, needs, answer, id)
+
+
+HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
+    Opcode.WRITE: _on_write,
+}

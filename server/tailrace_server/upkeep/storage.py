@@ -1,0 +1,189 @@
+"""The storage of a node, as one object: journal, committer, flusher, installer, compactor, and what they share.
+
+write ── journal ── committer (durable) ── flusher (segments) ── compactor (fewer segments)
+                                               └── installer (manifests), trimmer (journal files)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+
+import trio
+
+from tailrace.errors import NoSpace, NotDurable, TailraceError
+from tailrace.failover import FailoverLog
+from tailrace_server.catalog import Catalog
+from tailrace_server.chain import Pins
+from tailrace_server.config import Config
+from tailrace_server.host.host import Host
+from tailrace_server.identity import Identity
+from tailrace_server.intake.committer import Committer
+from tailrace_server.journal import Journal, Reserve, write_clean
+from tailrace_server.manifest import ManifestStore
+from tailrace_server.memory import MemoryAccount
+from tailrace_server.partition import Partition
+from tailrace_server.segment import SegmentDamaged
+from tailrace_server.upkeep.compactor import Compactor
+from tailrace_server.upkeep.filling import Filling
+from tailrace_server.upkeep.flusher import Flusher
+from tailrace_server.upkeep.holding import HeldKeeper
+from tailrace_server.upkeep.installer import Installer
+from tailrace_server.upkeep.policy import FlushLimits
+from tailrace_server.upkeep.rollback import OnShortfall, roll_back
+from tailrace_server.upkeep.space import Space
+from tailrace_server.upkeep.trimmer import Trimmer
+from tailrace_server.upkeep.uptime import Uptime
+from tailrace_server.upkeep.uptime_file import store_uptime, tick_uptime
+
+log = logging.getLogger("tailrace.server")
+
+
+class Storage:
+    """Keeps the partitions of one data directory. ``run`` does its work; ``stop`` closes it.
+
+    The owner sets the ``on_...`` callbacks, which run on the loop's thread and may not wait.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        host: Host,
+        identity: Identity,
+        journal: Journal,
+        catalog: Catalog,
+        store: ManifestStore,
+        memory: MemoryAccount,
+        uptime: Uptime,
+    ) -> None:
+        data, limits = config.data, config.storage
+        self.host = host
+        self.data = data
+        self.feeds = catalog
+        self.journal = journal
+        self.store = store
+        self.memory = memory
+        self.pins = Pins()
+        self.damages: dict[str, str] = {}  # the error of each segment that was found damaged, by path
+        self.on_failed: Callable[[NotDurable], None] = _ignore
+        self.on_progress: Callable[[], None] = _nothing
+        self.on_turn_ended: Callable[[], None] = _nothing
+        self.installer = Installer(host, store, identity.placement_id, self.pins)
+        self.held = HeldKeeper(host, data, journal, catalog, self.installer)
+        trimmer = Trimmer(host, journal, store, self.installer, catalog, self.pins, self.held)
+        self.space = Space(host, data, Reserve(host.disk, data, limits.reserve_bytes), limits.free_bytes_min)
+        flush_limits = FlushLimits(
+            limits.segment_bytes,
+            limits.flush_age_s,
+            limits.memory_bytes_max,
+            limits.journal_bytes_max,
+            limits.journal_replay_s,
+        )
+        self.flusher = Flusher(host, journal, store, self.installer, trimmer, self.space, memory, flush_limits)
+        self.flusher.on_flushed = self._flushed
+        self.flusher.commit = self.all_durable
+        self.compactor = Compactor(
+            host, data, store, self.installer, catalog, self.space, uptime, limits.compaction_rate
+        )
+        self.compactor.on_damage = self.found_damage
+        self.committer = Committer(journal, host.clock, host.workers)
+        self.committer.on_committed = self._committed
+
+    async def run(self) -> None:
+        """Commits, flushes and compacts until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.committer.run)
+            nursery.start_soon(self.flusher.run)
+            nursery.start_soon(self.compactor.run)
+
+    # Writing
+
+    def wrote(self, partition: Partition) -> None:
+        """Notes that ``partition`` has grown: it is to be made durable, and flushed later."""
+        self.committer.note(partition)
+        self.flusher.note(partition)
+        self.compactor.wrote()
+
+    def require_durable(self) -> None:
+        """Raises NotDurable if the journal has failed. The traceback of an earlier raise is dropped."""
+        if self.committer.failure is not None:
+            raise self.committer.failure.with_traceback(None)
+
+    def require_space(self) -> None:
+        """Raises NoSpace if the disk is nearly full, or if memory is full and cannot be flushed."""
+        if self.space.low or (self.memory.is_full and self.memory.stuck):
+            raise NoSpace(self.space.low or self.memory.stuck)
+
+    async def all_durable(self) -> None:
+        """Returns once all that was written before the call is durable. Raises NotDurable if that fails."""
+        done = trio.Event()
+        failures: list[TailraceError] = []
+
+        def told(error: TailraceError | None) -> None:
+            if error is not None:
+                failures.append(error)
+            done.set()
+
+        self.committer.when_durable(told)
+        self.on_turn_ended()
+        await done.wait()
+        if failures:
+            raise failures[0].with_traceback(None)
+
+    # Changing what a partition holds
+
+    async def roll_back(self, partition: Partition, seq: int, log_left: FailoverLog, on_shortfall: OnShortfall) -> int:
+        """`tailrace_server.upkeep.rollback.roll_back`."""
+        return await roll_back(self, partition, seq, log_left, on_shortfall)
+
+    def begin_filling(self, partition: Partition, after_seq: int, last_seq: int, purge_seq: int) -> Filling:
+        """Begins with a run that is not complete, (``after_seq``, ``last_seq``], after ``flusher.flush_all``."""
+        return Filling(self, partition, after_seq, last_seq, purge_seq)
+
+    def forget(self, partition: Partition) -> None:
+        """Drops all work that is planned for ``partition``, of a feed that was dropped."""
+        self.flusher.forget(partition)
+        self.compactor.forget(partition)
+
+    def found_damage(self, error: SegmentDamaged) -> None:
+        """Notes that a segment could not be read: status says so until the node is restarted."""
+        if error.path not in self.damages:
+            log.error("%s", error)
+        self.damages[error.path] = str(error)
+
+    # Ending
+
+    def stop(self) -> None:
+        """Makes everything durable and marks the directory as stopped cleanly. Nothing may use the storage then."""
+        uptime, disk = self.compactor.uptime, self.host.disk
+        tick_uptime(uptime, self.host.clock)
+        with contextlib.suppress(OSError):  # only the uptime of this run is lost
+            store_uptime(uptime, disk, self.data)
+        self.journal.close()
+        for partition in self.feeds.partitions():
+            for segment in partition.chain.segments:
+                segment.close()
+        if self.journal.failed is None:
+            write_clean(disk, self.data, self.journal.end, self.feeds.clean_partitions())
+
+    def _committed(self) -> None:
+        failure = self.committer.failure
+        if failure is not None:
+            self.memory.give_up(str(failure))
+            self.on_failed(failure)
+        self.on_progress()
+        if self.memory.is_tight:  # what has just become durable can be flushed
+            self.flusher.wake()
+
+    def _flushed(self, partition: Partition) -> None:
+        self.compactor.consider(partition)
+        self.on_progress()
+
+
+def _nothing() -> None:
+    """Until the owner sets a callback."""
+
+
+def _ignore(failure: NotDurable) -> None:
+    """Until the owner sets a callback."""
