@@ -10,12 +10,13 @@ from tailrace_server import start
 from tailrace_server.intake import taking as intake_taking
 from tailrace_server.intake.branching import begin_branch
 from tailrace_server.partition import Partition
-from tailrace_server.replication import member, promises, requests, waiting
+from tailrace_server.replication import member, promises, waiting
 from tailrace_server.replication.confirming import Confirmations
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.quorum import Acknowledgements
 from tailrace_server.replication.situation import Move, Step
+from tailrace_server.serving import member_requests
 
 from . import bugs_of_failing_partitions, bugs_of_holding, bugs_of_promotion, bugs_of_runs
 
@@ -101,7 +102,7 @@ def _show_all(partition, level):
 
 
 BUGS = {
-    "no fencing": [(requests, "answer_promise", _promise_and_go_on)],
+    "no fencing": [(member_requests, "answer_promise", _promise_and_go_on)],
     "the term left out of the comparison": [(Partition, "standing", _standing_by_seq)],
     "an entry that counts from below its base": [
         (intake_taking, "entries_through", _whole_log),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tailrace.model import Level
 from tailrace_server.feed import SYSTEM_FEED_ID
-from tailrace_server.replication import member, promises, promotion, requests, taking
+from tailrace_server.replication import member, promises, promotion, taking
 from tailrace_server.replication.choosing import NOTHING, Best, Standing
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.role import Role
-from tailrace_server.serving import stream_requests
+from tailrace_server.serving import member_requests, stream_requests
 
 # Who looks whether another node is of the same cluster.
 JUDGES = (member, promises, promotion, taking, stream_requests)
@@ -123,7 +123,7 @@ BUGS = {
         (member, "later_leader", _step_down_for_leaders_only),
         (Promotion, "_require_last", _promise_whoever_led),
     ],
-    "a term that is promised twice": [(requests, "answer_promise", _promise_again)],
+    "a term that is promised twice": [(member_requests, "answer_promise", _promise_again)],
     "a promotion without a majority": [(Promotion, "_require_voters", _require_nobody)],
     "a promotion that fetches nothing": [(promotion, "choose", _choose_own)],
     "a promotion that does not fetch the list of feeds": [(promotion, "choose", _choose_own_feeds)],

@@ -26,9 +26,9 @@ def _forget_nothing(last_batches, seq):
     """A rollback takes the rows of a publish, and not what is said of it."""
 
 
-def _go_on(node, term):
+def _go_on(leadership, term):
     """Who leads again goes on with what it had begun."""
-    node.leadership.require_leader()
+    leadership.require_leader()
 
 
 BUGS = {
