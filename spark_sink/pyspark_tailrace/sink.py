@@ -156,8 +156,7 @@ def _make_feed_if_empty(options: SinkOptions, messages: Iterable[WriterCommitMes
 def _tell(published: Published, sink: str, batch: int) -> None:
     """Warns of the part of a batch that was published before this call, as by a driver that died before it noted that.
 
-    Spark takes no metrics of a sink that is written in Python, so the log is all there is. It goes to stderr, and into
-    Spark's own table of what its Python workers log if ``spark.sql.pyspark.worker.logging.enabled`` is true.
+    Spark takes no metrics of a sink that is written in Python, so the log, which goes to stderr, is all there is.
     """
     skipped = len(published.skipped)
     if skipped and published.written:
