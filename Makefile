@@ -2,10 +2,11 @@
 #              (REPO=path takes the history of another git repository)
 # make quick   the tests to run after each edit: no threads, no processes, few examples; under a minute
 # make test    what has to pass before a change lands; under ten minutes
+# make ci      make test, and every planted bug that takes long to find
 # make soak    the long tests: many seeds, many examples, Spark killed at every point
 # make coverage
 #              make test with the coverage of each file
-#              The four run as many processes as there are processors (WORKERS=n: n of them); tests/README.md has more.
+#              The five run as many processes as there are processors (WORKERS=n: n of them); tests/README.md has more.
 # make check   format, lint, types
 # make docs    the documentation as a site, in build/site
 # make bench   the measurements
@@ -29,12 +30,12 @@ INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DELETE_ON_ERROR:
-.PHONY: demo quick test soak coverage check docs bench simulate reproduce clean
+.PHONY: demo quick test ci soak coverage check docs bench simulate reproduce clean
 
 demo: $(INSTALLED)
 	@$(BIN)/tailrace demo --data demo-data $(if $(REPO),--repo '$(REPO)')
 
-quick test soak: $(INSTALLED)
+quick test ci soak: $(INSTALLED)
 	@$(PYTEST) --tier=$@
 
 coverage: $(INSTALLED)

@@ -91,6 +91,7 @@ def test_a_folder_without_history_is_refused(tmp_path, capfd):
     assert "needs a clone with its history" in capfd.readouterr().err
 
 
+@pytest.mark.soak
 def test_a_test_that_hangs_before_the_mend_fails(commit, monkeypatch, capfd):
     monkeypatch.setattr(reproduce, "TEST_SECONDS_MAX", 60.0)
     hang = "2 if VALUE == 2 else __import__('time').sleep(600)"

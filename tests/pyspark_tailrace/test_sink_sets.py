@@ -56,6 +56,7 @@ def deadly_source(folder):
     return DeadlySource
 
 
+@pytest.mark.soak
 def test_each_row_once_wherever_the_leader_dies(spark, tmp_path, dying, contents):
     """Each death in a micro-batch of its own; another node leads after each of them."""
     job = Job(spark, tmp_path, dying.url, PARTITIONS)

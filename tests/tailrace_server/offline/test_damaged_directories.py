@@ -203,7 +203,7 @@ def test_a_damaged_directory_loses_nothing_in_silence(life, seed):
     check(life, *random.Random(seed).choice(list(damages(life))))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_no_damage_of_any_file_loses_anything_in_silence(life):
     for path, damage, change in damages(life):
         try:
