@@ -7,6 +7,8 @@ import pytest
 
 from tailrace.block import block_from_arrow, encode_block, lazy
 
+pytestmark = pytest.mark.slow
+
 ROUND_TRIP = """
 import sys
 {before}

@@ -83,6 +83,7 @@ def test_one_of_several_addresses_answers(shared_node):
         assert client.status().healthy
 
 
+@pytest.mark.slow
 def test_peer_that_is_no_node():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -6,6 +6,8 @@ import pytest
 
 from tailrace_server.host import allocator
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import resource, sys
 from tailrace_server.host.allocator import keep_freed_memory

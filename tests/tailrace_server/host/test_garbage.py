@@ -4,6 +4,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import gc, json, sys, weakref
 from tailrace_server.host.garbage import Searches

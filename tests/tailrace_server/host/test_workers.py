@@ -10,6 +10,8 @@ from tailrace_server.host.disk import RealDisk, read_file
 from tailrace_server.host.workers import ThreadWorkers
 from tailrace_server.segment import SegmentDamaged
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def chain(tmp_path):

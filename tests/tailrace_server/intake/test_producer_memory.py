@@ -34,6 +34,7 @@ def held(account, partitions):
     return sum(p.producers._charged for p in partitions)
 
 
+@pytest.mark.slow
 def test_short_clients_cost_a_fifth_of_a_kilobyte_each():
     """300 clients that wrote a block to each of 256 partitions: they cost 107 MiB for an hour."""
     account = MemoryAccount(256 << 20)
