@@ -33,7 +33,7 @@ from tailrace_server.replication.member import Member
 from tailrace_server.serving.connections import Connections
 from tailrace_server.serving.handlers import HANDLERS
 from tailrace_server.serving.services import Services
-from tailrace_server.serving.status import status_of
+from tailrace_server.serving.status import health_of, status_of
 from tailrace_server.stream.filter import FilterCache
 from tailrace_server.upkeep.storage import Storage
 from tailrace_server.upkeep.uptime import Uptime
@@ -185,6 +185,10 @@ class Node:
         )
 
     # Status
+
+    def health(self) -> dict[str, Any]:
+        """Whether the node is well, for a probe that asks every few seconds: `serving.status.health_of`."""
+        return health_of(self.services)
 
     def status(self) -> dict[str, Any]:
         """The node as ``tailrace status`` and ``/api/status`` show it."""

@@ -47,6 +47,10 @@ _PAGE = """<!doctype html>
 class HasStatus(Protocol):
     """The part of a node that is shown."""
 
+    def health(self) -> dict[str, Any]:
+        """As ``Node.health``."""
+        ...
+
     def status(self) -> dict[str, Any]:
         """As ``Node.status``."""
         ...
@@ -67,10 +71,12 @@ def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
         shown = {name: html.escape(str(status[name])) for name in ("software", "node_id", "data")}
         return HTMLResponse(_PAGE.format_map(shown), headers=_HEADERS)
 
-    def answering(answer: Callable[[dict[str, Any]], Response]) -> Callable[[Request], Awaitable[Response]]:
+    def answering(
+        answer: Callable[[dict[str, Any]], Response], told: Callable[[], dict[str, Any]]
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             try:
-                return answer(node.status())
+                return answer(told())
             except Exception:
                 # A bug of ours: it ends this answer, and nobody below us would say what it was.
                 log.exception("GET %s", request.url.path)
@@ -78,10 +84,12 @@ def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
 
         return endpoint
 
-    answers = {"/": page, "/healthz": health, "/api/status": api_status}
-    return _checking_hosts(
-        Starlette(routes=[Route(path, answering(answer)) for path, answer in answers.items()]), hosts
-    )
+    routes = [
+        Route("/", answering(page, node.health)),
+        Route("/healthz", answering(health, node.health)),
+        Route("/api/status", answering(api_status, node.status)),
+    ]
+    return _checking_hosts(Starlette(routes=routes), hosts)
 
 
 def _checking_hosts(app: ASGIApp, hosts: Collection[str]) -> ASGIApp:

@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 STATES_MAX = 10_000
 
 
-def status_of(node: Services) -> dict[str, Any]:
-    """The node as ``tailrace status`` and ``/api/status`` show it."""
-    now = node.clock.monotonic()
-    journal = node.storage.journal.statistics()
+def health_of(node: Services) -> dict[str, Any]:
+    """Whether the node is well, and what it is: the beginning of its status. Of feeds only a set's are looked at."""
     failure = node.storage.committer.failure or node.storage.journal.failed
     problems = [str(failure)] if failure is not None else []
     problems += [f"flushing fails: {node.storage.flusher.failure}"] if node.storage.flusher.failure else []
@@ -43,6 +41,15 @@ def status_of(node: Services) -> dict[str, Any]:
         "healthy": not problems,
         "failure": "; ".join(problems) or None,
         "data": node.config.data,
+    }
+
+
+def status_of(node: Services) -> dict[str, Any]:
+    """The node as ``tailrace status`` and ``/api/status`` show it."""
+    now = node.clock.monotonic()
+    journal = node.storage.journal.statistics()
+    return {
+        **health_of(node),
         "uptime_s": now - node.started_at,
         "unclean_start": node.unclean_start,
         "journal": {**journal._asdict(), "usual_sync_seconds": node.storage.committer.usual_sync_seconds},

@@ -29,6 +29,9 @@ class FakeNode:
             raise LookupError("a bug")
         return self._status
 
+    def health(self):
+        return {name: value for name, value in self.status().items() if name != "seq"}
+
 
 async def get(node, path, method="GET", headers=(), hosts=()):
     """Status code, headers and body of an answer."""
@@ -61,6 +64,24 @@ async def test_health_of_a_healthy_node():
 async def test_health_says_what_ails_the_node():
     code, _, body = await get(FakeNode(healthy=False, failure="the disk is gone"), "/healthz")
     assert (code, body) == (503, b"the disk is gone\n")
+
+
+async def test_who_asks_for_health_has_no_feed_looked_at(running):
+    """A probe comes every few seconds, and a node may have many thousand partitions."""
+    node = running.node
+
+    def looked_at():
+        raise AssertionError("the partitions are walked through")
+
+    node.feeds.partitions = looked_at
+    type_of_feeds = type(node.feeds)
+    node.feeds.__class__ = type("Unseen", (type_of_feeds,), {"__iter__": lambda self: looked_at()})
+    try:
+        assert [(await get(node, path))[0] for path in ("/healthz", "/")] == [200, 200]
+        assert (await get(node, "/api/status"))[0] == 500
+    finally:
+        node.feeds.__class__ = type_of_feeds
+        del node.feeds.partitions
 
 
 async def test_status_is_the_nodes_own():

@@ -20,6 +20,8 @@ class StatusOnly:
     def status(self):
         return {"healthy": True, "failure": None, "padding": self._padding}
 
+    health = status
+
 
 @pytest.fixture
 async def http_address():
