@@ -88,6 +88,7 @@ class Client:
         self._addresses, cluster = parse_url(url)
         check_state(state)
         connect_timeout, retry_for = seconds("connect_timeout", connect_timeout), seconds("retry_for", retry_for)
+        self._url = url
         self._hello = Hello(name=name or "", token=token)
         self.host = host = Host() if host is None else host
         self._connect_timeout_s = connect_timeout
@@ -235,6 +236,21 @@ class Client:
     def level(self, text: str) -> Level:
         """A level by name; ValueError where there is none, NotDurable where this node cannot give it."""
         return self._session.level(text)
+
+    def of_leader(self) -> Client:
+        """Returns another client, not entered yet, of the node that leads: where this one may read from others."""
+        return Client(
+            self._url,
+            token=self._hello.token,
+            name=self._hello.name,
+            connect_timeout=self._connect_timeout_s,
+            retry_for=self._retry_for_s,
+            host=self.host,
+        )
+
+    def offers(self, level: Level) -> bool:
+        """Whether the node that has answered last gives this level."""
+        return self._session.peer is not None and level.name.lower() in self._session.peer.levels
 
     @property
     def reads_followers(self) -> bool:

@@ -24,7 +24,7 @@ from tailrace.changes import (
     row_block,
 )
 from tailrace.consuming.wanted import Wanted
-from tailrace.errors import UnknownFeed, Unreachable
+from tailrace.errors import UnknownFeed, Unreachable, VersionLost
 from tailrace.explaining import Explanation, explain, request_of
 from tailrace.failover import FailoverLog
 from tailrace.hashing import key_hash
@@ -301,7 +301,7 @@ class Feed:
             The value with its version, or None if the key does not exist.
 
         Raises:
-            VersionLost: The branch of ``at_least`` ended below it.
+            VersionLost: The branch of ``at_least`` ended below it. Only the leader's history can tell, so it is asked.
             ValueError: ``at_least`` belongs to another partition, or the level does not exist.
             UnknownFeed: The feed does not exist.
             Retryable: No answer came within ``retry_for`` seconds.
@@ -317,12 +317,28 @@ class Feed:
         for tries in itertools.count(1):
             value = await self._client.call(Opcode.PARTITIONS, {"name": self.name})
             partition_of(key, key_hash(key), resolved(value).partitions, version)
-            if has_come_to(value, version) or not self._client.reads_followers:
-                return
+            try:
+                if has_come_to(value, version) or not self._client.reads_followers:
+                    return
+            except VersionLost:
+                if not self._client.reads_followers:
+                    raise
+                await self._require_not_lost(key, version)  # else it is the node's history that is behind
             pause_s = backoff_seconds(tries, self.host.random.random)
             if trio.current_time() + pause_s > deadline:
                 raise Unreachable(f"the node has not come to {version} within {self._client.retry_for_s:g} s")
             await trio.sleep(pause_s)
+
+    async def _require_not_lost(self, key: bytes, version: Version) -> None:
+        """Asks the node that leads, and a majority if there is a set. Raises VersionLost, Unreachable."""
+        async with self._client.of_leader() as leader:
+            value = await leader.call(Opcode.PARTITIONS, {"name": self.name})
+            try:
+                has_come_to(value, version)
+            except VersionLost:
+                if leader.offers(Level.QUORUM):  # a leader that was deposed may not know it, and waits here
+                    await leader.get(resolved(value).feed_id, Level.QUORUM, [key])
+                raise
 
     async def get_many(self, keys: Iterable[bytes], *, level: str = "disk") -> list[Item | None]:
         """Returns the current values of many keys.

@@ -8,7 +8,7 @@ import tailrace
 from tailrace import blocking
 from tailrace.address import Address
 from tailrace.consuming.wanted import Wanted
-from tailrace.errors import NotLeader, Unreachable
+from tailrace.errors import Forbidden, NotLeader, Unreachable, VersionLost
 from tailrace.events import Mutations
 from tailrace.model import EndReason
 from tailrace.wire.bodies import encode_json
@@ -16,6 +16,7 @@ from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import HelloOk, Write, WriteFlag, encode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamEnd
+from tailrace_server.status import partition_map
 
 
 class Signpost:
@@ -253,3 +254,75 @@ async def test_without_async(put_up, leader, feed):
 
     assert await trio.to_thread.run_sync(work) == b"v"
     assert follower.greeted == 1
+
+
+class Behind(Signpost):
+    """A node that follows, and of whose history a deposed leader's branch is the newest for the first few questions.
+
+    A get says that it has come.
+    """
+
+    def __init__(self, **hello):
+        super().__init__(**hello)
+        self.node = self.branch = None
+        self.stale = 3
+
+    def answer(self, frame):
+        match frame.opcode:
+            case Opcode.PARTITIONS:
+                value = partition_map(self.node, self.node.feeds.named("orders"))
+                if self.stale:
+                    self.stale -= 1
+                    for partition in value["partitions"]:
+                        partition["log"] = [["ab" * 16, 9, partition["log"][0][2] + 1], *partition["log"]]
+                return encode_json(Opcode.RESULT, value, frame.id)
+            case Opcode.GET:
+                return encode_error(Forbidden("the get has come"), frame.id)
+        return super().answer(frame)
+
+
+def get_blocking(url, version):
+    with blocking.connect(url, state="follower", retry_for=20.0) as client:
+        client.feed("orders").get(b"k", at_least=version)
+
+
+async def get(url, version, is_async=True, retry_for=20.0):
+    if not is_async:
+        await trio.to_thread.run_sync(get_blocking, url, version)
+        return
+    async with tailrace.connect(url, state="follower", retry_for=retry_for, connect_timeout=1.0) as client:
+        await client.feed("orders").get(b"k", at_least=version)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_follower_that_is_behind_in_history_does_not_tell_that_a_version_is_lost(
+    put_up, leader, running, feed, is_async
+):
+    await feed.put(b"k", b"before")
+    version = await feed.put(b"k", b"v")
+    post = await put_up(Behind, role="follower", leader=str(leader))
+    post.node = running.node
+    with pytest.raises(Forbidden, match="the get has come"):
+        await get(post.url, version, is_async)
+    assert post.stale == 0, "it was asked again until it had come to the version"
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_version_that_the_leader_does_not_have_is_lost(put_up, leader, running, feed, lose, is_async):
+    await feed.put(b"k", b"kept")
+    async with lose():
+        version = await feed.put(b"k", b"lost", level="memory")
+    await feed.put(b"k", b"after")
+    post = await put_up(Behind, role="follower", leader=str(leader))
+    post.node = running.node
+    with pytest.raises(VersionLost):
+        await get(post.url, version, is_async)
+
+
+async def test_without_a_leader_nothing_is_told_to_be_lost(put_up, running, feed):
+    await feed.put(b"k", b"before")
+    version = await feed.put(b"k", b"v")
+    post = await put_up(Behind, role="follower", leader=str(closed_address()))
+    post.node, post.stale = running.node, 1_000
+    with pytest.raises(Unreachable):
+        await get(post.url, version, retry_for=1.0)

@@ -78,6 +78,7 @@ class Client:
         self._connect_timeout_s = connect_timeout
         self._retry_for_s = retry_for
         self._where = ", ".join(map(str, addresses))
+        self._url = url
         self._hello = Hello(name=name or "", token=token)
         self._session = RequestSession(
             self._hello, time.monotonic, state=state, check=finder.check, session=new_session()
@@ -251,6 +252,21 @@ class Client:
     def guard(self) -> Guard:
         """Its lock is held around what threads share."""
         return self._link.guard
+
+    def of_leader(self, deadline: float) -> Client:
+        """Returns another client, not entered yet, of the node that leads: where this one may read from others."""
+        return Client(
+            self._url,
+            token=self._hello.token,
+            name=self._hello.name,
+            connect_timeout=min(self._connect_timeout_s, max(deadline - time.monotonic(), 0.0)),
+            retry_for=self._retry_for_s,
+            state="leader",
+        )
+
+    def offers(self, level: Level) -> bool:
+        """Whether the node that has answered last gives this level."""
+        return self._session.peer is not None and level.name.lower() in self._session.peer.levels
 
     @property
     def reads_followers(self) -> bool:

@@ -22,9 +22,9 @@ from tailrace.changes import (
     put_flags,
     row_block,
 )
-from tailrace.errors import TailraceError, UnknownFeed, Unreachable
+from tailrace.errors import TailraceError, UnknownFeed, Unreachable, VersionLost
 from tailrace.hashing import key_hash
-from tailrace.model import Delete, Item, PartitionInfo, Put, Resolved, Version, VersionRange
+from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.replies import forgetting, has_come_to, partition_infos, resolved
 from tailrace.staging import Published, SealedStage, publish_request
 from tailrace.wire.messages import WriteFlag
@@ -293,12 +293,28 @@ class Feed:
         for tries in itertools.count(1):
             value = self._client.call(Opcode.PARTITIONS, {"name": self.name}, deadline)
             partition_of(key, key_hash(key), resolved(value).partitions, version)
-            if has_come_to(value, version) or not self._client.reads_followers:
-                return
+            try:
+                if has_come_to(value, version) or not self._client.reads_followers:
+                    return
+            except VersionLost:
+                if not self._client.reads_followers:
+                    raise
+                self._require_not_lost(key, version, deadline)  # else it is the node's history that is behind
             pause_s = backoff_seconds(tries)
             if time.monotonic() + pause_s > deadline:
                 raise Unreachable(f"the node has not come to {version} in time")
             time.sleep(pause_s)
+
+    def _require_not_lost(self, key: bytes, version: Version, deadline: float) -> None:
+        """Asks the node that leads, and a majority if there is a set. Raises VersionLost, Unreachable."""
+        with self._client.of_leader(deadline) as leader:
+            value = leader.call(Opcode.PARTITIONS, {"name": self.name}, deadline)
+            try:
+                has_come_to(value, version)
+            except VersionLost:
+                if leader.offers(Level.QUORUM):  # a leader that was deposed may not know it, and waits here
+                    leader.get(resolved(value).feed_id, Level.QUORUM, [key], deadline)
+                raise
 
     def get_many(
         self, keys: Iterable[bytes], *, level: str = "disk", timeout: float | None = None
