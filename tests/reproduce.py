@@ -5,6 +5,7 @@ of those commits is tried twice in a folder of its own: with the product before 
 to fail, and with the product of the commit all have to pass. Without a number it lists the bugs.
 
 A test that hangs, or cannot import what the mend adds, fails too. A commit that changes tests alone mends nothing.
+What a commit names otherwise than its tree does is looked up in `tests.renamed_tests`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.renamed_tests import RENAMED
 
 PACKAGES = ("client_sdk", "server", "spark_sink")
 ROOT = Path(__file__).parents[1]
@@ -102,8 +105,19 @@ def _failures(folder: Path, tests: tuple[str, ...]) -> set[str]:
     return failing
 
 
+def _names_in(folder: Path, tests: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the tests by their names in the folder, and tells of those that are not there by any name."""
+    found = []
+    for test in tests:
+        name = test if _present(folder, test) else RENAMED.get(test, test)
+        if _present(folder, name):
+            found.append(name)
+        else:
+            print(f"not there when the bug was mended: {test}")
+    return tuple(found)
+
+
 def _present(folder: Path, test: str) -> bool:
-    """Whether the test was there when the bug was mended: a commit may have named it by an earlier name."""
     path, _, name = test.partition("::")
     file = folder / path
     return file.is_file() and f"def {name.partition('[')[0]}(" in file.read_text() if name else file.exists()
@@ -117,7 +131,7 @@ def reproduce(repository: Path, mend: Mend) -> None:
     """
     with _checkout(repository, f"{mend.commit}^") as folder:
         _git(folder, "checkout", mend.commit, "--", "tests")
-        tests = tuple(test for test in mend.tests if _present(folder, test))
+        tests = _names_in(folder, mend.tests)
         if not tests:
             raise NotReproduced(f"the commit '{mend.subject}' has none of the tests that it names")
         print(f"== before '{mend.subject}'", flush=True)

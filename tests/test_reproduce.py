@@ -64,6 +64,21 @@ def test_a_test_that_is_not_there_reproduces_nothing(commit, capfd):
     assert "has none of the tests that it names" in capfd.readouterr().err
 
 
+def test_a_renamed_test_is_followed_and_a_lost_one_is_told(commit, monkeypatch, capfd):
+    earlier, lost = "tests/test_it.py::test_earlier", "tests/test_it.py::test_lost"
+    monkeypatch.setitem(reproduce.RENAMED, earlier, TEST)
+    folder = commit(2, 2, f"Mend it\n\nBug: 13.2\nTest: {earlier}\nTest: {lost}")
+    assert main(["13.2"], folder) == 0
+    said = capfd.readouterr().out
+    assert f"fails before, passes with it: {TEST}\n" in said
+    assert f"not there when the bug was mended: {lost}" in said
+
+
+def test_every_renamed_test_is_there():
+    for name in reproduce.RENAMED.values():
+        assert reproduce._present(reproduce.ROOT, name)
+
+
 def test_a_test_that_passes_before_is_told_beside_one_that_fails(commit, capfd):
     more = "tests/test_it.py::test_more"
     expected = "2\n\n\ndef test_more():\n    assert True"
