@@ -16,7 +16,7 @@ from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import HelloOk, Write, WriteFlag, encode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamEnd
-from tailrace_server.status import partition_map
+from tailrace_server.serving.status import partition_map
 
 
 class Signpost:
