@@ -210,6 +210,9 @@ def _recover(config: Config, host: Host, found: _Found) -> Node:
         store.finish_drops(catalog.known_ids())
         uptime = load_uptime(host.disk, config.data, host.clock)
         node = Node(config, host, identity, journal, catalog, store, memory, uptime)
+        node.storage.journal_found = recovered.end
+        for placement_id, start in held.others.items() if held is not None else ():
+            node.storage.held.remember(placement_id, start)
         node.stages.load()
         for partition in catalog.partitions():
             if partition.damage is not None:

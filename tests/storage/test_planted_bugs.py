@@ -123,7 +123,7 @@ def publish_without_fsync(disk, path, file):
     disk.sync_directory(os.path.dirname(path))
 
 
-def tell_before_the_fsync(self, feeds):
+def tell_before_the_fsync(self, feeds, others):
     store_held(self._host.disk, self._data, HeldMark(self._journal.end, feeds))
 
 

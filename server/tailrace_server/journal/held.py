@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tailrace_server.host.disk import read_file, write_atomically
 from tailrace_server.sealed import seal, unseal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from tailrace_server.host.disk import Disk
 
@@ -25,6 +26,10 @@ FORMAT = "tailrace held"
 VERSION = 1
 
 log = logging.getLogger("tailrace.server")
+
+
+# The last start of another member's directory: its number, its token, and up to where its journal was durable.
+OtherStart: TypeAlias = tuple[int, bytes, tuple[int, int]]
 
 
 class HeldFeed(NamedTuple):
@@ -36,10 +41,14 @@ class HeldFeed(NamedTuple):
 
 
 class HeldMark(NamedTuple):
-    """What HELD says: number and offset up to which the journal was durable, and each feed by its id."""
+    """What HELD says: number and offset up to which the journal was durable, and each feed by its id.
+
+    ``others`` is what the node was told of other members' directories, by placement id (replication/lineage.py).
+    """
 
     journal: tuple[int, int]
     feeds: dict[bytes, HeldFeed]
+    others: Mapping[bytes, OtherStart] = MappingProxyType({})
 
 
 class Shortfall(NamedTuple):
@@ -82,7 +91,8 @@ def encode_held(mark: HeldMark) -> bytes:
         feed_id.hex(): {"branch": feed.branch.hex(), "seqs": feed.seqs, "rollbacks": feed.rollbacks}
         for feed_id, feed in mark.feeds.items()
     }
-    return seal(FORMAT, VERSION, {"journal": mark.journal, "feeds": feeds})
+    others = {id.hex(): [number, token.hex(), *end] for id, (number, token, end) in mark.others.items()}
+    return seal(FORMAT, VERSION, {"journal": mark.journal, "feeds": feeds, "others": others})
 
 
 def decode_held(data: bytes) -> HeldMark:
@@ -98,9 +108,13 @@ def decode_held(data: bytes) -> HeldMark:
             )
             for feed_id, feed in members["feeds"].items()
         }
+        others = {
+            bytes.fromhex(placement_id): (int(start), bytes.fromhex(token), (int(file), int(end)))
+            for placement_id, (start, token, file, end) in members["others"].items()
+        }
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"its members are not those of {HELD_NAME}: {error!r}") from None
-    return HeldMark((int(number), int(offset)), feeds)
+    return HeldMark((int(number), int(offset)), feeds, others)
 
 
 def shortfalls(

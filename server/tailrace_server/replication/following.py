@@ -3,7 +3,8 @@
     _feeds ── its first complete snapshot ──> reconcile ──> a task for each feed, ended where the feed is dropped
 
 It ends with the first stream that breaks: the member then looks for a leader again. A member without a vote (its disk
-was replaced) gets one here, once it has acknowledged all that a leader, confirmed by a majority, held when it came.
+was replaced, or is an older copy) gets one here, once it has acknowledged all that a leader, confirmed by a majority,
+held when it came.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tailrace.wire.replica_messages import Replica
 from tailrace_server.feed import SYSTEM_FEED_ID, Feed
 from tailrace_server.replication.choosing import Place, Standing
 from tailrace_server.replication.debts import Debt, with_debt
+from tailrace_server.replication.lineage import TOKEN_BYTES
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.peers import ask, seqs_from_json
 from tailrace_server.replication.taking import Taker
@@ -135,7 +137,7 @@ class Following:
         debts = now.owes
         for debt in unreadable:
             debts = with_debt(debts, debt)
-        self._file.store(now.voting().owing(debts))
+        self._file.store(now.voting().caught_up(self._node.host.randomness.token(TOKEN_BYTES)).owing(debts))
         log.warning(
             "this node has caught up with its set, but for %s partitions that the leader cannot read: it votes from "
             "now on",

@@ -10,6 +10,7 @@ Promotions and handovers come from an operator, as requests. One procedure at a 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -30,6 +31,7 @@ from tailrace_server.replication.copies import why_copy
 from tailrace_server.replication.debts import Debt, unpaid, with_debt
 from tailrace_server.replication.following import Following, VoteGained
 from tailrace_server.replication.giving_up import give_up_newer
+from tailrace_server.replication.lineage import TOKEN_BYTES, Line, Start, learned, why_older
 from tailrace_server.replication.lists import why_other_list
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.peers import (
@@ -96,7 +98,18 @@ class Member:
     @property
     def votes(self) -> bool:
         """Whether this node's promises and acknowledgements count."""
-        return self.file.now.votes
+        return self.file.now.counts
+
+    @property
+    def line(self) -> Line:
+        """What this node tells of the starts of its directory."""
+        now = self.file.now
+        start = now.start._replace(end=self.node.storage.journal.synced_end)
+        return Line(start, now.before, now.older is not None)
+
+    def new_token(self) -> bytes:
+        """Returns the token of another start."""
+        return self.node.host.randomness.token(TOKEN_BYTES)
 
     @property
     def progress(self) -> str:
@@ -151,7 +164,7 @@ class Member:
             node.identity.placement_id,
             node.identity.cluster_id,
             self.is_new,
-            now.votes,
+            now.counts,
             node.leadership.role is Role.LEADER,
             node.leadership.term if node.leadership.role is Role.LEADER else now.term,
             now.leader_term,
@@ -162,6 +175,8 @@ class Member:
             *held_by(node),
             self.members,
             len(unreadable_of(node)),
+            self.line if self.is_in_set and not self.is_new else None,  # copies of a new directory are alike
+            {placement_id: Start(*start) for placement_id, start in node.storage.held.others.items()},
         )
 
     # Running
@@ -173,7 +188,11 @@ class Member:
         """
         now = self.file.now
         floor = max([now.term, *(partition.log.term for partition in self.node.feeds.partitions())])
-        self.file.store(now.promised(floor))
+        now = now.promised(floor)
+        self.file.store(now)
+        if self.is_in_set:
+            with contextlib.suppress(OSError):  # on a full disk this start counts as one with the last one
+                self.file.store(now.begun(self.new_token(), self.node.storage.journal_found))
         self.progress = "begins"
         self.node.leadership.on_higher_term = lambda term: self.wake()
         self.node.leadership.accepted_seqs = self.accepted_seqs
@@ -261,7 +280,34 @@ class Member:
             self._tell()
         if not why:
             self.knows_disk(name, seen.placement_id)
+            if seen.line is not None:
+                self._learn(seen.placement_id, seen.line.now)
+            for placement_id, start in seen.known.items():
+                self._learn(placement_id, start)
         return bool(why)
+
+    def _learn(self, placement_id: bytes, start: Start) -> None:
+        """``start`` is one that a directory has had, which may be this one."""
+        if not self.is_in_set:
+            return
+        if placement_id != self.node.identity.placement_id:
+            self.node.storage.held.remember(placement_id, learned(self._known(placement_id), start))
+            return
+        now = self.file.now
+        if self.is_new:
+            return
+        if now.older is None and why_older("", start, self.line):
+            older = now.found_older(start)
+        elif now.older is not None and start > now.older:
+            older = now._replace(older=start)
+        else:
+            return
+        if self.node.leadership.role is Role.LEADER:  # what it holds is what the set has, by definition
+            self.file.store(older.caught_up(self.new_token())._replace(led=now.led))
+            return
+        self.file.store(older)
+        log.error("%s", why_older(name_of(self.node), None, self.line))
+        self.step_down()  # it follows anew, without a vote
 
     def why_misfit(self, name: str, seen: Seen) -> str:
         """Returns why nothing that the node ``name`` says counts in this set, in a sentence; "" if it does.
@@ -272,7 +318,21 @@ class Member:
             return ""
         is_new = seen.is_new or self.is_new
         other = "" if is_new else why_other_cluster(self.node.identity.cluster_id, name, seen.cluster_id)
-        return why_other_list(self.members, name, seen.members) or other or self.why_copy(name, seen.placement_id)
+        disk = self.why_no_disk(name, seen.placement_id, seen.line)
+        return why_other_list(self.members, name, seen.members) or other or disk
+
+    def why_no_disk(self, name: str, placement_id: bytes, line: Line | None) -> str:
+        """Returns why nothing counts that a member on this disk says, in a sentence; "" if it counts.
+
+        It is another member's, a copy of one, or an older copy of its own.
+        """
+        copy = self.why_copy(name, placement_id)
+        return copy or (why_older(name, self._known(placement_id), line) if self.is_in_set else "")
+
+    def _known(self, placement_id: bytes) -> Start | None:
+        """The last start that this node was told of a directory."""
+        start = self.node.storage.held.others.get(placement_id)
+        return None if start is None else Start(*start)
 
     def why_copy(self, name: str, placement_id: bytes) -> str:
         """Returns why nothing counts that a member with this placement id says, if another one has it; else ""."""
@@ -341,7 +401,7 @@ class Member:
         number = config.members.index(Address(*config.listen)) if self.is_in_set else 0
         placement_id = self.node.identity.placement_id
         founders = frozenset(now.founders)
-        own = Own(number, self.is_new, now.votes, now.term, now.leader_term, now.led, founders, placement_id)
+        own = Own(number, self.is_new, now.counts, now.term, now.leader_term, now.led, founders, placement_id)
         if self.is_in_set:
             return decide(own, seen, self.asked)
         return decide_replica(own, seen)

@@ -15,8 +15,13 @@ from tailrace.failover import SEQ_MAX
 from tailrace_server.host.disk import Disk, read_file, write_atomically
 from tailrace_server.identity import BadDirectory
 from tailrace_server.replication.debts import Debt, debts_from_json, debts_to_json
+from tailrace_server.replication.lineage import STARTS_MAX, TOKEN_BYTES, Start, start_from_json, start_to_json
 
 FILE_NAME = "MEMBERSHIP"
+# Before the first start that was counted.
+FIRST_START = Start(0, bytes(TOKEN_BYTES), (0, 0))
+# What files of earlier versions lack.
+_LATER_FIELDS = ("size", "number", "start", "before", "older")
 FORMAT_VERSION = 1
 ID_BYTES = 16
 
@@ -29,7 +34,9 @@ class Membership(NamedTuple):
     ``votes``: its promises and acknowledgements count. ``founders``: the placement ids that the set began with.
     ``founded``: it belongs to a set, or follows a node, and is new no more. ``owes``: what it had acknowledged and has
     not got back yet (debts.py). ``size``: how many members the set has, 0 if that is not known or it is in none.
-    ``number``: its place in the list of members, from 0; -1 if that is not known or it is in no set.
+    ``number``: its place in the list of members, from 0; -1 if that is not known or it is in no set. ``start``: the
+    present start of the member, without its end, and ``before`` those before it, newest first (lineage.py).
+    ``older``: the directory is an older copy of itself, and lacks what it held after this start; None: it is none.
     """
 
     term: int = 0
@@ -42,6 +49,31 @@ class Membership(NamedTuple):
     owes: tuple[Debt, ...] = ()
     size: int = 0
     number: int = -1
+    start: Start = FIRST_START
+    before: tuple[Start, ...] = ()
+    older: Start | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether its promises and acknowledgements count."""
+        return self.votes and self.older is None
+
+    def begun(self, token: bytes, end: tuple[int, int]) -> Membership:
+        """The member starts, and finds that its journal ends there."""
+        before = (self.start._replace(end=end), *self.before) if self.start.number else self.before
+        start = Start(self.start.number + 1, token, (0, 0))
+        return self._replace(start=start, before=before[:STARTS_MAX])
+
+    def found_older(self, known: Start) -> Membership:
+        """It is an older copy: ``known`` is the last start that another member was told of."""
+        return self._replace(older=known, led=False)
+
+    def caught_up(self, token: bytes) -> Membership:
+        """It holds what the start had that it did not know of, and goes on from that one."""
+        if self.older is None:
+            return self
+        start = Start(self.older.number + 1, token, (0, 0))
+        return self._replace(start=start, before=(self.older,), older=None)
 
     def promised(self, term: int) -> Membership:
         """Nothing below ``term`` is accepted from now on."""
@@ -63,7 +95,16 @@ class Membership(NamedTuple):
         """It leads in ``term``. Who leads has what the set has by definition, and so a vote, and owes nothing."""
         assert term >= self.term, "who promised more does not lead"
         founders = self.founders if founders is None else founders
-        return Membership(term, term, True, forced, True, True, founders, size=self.size, number=self.number)
+        return self._replace(
+            term=term,
+            leader_term=term,
+            led=True,
+            forced=forced,
+            votes=True,
+            founded=True,
+            founders=founders,
+            owes=(),
+        )
 
     def voting(self) -> Membership:
         """It has caught up with what the leader held when it came."""
@@ -153,6 +194,9 @@ def _to_bytes(membership: Membership, placement_id: bytes) -> bytes:
         **membership._asdict(),
         "founders": [id.hex() for id in membership.founders],
         "owes": debts_to_json(membership.owes),
+        "start": start_to_json(membership.start),
+        "before": [start_to_json(start) for start in membership.before],
+        "older": None if membership.older is None else start_to_json(membership.older),
     }
     return json.dumps({**value, "checksum": _checksum(value)}, indent=1).encode() + b"\n"
 
@@ -170,8 +214,12 @@ def _parse(data: bytes, path: str, placement_id: bytes) -> Membership:
         if value.pop("checksum") != _checksum(value):
             raise ValueError("its checksum is wrong")
         size, number = value.get("size", 0), value.get("number", -1)  # earlier versions did not store them
-        others = {name: value[name] for name in Membership._fields if name not in ("size", "number")}
+        others = {name: value[name] for name in Membership._fields if name not in _LATER_FIELDS}
         found = Membership(**others, size=size, number=number)
+        if "start" in value:
+            older = None if value["older"] is None else start_from_json(value["older"])
+            before = tuple(map(start_from_json, value["before"]))
+            found = found._replace(start=start_from_json(value["start"]), before=before, older=older)
         founders = tuple(bytes.fromhex(id) for id in value["founders"])
         found = found._replace(founders=founders, owes=debts_from_json(value["owes"]))
         if not all(type(term) is int and 0 <= term <= SEQ_MAX for term in (found.term, found.leader_term)):
@@ -190,5 +238,6 @@ def _parse(data: bytes, path: str, placement_id: bytes) -> Membership:
         ) from None
     if not is_own:
         # The directory was copied: votes and leaderships are of the original.
-        return found._replace(votes=False, led=False, forced=False, size=0, number=-1)
+        found = found._replace(votes=False, led=False, forced=False, size=0, number=-1)
+        return found._replace(start=FIRST_START, before=(), older=None)
     return found

@@ -17,6 +17,7 @@ from tailrace.wire.bodies import address_field, field, hex_field, seq_field
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.replication.choosing import Place, Standing, Standings
+from tailrace_server.replication.lineage import known_from_json, known_to_json, line_from_json, line_to_json
 from tailrace_server.replication.situation import Seen
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ def seen_to_json(seen: Seen) -> dict[str, Any]:
         "held_term": seen.held_term,
         "members": list(seen.members),
         "unreadable": seen.unreadable,
+        **({} if seen.line is None else {"line": line_to_json(seen.line)}),
+        "known": known_to_json(seen.known),
     }
 
 
@@ -134,6 +137,8 @@ def seen_from_json(value: dict[str, Any]) -> Seen:
         seq_field(value, "held_term", what, 0),
         members_field(value, what),
         seq_field(value, "unreadable", what, 0),
+        line_from_json(value, what),
+        known_from_json(value, what),
     )
 
 

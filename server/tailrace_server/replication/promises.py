@@ -16,6 +16,7 @@ from tailrace.wire.bodies import address_field, field, hex_field, seq_field
 from tailrace_server.replication.choosing import Standings, standings_to_json
 from tailrace_server.replication.clusters import why_other_cluster
 from tailrace_server.replication.debts import debts_to_json
+from tailrace_server.replication.lineage import Line, line_from_json, line_to_json
 from tailrace_server.replication.lists import why_other_list
 from tailrace_server.replication.peers import members_field, standings_of
 from tailrace_server.replication.situation import is_later
@@ -35,8 +36,8 @@ class Promise(NamedTuple):
     """What is asked for: ``term``, by the node at ``address``; in a ``handover`` the leader itself is behind it.
 
     ``last_led``: the node leads again by itself, and did so in this term; None: somebody wants it to lead.
-    ``cluster_id``, ``placement_id``: of the node, the latter None if it is not told. ``members``: the list that it was
-    started with, empty if it is not told.
+    ``cluster_id``, ``placement_id``, ``line``: of the node, the last two None if they are not told. ``members``: the
+    list that it was started with, empty if it is not told.
     """
 
     term: int
@@ -46,6 +47,7 @@ class Promise(NamedTuple):
     last_led: int | None = None
     members: tuple[str, ...] = ()
     placement_id: bytes | None = None
+    line: Line | None = None
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Promise:
@@ -59,6 +61,7 @@ class Promise(NamedTuple):
             None if value.get("last_led") is None else seq_field(value, "last_led", what),
             members_field(value, what),
             hex_field(value, "placement_id", 16, what) if "placement_id" in value else None,
+            line_from_json(value, what),
         )
 
 
@@ -67,7 +70,7 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
 
     Not to a node that leads again by itself and has missed a later leader, which may be this one. Raises ProtocolError
     for a term that nobody comes to by leading, TailraceError to a node with another list, whose majority is another
-    one, of another cluster, or on the copy of a directory.
+    one, of another cluster, or on the copy of a directory, an older one of its own among them.
 
     A node that wants to lead has joined its cluster; a new one that is asked has not yet.
     """
@@ -75,7 +78,7 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
     if not misfit and not member.is_new:
         misfit = why_other_cluster(member.node.identity.cluster_id, promise.address, promise.cluster_id)
     if not misfit and promise.placement_id is not None:
-        misfit = member.why_copy(promise.address, promise.placement_id)
+        misfit = member.why_no_disk(promise.address, promise.placement_id, promise.line)
     if misfit:
         raise TailraceError(f"{misfit}: nothing is promised")
     await _check_term(member, promise.term)
@@ -127,7 +130,8 @@ def _answer(member: Member, *, promised: bool, standings: Standings) -> dict[str
         "placement_id": member.node.identity.placement_id.hex(),
         "cluster_id": member.node.identity.cluster_id.hex(),
         "is_new": member.is_new,
-        "votes": member.file.now.votes,
+        "votes": member.votes,
+        "line": line_to_json(member.line),
         "partitions": standings_to_json(standings),
         "owes": debts_to_json(member.file.now.owes),
     }

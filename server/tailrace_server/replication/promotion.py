@@ -29,6 +29,7 @@ from tailrace_server.intake.branching import begin_branch
 from tailrace_server.replication.choosing import Best, Place, Standings, choose, standings_from_json
 from tailrace_server.replication.clusters import why_other_cluster
 from tailrace_server.replication.debts import FEEDS, Debt, debts_from_json
+from tailrace_server.replication.lineage import line_from_json, line_to_json
 from tailrace_server.replication.peers import ask, ask_all, name_of, never_enough, standings_of
 from tailrace_server.replication.promises import keep_promise, why_refused
 from tailrace_server.replication.situation import Seen, majority_of, why_not_again
@@ -250,6 +251,7 @@ class Promotion:
             "handover": bool(self._leader),
             "last_led": self._last_led,
             "members": self._member.members,
+            "line": line_to_json(self._member.line),
         }
         try:
             if not self._member.is_in_set:
@@ -257,7 +259,8 @@ class Promotion:
             answer = await ask(node, address, Opcode.PROMISE, value, timeout_s)
             what = "the answer to PROMISE"
             self._require_cluster(name, answer, what)
-            why = self._member.why_copy(name, hex_field(answer, "placement_id", 16, what))
+            placement_id = hex_field(answer, "placement_id", 16, what)
+            why = self._member.why_no_disk(name, placement_id, line_from_json(answer, what))
             if why:
                 raise Forbidden(why)
             if not field(answer, "promised", bool, what):
@@ -266,7 +269,7 @@ class Promotion:
                 self._silent[name] = f"it has promised term {seq_field(answer, 'term', what)}"
                 return
             self._silent.pop(name, None)
-            votes = self._member.counts(field(answer, "votes", bool, what), hex_field(answer, "placement_id", 16, what))
+            votes = self._member.counts(field(answer, "votes", bool, what), placement_id)
             is_new = field(answer, "is_new", bool, what)  # it may be of any cluster, and holds nothing
             standings = {} if is_new else standings_from_json(answer.get("partitions"), what)
             self._promised[name] = self._counting(Promised(votes, standings, _debts(answer.get("owes", []), what)))
@@ -387,7 +390,8 @@ class Promotion:
             await node.storage.all_durable()
         self._require_term()
         forced = not self._has_majority() or bool(self._unpaid)
-        member.file.store(member.file.now.leading(self._term, forced=forced))
+        leading = member.file.now.leading(self._term, forced=forced)
+        member.file.store(leading.caught_up(member.new_token()))
         node.leadership.lead(self._term)
         self._say(f"leads in term {self._term}" + (", on the same branches" if kept_branch else ""))
         member.progress = ""

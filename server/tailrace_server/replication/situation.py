@@ -33,7 +33,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
+
+from tailrace_server.replication.lineage import Line, Start
 
 
 class Seen(NamedTuple):
@@ -42,7 +45,8 @@ class Seen(NamedTuple):
     ``members``: the list that it was started with, empty where it is no member of a set.
     ``held``: how many mutations it has on its disk, over all partitions, and ``held_term``: the term of the newest
     branch that any of them is on; ``unreadable``: how many partitions it is known to be unable to read. They are for
-    people; nothing is decided by them.
+    people; nothing is decided by them. ``line``: the starts of its directory, None of an earlier version; ``known``:
+    the last start that it was told of each other directory (lineage.py).
     """
 
     placement_id: bytes = bytes(16)
@@ -60,6 +64,8 @@ class Seen(NamedTuple):
     held_term: int = 0
     members: tuple[str, ...] = ()
     unreadable: int = 0
+    line: Line | None = None
+    known: Mapping[bytes, Start] = MappingProxyType({})
 
 
 class Own(NamedTuple):

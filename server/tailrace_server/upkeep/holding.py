@@ -16,11 +16,13 @@ from tailrace_server.catalog import Catalog
 from tailrace_server.feed import Feed
 from tailrace_server.host.host import Host
 from tailrace_server.journal import Journal, JournalFailed
-from tailrace_server.journal.held import HeldFeed, HeldMark, store_held
+from tailrace_server.journal.held import HeldFeed, HeldMark, OtherStart, store_held
 from tailrace_server.upkeep.installer import Installer
 
 # What an older copy may lack without a word; a file of one line and two fsyncs in that time cost nothing measurable.
 HELD_SECONDS = 10.0
+# So many directories of other members are remembered: those that are, and some of disks that were replaced.
+OTHERS_MAX = 64
 # Partitions that are looked at in one turn of the loop: about a millisecond.
 LOOKS_AT_ONCE = 1_024
 
@@ -34,7 +36,10 @@ class HeldKeeper:
         self._journal = journal
         self._catalog = catalog
         self._installer = installer
-        self._kept = (0, 0, -1)  # file and end of the journal, and installed manifests, as HELD was written last
+        # What other members have told of their directories, by placement id: kept for the next start.
+        self.others: dict[bytes, OtherStart] = {}
+        # What HELD was written of last: file and end of the journal, installed manifests, the others.
+        self._kept: tuple[int, int, int, dict[bytes, OtherStart]] = (0, 0, -1, {})
         self._kept_at = -HELD_SECONDS  # monotonic
 
     async def keep(self) -> None:
@@ -42,10 +47,9 @@ class HeldKeeper:
 
         A cancelled call has written HELD or has not.
         """
-        number, offset = self._journal.end
-        state = number, offset, self._installer.installs
+        state = self._state()
         now = self._host.clock.monotonic()
-        if state == self._kept or (number == self._kept[0] and now - self._kept_at < HELD_SECONDS):
+        if state == self._kept or (state[0] == self._kept[0] and now - self._kept_at < HELD_SECONDS):
             return
         feeds = {}
         count = 0
@@ -56,19 +60,29 @@ class HeldKeeper:
                 count = 0
                 await trio.lowlevel.checkpoint()
         with contextlib.suppress(OSError, JournalFailed):
-            await self._host.workers.in_thread(functools.partial(self._store, feeds))
+            await self._host.workers.in_thread(functools.partial(self._store, feeds, state[-1]))
             self._kept = state
         self._kept_at = now
 
     def store_now(self) -> None:
         """Writes HELD; blocks. Of a start, when all that it holds is durable. OSError: the older one may be there."""
-        self._kept = (*self._journal.end, self._installer.installs)
+        self._kept = self._state()
         self._kept_at = self._host.clock.monotonic()
-        self._store({feed.info.feed_id: held_feed(feed) for feed in self._catalog.feeds()})
+        self._store({feed.info.feed_id: held_feed(feed) for feed in self._catalog.feeds()}, self._kept[-1])
 
-    def _store(self, feeds: dict[bytes, HeldFeed]) -> None:
+    def remember(self, placement_id: bytes, start: OtherStart) -> None:
+        """Notes what was told of another member's directory; durable with the next HELD."""
+        self.others.pop(placement_id, None)
+        self.others[placement_id] = start
+        while len(self.others) > OTHERS_MAX:
+            del self.others[next(iter(self.others))]
+
+    def _state(self) -> tuple[int, int, int, dict[bytes, OtherStart]]:
+        return *self._journal.end, self._installer.installs, dict(self.others)
+
+    def _store(self, feeds: dict[bytes, HeldFeed], others: dict[bytes, OtherStart]) -> None:
         self._journal.sync()  # so that all that was looked at before is durable
-        store_held(self._host.disk, self._data, HeldMark(self._journal.synced_end, feeds))
+        store_held(self._host.disk, self._data, HeldMark(self._journal.synced_end, feeds, dict(others)))
 
 
 def held_feed(feed: Feed) -> HeldFeed:

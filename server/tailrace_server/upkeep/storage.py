@@ -20,7 +20,7 @@ from tailrace_server.config import Config
 from tailrace_server.host.host import Host
 from tailrace_server.identity import Identity
 from tailrace_server.intake.committer import Committer
-from tailrace_server.journal import Journal, Reserve, write_clean
+from tailrace_server.journal import Journal, JournalFailed, Reserve, write_clean
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
@@ -65,6 +65,7 @@ class Storage:
         self.store = store
         self.memory = memory
         self.pins = Pins()
+        self.journal_found = (0, 0)  # number of the newest file that the start found, and where it ended
         self.damages: dict[str, str] = {}  # the error of each segment that was found damaged, by path
         self.on_failed: Callable[[NotDurable], None] = _ignore
         self.on_progress: Callable[[], None] = _nothing
@@ -160,6 +161,8 @@ class Storage:
         tick_uptime(uptime, self.host.clock)
         with contextlib.suppress(OSError):  # only the uptime of this run is lost
             store_uptime(uptime, disk, self.data)
+        with contextlib.suppress(OSError, JournalFailed):  # the older one says less
+            self.held.store_now()
         self.journal.close()
         for partition in self.feeds.partitions():
             for segment in partition.chain.segments:

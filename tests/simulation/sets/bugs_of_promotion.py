@@ -133,6 +133,7 @@ BUGS = {
     ],
     "a handover that keeps the branch in any term": [(Promotion, "_keeps_branch", _keep_branch_in_any_term)],
     "a member without a vote that is heard": HEARD,
+    "an older copy of a member's own disk that votes": [(member, "why_older", lambda name, known, told: "")],
     "another cluster that is heard, and members without a vote": [
         *HEARD,
         *((module, "why_other_cluster", _of_one_cluster) for module in JUDGES),

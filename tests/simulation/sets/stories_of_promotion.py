@@ -157,6 +157,36 @@ async def old_backup(world):
     await stage.begin(third)
 
 
+async def older_copy(world):
+    """A member gets an older copy of its own disk back, and hears so from its leader, which goes before it sends rows.
+
+    The third member was away too, and has nothing of what the leader and that disk had acknowledged.
+    """
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, copied, third = stage.three
+    await stage.written(5)
+    await stage.end(copied)
+    copy = stage.machine(copied).disk.fork()
+    await stage.begin(copied)
+    await trio.sleep(1.0)
+    stage.cut_off(third)
+    stage.send_clients(old)
+    await stage.written(10)
+    await trio.sleep(1.0)
+    stage.delay_rows(old, copied)
+    await stage.change_disk(copied, copy)
+    await trio.sleep(1.5)
+    await stage.end(old)
+    stage.bring_back(third)
+    await stage.promote(third)
+    stage.send_clients(third)
+    await trio.sleep(1.0)
+    await stage.begin(old)
+    stage.send_clients(old)
+    await stage.written(5)
+
+
 STORIES = [
     lone_candidate,
     two_candidates,
@@ -168,4 +198,5 @@ STORIES = [
     dead_branch,
     strangers,
     old_backup,
+    older_copy,
 ]

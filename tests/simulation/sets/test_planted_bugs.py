@@ -38,6 +38,7 @@ FOUND_BY = {
     "a list of feeds that is written at level disk": [("lone_founder", 0)],
     "a handover that keeps the branch in any term": [("dead_branch", 0)],
     "a member without a vote that is heard": [("old_backup", 0)],
+    "an older copy of a member's own disk that votes": [("older_copy", 0)],
     "another cluster that is heard, and members without a vote": [("strangers", 0)],
     "a handover without the leader's promise": [("lost_handover", 0)],
     "a handover beside writes, of what has come": [("busy_handover", 0)],

@@ -10,6 +10,7 @@ from tailrace_server.identity import BadDirectory
 from tailrace_server.replication import membership
 from tailrace_server.replication.choosing import Place, Standing
 from tailrace_server.replication.debts import Debt
+from tailrace_server.replication.lineage import STARTS_MAX, Start
 from tailrace_server.replication.membership import FILE_NAME, Membership, MembershipFile
 
 ME, OTHER = b"m" * 16, b"o" * 16
@@ -29,6 +30,9 @@ debts = st.builds(
     st.builds(Place, st.binary(min_size=16, max_size=16), st.integers(0, 9)),
     st.builds(Standing, terms, terms),
 )
+starts = st.builds(
+    Start, terms, st.binary(min_size=8, max_size=8), st.tuples(st.integers(0, 2**32), st.integers(0, 2**32))
+)
 memberships = st.builds(
     Membership,
     terms,
@@ -41,6 +45,9 @@ memberships = st.builds(
     st.lists(debts, max_size=3).map(tuple),
     st.integers(0, 9),
     st.integers(-1, 8),
+    starts,
+    st.lists(starts, max_size=STARTS_MAX).map(tuple),
+    st.none() | starts,
 )
 
 

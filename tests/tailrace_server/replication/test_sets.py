@@ -34,6 +34,7 @@ from tailrace_server.config import Storage
 from tailrace_server.identity import BadDirectory
 from tailrace_server.intake.producers import RESULTS_MAX
 from tailrace_server.replication import handover, membership
+from tailrace_server.replication.following import Following
 from tailrace_server.replication.member import _LOOKS_BEFORE_LEADING_AGAIN as LOOKS_BEFORE_LEADING_AGAIN
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.outlook import outlook_of
@@ -276,6 +277,92 @@ async def test_a_leader_sends_nothing_to_a_second_member_with_one_placement_id(m
         gone.config = own
         await gone.start()
         assert await members.level("orders") is leader
+
+
+def on_older_copies(node):
+    """Who is on an older copy of its own directory, as the node's status says."""
+    said = [
+        re.match(r"(\S+) is on an older copy of its own directory", text)
+        for text in node.node.leadership.doing.split("; ")
+    ]
+    return {found[1] for found in said if found}
+
+
+def put_back(node, copy):
+    shutil.rmtree(node.config.data)
+    shutil.copytree(copy, node.config.data)
+
+
+async def with_older_copy(members, tmp_path, *, stopped):
+    """Rows that only the leader and ``old`` have are acknowledged, and ``old`` gets an older copy of its directory."""
+    copy = str(tmp_path / "copy")
+    async with members.client() as client:
+        feed = await members.filled(client, numbered(0, 10))
+        leader = members.leader
+        old, third = [node for node in members if node is not leader]
+        if stopped:
+            await old.stop()
+        shutil.copytree(old.config.data, copy)
+        if stopped:
+            await old.start()
+        await third.stop()
+        await put(feed, numbered(10, 10), level="quorum")
+        told = leader.node.member._known
+        ends = old.node.storage.journal.synced_end
+        await until(lambda: told(old.node.identity.placement_id).end >= ends)
+        await old.kill()
+    put_back(old, copy)
+    return leader, old, third
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_an_older_copy_of_a_members_own_directory_does_not_vote(members, tmp_path, monkeypatch, stopped):
+    """It is put back while the leader is there, which goes then: the third disk has not those rows either."""
+    leader, old, third = await with_older_copy(members, tmp_path, stopped=stopped)
+    monkeypatch.setattr(Following, "_begin", lambda following, feed: None)  # the leader goes before it has sent any
+    await old.start()
+    await until(lambda: on_older_copies(leader) == {str(old.address)})
+    await until(lambda: old.node.member.file.now.older is not None)
+    await leader.stop()
+    await third.start()
+    await until(lambda: on_older_copies(third) == {str(old.address)})
+    for node in (third, old):
+        with pytest.raises(NotLeader, match=r"refused: \d of the 2 voters"):
+            await node.promote()
+    await old.kill()
+    await old.start()
+    with pytest.raises(NotLeader, match=r"refused: \d of the 2 voters"):
+        await third.promote()
+    monkeypatch.undo()
+    await leader.start()  # its directory is whole
+    assert await members.level("orders") is leader
+    assert [node.rows("orders") for node in members] == [numbered(0, 20)] * 3
+
+
+async def test_an_older_copy_votes_again_once_it_has_caught_up(members, tmp_path):
+    leader, old, third = await with_older_copy(members, tmp_path, stopped=True)
+    await old.start()
+    await third.start()
+    await members.level("orders")
+    await until(lambda: old.node.member.votes and old.node.member.file.now.older is None)
+    await until(lambda: not any(map(on_older_copies, members)))
+    await leader.kill()
+    await old.promote()
+    await until(lambda: third.node.leadership.leader == str(old.address))
+    assert old.rows("orders") == numbered(0, 20)
+    await leader.start()
+    assert await members.level("orders") is old
+    assert not any(map(on_older_copies, members))
+
+
+async def test_the_others_remember_over_a_restart_how_far_a_member_was(members, tmp_path):
+    leader, old, third = await with_older_copy(members, tmp_path, stopped=True)
+    await leader.stop()
+    await leader.start()
+    await old.start()
+    await until(lambda: on_older_copies(leader) == {str(old.address)})
+    await third.start()
+    assert await members.level("orders") is leader
 
 
 @pytest.mark.parametrize("same", [(0, 1), (1, 2), (0, 1, 2)])
