@@ -22,14 +22,23 @@ class Process:
         self.random = world.random_of(name)
         self._scope = trio.CancelScope()
         self._paused_s = 0.0
+        self._sessions = 0
         self.until = world.is_over
         self.ended = trio.Event()
 
     def connect(self, **options):
         host = Host(
-            connect=self.world.network.of(self.name).connect, worker=InlineWorker, random=self.random, new_session=str
+            connect=self.world.network.of(self.name).connect,
+            worker=InlineWorker,
+            random=self.random,
+            new_session=self._new_session,
         )
         return tailrace.connect(self.world.url, name=self.name, host=host, **options)
+
+    def _new_session(self):
+        """As programs give one; of a randomness of its own, so that nothing else that is left to chance changes."""
+        self._sessions += 1
+        return self.world.random_of(f"{self.name} session {self._sessions}").randbytes(16).hex()
 
     def kill(self, paused_s):
         """Ends it; it is started again after so many seconds."""

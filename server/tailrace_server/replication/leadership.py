@@ -58,6 +58,7 @@ class Leadership:
         self.term = 0
         self.leader = ""  # the address of the leader that is followed; "" if there is none, or this node leads
         self.refuses_writes = not is_alone
+        self.rights = 0  # how often it became, or ceased to be, the leader, or led anew
         self._is_paused = False
         others = {str(Address(*member)) for member in members} - {str(own)}
         self.replicas = Replicas(frozenset(others), self.majority, feeds.system.partitions[0])
@@ -111,6 +112,7 @@ class Leadership:
             message = f"this node leads in term {term} now"
             self._streams.end_streams(_is_of_replica, EndReason.WRONG_STATE, message)
         if is_other_right:
+            self.rights += 1
             error = self.not_leader() if role is not Role.LEADER else NotLeader("this node leads anew: ask again")
             self.replicas.clear()
             self.confirmations.fail(error)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tailrace.errors import Overloaded, ProtocolError, TailraceError, UnknownFeed
+from tailrace.errors import NotLeader, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import EndReason
 from tailrace.transport import Transport
 from tailrace.wire.bounds import request_bound
@@ -82,6 +82,7 @@ class Connection:
         self.absences = Absences(self)
         self.replica: ServedReplica | None = None  # once one has asked for a stream
         self.greeted = False
+        self.right = 0  # `Leadership.rights` as it was at the client's HELLO
         self.draining = False
         self.waiting_requests = 0  # in tasks of their own, for the by-key index or the place of a time
         self.sought: dict[int, StreamRequest] = {}  # those for streams, by id, that wait for the place of their time
@@ -212,6 +213,18 @@ class Connection:
             self.answers.add_error(error, id)
 
     # Sending
+
+    def require_writable(self) -> None:
+        """Raises as ``Leadership.require_writable``; and NotLeader if the node has led by another right since HELLO.
+
+        What the client sent may have been on its way since then, and the client may have written elsewhere meanwhile.
+        """
+        leadership = self.node.leadership
+        leadership.require_writable()
+        if self.right != leadership.rights:
+            raise NotLeader(
+                f"this node came to lead in term {leadership.term} after this connection had its HELLO: connect anew"
+            )
 
     def has_news(self) -> None:
         """A stream of this connection has something to send."""

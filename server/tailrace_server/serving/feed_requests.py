@@ -16,7 +16,7 @@ from tailrace_server.serving.status import partition_map
 
 def _on_create_feed(connection: Connection, frame: Frame) -> None:
     node = connection.node
-    node.leadership.require_writable()
+    connection.require_writable()
     before = node.leadership.system_seqs()
     try:
         feed = node.feed_changes.create(decode_json(frame.body, "CREATE_FEED"))
@@ -36,7 +36,7 @@ def _on_drop_feed(connection: Connection, frame: Frame) -> None:
     except (KeyError, TypeError, ValueError):
         raise ProtocolError("DROP_FEED: field 'feed_id' is missing, or not hex") from None
     node = connection.node
-    node.leadership.require_writable()
+    connection.require_writable()
     is_here = feed_id in node.feeds
     node.feed_changes.drop(feed_id)
     _answer_of_feeds(connection, encode_json(Opcode.RESULT, {}, frame.id), frame.id, is_written=is_here)

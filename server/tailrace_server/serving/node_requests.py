@@ -29,7 +29,7 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
     connection.name = hello.name
     connection.rounds.window_bytes = min(hello.window_bytes, limits.window_bytes_max)
     connection.decoder.body_bytes_max = limits.frame_body_bytes_max
-    connection.greeted = True
+    connection.greeted, connection.right = True, node.leadership.rights
     if hello.session:
         connection.session = hello.session
         node.connections.begin_session(connection)

@@ -21,8 +21,9 @@ from tailrace_server.stream.frames import written
 
 def _on_write(connection: Connection, frame: Frame) -> None:
     node = connection.node
-    if node.leadership.refuses_writes:  # and need not know of the feed
-        node.leadership.require_writable()
+    leadership = node.leadership
+    if leadership.refuses_writes or connection.right != leadership.rights:  # and need not know of the feed
+        connection.require_writable()
     write = Write.decode(frame.body)
     block = detached(Block.parse(write.block))
     partition = node.feeds.partition(write.feed_id, block.header.partition)
@@ -46,7 +47,7 @@ def _take_now(connection: Connection, id: int, write: Write, partition: Partitio
     """As ``_take``, of what had to wait: the node may have stopped leading meanwhile, or the connection ended."""
     if connection.is_closing:  # its client may have written more on another one
         raise Unreachable("the connection has ended")
-    connection.node.leadership.require_writable()
+    connection.require_writable()
     _take(connection, id, write, partition, block, read)
 
 

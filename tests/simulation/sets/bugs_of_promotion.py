@@ -11,6 +11,7 @@ from tailrace_server.replication.member import Member
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.role import Role
 from tailrace_server.serving import member_requests, stream_requests
+from tailrace_server.serving.connection import Connection
 
 # Who looks whether another node is of the same cluster.
 JUDGES = (member, promises, promotion, taking, stream_requests)
@@ -117,7 +118,10 @@ BUGS = {
         (Member, "step_down", _follow_on),
         (Member, "nothing_under_way", _wait_for_nothing),
     ],
-    "a follower that takes writes": [(Leadership, "require_writable", lambda node: None)],
+    "a follower that takes writes": [
+        (Leadership, "require_writable", lambda node: None),
+        (Connection, "require_writable", lambda connection: None),
+    ],
     "a leader that does not look for a later one": [(Member, "_look_as_leader", _look_at_nobody)],
     "a leader that steps down only for one that it reaches": [
         (member, "later_leader", _step_down_for_leaders_only),

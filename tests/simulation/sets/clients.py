@@ -40,7 +40,10 @@ class SetProcess(Process):
 
     def connect(self, url=None, **options):
         host = Host(
-            connect=self.world.network.of(self.name).connect, worker=InlineWorker, random=self.random, new_session=str
+            connect=self.world.network.of(self.name).connect,
+            worker=InlineWorker,
+            random=self.random,
+            new_session=self._new_session,
         )
         return tailrace.connect(url or self.world.url, name=self.name, host=host, **options)
 
