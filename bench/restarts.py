@@ -2,9 +2,10 @@
 
     python bench/restarts.py [--quick] [--only single-1 ...] [--folder DIR]
 
-The directories are made here, with a journal of single puts, of small batches, or of nothing but the entries of many
-partitions, up to the journal's bounds; `tailrace serve` is a process of its own, with its default settings. `--quick`
-takes a tenth of the records. Exit code 1 where a target is missed.
+The directories are made here, with a journal of single puts, batches, compressed values or publishes up to the
+journal's bounds, of nothing but the entries of many partitions, or with partitions that were flushed. `tailrace serve`
+is a process of its own, with its default settings. `--quick` takes a tenth of the records. Exit code 1 if a target is
+missed.
 """
 
 from __future__ import annotations
@@ -21,12 +22,22 @@ from _server import Server
 
 # The target of any start, whatever was written.
 READY_SECONDS_MAX = 5.0
+# What the journal may cost a start at most, as it counts that itself: writers are slowed down before (upkeep/pace.py).
+REPLAY_SECONDS = 4.0
 LOADS = (
-    Load("single-1", 1, 500_000),
-    Load("single-256", 256, 500_000),
-    Load("single-4096", 4_096, 500_000),
-    Load("batches-256", 256, 300_000, rows=10),
-    Load("feeds-15", 4_096, 0, feeds=15),
+    Load("single-1", 1, REPLAY_SECONDS),
+    Load("single-256", 256, REPLAY_SECONDS),
+    Load("single-4096", 4_096, REPLAY_SECONDS),
+    Load("batches-256", 256, REPLAY_SECONDS, rows=10),
+    Load("values-256", 256, REPLAY_SECONDS, value_bytes=4_096),
+    Load("packed-256", 256, REPLAY_SECONDS, value_bytes=16_384, packed=True),
+    Load("published-256", 256, REPLAY_SECONDS, rows=10, publish_every=1),
+    Load("published-4-256", 256, REPLAY_SECONDS, rows=10, publish_every=1, published=4),
+    Load("mixed-4096", 4_096, REPLAY_SECONDS, publish_every=100),
+    Load("feeds-15", 4_096, 0.0, feeds=15),
+    Load("feeds-10000", 1, REPLAY_SECONDS, feeds=10_000),
+    Load("segments-1024", 1_024, 0.0, segments=3),
+    Load("segments-4096", 4_096, 0.0, segments=3),
 )
 
 
@@ -34,13 +45,13 @@ def measure(folder: Path, load: Load, *, clean: bool) -> list[Line]:
     """Makes a directory, starts a node on it and ends it."""
     log = folder / "log"
     data = folder / f"{load.name}-{clean}"
-    nbytes = make(data, load, clean=clean)
+    held = make(data, load, clean=clean)
     after = "a clean stop" if clean else "SIGKILL"
     with Server(data, log) as server:
         seconds = time.perf_counter() - server.started
         cpu = server.cpu_seconds()
     partitions = load.feeds * load.partitions
-    what = f"{load.records:,} records of {load.rows} ({nbytes >> 20} MiB), {partitions:,} partitions, after {after}"
+    what = f"{held.records:,} records ({held.bytes >> 20} MiB), {partitions:,} partitions, after {after}"
     return [
         Line(f"{what}: ready", seconds, "s", most=READY_SECONDS_MAX),
         Line("of it the node's processor time", cpu, "s"),
@@ -57,7 +68,7 @@ def main() -> None:
     lines: list[Line] = []
     for load in (load for load in LOADS if load.name in args.only):
         if args.quick:
-            load = load._replace(records=load.records // 10)
+            load = load._replace(replay_s=load.replay_s / 10)
         print(f"restarts: {load.name} ...", file=sys.stderr, flush=True)
         for clean in (False, True):
             with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=args.folder) as name:

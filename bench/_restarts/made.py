@@ -20,6 +20,7 @@ from tailrace.hashing import key_hash, partition_of_hash
 from tailrace_server.config import Config
 from tailrace_server.host.disk import RealDisk, RealFile
 from tailrace_server.host.host import Host
+from tailrace_server.journal import JournalStatistics
 from tailrace_server.node import Node
 from tailrace_server.partition import Partition
 from tailrace_server.publishing.last_batches import LastBatch
@@ -32,27 +33,30 @@ _KEYS = 1_000_000
 
 
 class Load(NamedTuple):
-    """What the journal holds: ``records`` of ``rows`` rows each, over all ``partitions`` of all ``feeds``.
+    """What the journal holds, over all ``partitions`` of all ``feeds``.
 
-    ``producers`` is how many clients have written them. ``packed`` says that lz4 makes the blocks small, ``published``
-    that each record is a publish of so many blocks, of a sink of its own partition. ``segments`` are those of each
-    partition, of ten rows each, flushed before the journal's records.
+    Records of ``rows`` rows each, until a start takes ``replay_s`` to read them, as the journal counts it, or there are
+    ``nbytes`` of them. ``producers`` is how many clients have written them. ``packed`` says that lz4 makes the blocks
+    small. Each ``publish_every``-th record, 0: none, is a publish of ``published`` blocks. ``segments`` are those of
+    each partition, of ten rows each, flushed before the journal's records.
     """
 
     name: str
     partitions: int
-    records: int
+    replay_s: float
     feeds: int = 1
     rows: int = 1
     value_bytes: int = 40
     producers: int = 64
     packed: bool = False
-    published: int = 0
+    publish_every: int = 0
+    published: int = 1
     segments: int = 0
+    nbytes: int = 512 << 20
 
 
-def make(folder: Path, load: Load, *, clean: bool) -> int:
-    """Makes the directory ``folder``; returns the bytes of its journal.
+def make(folder: Path, load: Load, *, clean: bool) -> JournalStatistics:
+    """Makes the directory ``folder``; returns what its journal holds.
 
     ``clean``: as after a clean stop, else as after SIGKILL.
     """
@@ -64,25 +68,27 @@ def make(folder: Path, load: Load, *, clean: bool) -> int:
     chance = random.Random(1)
     values = [_value(chance, load) for _ in range(1_000)]
     numbers: dict[tuple[Partition, int], int] = {}
-    for count in range(1, load.records + 1):
-        key = b"key-%07d" % chance.randrange(_KEYS)
-        hash_ = key_hash(key)
-        partition = chance.choice(feeds)[partition_of_hash(hash_, load.partitions)]
-        value = values[count % len(values)]
-        if load.published > 0 or (load.published and not count % -load.published):
-            _publish(node, partition, load, key, value, count)
-        else:
-            producer = chance.randrange(1, load.producers + 1)
-            number = numbers[partition, producer] = numbers.get((partition, producer), 0) + 1
-            _write(node, partition, _block(partition, load, key, value).numbered(producer, number))
-        if not count % _SYNCED_RECORDS:
-            node.storage.journal.sync()
+    held = node.storage.journal.statistics()
+    count = 0
+    while load.replay_s and held.replay_seconds < load.replay_s and held.bytes < load.nbytes:
+        for _ in range(_SYNCED_RECORDS):
+            count += 1
+            key = b"key-%07d" % chance.randrange(_KEYS)
+            partition = chance.choice(feeds)[partition_of_hash(key_hash(key), load.partitions)]
+            value = values[count % len(values)]
+            if load.publish_every and not count % load.publish_every:
+                _publish(node, partition, load, key, value, count)
+            else:
+                producer = chance.randrange(1, load.producers + 1)
+                number = numbers[partition, producer] = numbers.get((partition, producer), 0) + 1
+                _write(node, partition, _block(partition, load, key, value).numbered(producer, number))
+        node.storage.journal.sync()
+        held = node.storage.journal.statistics()
     node.storage.journal.sync()
-    nbytes = node.storage.journal.statistics().bytes
     if clean:
         node.stop()
     os.sync()
-    return nbytes
+    return held
 
 
 class _QuickDisk(RealDisk):
@@ -134,7 +140,7 @@ def _write(node: Node, partition: Partition, block: Block) -> None:
 def _publish(node: Node, partition: Partition, load: Load, key: bytes, value: bytes, batch: int) -> None:
     """As ``publishing.appending.publish``, but for the tree."""
     blocks = []
-    for _ in range(max(load.published, 1)):
+    for _ in range(load.published):
         blocks.append(_block(partition, load, key, value).stamped(partition.high_seq + 1, _now_us()))
         partition.high_seq = blocks[-1].header.last_seq
     covered, bodies = encode_published({"sink": LastBatch(batch, "bench", partition.high_seq)}, blocks)
