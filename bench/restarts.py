@@ -23,7 +23,7 @@ from _server import Server
 # The target of any start, whatever was written.
 READY_SECONDS_MAX = 5.0
 # What the journal may cost a start at most, as it counts that itself: writers are slowed down before (upkeep/pace.py).
-REPLAY_SECONDS = 4.0
+REPLAY_SECONDS = 3.5
 LOADS = (
     Load("single-1", 1, REPLAY_SECONDS),
     Load("single-256", 256, REPLAY_SECONDS),

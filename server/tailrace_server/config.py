@@ -52,10 +52,10 @@ class Storage:
     journal_file_bytes_max: int = 64 * 1024 * 1024
     #: The bytes of the journal above which the partitions of its oldest file are flushed. Bounds a restart to seconds.
     journal_bytes_max: int = 512 * 1024 * 1024
-    #: The seconds that a restart may take to read the journal (journal/replay_cost.py) before the same happens. 2.4 s
-    #: are 320,000 blocks of single puts, or 70,000 publishes. The journal grows during the flush; a restart should take
+    #: The seconds that a restart may take to read the journal (journal/replay_cost.py) before the same happens. 2.1 s
+    #: are 280,000 blocks of single puts, or 65,000 publishes. The journal grows during the flush; a restart should take
     #: 5 s at most.
-    journal_replay_s: float = 2.4
+    journal_replay_s: float = 2.1
     #: The bytes that are kept allocated so that a flush succeeds on a full disk. 0 keeps nothing.
     reserve_bytes: int = 64 * 1024 * 1024
     #: The free bytes below which writes are refused, so that flushes, compactions and manifests find room.

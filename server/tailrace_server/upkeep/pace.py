@@ -1,8 +1,8 @@
 """How far writers may go on while a long journal is flushed, so that a start never has to read much more. Pure.
 
-    replay   2.4 s  long: what the oldest file waits for is flushed, a partition after the other
+    replay   2.1 s  long: what the oldest file waits for is flushed, a partition after the other
        |            each flush lets writers add their share of what is left to
-       v     4.0 s  full: nothing is added until more is flushed
+       v     3.5 s  full: nothing is added until more is flushed
 
 A flush of thousands of partitions takes tens of seconds. If writers are faster it slows them down evenly, instead of
 stopping them at its end.
