@@ -6,7 +6,9 @@ reader.py     files read a record at a time, the reference
 stretch.py    many records read by columns, pure
 records.py    all records of a recovered journal
 progress.py   how far a start is with it, for the log
-recovery.py   a journal opened after any kind of stop: the cases of a file, and what is done about each
+file_case.py  what a file is found to be, pure
+inspection.py  all files read before anything is changed
+recovery.py   a journal opened after any kind of stop
 replay.py     the cases of a block record, pure
 replay_cost.py  how long a start takes to read a journal, pure
 clean.py      CLEAN, the mark of a clean stop

@@ -1,24 +1,4 @@
-"""Opening a journal: what each file's state means, and what is done about it.
-
-A journal is read in full before anything is changed. Each file then is exactly one of these cases (``decide``); `end`
-is where its last whole record ends, `synced` up to where it is known to have been durable:
-
-    case          which       what is found                                              what is done
-    ------------- ----------- ---------------------------------------------------------- -----------------------
-    MISSING       not newest  there is no file of this number between two others         stop
-    BAD_HEADER    any         no header, a damaged one, of another version or number     stop
-    NEWER         any         a valid record of a kind that is not known here            stop
-    SHORT         not newest  the file ends before its successor says                    stop
-    DAMAGED       not newest  a bad record before the end that its successor says        stop
-    LEFTOVER      not newest  whole, and something behind that end                       cut there
-    WHOLE         not newest  whole                                                      -
-    LOST          newest      a bad record at or an end below `synced`                   stop
-    TORN          newest      a bad record at `end`, which nobody knew to be durable     cut at `end`
-    ALLOCATED     newest      only zeros from `end` on                                   cut at `end`
-    ENDS          newest      whole                                                      -
-
-`synced` is what the file's header and its records say, and any valid record beyond a bad one, at whatever place: a page
-that was never written is a torn tail, however many good ones the disk wrote behind it; one that was durable is damage.
+"""Opening a journal: it is inspected (inspection.py), and gone on with in a new file.
 
 What lies beyond `synced` may be in the page cache only, because of an fsync that failed or never came. So it is copied
 to a new file, which is fsynced before anything is shown. The new file says in its header where the old one ends, so
@@ -30,7 +10,6 @@ restarts don't leave thousands of tiny files. Never is anything appended to a fi
 from __future__ import annotations
 
 import contextlib
-import enum
 import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -38,27 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace_server.host.disk import TEMPORARY, raise_if_no_space
 from tailrace_server.identity import Incomplete
 from tailrace_server.journal.errors import JournalDamaged, JournalFailed
-from tailrace_server.journal.format import (
-    FILE_HEADER_BYTES,
-    FileHeader,
-    FormatError,
-    RecordKind,
-    file_name,
-    file_number,
-    pack_record,
-    padded,
-)
+from tailrace_server.journal.file_case import FileCase
+from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, file_name, pack_record, padded
 from tailrace_server.journal.held import HELD_NAME
-from tailrace_server.journal.progress import Progress
-from tailrace_server.journal.reader import (
-    WINDOW_BYTES,
-    BadRecord,
-    RawRecord,
-    Window,
-    read_file_header,
-    read_head,
-    read_record,
-)
+from tailrace_server.journal.inspection import Found, survey
+from tailrace_server.journal.reader import BadRecord, RawRecord, Window, read_record
 from tailrace_server.journal.records import Extent, Records
 from tailrace_server.journal.replay_cost import surplus_ns, surplus_ns_of
 from tailrace_server.journal.stretch import moved, read_stretch
@@ -78,83 +41,6 @@ if TYPE_CHECKING:
 
 # A newest file that is durable up to here at most is copied whole: as much as one fsync takes in a few milliseconds.
 REPLACE_BYTES_MAX = 1 << 20
-
-
-class FileCase(enum.Enum):
-    """What a file of the journal is found to be; the table above."""
-
-    MISSING = "missing"
-    BAD_HEADER = "bad header"
-    NEWER = "newer"
-    SHORT = "short"
-    DAMAGED = "damaged"
-    LEFTOVER = "leftover"
-    WHOLE = "whole"
-    LOST = "lost"
-    TORN = "torn"
-    ALLOCATED = "allocated"
-    ENDS = "ends"
-
-
-STOPS = frozenset(
-    {FileCase.MISSING, FileCase.BAD_HEADER, FileCase.NEWER, FileCase.SHORT, FileCase.DAMAGED, FileCase.LOST}
-)
-
-
-class FileFacts(NamedTuple):
-    """What reading a file told.
-
-    ``end`` is where the last good record ends (0 without a header); ``bad`` says why what follows is no record, ""
-    where nothing should. ``newer``: what follows is one, of an unknown kind. ``tail_bytes`` lie between ``end`` and the
-    last byte that is not zero. ``synced`` is the greatest offset that anything before ``end`` says was durable,
-    ``witness`` the greatest that a valid record behind it says. ``records`` are how many there are before ``end``, and
-    ``surplus_ns`` theirs (replay_cost.py).
-    """
-
-    size: int
-    end: int = 0
-    bad: str = ""
-    newer: bool = False
-    tail_bytes: int = 0
-    synced: int = FILE_HEADER_BYTES
-    witness: int = 0
-    rolled_back: bool = False
-    records: int = 0
-    surplus_ns: int = 0
-
-
-def decide(facts: FileFacts | None, successor_says: int | None) -> FileCase:
-    """The case of a file by the table above. ``facts``: None if it is missing; ``successor_says``: None if newest."""
-    if facts is None:
-        return FileCase.MISSING
-    if facts.end == 0:
-        return FileCase.BAD_HEADER
-    if facts.newer:
-        return FileCase.NEWER
-    if successor_says is None:
-        return _decide_newest(facts)
-    if facts.size < successor_says:
-        return FileCase.SHORT
-    if facts.end < successor_says:
-        return FileCase.DAMAGED
-    return FileCase.LEFTOVER if facts.size > successor_says else FileCase.WHOLE
-
-
-def _decide_newest(facts: FileFacts) -> FileCase:
-    if facts.end < max(facts.synced, facts.witness):
-        return FileCase.LOST
-    if facts.size == facts.end:
-        return FileCase.ENDS
-    return FileCase.TORN if facts.tail_bytes else FileCase.ALLOCATED
-
-
-class Found(NamedTuple):
-    """A file of the journal that can be gone on with."""
-
-    path: str
-    header: FileHeader
-    facts: FileFacts
-    case: FileCase
 
 
 class Recovered(NamedTuple):
@@ -239,122 +125,6 @@ def check_reached(directory: str, end: tuple[int, int], reached: tuple[int, int]
         what = f"{os.path.join(directory, file_name(number))}"
         why = f"{HELD_NAME} says that the journal was durable up to offset {offset} of it"
         raise Incomplete(what if end[0] < number else f"the end of {what}", why)
-
-
-def survey(disk: Disk, directory: str, clock: Callable[[], float] = time.monotonic) -> list[Found]:
-    """Read all files of the journal, and change nothing. JournalDamaged at the first one that stops the start."""
-    numbers = sorted(number for name in disk.names(directory) if (number := file_number(name)) is not None)
-    if not numbers:
-        return []
-    paths = [os.path.join(directory, file_name(number)) for number in range(numbers[0], numbers[-1] + 1)]
-    headers = [_header(disk, path, number) for number, path in enumerate(paths, numbers[0])]
-    progress = Progress("checking", sum(_size(disk, path) for path in paths), clock)
-    found = []
-    for path, header, successor in zip(paths, headers, [*headers[1:], None], strict=True):
-        successor_says = None if successor is None else successor.previous_end
-        facts = inspect(disk, path, header, successor_says, progress)
-        found.append(Found(path, header, facts, _go_on(path, facts, successor_says)))
-    return found
-
-
-def _go_on(path: str, facts: FileFacts | None, successor_says: int | None) -> FileCase:
-    """The file's case, where the start can go on with it. JournalDamaged."""
-    case = decide(facts, successor_says)
-    if case not in STOPS:
-        return case
-    if facts is None:
-        raise JournalDamaged(path, 0, "the file is missing")
-    why = facts.bad or "the file ends here"
-    if case == FileCase.SHORT:
-        why = f"the file has {facts.size} bytes, and {successor_says} according to the one after it; {why}"
-    if case == FileCase.LOST:
-        why = f"this was durable, up to offset {max(facts.synced, facts.witness)}; now: {why}"
-    raise JournalDamaged(path, facts.end, why)
-
-
-def _header(disk: Disk, path: str, number: int) -> FileHeader:
-    """The header of the file of this number. JournalDamaged where it or the file is not there."""
-    if not disk.exists(path):
-        _go_on(path, None, 0)
-    with contextlib.closing(disk.open(path)) as file:
-        window = Window(file, path)
-        try:
-            header = read_file_header(window)
-            if header.number != number:
-                raise FormatError(f"the file says that it is number {header.number} of the journal")
-        except FormatError as error:
-            _go_on(path, FileFacts(window.size, bad=str(error)), 0)
-            raise AssertionError("a bad header stops the start") from error
-    return header
-
-
-def _size(disk: Disk, path: str) -> int:
-    with contextlib.closing(disk.open(path)) as file:
-        return file.size()
-
-
-def inspect(
-    disk: Disk, path: str, header: FileHeader, successor_says: int | None, progress: Progress | None = None
-) -> FileFacts:
-    """Read a file's records up to where its successor says that it ends, or all of the newest one."""
-    with contextlib.closing(disk.open(path)) as file:
-        window = Window(file, path)
-        limit = window.size if successor_says is None else min(window.size, successor_says)
-        end, synced = FILE_HEADER_BYTES, header.synced
-        bad, newer, rolled_back, records, surplus = "", False, False, 0, 0
-        try:
-            while end < limit:
-                stretch = read_stretch(window, header, end, limit)
-                if stretch is not None:
-                    if progress is not None:
-                        progress.add(stretch.end - end, len(stretch))
-                    end, synced = stretch.end, max(synced, stretch.synced)
-                    records, surplus = records + len(stretch), surplus + surplus_ns_of(stretch.heads)
-                    rolled_back |= stretch.has(RecordKind.ROLLED_BACK)
-                    continue
-                record = read_record(window, header, end, limit).header
-                end, synced, records = record.end, max(synced, record.synced), records + 1
-                surplus += surplus_ns(record.kind, record.length, record.covered)
-                rolled_back |= record.kind == RecordKind.ROLLED_BACK
-        except BadRecord as error:
-            bad, newer = str(error), error.newer
-        if successor_says is not None:
-            return FileFacts(window.size, end, bad, newer, 0, synced, 0, rolled_back, records, surplus)
-        tail_bytes, witness = _inspect_tail(window, header, end)
-        return FileFacts(window.size, end, bad, newer, tail_bytes, synced, witness, rolled_back, records, surplus)
-
-
-def _inspect_tail(window: Window, header: FileHeader, end: int) -> tuple[int, int]:
-    """``tail_bytes`` and ``witness`` of the newest file, whose last good record ends at ``end``."""
-    last, witness = end, 0
-    for offset in range(end, window.size, WINDOW_BYTES):
-        data = window.take(offset, WINDOW_BYTES)
-        if used := len(data.rstrip(b"\0")):
-            last = offset + used
-            for candidate in _candidates(data, header.key):
-                witness = max(witness, _synced_at(window, header, offset + candidate))
-    return last - end, witness
-
-
-def _candidates(data: bytes, key: int) -> list[int]:
-    """Where in ``data`` a record of the file with this key may begin: at multiples of 8 that hold the key."""
-    needle = key.to_bytes(8, "little")
-    places = []
-    place = data.find(needle)
-    while place >= 0:
-        if place % 8 == 0:
-            places.append(place)
-        place = data.find(needle, place + 1)
-    return places
-
-
-def _synced_at(window: Window, header: FileHeader, offset: int) -> int:
-    """What a valid record at ``offset`` says to have been durable; 0 where there is none. Its body does not matter."""
-    try:
-        record, _ = read_head(window, header, offset)
-    except FormatError:
-        return 0
-    return record.synced
 
 
 def copy_from(synced: int) -> int:

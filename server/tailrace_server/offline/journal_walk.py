@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
+from tailrace_server.journal.file_case import FileCase, FileFacts, decide
 from tailrace_server.journal.format import (
     FILE_HEADER_BYTES,
     RECORD_HEADER_BYTES,
@@ -24,7 +25,6 @@ from tailrace_server.journal.format import (
     file_number,
 )
 from tailrace_server.journal.reader import BadRecord, RawRecord, Window, read_file_header, read_head, read_record
-from tailrace_server.journal.recovery import FileCase, FileFacts, decide
 from tailrace_server.offline.listing import JOURNAL_NAME, size_of
 
 if TYPE_CHECKING:

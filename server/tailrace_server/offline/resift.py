@@ -18,10 +18,10 @@ from tailrace.errors import BadBlock, TailraceError
 from tailrace_server.journal import Journal, RecordKind
 from tailrace_server.journal.clean import CleanMark
 from tailrace_server.journal.controls import LogRecord
+from tailrace_server.journal.file_case import STOPS, FileCase
 from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, file_name, file_number
 from tailrace_server.journal.held import HELD_NAME, HeldMark
 from tailrace_server.journal.reader import RawRecord
-from tailrace_server.journal.recovery import STOPS, FileCase
 from tailrace_server.journal.writer import FILE_BYTES_DEFAULT, create_file, file_key, publish_file
 from tailrace_server.offline.journal_walk import (
     Bad,

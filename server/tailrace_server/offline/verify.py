@@ -18,10 +18,10 @@ from tailrace_server.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME
 from tailrace_server.host.disk import read_file
 from tailrace_server.identity import FILE_NAME, BadDirectory, Incomplete, load
 from tailrace_server.journal.clean import CLEAN_NAME, CleanMark, decode_mark
+from tailrace_server.journal.file_case import STOPS, FileCase
 from tailrace_server.journal.held import HELD_NAME, HeldMark, decode_held
 from tailrace_server.journal.lock import LOCK_NAME
 from tailrace_server.journal.reader import RawRecord
-from tailrace_server.journal.recovery import STOPS, FileCase
 from tailrace_server.journal.reserve import RESERVE_NAME
 from tailrace_server.manifest.store import DROPPED_NAME, FEED_NAME, FEEDS_NAME, MANIFEST_NAME
 from tailrace_server.offline import marks

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from tailrace.block import encode_block
 from tailrace_server.journal import CleanPartition, RecordKind, open_journal, write_clean
+from tailrace_server.journal.file_case import STOPS, FileCase
 from tailrace_server.journal.format import FILE_HEADER_BYTES, PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES
-from tailrace_server.journal.recovery import REPLACE_BYTES_MAX, STOPS, FileCase
+from tailrace_server.journal.recovery import REPLACE_BYTES_MAX
 from tailrace_server.journal.reserve import RESERVE_BYTES_DEFAULT
 from tailrace_server.journal.writer import ALLOCATE_BYTES, FILE_BYTES_DEFAULT
 

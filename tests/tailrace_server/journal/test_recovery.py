@@ -7,13 +7,14 @@ import pytest
 from tailrace.block import encode_block
 from tailrace.errors import NoSpace
 from tailrace_server.journal import JournalDamaged, JournalFailed, RecordKind, open_journal
+from tailrace_server.journal.file_case import STOPS, FileCase, FileFacts, decide
 from tailrace_server.journal.format import (
     FILE_HEADER_BYTES,
     NO_BRANCH,
     FileHeader,
     pack_record,
 )
-from tailrace_server.journal.recovery import STOPS, FileCase, FileFacts, copy_from, decide
+from tailrace_server.journal.recovery import copy_from
 
 FEED = b"F" * 16
 BRANCH = b"B" * 16

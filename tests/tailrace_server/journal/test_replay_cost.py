@@ -40,7 +40,8 @@ def test_a_start_counts_what_the_writer_has_counted(by_columns, specs, replaced_
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tailrace_server.journal.recovery.REPLACE_BYTES_MAX", replaced_max)
         if not by_columns:
-            patch.setattr("tailrace_server.journal.recovery.read_stretch", lambda *_: None)
+            for module in ("inspection", "recovery"):
+                patch.setattr(f"tailrace_server.journal.{module}.read_stretch", lambda *_: None)
         disk = MemoryDisk()
         journal, _ = open_journal(disk, "/journal", file_bytes_max=3_000)
         for number, spec in enumerate(specs):

@@ -15,8 +15,8 @@ from tests.tiers import examples
 from tailrace.block import encode_block
 from tailrace_server.journal import RecordKind, open_journal, reader
 from tailrace_server.journal.format import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, padded
+from tailrace_server.journal.inspection import inspect
 from tailrace_server.journal.reader import BadRecord, Window, read_record, record_of
-from tailrace_server.journal.recovery import inspect
 from tailrace_server.journal.stretch import read_stretch
 from tailrace_server.publishing.last_batches import LastBatch
 from tailrace_server.publishing.record import decode_published, encode_published
@@ -274,7 +274,7 @@ def test_a_record_that_is_larger_than_a_read_stands_between_small_ones():
 def test_small_records_are_checked_without_an_object_for_each(monkeypatch):
     disk, _, end = written([("block", 1, b"v", False)] * 1_000)
     monkeypatch.setattr("tailrace_server.journal.stretch.read_record", None)
-    monkeypatch.setattr("tailrace_server.journal.recovery.read_record", None)
+    monkeypatch.setattr("tailrace_server.journal.inspection.read_record", None)
     file = FileHeader.unpack(bytes(disk.content(PATH)[:FILE_HEADER_BYTES]))
     assert inspect(disk, PATH, file, end).end == end
 
@@ -293,7 +293,8 @@ def test_what_a_start_copies_is_the_same_by_columns(replaced_max, specs, more):
         found = []
         for by_columns in (True, False):
             if not by_columns:
-                patch.setattr("tailrace_server.journal.recovery.read_stretch", lambda *_: None)
+                for module in ("inspection", "recovery"):
+                    patch.setattr(f"tailrace_server.journal.{module}.read_stretch", lambda *_: None)
             copy = disk.fork()
             journal, recovered = open_journal(copy, "/journal", token=bytes_of)
             content = {name: bytes(copy.content("/journal/" + name)) for name in copy.names("/journal")}

@@ -5,7 +5,8 @@ from tests.tailrace_server.made_directory import DATA, MadeDirectory
 
 from tailrace_server.feed import SYSTEM_FEED_ID
 from tailrace_server.journal import JournalDamaged, RecordKind
-from tailrace_server.journal.recovery import STOPS, FileCase, survey
+from tailrace_server.journal.file_case import STOPS, FileCase
+from tailrace_server.journal.inspection import survey
 from tailrace_server.offline.journal_walk import Bad, journal_files
 
 JOURNAL = f"{DATA}/journal"
