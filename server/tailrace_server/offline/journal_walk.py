@@ -25,6 +25,7 @@ from tailrace_server.journal.format import (
     file_number,
 )
 from tailrace_server.journal.reader import BadRecord, RawRecord, Window, read_file_header, read_head, read_record
+from tailrace_server.journal.replay_cost import surplus_ns
 from tailrace_server.offline.listing import JOURNAL_NAME, size_of
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class JournalFile:
 
     def _walk(self, window: Window, header: FileHeader, limit: int) -> Iterator[Item]:
         first_bad: Bad | None = None
-        synced, witness, rolled_back, records = header.synced, 0, False, 0
+        synced, witness, rolled_back, records, surplus = header.synced, 0, False, 0, 0
         for item in walk(window, header, FILE_HEADER_BYTES, limit):
             head = item.header if isinstance(item, RawRecord) else item.head
             if isinstance(item, Bad) and first_bad is None:
@@ -153,7 +154,7 @@ class JournalFile:
             if head is not None and first_bad is None:
                 synced = max(synced, head.synced)
                 rolled_back |= head.kind == RecordKind.ROLLED_BACK
-                records += 1
+                records, surplus = records + 1, surplus + surplus_ns(head.kind, head.length, head.covered)
             elif head is not None:
                 witness = max(witness, head.synced)
             is_newest = self._successor_says is None
@@ -168,7 +169,8 @@ class JournalFile:
             return
         tail_bytes = 0 if self._successor_says is not None else used_bytes(window, end)
         why, newer = (first_bad.why, first_bad.newer) if first_bad is not None else ("", False)
-        self.facts = FileFacts(self.nbytes, end, why, newer, tail_bytes, synced, witness, rolled_back, records)
+        found = (tail_bytes, synced, witness, rolled_back, records, surplus)
+        self.facts = FileFacts(self.nbytes, end, why, newer, *found)
 
 
 def journal_files(disk: Disk, directory: str) -> list[JournalFile]:
