@@ -96,6 +96,7 @@ async def live(seed, steps=STEPS):
     follower.check_producers()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_what_a_follower_holds_is_the_beginning_of_one_history(seed):
     await live(seed)

@@ -98,6 +98,7 @@ class World:
             assert synced >= self.asked[place][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_slow", [False, True])
 @pytest.mark.parametrize("sync_seconds", [0.0, 1.0])
 async def test_whoever_waits_is_told_in_every_order_of_events(autojump_clock, sync_seconds, is_slow):

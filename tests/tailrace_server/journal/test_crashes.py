@@ -274,6 +274,7 @@ def gone_on_with_in_place(disk, directory, newest, key, begin_file=recovery._con
     return recovery.Extent(newest.path, newest.header, newest.facts.end), file, recovery.Copied()
 
 
+@pytest.mark.slow
 @pytest.mark.planted
 @pytest.mark.parametrize(
     ("place", "bug"),

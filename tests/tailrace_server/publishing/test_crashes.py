@@ -197,6 +197,7 @@ async def check_crash(disk, answered):
         assert len(keys) == 4 * BATCHES, "rows are missing"
 
 
+@pytest.mark.slow
 async def test_a_crash_before_every_call():
     crashes = 0
     for disk, answered, how in await crash_everywhere():
@@ -254,6 +255,7 @@ def seal_without_a_sync(monkeypatch):
     monkeypatch.setattr(stages.Stages, "finish_seal", finish)
 
 
+@pytest.mark.slow
 @pytest.mark.planted
 @pytest.mark.parametrize("plant", [forget_the_batch, write_block_by_block, say_the_batch_too_early])
 async def test_planted_bugs_are_found(monkeypatch, plant):

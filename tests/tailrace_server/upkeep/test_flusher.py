@@ -141,6 +141,7 @@ async def test_the_reserve_lets_a_flush_through(make_engine):
     assert partition.flushed_seq == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 async def test_whatever_fails_once_is_made_good(make_engine, code):
     """One call of a flush and all that follows it fails, each in turn."""
