@@ -1,6 +1,6 @@
 """A node of Tailrace. The way of a mutation through it, from a client's WRITE to a consumer's BLOCK:
 
-1.  ``connection.py`` cuts frames out of what the socket gives (``tailrace.wire``), and parses the block in the WRITE.
+1.  ``serving/connection.py`` cuts frames out of what the socket gives, and parses the block in the WRITE.
 2.  ``catalog.py`` finds the partition that the block names.
 3.  ``partition.py`` takes the block, in one step: 4 to 7.
 4.  ``intake/producers.py`` says whether it was written before; then it is answered as it was then.
@@ -9,7 +9,7 @@
 7.  ``tree/tree.py`` makes a new root with it. Streams of level memory have news.
 8.  ``intake/committer.py`` fsyncs the journal, once for all that wait. Streams of level disk have news.
 9.  ``stream/rounds.py`` gives each stream with news a turn; ``stream/partition_stream.py`` walks a snapshot's root.
-10. ``connection.py`` sends, streams first, then the WRITTEN that answers the client.
+10. ``serving/connection.py`` sends, streams first, then the WRITTEN that answers the client.
 
 ``node.py`` holds all of it together, and ``start.py`` starts it: ``journal/recovery.py`` mends the journal's end,
 ``feed_recovery.py`` hangs its blocks into the trees again. ``command.py`` is ``tailrace serve``; ``console/`` and

@@ -414,7 +414,7 @@ def connect(
         state: The kind of node to use: "leader", "follower" or "any", as in `tailrace.connect`.
 
     Returns:
-        A client, not connected yet. One thread at a time may use it.
+        A client, not connected yet. Threads may share it.
 
     Raises:
         ValueError: The URL, ``state`` or a number of seconds is not valid.

@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 
 class Feed:
-    """A handle of one feed. Made by `Client.feed` and `Client.create_feed`. One thread at a time may use it."""
+    """A handle of one feed. Made by `Client.feed` and `Client.create_feed`. Threads may share it."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._client = client
@@ -252,6 +252,7 @@ class Feed:
             batch: The number of the batch, from 0. The numbers of a sink rise.
             stages: The sealed stages of the batch.
             origin: The program that numbers the batches, such as a checkpoint. Default: the sink.
+            compare: Compare the rows with those of an earlier publish of the batch, as in `tailrace.Feed.publish`.
             timeout: The seconds to retry, in place of ``retry_for``.
 
         Returns:
