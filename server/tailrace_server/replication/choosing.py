@@ -6,7 +6,7 @@ first: a long tail of an older term was never acknowledged by a majority. Equal 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tailrace.errors import ProtocolError
@@ -51,6 +51,14 @@ def choose(own: Standings, others: Mapping[str, Standings], places: Iterable[Pla
                 best = Best(address, standing)
         chosen[place] = best
     return chosen
+
+
+def readable(others: Mapping[str, Standings], unreadable: Container[tuple[str, Place]]) -> dict[str, Standings]:
+    """Returns ``others`` without the copies in ``unreadable``: pairs of an address and a place."""
+    return {
+        address: {place: standing for place, standing in told.items() if (address, place) not in unreadable}
+        for address, told in others.items()
+    }
 
 
 def standings_to_json(standings: Standings) -> dict[str, list[list[int]]]:

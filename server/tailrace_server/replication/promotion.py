@@ -26,7 +26,7 @@ from tailrace.wire.bodies import field, hex_field, seq_field
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.intake.branching import begin_branch
-from tailrace_server.replication.choosing import Best, Place, Standings, choose, standings_from_json
+from tailrace_server.replication.choosing import Best, Place, Standings, choose, readable, standings_from_json
 from tailrace_server.replication.clusters import why_other_cluster
 from tailrace_server.replication.debts import FEEDS, Debt, debts_from_json
 from tailrace_server.replication.lineage import line_from_json, line_to_json
@@ -34,7 +34,7 @@ from tailrace_server.replication.peers import ask, ask_all, name_of, never_enoug
 from tailrace_server.replication.promises import keep_promise, why_refused
 from tailrace_server.replication.situation import Seen, majority_of, why_not_again
 from tailrace_server.replication.taking import Taker
-from tailrace_server.replication.unreadable import told, unreadable_of
+from tailrace_server.replication.unreadable import listed, told, unreadable_of
 
 if TYPE_CHECKING:
     from tailrace_server.replication.member import Member
@@ -86,6 +86,8 @@ class Promotion:
         self._later = ""  # who refuses since it knows of a later leader
         self._unpaid: list[str] = []  # who owes what, and nobody has it
         self._unreadable = ""  # what this node cannot read
+        self._cannot_read: dict[tuple[str, Place], str] = {}  # copies that others could not read, and why
+        self._lost: dict[Place, str] = {}  # what only such copies have
 
     async def run(self) -> Outcome:
         """Leads at the end. Raises TailraceError that says why not; what was promised by then stays promised."""
@@ -194,12 +196,14 @@ class Promotion:
         without = ", ".join(sorted(self._silent)) or "nobody"
         if not member.is_in_set:
             return f"What may be lost: all that {member.source} has acknowledged and this node does not have"
-        if self._has_majority() and self._unpaid:
-            return f"What may be lost: writes of every level, quorum among them: {self._unpaid[0]}"
+        gaps = [*self._lost.values(), *self._unpaid]
+        if self._has_majority() and gaps:
+            return f"What may be lost: writes of every level, quorum among them: {listed(gaps, '; ')}"
         if self._has_majority():
             text = f"nothing at level quorum; at levels disk and memory what only {without} had"
             return text if self._silent else ""
-        return f"What may be lost: writes of every level, quorum among them, that only {without} had"
+        text = f"What may be lost: writes of every level, quorum among them, that only {without} had"
+        return "; ".join([text, listed(gaps, "; ")]) if gaps else text
 
     def _has_majority(self) -> bool:
         member = self._member
@@ -300,28 +304,72 @@ class Promotion:
     async def _fetch_all(self) -> bool:
         """Brings this node to the highest standing of each partition; whether the leader's branches may go on."""
         node = self._node
-        before = standings_of(node)
-        others = {name: promised.standings for name, promised in self._promised.items()}
-        chosen = choose(before, others, [FEEDS])
-        self._require_told(chosen, others)
-        self._require_paid(chosen)
-        await self._fetch(chosen)
+        await self._bring([FEEDS])
         node.feed_changes.reconcile()
         places = [Place(p.feed_id, p.id) for p in node.feeds.partitions()]
-        chosen = choose(standings_of(node), others, [place for place in places if place != FEEDS])
-        self._require_told(chosen, others)
-        self._require_paid(chosen)
-        await self._fetch(chosen)
+        await self._bring([place for place in places if place != FEEDS])
         await node.storage.all_durable()
         self._require_term()
         own = standings_of(node)
-        for place, best in choose(own, others, own).items():
+        for place, best in choose(own, self._others, own.keys() - self._closed()).items():
             if best.address:
                 raise NotLeader(
                     f"partition {place.partition} of feed {place.feed_id.hex()} stands at {tuple(own[place])}, and "
                     f"{best.address} has {tuple(best.standing)}: it was not fetched"
                 )
         return self._keeps_branch(own)
+
+    @property
+    def _others(self) -> Mapping[str, Standings]:
+        """The copies that the others can read, as far as is known."""
+        return readable({name: promised.standings for name, promised in self._promised.items()}, self._cannot_read)
+
+    def _closed(self) -> set[Place]:
+        """The partitions that take nothing here, since a segment could not be opened at the start."""
+        return {Place(p.feed_id, p.id) for p in self._node.feeds.partitions() if p.damage is not None}
+
+    async def _bring(self, places: Iterable[Place]) -> None:
+        """Brings this node to the highest standing of ``places`` that can be read.
+
+        Only a fetch shows whether a copy can be read. If it cannot, the next best one is chosen.
+        """
+        places = list(places)
+        while True:
+            chosen = choose(standings_of(self._node), self._others, places)
+            self._require_told(chosen, {name: promised.standings for name, promised in self._promised.items()})
+            self._require_read(chosen)
+            self._require_paid(chosen)
+            for place in self._closed() & chosen.keys():
+                del chosen[place]
+            if await self._fetch(chosen):
+                return
+
+    def _require_read(self, chosen: Mapping[Place, Best]) -> None:
+        """Raises NotLeader if no readable copy has as much as an unreadable one, unless forced."""
+        closed = self._closed()
+        for (address, place), why in self._cannot_read.items():
+            if place not in chosen or self._promised[address].standings[place] <= chosen[place].standing:
+                continue
+            self._lost[place] = (
+                f"{self._named(place)}: {address} has it up to seq {self._promised[address].standings[place].seq}, and "
+                f"cannot read it ({why}); it goes on from seq {chosen[place].standing.seq}"
+            )
+        for place in closed & chosen.keys():
+            best = chosen[place]
+            if best.address:
+                self._lost[place] = (
+                    f"{self._named(place)}: {best.address} has it up to seq {best.standing.seq}, and this node, which "
+                    "cannot read its own copy, cannot fetch that; promote a member whose copy is good"
+                )
+        if self._lost and not self._force:
+            raise NotLeader(
+                f"refused: {next(iter(self._lost.values()))}. Mend that copy with `tailrace repair`; --force leads all "
+                "the same"
+            )
+
+    def _named(self, place: Place) -> str:
+        feed = self._node.feeds.of_id(place.feed_id)
+        return f"partition {place.partition} of feed {feed.info.name}"
 
     def _keeps_branch(self, own: Standings) -> bool:
         """Whether the leader's branches may go on: in a handover, if this node has what the leader had.
@@ -353,15 +401,19 @@ class Promotion:
         for name, debts in owed.items():
             for place, standing in debts:
                 if place in chosen and chosen[place].standing < standing:
-                    self._unpaid.append(
+                    unpaid = (
                         f"{name} had acknowledged partition {place.partition} of feed {place.feed_id.hex()} up to seq "
                         f"{standing.seq}, and has to get it again from who has it, which nobody here does"
                     )
+                    if unpaid not in self._unpaid:  # each choice asks again
+                        self._unpaid.append(unpaid)
         if self._unpaid and not self._force:
             silent = ", ".join(sorted(self._silent)) or "nobody"
             raise NotLeader(f"refused: {self._unpaid[0]}. Without: {silent}. --force leads all the same")
 
-    async def _fetch(self, chosen: dict[Place, Best]) -> None:
+    async def _fetch(self, chosen: dict[Place, Best]) -> bool:
+        """Fetches what others have more; returns False if a copy could not be read, which ``_cannot_read`` has then."""
+        has_all = True
         until: dict[tuple[str, bytes], dict[int, int]] = {}
         for place, best in chosen.items():
             if best.address:
@@ -374,6 +426,11 @@ class Promotion:
             await taker.run()
             self._require_term()
             await self._node.storage.all_durable()
+            for number, failed in taker.failed.items():
+                has_all = False
+                self._cannot_read[address, Place(feed_id, number)] = failed.message
+                self._say(f"{address} cannot read partition {number} of feed {feed.info.name}: {failed.message}")
+        return has_all
 
     def _replica(self) -> Replica:
         identity = self._node.identity

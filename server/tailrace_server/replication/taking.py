@@ -24,6 +24,7 @@ from tailrace.block import Block
 from tailrace.errors import Forbidden, ProtocolError, StreamEnded, TailraceError
 from tailrace.events import Agreed, LeaderCheck, Mutations, Rollback, SnapshotEnd, SnapshotStart, StreamFailed
 from tailrace.failover import FailoverLog
+from tailrace.model import EndReason
 from tailrace.position import Position, Positions
 from tailrace.replica import ReplicaStream, replica_stream
 from tailrace.wire.replica_messages import LeaderSeqs, Producers, Replica
@@ -76,8 +77,9 @@ class Taker:
         on_acknowledged: Callable[[], None] | None = None,
     ) -> None:
         """``state``: what the other node has to be. ``until``: only these partitions, up to these seqs; then nothing
-        is acknowledged. ``on_snapshot`` is called each time that all is held which the other one had: at the ends of
-        snapshots. ``on_acknowledged`` is called after each acknowledgement.
+        is acknowledged, and a partition that the other node cannot read is left out, in ``failed``. ``on_snapshot`` is
+        called each time that all is held which the other one had: at the ends of snapshots. ``on_acknowledged`` is
+        called after each acknowledgement.
         """
         self.feed = feed
         self.acknowledged: dict[int, int] = {}  # by partition, on the other one's newest branch
@@ -206,9 +208,19 @@ class Taker:
             if not stream.has_event():
                 turn_ends_at = None
                 await self._caught_up()
+                if self._has_fetched():
+                    return
             elif monotonic() >= turn_ends_at:
                 await trio.lowlevel.checkpoint()
                 turn_ends_at = monotonic() + TURN_SECONDS
+
+    def _has_fetched(self) -> bool:
+        """Whether all is here that can be fetched. The stream itself says so only if no partition has failed."""
+        until = self._until
+        if until is None or not self.failed:
+            return False
+        left = (partition for partition in self._partitions if partition.id not in self.failed)
+        return all(partition.id in self._logs and partition.high_seq >= until[partition.id] for partition in left)
 
     async def _caught_up(self) -> None:
         """All that has arrived is handled: it is committed, and what was gathered for segments is written."""
@@ -230,7 +242,7 @@ class Taker:
     def _stream_failed(self, stream: ReplicaStream, event: StreamFailed) -> None:
         """The other node cannot stream a partition on: the others go on, and this one is asked for again."""
         partition = self.feed.partitions[event.partition]
-        if self._until is not None:  # who fetches needs all of it
+        if self._until is not None and event.reason is not EndReason.ERROR:
             raise StreamEnded(f"partition {partition.id}: {event.message}", reason=event.reason)
         self._forget_gathered(partition)
         if self.failed.get(partition.id) != event:
@@ -241,7 +253,8 @@ class Taker:
             self.failed[partition.id] = event
             if self._on_acknowledged is not None:
                 self._on_acknowledged()
-        stream.resume(*self._position(partition))
+        if self._until is None:
+            stream.resume(*self._position(partition))
 
     def _forget_gathered(self, partition: Partition) -> None:
         """The partition is asked for anew, from where it stands: what was gathered of a run comes again."""

@@ -47,6 +47,10 @@ def told(unreadable: Sequence[Unreadable]) -> str:
     """Returns the sentence on a node's own partitions; "" if there are none."""
     if not unreadable:
         return ""
-    names = ", ".join(map(str, unreadable[:_NAMED_MAX]))
-    more = f" and {len(unreadable) - _NAMED_MAX} more" if len(unreadable) > _NAMED_MAX else ""
-    return f"{names}{more} cannot be read here ({unreadable[0].why})"
+    return f"{listed([str(found) for found in unreadable])} cannot be read here ({unreadable[0].why})"
+
+
+def listed(texts: Sequence[str], separator: str = ", ") -> str:
+    """Returns the first of ``texts``, and how many more there are."""
+    more = f" and {len(texts) - _NAMED_MAX} more" if len(texts) > _NAMED_MAX else ""
+    return separator.join(texts[:_NAMED_MAX]) + more

@@ -1,4 +1,4 @@
-"""A member that cannot read a partition is promoted by force only, and says so before and afterwards."""
+"""Partitions that a member cannot read: it is promoted by force only, and another one goes on with a readable copy."""
 
 import os
 
@@ -58,6 +58,102 @@ async def test_who_led_last_leads_again_though_it_cannot_read_a_partition(member
         assert members[0].leads
         [told] = members[0].node.status()["replication"]["unreadable"]
         assert (told["feed"], told["partition"]) == ("orders", 0)
+
+
+async def with_a_late_one(members, client, *, restart, ends=(0,), partitions=2, damaged=2):
+    """The second member has 20 rows, the others 40; ``damaged`` has lost the end of each segment in ``ends``.
+
+    Gives the seqs that the second has, and those of the others.
+    """
+    feed = await members.filled(client, numbered(0, 20), partitions=partitions)
+    few = members[1].seqs("orders")
+    await members[1].stop()
+    for key, value in numbered(20, 20).items():
+        await feed.put(key, value, level="quorum")
+    await members.level("orders")
+    many = members[0].seqs("orders")
+    found = members[damaged].node.feeds.named("orders").partitions
+    for partition in found:
+        await members[damaged].node.storage.flusher.flush_all(partition)
+    await members[damaged].node.storage.flusher.write_feeds()
+    paths = [found[number].chain.segments[-1].path for number in ends]
+    if restart:
+        await members[damaged].stop()
+    for path in paths:
+        os.truncate(path, 100)
+    if restart:
+        await members[damaged].start()
+        await members.settled()
+    return few, many
+
+
+FOUND = pytest.mark.parametrize("restart", [True, False], ids=["found at the start", "found by the promotion"])
+
+
+@FOUND
+async def test_force_goes_on_with_the_best_copy_that_can_be_read_and_says_what_is_lost(members, restart):
+    async with members.client() as client:
+        few, many = await with_a_late_one(members, client, restart=restart)
+        await members[0].stop()
+        await members[1].start()
+        with pytest.raises(NotLeader, match=rf"partition 0 of feed orders.*up to seq {many[0]}.*cannot read.*--force"):
+            await members[1].promote()
+        assert not members[1].leads
+        answer = await members[1].promote(force=True)
+        assert f"partition 0 of feed orders: {members[2].address} has it up to seq {many[0]}" in answer["may_be_lost"]
+        assert f"goes on from seq {few[0]}" in answer["may_be_lost"]
+        assert members[1].leads
+        assert members[1].seqs("orders") == [few[0], many[1]]
+        assert len(members[1].rows("orders")) == few[0] + many[1]
+
+
+@FOUND
+async def test_many_partitions_that_cannot_be_read_are_told_in_one_go(members, restart):
+    async with members.client() as client:
+        few, many = await with_a_late_one(members, client, restart=restart, ends=range(1, 6), partitions=6)
+        await members[0].stop()
+        await members[1].start()
+        answer = await members[1].promote(force=True)
+        behind = [number for number in range(1, 6) if few[number] < many[number]]
+        assert len(behind) > 3
+        assert f"and {len(behind) - 3} more" in answer["may_be_lost"]
+        assert sum("fetches" in step for step in answer["steps"]) == 1
+        assert members[1].seqs("orders") == [many[0], *few[1:]]
+
+
+async def test_another_copy_that_is_as_good_loses_nothing_and_needs_no_force(members):
+    """The member that is asked first of the two has the damaged copy."""
+    first = min((0, 2), key=lambda number: str(members[number].address))
+    async with members.client() as client:
+        _, many = await with_a_late_one(members, client, restart=False, damaged=first)
+        await members[0].stop()
+        await members[1].start()
+        await members[0].start()
+        answer = await members[1].promote()
+        assert any("cannot read partition 0" in step for step in answer["steps"])
+        assert not answer["may_be_lost"]
+        assert members[1].seqs("orders") == many
+
+
+async def test_force_leads_though_another_one_has_more_of_what_this_node_cannot_read(members):
+    """What cannot be read here takes nothing: it stays as it is, and is told."""
+    async with members.client() as client:
+        feed = await members.filled(client, numbered(0, 20), partitions=2)
+        found = members[1].node.feeds.named("orders").partitions
+        for partition in found:
+            await members[1].node.storage.flusher.flush_all(partition)
+        await members[1].node.storage.flusher.write_feeds()
+        few = members[1].seqs("orders")
+        await members[1].stop()
+        for key, value in numbered(20, 20).items():
+            await feed.put(key, value, level="quorum")
+        many = members[0].seqs("orders")
+        os.truncate(found[0].chain.segments[0].path, 100)
+        await members[1].start()
+        answer = await members[1].promote(force=True)
+        assert f"has it up to seq {many[0]}, and this node" in answer["may_be_lost"]
+        assert members[1].leads
+        assert members[1].seqs("orders") == [few[0], many[1]]
 
 
 @pytest.mark.parametrize("restart", [True, False], ids=["found at the start", "found by a read"])
