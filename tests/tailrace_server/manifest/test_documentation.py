@@ -40,7 +40,7 @@ def test_the_names_are_those_of_the_code():
 def test_the_bounds_are_those_of_the_code():
     for text, bound in (
         ("oldest first, at most", SEGMENTS_MAX),
-        ("folded into it, at most", INCLUDED_IDS_MAX),
+        ("compacted into it, at most", INCLUDED_IDS_MAX),
         ("acknowledged a copy, at most", PLACEMENTS_MAX),
         ("published here; at most", SINKS_MAX),
         ("least recently used first, at most", PRODUCERS_MAX),
