@@ -161,7 +161,7 @@ def test_it_succeeds_where_a_majority_votes_and_names_all_who_are_silent(own, ot
 
 
 def replication(node):
-    return status_of(node.node)["replication"]
+    return status_of(node.node.services)["replication"]
 
 
 def promotion(node):
@@ -204,7 +204,7 @@ async def test_the_term_of_a_handover_that_keeps_the_branch_is_told(members):
     async with members.client() as client:
         await members.filled(client, {b"k": b"v"})
     await first.hand_over(second)
-    told = status_of(second.node)
+    told = status_of(second.node.services)
     [state] = told["feeds"][0]["states"]
     assert second.logs("orders")[0].term < second.node.leadership.term, "the branch was kept"
     assert state["term"] == told["replication"]["term"] == second.node.leadership.term
@@ -244,7 +244,7 @@ async def test_so_many_states_are_told(running, monkeypatch):
     for name in ("a", "b", "c"):
         running.node.feed_changes.create({"name": name, "feed_id": name * 32, "partitions": 2})
     monkeypatch.setattr(status, "STATES_MAX", 3)
-    feeds = status_of(running.node)["feeds"]
+    feeds = status_of(running.node.services)["feeds"]
     assert [[state["id"] for state in feed["states"]] for feed in feeds] == [[0, 1], [0], []]
     assert [len(feed["terms"]) for feed in feeds] == [2, 2, 2]
 
@@ -288,12 +288,12 @@ async def test_a_set_before_and_after_its_leader_is_gone(members):
     await first.kill()
     await until(lambda: f"What {first.address} alone" in promotion(second))
     assert promotion(second).startswith("would succeed: 2 of 3 members")
-    assert status_of(second.node)["replication"]["doing"].startswith("waits")
+    assert status_of(second.node.services)["replication"]["doing"].startswith("waits")
     await third.kill()
     await until(lambda: promotion(second).startswith("would be refused: 1 of 3 members"))
     with pytest.raises(NotLeader):
         await second.promote()
-    others = status_of(second.node)["replication"]["others"]
+    others = status_of(second.node.services)["replication"]["others"]
     assert [(other["address"], other["answers"]) for other in others] == [
         (address, False) for address in sorted([str(first.address), str(third.address)])
     ]
@@ -335,7 +335,7 @@ async def test_a_plain_replica_and_its_leader(tmp_path, nursery):
     assert replication(replica)["term"] == source.logs("orders")[0].term
     await replica.stop()
     await until(lambda: promotion(source).endswith("nobody follows it, so nothing can be promoted"))
-    [state] = status_of(source.node)["feeds"][0]["states"]
+    [state] = status_of(source.node.services)["feeds"][0]["states"]
     assert (state["role"], state["term"], state["durable"], state["visible"]) == ("leader", 1, 1, 1)
     assert (len(state["branches"]), state["followers"]) == (1, [])
     await replica.start()

@@ -562,13 +562,13 @@ async def test_the_leader_is_killed_and_another_one_promoted(members):
 async def test_a_member_is_healthy_only_while_it_knows_a_leader(members):
     leader = await members.settled()
     one, other = [node for node in members if node is not leader]
-    assert status_of(one.node)["healthy"]
+    assert status_of(one.node.services)["healthy"]
     await leader.kill()
     await until(lambda: one.member.following is None and "waits" in one.member.progress)
-    assert not status_of(one.node)["healthy"]
-    assert status_of(one.node)["failure"].startswith("no leader: this member follows no one")
+    assert not status_of(one.node.services)["healthy"]
+    assert status_of(one.node.services)["failure"].startswith("no leader: this member follows no one")
     await one.promote()
-    await until(lambda: all(status_of(node.node)["healthy"] for node in (one, other)))
+    await until(lambda: all(status_of(node.node.services)["healthy"] for node in (one, other)))
 
 
 async def test_what_only_the_old_leader_had_is_rolled_back_and_kept_aside(members):
