@@ -21,6 +21,14 @@ from tests.ports import free_port
 
 import tailrace
 
+# Planted in a node: of a batch, each partition takes some rows at a time.
+SMALL_PARTS = """
+from tailrace_server import config
+from tailrace_server.publishing import publisher
+make_storage = config.Storage.__init__
+config.Storage.__init__ = lambda self, **said: make_storage(self, **({"publish_bytes_max": 2_000} | said))
+publisher.STEP_S = 0.0
+"""
 NODE = """
 import json, sys, trio
 from tailrace.address import Address

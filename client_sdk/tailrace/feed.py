@@ -35,13 +35,12 @@ from tailrace.replies import PartitionMap, forgetting, has_come_to, partition_in
 from tailrace.requests.lane import Done, Lane
 from tailrace.ring import RING_ROWS
 from tailrace.stage import Stage
-from tailrace.staging import Published, SealedStage, StageRequest, publish_request
+from tailrace.staging import Published, PublishSteps, SealedStage, StageRequest, publish_request
 from tailrace.stream import Stream
 from tailrace.times import to_us
 from tailrace.wire.filters import StreamFilter
 from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.stage_messages import published_from_json
 from tailrace.wire.stream_messages import ResumeAnswer
 from tailrace.writer import Writer
 
@@ -256,8 +255,10 @@ class Feed:
         """Publishes the rows of sealed stages as one numbered batch of a sink. Returns when they are on the node's
         disk.
 
-        Each partition takes its share in one step. A partition that has this batch already skips it. So the same call
-        can be repeated after a failure, and so can a batch that was staged again with the same rows, in any order.
+        Each partition takes its share in one step, or one of more than 60 MiB in several parts, of which each has all
+        rows of its keys. A partition that has this batch already skips it, and one that has some parts of it takes the
+        others. So the same call can be repeated after a failure, and so can a batch that was staged again with the same
+        rows, in any order. If cancelled, a part may be published, and the rest is published when the call is repeated.
 
         Args:
             sink: The name of the sink, 1 to 200 printable characters.
@@ -271,21 +272,25 @@ class Feed:
             The versions that were written, and the partitions that had the batch already.
 
         Raises:
-            UnknownStage: A stage is not sealed or no longer exists. Nothing was published.
+            UnknownStage: A stage is not sealed or no longer exists. Parts may be published; stage the batch again.
             BatchChanged: The batch was published before, in whole or in part, with other rows. Nothing was published.
             BatchBehind: Another origin has used the number, or a later batch of this origin was published.
-            TooLarge: A partition's share is above its bound.
+            TooLarge: The rows of one key are more than 60 MiB, or there are more than 4,096 stages.
             UnknownFeed: The feed does not exist.
-            Retryable: No answer came within ``retry_for`` seconds. A part may be published; repeat the call.
+            Retryable: No answer came within ``retry_for`` seconds. A node answers after each step of a long publish.
+                A part may be published; repeat the call.
             ValueError: A name or number is not valid, or a stage is given twice.
         """
         feed = await self.resolve()
         value = publish_request(feed.feed_id, sink, batch, stages, origin, compare=compare)
+        steps = PublishSteps()
         try:
-            return Published(*published_from_json(await self._client.call(Opcode.PUBLISH, value)))
+            while steps.take(await self._client.call(Opcode.PUBLISH, value)):
+                pass
         except UnknownFeed:
             self._forget()
             raise
+        return steps.published
 
     # Reading
 

@@ -28,6 +28,7 @@ from tailrace.wire.stage_messages import (
     StageBlock,
     Staged,
     StageSeal,
+    published_from_json,
 )
 
 # Why a stage takes no more rows.
@@ -57,12 +58,35 @@ class Published(NamedTuple):
     """The result of a publish.
 
     Attributes:
-        written: The versions that were written, by partition.
+        written: The versions that were written, by partition. If a partition took the batch in parts, the range begins
+            with the first part and ends with the last one. Rows of other writers may lie between two parts.
         skipped: The partitions that had the batch already.
     """
 
     written: dict[int, VersionRange]
     skipped: tuple[int, ...]
+
+
+class PublishSteps:
+    """Joins the answers to one publish, which a node may do in several steps."""
+
+    def __init__(self) -> None:
+        self._written: dict[int, VersionRange] = {}
+        self._skipped: tuple[int, ...] = ()
+
+    def take(self, value: dict[str, Any]) -> bool:
+        """Takes the answer to a step; returns whether the node is to be asked for another one. ProtocolError."""
+        answer = published_from_json(value)
+        for versions in answer.written:
+            first = self._written.get(versions.partition, versions).first_seq
+            self._written[versions.partition] = versions._replace(first_seq=min(first, versions.first_seq))
+        self._skipped = tuple(partition for partition in answer.skipped if partition not in self._written)
+        return answer.more
+
+    @property
+    def published(self) -> Published:
+        """What all steps have done."""
+        return Published(self._written, self._skipped)
 
 
 class StageRequest(NamedTuple):
@@ -147,7 +171,8 @@ def publish_request(
             f"a publish of {len(ids)} stages; at most {STAGES_MAX}: make fewer, larger ones, or more batches"
         )
     digest = sum_digests(stage.digest for stage in stages) if compare else None
-    return Publish(feed_id, sink, sink if origin is None else origin, batch, ids, tuple(partitions), digest).to_json()
+    origin = sink if origin is None else origin
+    return Publish(feed_id, sink, origin, batch, ids, tuple(partitions), digest, in_steps=True).to_json()
 
 
 def _decode_staged(frame: Frame) -> Staged:

@@ -63,6 +63,9 @@ class Storage:
     #: The segments that stay open while they are not read. ``tailrace serve`` uses a quarter of its
     #: descriptors if that is less.
     segments_open_max: int = 2_048
+    #: The bytes of the largest share of a batch that a partition takes at once. A larger one comes in parts, since a
+    #: record of the journal has at most 64 MiB.
+    publish_bytes_max: int = 60 * 1024 * 1024
     #: The unpublished stages, as many as the tasks of some large Spark jobs have.
     stages_max: int = 4_096
     #: The bytes of all unpublished stages.

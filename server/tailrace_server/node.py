@@ -75,7 +75,14 @@ class Node:
         self.stages = _stages(config, host)
         self.feed_changes = FeedChanges(config, host, catalog, self.storage, self.leadership)
         self.feed_changes.on_gone = self._feed_gone
-        self.publisher = Publisher(self.storage, self.leadership, catalog, self.stages, self.connections)
+        self.publisher = Publisher(
+            self.storage,
+            self.leadership,
+            catalog,
+            self.stages,
+            self.connections,
+            part_bytes_max=config.storage.publish_bytes_max,
+        )
         self.turn = Turn(host.clock)
         self.services = Services(
             config=config,
@@ -148,6 +155,7 @@ class Node:
         age_us = int(self.config.storage.stage_age_s * 1_000_000)
         while True:
             await trio.sleep(_EXPIRE_SECONDS)
+            await self.publisher.expire()
             paths = self.stages.expired(self.storage.compactor.uptime.cutoff(age_us))
             if paths:
                 await self.host.workers.in_thread(partial(self.stages.remove, paths))
@@ -158,6 +166,7 @@ class Node:
 
     def stop(self) -> None:
         """Makes everything durable and marks the directory as stopped cleanly. Nothing may be served any more."""
+        self.publisher.close()
         self.stages.close()
         self.storage.stop()
 

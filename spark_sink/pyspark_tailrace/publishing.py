@@ -15,7 +15,7 @@ from tailrace.staging import Published, SealedStage
 
 # A task goes on with another stage at so much of one partition: a job's publishes are made of whole stages.
 STAGE_PARTITION_BYTES = 16 * 1024 * 1024
-# What a job publishes of one partition at a time: a node takes at most 60 MiB.
+# What a job publishes of one partition at a time: a node writes up to 60 MiB as it is, and sorts what is more.
 PUBLISH_BYTES = 48 * 1024 * 1024
 # What is staged is on one node, and goes with it, as when another one leads.
 STAGED_ANEW = (
@@ -25,9 +25,9 @@ STAGED_ANEW = (
 # Spark has noted what is in a micro-batch before it runs it: no option makes it smaller any more.
 TOO_LARGE = (
     "A micro-batch that has begun has the same rows after every start. Start the query once with .option('delivery', "
-    "'at_least_once'), let it end this batch, and go on without that option; or take a new checkpoint. Then bound what "
-    "a batch takes at its source, as by maxFilesPerTrigger or maxRowsPerTrigger. A batch job with a batch_id: make it "
-    "several, each with a batch_id of its own"
+    "'at_least_once'), let it end this batch, and go on without that option, and with the last change of each key "
+    "only, or with smaller micro-batches. A batch job with a batch_id: drop the earlier changes of each key, or make "
+    "it several jobs, each with a batch_id of its own"
 )
 
 # What to do if a batch comes again with other rows.
@@ -139,7 +139,10 @@ def parts(shares: Iterable[Share], bytes_max: int) -> Iterator[list[Share]]:
 def _publish(
     options: SinkOptions, sink: str, batch: int, origin: str, stages: Sequence[SealedStage], if_unknown: str
 ) -> Published:
-    """Asks for ``retry_for`` seconds, connecting included; ``if_unknown`` says what to do if no answer has come."""
+    """Asks for ``retry_for`` seconds, connecting included; ``if_unknown`` says what to do if no answer has come.
+
+    The time begins anew when the node says that it has done a part of a large batch.
+    """
     deadline = time.monotonic() + options.retry_for_s
     try:
         with held_feed(options) as feed:

@@ -62,14 +62,14 @@ class Deaths:
         self._die_at("one partition, frozen", signal.SIGSTOP)
         return versions
 
-    async def write(self, publisher, feed, request, shares, term):
+    async def write(self, publisher, feed, request, shares, term, step):
         """The first partition has its share, on a majority of the nodes."""
         if self._is_ordered("one partition, at quorum"):
             first = min(shares)
-            [versions], _ = await self._write(publisher, feed, request, {first: shares[first]}, term)
-            await self._settled(publisher, feed, {first: versions.last_seq}, term)
+            await self._write(publisher, feed, request, {first: shares[first]}, term, step)
+            await self._settled(publisher, feed, step.seqs, term)
             self._die_at("one partition, at quorum")
-        return await self._write(publisher, feed, request, shares, term)
+        return await self._write(publisher, feed, request, shares, term, step)
 
     async def settled(self, *arguments):
         """A majority has all of it."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.processes import SMALL_PARTS
 
 import tailrace
 from pyspark_tailrace import connections, publishing, sink
@@ -100,35 +101,45 @@ def test_a_node_that_is_gone_ends_the_publish_after_retry_for(start_node, capsys
         assert sum(p.high_seq for p in client.feed("orders").partitions()) == 10
 
 
-SMALL_PUBLISHES = """
-from tailrace_server.publishing import record
-record.PUBLISH_BYTES_MAX = 2_000
-"""
+VALUE = b"value" * 8
 
 
-def test_a_micro_batch_that_is_too_large_is_written_at_least_once_and_the_next_ones_once(
-    start_node, contents, monkeypatch
-):
-    node = start_node(planted=SMALL_PUBLISHES)
+@pytest.fixture
+def micro_batch(start_node, monkeypatch):
+    """A function that runs a micro-batch of these keys, a task for each, on a node of small parts; and the node."""
+    node = start_node(planted=SMALL_PARTS)
     said = {"url": node.url, "feed": "orders", "create_feed": "true", "partitions": "1", "retry_for": "60"}
 
-    def run(batch, begin, end, **more):
+    def run(batch, keys, **more):
         monkeypatch.setattr(sink, "_micro_batch", lambda: ("query", batch))
         stream = StreamSink(sink_options(said | more))
-        messages = [stream.write(iter([rows(n, n + 1)])) for n in range(begin, end)]
-        stream.commit(messages, batch)
+        table = [pa.RecordBatch.from_pydict({"key": [key], "value": [VALUE]}) for key in keys]
+        stream.commit([stream.write(iter([row])) for row in table], batch)
 
-    run(0, 0, 2)
+    return run, node
+
+
+def test_a_micro_batch_of_more_than_a_part_is_written_once(micro_batch, contents, capsys):
+    run, node = micro_batch
+    keys = [b"%d" % number for number in range(50)]
+    run(0, keys)
+    run(0, keys[::-1])
+    assert "batch 0 of 'query' was published before" in capsys.readouterr().err
+    assert contents(node.url).history() == {key: [VALUE] for key in keys}
+
+
+def test_too_many_changes_of_one_key_are_written_at_least_once_and_the_next_batch_once(micro_batch, contents):
+    run, node = micro_batch
+    run(0, [b"0", b"1"])
     for _ in range(2):  # a restart plans the same batch
-        with pytest.raises(tailrace.TooLarge, match=r"partition 0 would get .*\.option\('delivery', 'at_least_once'\)"):
-            run(1, 2, 50)
+        with pytest.raises(tailrace.TooLarge, match=r"of one key, b'hot'.*\.option\('delivery', 'at_least_once'\)"):
+            run(1, [b"hot"] * 100)
     assert contents(node.url).state().keys() == {b"0", b"1"}
-    run(1, 2, 50, delivery="at_least_once")
-    run(2, 50, 52)
-    run(2, 50, 52)
+    run(1, [b"hot"] * 100, delivery="at_least_once")
+    run(2, [b"2"])
+    run(2, [b"2"])
     history = contents(node.url).history()
-    assert history.keys() == {b"%d" % n for n in range(52)}
-    assert {len(values) for values in history.values()} == {1}
+    assert {key: len(values) for key, values in history.items()} == {b"0": 1, b"1": 1, b"hot": 100, b"2": 1}
 
 
 def test_what_was_staged_for_a_feed_that_was_dropped_is_not_published_to_the_new_one(options, history, feed_name):

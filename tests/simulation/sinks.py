@@ -11,6 +11,7 @@ a run without a sink is the same run as ever.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import random
 from typing import NamedTuple
@@ -22,10 +23,11 @@ from tests.model.history import Violation
 from tailrace import BatchBehind, Retryable, UnknownStage
 from tailrace.errors import TailraceError
 from tailrace_server import node
-from tailrace_server.publishing import joining, stages
+from tailrace_server.publishing import cutting, joining, publisher, stages
 from tailrace_server.stream import partition_stream
 from tailrace_server.upkeep import flusher
 
+from . import machine
 from .batches import VALUE_PREFIX, Share
 from .machine import End
 from .process import FEED, PATIENT_S, Process
@@ -34,6 +36,10 @@ from .process import FEED, PATIENT_S, Process
 JOINED_BYTES = 100
 SEGMENT_BYTES = 1_500
 SNAPSHOT_BYTES = 600
+# Of a part; no key of a batch has more, as it has at most so many rows. And of a stage, what is sorted at a time.
+PART_BYTES = 1_000
+ROWS_OF_KEY_MAX = 3
+READ_BYTES = 400
 # After so long an unsealed stage has lost its writer; how often is looked for what nobody publishes.
 IDLE_SECONDS = 3.0
 EXPIRE_SECONDS = 1.0
@@ -46,10 +52,19 @@ def has_sink(seed):
     return random.Random(f"{seed} sinks").random() < 0.5
 
 
+def has_parts(seed):
+    """Whether the batches of a run come in parts: every other one again."""
+    return random.Random(f"{seed} parts").random() < 0.5
+
+
 @contextlib.contextmanager
-def small_sizes():
+def small_sizes(*, in_parts):
     """What is written for batches of gigabytes is in force for a few rows in the body."""
+    storage = dataclasses.replace(machine.STORAGE, publish_bytes_max=PART_BYTES) if in_parts else machine.STORAGE
     with (
+        mock.patch.object(machine, "STORAGE", storage),
+        mock.patch.object(publisher, "STEP_S", 0.0 if in_parts else publisher.STEP_S),
+        mock.patch.object(cutting, "READ_BYTES", READ_BYTES),
         mock.patch.object(joining, "JOINED_BYTES_MAX", JOINED_BYTES),
         mock.patch.object(flusher, "SEGMENT_BYTES_MAX", SEGMENT_BYTES),
         mock.patch.object(partition_stream, "SNAPSHOT_BYTES_MAX", SNAPSHOT_BYTES),
@@ -98,6 +113,11 @@ class Sink(Process):
         self.crash_chance = self.again_chance = 0.0
         self.troubles, self.patience_s = ("none",), (PATIENT_S,)
         self.kill(0.01)
+
+    @property
+    def number(self):
+        """Of the present batch."""
+        return self._number
 
     @property
     def _batch(self):
@@ -165,6 +185,9 @@ class Sink(Process):
 
     def _chosen_keys(self):
         keys = self._keys_to_write()
+        if self.world.in_parts:
+            keys = list(keys) * ROWS_OF_KEY_MAX
+            return tuple(self.random.sample(keys, min(self.random.choice((3, 16, 48)), len(keys))))
         return tuple(self.random.choice(keys) for _ in range(self.random.choice((1, 3, 8, 16))))
 
     async def _try_batch(self, feed):
@@ -234,10 +257,10 @@ class Sink(Process):
         begun, rows = set(), []
         for number, key in enumerate(keys):
             partition = self._partition_of(key)
-            deleted = partition in begun and self.random.random() < 0.2
+            deleted = partition in begun and not self.world.in_parts and self.random.random() < 0.2
             begun.add(partition)
             name = b"%s %d %d %d " % (self.name.encode(), self._number, self._stages, number)
-            size = self.random.choice((0, 10, 50, 50, 200))
+            size = self.random.choice((0, 10, 50, 50) if self.world.in_parts else (0, 10, 50, 50, 200))
             rows.append((key, None if deleted else VALUE_PREFIX + name + self.random.randbytes(size)))
         return tuple(rows)
 

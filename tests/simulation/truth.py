@@ -20,7 +20,7 @@ from tests.model.verdict import Verdict
 
 from tailrace.model import Level
 
-from .batches import Batches, StandingRuns
+from .batches import Batches
 
 # A key that was looked up may have been written again, by so many rows at most, before the node said how far it shows.
 READ_AGAIN_ROWS = 50
@@ -31,7 +31,7 @@ class PartitionTruth:
 
     def __init__(self, number, batches):
         self.number = number
-        self.runs = StandingRuns(number, batches)
+        self.runs = batches.standing(number)
         self.rows = []
         self.lost = set()  # (seq, key, value) of rows that a crash has taken
         self.seqs = defaultdict(list)  # of each key
@@ -97,10 +97,10 @@ class ToldHistory(History):
 class Truth:
     """Of one feed."""
 
-    def __init__(self, partitions, report):
+    def __init__(self, partitions, report, *, in_parts=False):
         self.history = ToldHistory(partitions)
         self.history.on_acknowledged = self.acknowledged
-        self.batches = Batches()
+        self.batches = Batches(in_parts)
         self.partitions = {number: PartitionTruth(number, self.batches) for number in range(partitions)}
         self._report = report
 
@@ -192,7 +192,7 @@ class Truth:
             if number in written:
                 _, branch, first_seq, last_seq = written[number]
                 names = self.history.branches[number].names(last_seq)
-                if (first_seq - 1, last_seq) != run[1:] or branch not in names:
+                if not truth.runs.stands_at(batch, first_seq, last_seq) or branch not in names:
                     raise Violation(f"{batch} was answered as {written[number]}, and stands at {number}/{run[1:]}")
             truth.acknowledged = max(truth.acknowledged, run.last_seq)
             truth.acknowledged_on_disk = max(truth.acknowledged_on_disk, run.last_seq)

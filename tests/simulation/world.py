@@ -25,7 +25,7 @@ from .process import FEED
 from .readers import ConsumingProcess, FollowingProcess, LookingProcess
 from .report import Report
 from .scheduling import seeded
-from .sinks import SinkProcess, has_sink, small_sizes
+from .sinks import SinkProcess, has_parts, has_sink, small_sizes
 from .truth import Truth
 from .writers import Haste, WritingProcess
 
@@ -49,7 +49,8 @@ class World:
         self.report = report
         self.nursery = nursery
         self.network = Network(self.random_of("network"), nursery, report.arrived)
-        self.truth = Truth(PARTITIONS, report)
+        self.in_parts = has_parts(seed)  # the batches of sinks come so
+        self.truth = Truth(PARTITIONS, report, in_parts=self.in_parts)
         self.keys = self._make_keys()
         self.keys_in_use = self.keys
         self.versions = {}  # that writers know of each key
@@ -211,9 +212,11 @@ class World:
         """The node remembers of each sink the batch that it has published last, in each partition."""
         for sink in self.sinks:
             for partition in node.feeds.named(FEED).partitions:
-                last, run = partition.sinks.find(sink.name), self.truth.partitions[partition.id].runs.newest(sink.name)
-                known = None if last is None else (last.batch, last.seq)
-                if known != (run and (run.share.batch[1], run.last_seq)):
+                runs = self.truth.partitions[partition.id].runs
+                last, run = partition.sinks.find(sink.name), runs.newest(sink.name)
+                is_whole = run is not None and runs.of(run.share.batch) is not None
+                known = None if last is None else (last.batch, last.seq, last.is_complete)
+                if known != (run and (run.share.batch[1], run.last_seq, is_whole)):
                     raise Violation(f"partition {partition.id} knows of {sink.name} {last}, and has {run}")
 
     async def _stop_cleanly(self):
@@ -249,7 +252,7 @@ def simulate(seed, *, trace=None):
             nursery.cancel_scope.cancel()
 
     try:
-        sizes = small_sizes() if has_sink(seed) else contextlib.nullcontext()
+        sizes = small_sizes(in_parts=has_parts(seed)) if has_sink(seed) else contextlib.nullcontext()
         with _own_directory() as directory, seeded(seed), bugs_end_the_run(), sizes, replays_by_columns():
             trio.run(main, clock=clock)
     except BaseException as error:

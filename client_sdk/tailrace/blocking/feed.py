@@ -26,10 +26,9 @@ from tailrace.errors import TailraceError, UnknownFeed, Unreachable, VersionLost
 from tailrace.hashing import key_hash
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.replies import forgetting, has_come_to, partition_infos, resolved
-from tailrace.staging import Published, SealedStage, publish_request
+from tailrace.staging import Published, PublishSteps, SealedStage, publish_request
 from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.stage_messages import published_from_json
 
 if TYPE_CHECKING:
     from tailrace.blocking.client import Client
@@ -253,7 +252,8 @@ class Feed:
             stages: The sealed stages of the batch.
             origin: The program that numbers the batches, such as a checkpoint. Default: the sink.
             compare: Compare the rows with those of an earlier publish of the batch, as in `tailrace.Feed.publish`.
-            timeout: The seconds to retry, in place of ``retry_for``.
+            timeout: The seconds to retry, in place of ``retry_for``. A node publishes a large batch in several
+                steps, and the time begins anew at each of them.
 
         Returns:
             The versions that were written, and the partitions that had the batch already.
@@ -264,8 +264,11 @@ class Feed:
         deadline = self._client.deadline(timeout)
         feed = self._resolve(deadline)
         value = publish_request(feed.feed_id, sink, batch, stages, origin, compare=compare)
+        steps = PublishSteps()
         with self.forgetting():
-            return Published(*published_from_json(self._client.call(Opcode.PUBLISH, value, deadline)))
+            while steps.take(self._client.call(Opcode.PUBLISH, value, deadline)):
+                deadline = self._client.deadline(timeout)
+        return steps.published
 
     def get(
         self, key: bytes, *, level: str = "disk", at_least: Version | None = None, timeout: float | None = None

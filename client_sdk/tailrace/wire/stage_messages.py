@@ -88,7 +88,8 @@ class StageSeal(NamedTuple):
 class Publish(NamedTuple):
     """Batch ``batch`` of a sink, numbered by ``origin``: the rows of these sealed stages, in these ``partitions``.
 
-    ``digest`` is that of all rows of the batch (`tailrace.block.row_digest`); None: they are not compared.
+    ``digest`` is that of all rows of the batch (`tailrace.block.row_digest`); None: they are not compared. With
+    ``in_steps`` the node may answer when a part is done, and is then asked again.
     """
 
     feed_id: bytes
@@ -98,6 +99,7 @@ class Publish(NamedTuple):
     stages: tuple[bytes, ...]
     partitions: tuple[int, ...]
     digest: int | None = None
+    in_steps: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The body of a PUBLISH."""
@@ -111,6 +113,8 @@ class Publish(NamedTuple):
             del value["digest"]
         else:
             value["digest"] = digest_to_json(self.digest)
+        if not self.in_steps:
+            del value["in_steps"]
         return value
 
     @classmethod
@@ -132,7 +136,8 @@ class Publish(NamedTuple):
         digest = None
         if value.get("digest") is not None:  # older clients do not have it
             digest = int.from_bytes(hex_field(value, "digest", DIGEST_BYTES, what))
-        return cls(feed_id, sink, origin, seq_field(value, "batch", what), ids, tuple(partitions), digest)
+        in_steps = value.get("in_steps") is True  # neither
+        return cls(feed_id, sink, origin, seq_field(value, "batch", what), ids, tuple(partitions), digest, in_steps)
 
 
 def digest_to_json(digest: int) -> str:
@@ -149,16 +154,25 @@ def _name(value: dict[str, Any], name: str) -> str:
     return found
 
 
-def published_to_json(written: Iterable[VersionRange], skipped: Iterable[int]) -> dict[str, Any]:
-    """The RESULT of a PUBLISH."""
-    return {"written": [[r.partition, r.branch.hex(), r.first_seq, r.last_seq] for r in written], "skipped": [*skipped]}
+def published_to_json(written: Iterable[VersionRange], skipped: Iterable[int], *, more: bool = False) -> dict[str, Any]:
+    """Returns the RESULT of a PUBLISH: a range for each part that was written; ``more``: it is to be asked again."""
+    ranges = [[r.partition, r.branch.hex(), r.first_seq, r.last_seq] for r in written]
+    return {"written": ranges, "skipped": [*skipped], "more": more}
 
 
-def published_from_json(value: dict[str, Any]) -> tuple[dict[int, VersionRange], tuple[int, ...]]:
-    """What was written, by partition, and which partitions had the batch before. ProtocolError."""
+class PublishAnswer(NamedTuple):
+    """What was written, in the order of seqs, and which partitions had the batch. ``more``: it is not all there yet."""
+
+    written: tuple[VersionRange, ...]
+    skipped: tuple[int, ...]
+    more: bool
+
+
+def published_from_json(value: dict[str, Any]) -> PublishAnswer:
+    """Returns what ``published_to_json`` was given. ProtocolError."""
     try:
-        ranges = [VersionRange(int(p), bytes.fromhex(b), int(f), int(s)) for p, b, f, s in value["written"]]
-        return {versions.partition: versions for versions in ranges}, tuple(map(int, value["skipped"]))
+        ranges = tuple(VersionRange(int(p), bytes.fromhex(b), int(f), int(s)) for p, b, f, s in value["written"])
+        return PublishAnswer(ranges, tuple(map(int, value["skipped"])), value.get("more") is True)
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:
         raise ProtocolError(f"what was published cannot be read: {error!r}") from None
 

@@ -13,7 +13,15 @@ Everything here is pure, and may run in any thread.
 
 from __future__ import annotations
 
-from tailrace_server.blocks.arrays import ColumnArrays, arrays_of, encode_arrays, take
+from tailrace_server.blocks.arrays import (
+    ColumnArrays,
+    arrays_of,
+    encode_arrays,
+    join_arrays,
+    join_blocks,
+    reorder,
+    take,
+)
 from tailrace_server.blocks.builder import BlockBuilder
 from tailrace_server.blocks.cut import cut_above, cut_through
 from tailrace_server.blocks.detached import detached
@@ -33,8 +41,11 @@ __all__ = [
     "encode_arrays",
     "fits",
     "heads_of",
+    "join_arrays",
+    "join_blocks",
     "merge_blocks",
     "merge_steps",
+    "reorder",
     "row_of_key",
     "take",
 ]

@@ -122,6 +122,25 @@ def take(arrays: ColumnArrays, indices: Indices | slice) -> ColumnArrays:
     )
 
 
+def reorder(arrays: ColumnArrays, order: Indices) -> ColumnArrays:
+    """Returns the rows at ``order``, which may be any permutation of some of them, with seqs from 1 on and no times.
+
+    For rows that have no seqs yet. All of them are copied.
+    """
+    key_offsets, key_data = _reorder_strings(arrays.key_offsets, arrays.key_data, order)
+    value_offsets, value_data = _reorder_strings(arrays.value_offsets, arrays.value_data, order)
+    return ColumnArrays(
+        arrays.hashes[order],
+        np.arange(1, len(order) + 1, dtype="<u8"),
+        np.ones(len(order), "<u8"),
+        key_offsets,
+        key_data,
+        None if arrays.valid is None else arrays.valid[order],
+        value_offsets,
+        value_data,
+    )
+
+
 def encode_arrays(arrays: ColumnArrays, partition: int, *, compress: bool) -> Block:
     """The block of all rows, without a producer. Columns of seqs and timestamps are there only where the header cannot
     say it: where seqs have gaps, where timestamps differ.
@@ -259,3 +278,17 @@ def _take_strings(offsets: U32, data: U8, indices: Indices) -> tuple[U32, U8]:
     lasts = ends[np.concatenate((starts - 1, [-1]))].tolist()
     whole = data.data
     return taken, np.frombuffer(b"".join([whole[a:b] for a, b in zip(firsts, lasts, strict=True)]), "u1")
+
+
+def _reorder_strings(offsets: U32, data: U8, order: Indices) -> tuple[U32, U8]:
+    """Returns offsets and data of the rows at ``order``: by a matrix if all rows are equally long, else row by row."""
+    begins, ends = offsets[order], offsets[order + 1]
+    taken = np.zeros(len(order) + 1, "<u4")
+    np.cumsum(ends - begins, out=taken[1:])
+    width = int(offsets[1]) if len(offsets) > 1 else 0
+    if width and len(data) == width * (len(offsets) - 1) and bool((offsets[1:] - offsets[:-1] == width).all()):
+        return taken, data.reshape(-1, width)[order].reshape(-1)
+    whole = data.data
+    return taken, np.frombuffer(
+        b"".join([whole[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]), "u1"
+    )

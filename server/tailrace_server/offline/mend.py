@@ -110,8 +110,8 @@ class Mender:
             log = FailoverLog([FailoverEntry(self.id_of(place, b"branch"), term, flushed_seq)])
         manifest = manifest._replace(segments=entries, flushed_seq=flushed_seq, purge_seq=purge_seq, log=log)
         # A batch of which rows were lost was published all the same; one above comes from the journal, or not at all.
-        sinks = {sink: last for sink, last in manifest.sinks.items() if last.seq <= flushed_seq}
-        manifest = manifest._replace(sinks=sinks)
+        as_of = {sink: last.as_of(flushed_seq) for sink, last in manifest.sinks.items()}
+        manifest = manifest._replace(sinks={sink: last for sink, last in as_of.items() if last is not None})
         if found.manifest is None:
             manifest = _with_what_segments_say(manifest, [part.identity for part in parts], info)
         for path, one in lost:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tailrace_server.publishing.last_batches import LastBatch
+from tailrace_server.publishing.last_batches import LastBatch, PartMark
 from tailrace_server.publishing.record import encode_published
 
 if TYPE_CHECKING:
@@ -29,10 +29,14 @@ def publish(
     *,
     now_us: int,
     digest: int | None = None,
+    before: LastBatch | None = None,
+    through: int | None = None,
 ) -> VersionRange:
     """Writes good blocks of a producer as one run, together with the batch that they are of, by one record.
 
-    That the batch is not here yet is known (`last_batches.decide`). NoSpace, NotDurable: nothing is kept.
+    That the batch is not here yet is known (`last_batches.decide`). If the blocks are a part of the batch, ``before``
+    is the batch with the parts that are here, if any, and ``through`` the key hash up to which it is here then.
+    NoSpace, NotDurable: nothing is kept.
     """
     timestamp = max(now_us, partition.last_timestamp)
     stamped = []
@@ -40,7 +44,17 @@ def publish(
     for block in blocks:
         stamped.append(block.numbered(0, 0).stamped(seq + 1, timestamp))
         seq = stamped[-1].header.last_seq
-    return append_run(partition, stamped, {sink: LastBatch(batch, origin, seq, digest)}, journal)
+    last = LastBatch(batch, origin, seq, digest)
+    return append_run(
+        partition, stamped, {sink: last if through is None else with_part(last, before, through)}, journal
+    )
+
+
+def with_part(last: LastBatch, before: LastBatch | None, through: int) -> LastBatch:
+    """Returns ``last``, which has one part more than ``before``: the one up to key hash ``through``."""
+    earlier = () if before is None else before.parts
+    digest = before.digest if last.digest is None and before is not None else last.digest
+    return last._replace(digest=digest, parts=(*earlier, PartMark(last.seq, through)))
 
 
 def append_run(
@@ -58,7 +72,8 @@ def recover_run(partition: Partition, blocks: Sequence[Block], sinks: Mapping[st
     if blocks:
         partition.hang_run(blocks, sinks, partition.log.branch_at(blocks[-1].header.last_seq), file)
     else:  # what was said of rows that were lost is void
-        _note_sinks(partition, {sink: last for sink, last in sinks.items() if last.seq <= partition.high_seq}, file)
+        as_of = {sink: last.as_of(partition.high_seq) for sink, last in sinks.items()}
+        _note_sinks(partition, {sink: last for sink, last in as_of.items() if last is not None}, file)
 
 
 def note_sinks(partition: Partition, sinks: Mapping[str, LastBatch], journal: Journal) -> None:

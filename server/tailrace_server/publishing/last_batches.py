@@ -5,6 +5,7 @@
     none                          any                           PUBLISH
     of the same origin, below it  any                           PUBLISH
     of the same origin            the same                      SKIP: it is here, and stands as it was then
+    of the same origin            the same, in part here        CONTINUE: the parts that are not here are published
     of the same origin            the same, with other rows     CHANGED: these rows would be lost
     of the same origin            an earlier one                BEHIND: it may have other rows than the one of then
     of another origin, below it   any                           PUBLISH: the sink goes on under another origin
@@ -15,15 +16,21 @@ the old sink's id all its batches would be taken for old ones and be dropped wit
 A checkpoint that was restored from an older copy keeps its origin, and numbers new rows anew. A query repeats its last
 batch only, so an earlier one is refused, and so is the last one with other rows: the digest of all rows of a batch
 tells. If one of the two digests is not known, as of an older client, the rows are taken for the same.
+
+A batch that is too large for one record comes to the partition in parts (``cutting.py``). Each part says up to which
+key hash the batch is here then. All these marks stay with the batch: a rollback between two parts leaves those of the
+earlier ones.
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tailrace.failover import SEQ_MAX
+from tailrace.hashing import HASH_MAX
 from tailrace.wire.stage_messages import digest_to_json
 
 # Programs that publish exactly once into one partition: the one that was not heard of for longest is forgotten first.
@@ -33,27 +40,51 @@ JOB_PREFIX = "job:"
 JOBS_MAX = 100
 NAME_CHARS_MAX = 200
 BATCH_MAX = 2**63 - 1
+# Of one batch in one partition: more than a hundred times what the bytes of all stages of a node make.
+PARTS_MAX = 32_768
 # What earlier versions have written: number, origin and seq.
 _FIELDS_MIN = 3
 
 assert JOBS_MAX < SINKS_MAX
 
 
+class PartMark(NamedTuple):
+    """A part of a batch: its last seq, and the key hash up to which the partition has the batch with it."""
+
+    seq: int
+    through: int
+
+
 class LastBatch(NamedTuple):
     """A batch, by whom it was numbered, and the last seq that it has in the partition.
 
-    ``digest`` is that of all its rows, those of other partitions included; None: not known.
+    ``digest`` is that of all its rows, those of other partitions included; None: not known. ``parts`` are those that
+    are here, in their order; none: the batch came whole.
     """
 
     batch: int
     origin: str
     seq: int
     digest: int | None = None
+    parts: tuple[PartMark, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the partition has all of the batch."""
+        return not self.parts or self.parts[-1].through == HASH_MAX
+
+    def as_of(self, seq: int) -> LastBatch | None:
+        """Returns what of it a partition has that ends at ``seq``; None for nothing."""
+        if self.seq <= seq:
+            return self
+        parts = tuple(part for part in self.parts if part.seq <= seq)
+        return self._replace(seq=parts[-1].seq, parts=parts) if parts else None
 
 
 class Verdict(enum.Enum):
     PUBLISH = "publish"
     SKIP = "skip"
+    CONTINUE = "continue"
     CHANGED = "changed"
     BEHIND = "behind"
 
@@ -65,7 +96,9 @@ def decide(last: LastBatch | None, batch: int, origin: str, digest: int | None) 
     if last.batch != batch or last.origin != origin:
         return Verdict.BEHIND
     is_changed = None not in (digest, last.digest) and digest != last.digest
-    return Verdict.CHANGED if is_changed else Verdict.SKIP
+    if is_changed:
+        return Verdict.CHANGED
+    return Verdict.SKIP if last.is_complete else Verdict.CONTINUE
 
 
 class LastBatches:
@@ -93,7 +126,7 @@ class LastBatches:
         """The last batches of a partition that ends at ``seq``."""
         found = {}
         for sink, entries in self._entries.items():
-            last = next((entry for entry in reversed(entries) if entry.seq <= seq), None)
+            last = next(filter(None, (entry.as_of(seq) for entry in reversed(entries))), None)
             if last is not None:
                 found[sink] = last
         return found
@@ -107,7 +140,7 @@ class LastBatches:
 
     def forget_above(self, seq: int) -> None:
         """The partition was rolled back to ``seq``: batches above it are not there any more."""
-        kept = {sink: [e for e in entries if e.seq <= seq] for sink, entries in self._entries.items()}
+        kept = {sink: _through(entries, seq) for sink, entries in self._entries.items()}
         self._entries = {sink: entries for sink, entries in kept.items() if entries}
 
     def tell(self, table: Mapping[str, LastBatch]) -> None:
@@ -126,8 +159,19 @@ class LastBatches:
             self._forget_oldest(list(self._entries), SINKS_MAX)
 
 
+def _through(entries: list[LastBatch], seq: int) -> list[LastBatch]:
+    """Returns the entries of a sink in a partition that ends at ``seq``."""
+    count = sum(entry.seq <= seq for entry in entries)
+    cut = entries[count].as_of(seq) if count < len(entries) else None
+    is_news = cut is not None and (not count or entries[count - 1].seq < cut.seq)
+    return [*entries[:count], cut] if cut is not None and is_news else entries[:count]
+
+
 def to_json(table: Mapping[str, LastBatch]) -> dict[str, Any]:
-    """``{sink: [batch, origin, seq, digest]}``, in this order; a digest that is not known is left out."""
+    """``{sink: [batch, origin, seq, digest, [[seq, through], ...]]}``, in this order.
+
+    No parts are left out, and then a digest that is not known.
+    """
     return {sink: _write_last(last) for sink, last in table.items()}
 
 
@@ -147,17 +191,48 @@ def check_name(name: Any, what: str, *, least: int = 1) -> str:
 
 def _write_last(last: LastBatch) -> list[Any]:
     told: list[Any] = [last.batch, last.origin, last.seq]
-    return told if last.digest is None else [*told, digest_to_json(last.digest)]
+    if last.digest is not None or last.parts:
+        told.append(None if last.digest is None else digest_to_json(last.digest))
+    return [*told, [list(part) for part in last.parts]] if last.parts else told
 
 
 def _read_last(value: Any) -> LastBatch:
-    if not isinstance(value, list) or len(value) not in (_FIELDS_MIN, len(LastBatch._fields)):
-        raise ValueError(f"a last batch is its number, origin, seq and perhaps a digest, not {value!r:.60}")
+    if not isinstance(value, list) or not _FIELDS_MIN <= len(value) <= len(LastBatch._fields):
+        raise ValueError(f"a last batch is its number, origin, seq, digest and parts, not {value!r:.60}")
     batch, origin, seq, *more = value
     for number, most in ((batch, BATCH_MAX), (seq, SEQ_MAX)):
-        if type(number) is not int or not 0 <= number <= most:
-            raise ValueError(f"a number from 0 to {most} is needed, not {number!r:.60}")
-    return LastBatch(batch, check_name(origin, "origin", least=0), seq, *map(_read_digest, more))
+        _check_number(number, most)
+    if more == [None]:
+        raise ValueError("a digest is needed if no parts follow it")
+    return LastBatch(
+        batch,
+        check_name(origin, "origin", least=0),
+        seq,
+        None if not more or more[0] is None else _read_digest(more[0]),
+        _read_parts(more[1], seq) if len(more) > 1 else (),
+    )
+
+
+def _check_number(number: Any, most: int) -> None:
+    if type(number) is not int or not 0 <= number <= most:
+        raise ValueError(f"a number from 0 to {most} is needed, not {number!r:.60}")
+
+
+def _read_parts(value: Any, seq: int) -> tuple[PartMark, ...]:
+    if not isinstance(value, list) or not 1 <= len(value) <= PARTS_MAX:
+        raise ValueError(f"1 to {PARTS_MAX} parts of a batch are needed, not {value!r:.60}")
+    for part in value:
+        if not isinstance(part, list) or len(part) != len(PartMark._fields):
+            raise ValueError(f"a part is its seq and a key hash, not {part!r:.60}")
+        _check_number(part[0], SEQ_MAX)
+        _check_number(part[1], HASH_MAX)
+    parts = tuple(PartMark(*part) for part in value)
+    for before, after in itertools.pairwise(parts):
+        if before.seq > after.seq or before.through >= after.through:
+            raise ValueError(f"part {after} of a batch comes behind {before}")
+    if parts[-1].seq != seq:
+        raise ValueError(f"the last part of a batch ends at seq {parts[-1].seq}, and the batch at {seq}")
+    return parts
 
 
 def _read_digest(value: Any) -> int:

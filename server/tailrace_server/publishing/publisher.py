@@ -2,10 +2,14 @@
 
     every stage is sealed and here, else nothing is published at all
     for each partition, in order: its blocks are read, and where the batch is not here yet one record has them all
+    if they are too many for one record: they are sorted by key hash, and come in parts, a record each (cutting.py)
     all of it is durable, and at quorum in a set: answered; the stages' files go, which nobody waits for
 
 Whatever comes between two partitions, a crash or a broken connection, the same PUBLISH again does what is left. So does
 a PUBLISH of the same batch from other stages: a partition takes its share once, from whoever comes first.
+
+A client that asks in steps is answered when a step has taken ``STEP_S``, and asks for the next one: so it knows that
+the node goes on, and may be as patient as with any other request.
 
 A PUBLISH belongs to the term in which it began. A leader that is deposed meanwhile may lose what it has written, and
 lead again in a later term: the PUBLISH fails then, and the same one again looks anew at what each partition has.
@@ -15,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,17 +30,18 @@ from tailrace.errors import (
     BatchChanged,
     Forbidden,
     TailraceError,
-    TooLarge,
     UnknownFeed,
     UnknownStage,
 )
+from tailrace.hashing import HASH_MAX
 from tailrace.model import Level, VersionRange
 from tailrace.wire.stage_messages import Publish
 from tailrace_server.partition import Partition
 from tailrace_server.publishing import appending
+from tailrace_server.publishing.cuts import Cuts
 from tailrace_server.publishing.joining import joined, joining_bytes
 from tailrace_server.publishing.last_batches import LastBatch, Verdict, decide, first_free
-from tailrace_server.publishing.record import BLOCKS_MAX, PUBLISH_BYTES_MAX
+from tailrace_server.publishing.record import BLOCKS_MAX
 from tailrace_server.publishing.stage_file import StagedBlock, by_partition
 from tailrace_server.replication.waiting import Answer, Cancel
 
@@ -50,23 +56,61 @@ if TYPE_CHECKING:
 
 # What is joined on the loop's thread: about 0.1 ms, as a hop to another one takes.
 JOINED_HERE_BYTES_MAX = 64 * 1024
+# How long a step works: a fraction of what clients wait for an answer, and long against what a step costs by itself.
+STEP_S = 5.0
+# There are rows to be published.
+_WANTED = (Verdict.PUBLISH, Verdict.CONTINUE)
 # A stage and the blocks in it that are of one partition.
 _Share = tuple[bytes, list[StagedBlock]]
 
 
 class Published(NamedTuple):
-    """What was written now, and which partitions had the batch already; the files of the stages, to be removed."""
+    """What was written now, and which partitions had the batch already; the files of the stages, to be removed.
+
+    ``more``: the step is over, and the batch is not there yet.
+    """
 
     written: tuple[VersionRange, ...]
     skipped: tuple[int, ...]
     files: list[str]
+    more: bool = False
+
+
+class _Step:
+    """What one request does: all that is asked for, or for a client that asks in steps what ``STEP_S`` are enough for.
+
+    ``written`` and ``found`` are what partitions got now, and the last seqs of the batch in those that had it.
+    """
+
+    def __init__(self, request: Publish, monotonic: Callable[[], float]) -> None:
+        self.written: list[VersionRange] = []
+        self.found: dict[int, int] = {}
+        self._monotonic = monotonic
+        self._until = monotonic() + STEP_S if request.in_steps else math.inf
+
+    @property
+    def is_over(self) -> bool:
+        """Something was done, and the time is over. Ask when something was done."""
+        return self._monotonic() >= self._until
+
+    @property
+    def seqs(self) -> dict[int, int]:
+        """By partition, up to where the batch is there."""
+        return {versions.partition: versions.last_seq for versions in self.written} | self.found
 
 
 class Publisher:
     """One a node."""
 
     def __init__(
-        self, storage: Storage, leadership: Leadership, feeds: Catalog, stages: Stages, streams: OpenStreams
+        self,
+        storage: Storage,
+        leadership: Leadership,
+        feeds: Catalog,
+        stages: Stages,
+        streams: OpenStreams,
+        *,
+        part_bytes_max: int,
     ) -> None:
         self._storage = storage
         self._leadership = leadership
@@ -74,12 +118,14 @@ class Publisher:
         self._stages = stages
         self._streams = streams
         self._locks: dict[tuple[bytes, str], tuple[trio.Lock, int]] = {}
+        self._part_bytes_max = part_bytes_max
+        self._cuts = Cuts(storage.host, stages, part_bytes_max)
 
     async def publish(self, request: Publish) -> Published:
         """Does it; returns once it is as safe as it gets here.
 
-        Raises UnknownStage, BatchBehind, TooLarge, UnknownFeed, Forbidden where nothing was published, and Retryable
-        errors where a part may have been.
+        Raises BatchBehind, BatchChanged, UnknownFeed, Forbidden if nothing was published, and UnknownStage, TooLarge
+        and Retryable errors if a part may have been.
         """
         async with self._turn(request):
             self._leadership.require_writable()
@@ -89,12 +135,23 @@ class Publisher:
             if not all(partition.takes_writes for partition in feed.partitions):
                 raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
             self._check_numbers(feed, request)
+            self._stages.heard(request.stages)
             shares = await self._shares(feed, request)
-            written, found = await self._write(feed, request, shares, term)
-            await self._settled(feed, {v.partition: v.last_seq for v in written} | found, term)
-        files = self._stages.forget(request.stages)
-        fresh = {versions.partition for versions in written}
-        return Published(tuple(written), tuple(number for number in sorted(shares) if number not in fresh), files)
+            step = _Step(request, self._storage.host.clock.monotonic)
+            is_done = await self._write(feed, request, shares, term, step)
+            await self._settled(feed, step.seqs, term)
+        files = self._stages.forget(request.stages) if is_done else []
+        fresh = {versions.partition for versions in step.written}
+        skipped = tuple(number for number in sorted(shares) if number not in fresh) if is_done else ()
+        return Published(tuple(step.written), skipped, files, not is_done)
+
+    async def expire(self) -> None:
+        """Removes what was sorted for batches that are not published any more."""
+        await self._cuts.expire()
+
+    def close(self) -> None:
+        """The node stops."""
+        self._cuts.close()
 
     @contextlib.asynccontextmanager
     async def _turn(self, request: Publish) -> AsyncIterator[None]:
@@ -147,8 +204,8 @@ class Publisher:
             if told and all(self._has(feed.partitions[number], request) for number in told):
                 return {number: [] for number in told}
             raise UnknownStage(
-                f"{len(missing)} of {len(request.stages)} stages are not here (stage {missing[0].hex()}): nothing was "
-                "published, the batch has to be staged anew"
+                f"{len(missing)} of {len(request.stages)} stages are not here (stage {missing[0].hex()}): the batch "
+                "has to be staged anew"
             )
         shares: dict[int, list[_Share]] = {number: [] for number in told}
         for stage in request.stages:
@@ -156,9 +213,6 @@ class Publisher:
                 if number not in shares:
                     raise UnknownStage(f"stage {stage.hex()} has rows of partition {number}, which was not named")
                 shares[number].append((stage, entries))
-        for number, share in shares.items():
-            if not self._has(feed.partitions[number], request):
-                _check_size(number, share)
         return shares
 
     async def _index(self, stage: bytes) -> dict[int, list[StagedBlock]]:
@@ -171,47 +225,107 @@ class Publisher:
 
     @staticmethod
     def _has(partition: Partition, request: Publish) -> bool:
-        return _decide(partition.sinks.find(request.sink), request) is not Verdict.PUBLISH
+        return _decide(partition.sinks.find(request.sink), request) not in _WANTED
 
     async def _write(
-        self, feed: Feed, request: Publish, shares: dict[int, list[_Share]], term: int
-    ) -> tuple[list[VersionRange], dict[int, int]]:
-        """Gives each partition its share; what was written now, and where the others had the batch by then, by seq."""
-        written: list[VersionRange] = []
-        found: dict[int, int] = {}
+        self, feed: Feed, request: Publish, shares: dict[int, list[_Share]], term: int, step: _Step
+    ) -> bool:
+        """Gives each partition its share, and notes it in ``step``; False if that was over before."""
         for number in sorted(shares):
             partition, share = feed.partitions[number], shares[number]
-            if self._note_found(partition, request, found) or not share:
+            if self._note_found(partition, request, step.found) or not share:
+                continue
+            if step.written and step.is_over:
+                return False
+            is_begun = _decide(partition.sinks.find(request.sink), request) is Verdict.CONTINUE
+            if is_begun or self._is_large(share):
+                if not await self._write_parts(partition, share, request, term, step):
+                    return False
                 continue
             blocks = await self._blocks(number, share)
             await self._storage.memory.room()
             self._check_writable(partition, term)
-            if self._note_found(partition, request, found):
-                continue
-            now_us = self._storage.host.clock.wall_us()
+            if not self._note_found(partition, request, step.found):
+                self._append(partition, blocks, request, step)
+        return True
+
+    async def _write_parts(
+        self, partition: Partition, share: list[_Share], request: Publish, term: int, step: _Step
+    ) -> bool:
+        """Gives a partition its share, or what it has not of it, in parts; False if ``step`` was over before."""
+        in_thread = self._storage.host.workers.in_thread
+        async with self._cuts.turn(request.feed_id, request.sink) as turn:
+            while not self._note_found(partition, request, step.found):
+                last = partition.sinks.find(request.sink)
+                before = last if _decide(last, request) is Verdict.CONTINUE else None
+                cut = await turn.find(partition, request, share, before)
+                while not cut.is_sorted:
+                    await in_thread(cut.advance)
+                    self._check_writable(partition, term)
+                    if step.is_over:
+                        await in_thread(cut.rest)
+                        return False
+                part = await in_thread(cut.part)
+                await self._storage.memory.room()
+                self._check_writable(partition, term)
+                if partition.sinks.find(request.sink) != last:
+                    continue
+                self._append(partition, part.blocks, request, step, before=before, through=part.through)
+                cut.taken(part)
+                if part.through < HASH_MAX and step.is_over:
+                    return False
+            await turn.drop()
+        return True
+
+    def _append(
+        self,
+        partition: Partition,
+        blocks: list[Block],
+        request: Publish,
+        step: _Step,
+        *,
+        before: LastBatch | None = None,
+        through: int | None = None,
+    ) -> None:
+        storage = self._storage
+        if not blocks:  # the hashes above those that are here have no rows
+            assert before is not None
+            assert through is not None
+            appending.note_sinks(
+                partition, {request.sink: appending.with_part(before, before, through)}, storage.journal
+            )
+        else:
+            now_us = storage.host.clock.wall_us()
             versions = appending.publish(
                 partition,
                 blocks,
                 request.sink,
                 request.batch,
                 request.origin,
-                self._storage.journal,
+                storage.journal,
                 now_us=now_us,
                 digest=request.digest,
+                before=before,
+                through=through,
             )
-            written.append(versions)
-            self._storage.wrote(partition)
-            self._streams.turn_ended()
-        return written, found
+            step.written.append(versions)
+        storage.wrote(partition)
+        self._streams.turn_ended()
 
     @staticmethod
     def _note_found(partition: Partition, request: Publish, found: dict[int, int]) -> bool:
         """Whether ``partition`` has the batch; then the last seq of the sink there goes into ``found``."""
         last = partition.sinks.find(request.sink)
-        if last is None or _decide(last, request) is Verdict.PUBLISH:
+        if last is None or _decide(last, request) in _WANTED:
             return False
         found[partition.id] = last.seq
         return True
+
+    def _is_large(self, share: Sequence[_Share]) -> bool:
+        """Whether one record cannot have all of ``share``."""
+        entries = [entry for _, found in share for entry in found]
+        nbytes = sum(entry.nbytes for entry in entries)
+        return nbytes > self._part_bytes_max or len(entries) > BLOCKS_MAX
 
     async def _blocks(self, number: int, share: Sequence[_Share]) -> list[Block]:
         """A partition's blocks, in the order of the stages. UnknownStage where one is damaged. A checkpoint."""
@@ -277,13 +391,3 @@ class Publisher:
 
 def _decide(last: LastBatch | None, request: Publish) -> Verdict:
     return decide(last, request.batch, request.origin, request.digest)
-
-
-def _check_size(number: int, share: Sequence[_Share]) -> None:
-    entries = [entry for _, entries in share for entry in entries]
-    nbytes = sum(entry.nbytes for entry in entries)
-    if nbytes > PUBLISH_BYTES_MAX or len(entries) > BLOCKS_MAX:
-        raise TooLarge(
-            f"partition {number} would get {nbytes} bytes in {len(entries)} blocks by one publish, and at most "
-            f"{PUBLISH_BYTES_MAX} bytes in {BLOCKS_MAX} blocks are permitted: make batches smaller, or more partitions"
-        )

@@ -13,6 +13,7 @@ so: they are for a thread.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +36,7 @@ log = logging.getLogger("tailrace.server")
 DIRECTORY = "staging"
 OPEN_SUFFIX = ".open"
 SEALED_SUFFIX = ".stage"
+CUT_SUFFIX = ".cut"  # a scratch file, of nobody after a restart
 # Each has a file open; a task of Spark has one at a time.
 OPEN_MAX = 256
 # One that is not sealed and gets no block for so long has lost its writer.
@@ -123,6 +125,7 @@ class Stages:
         self._left: dict[bytes, LeftStage] = {}
         self._bytes = 0
         self._is_made = False
+        self._scratch_numbers = itertools.count()
         self._is_crowded = False  # a stage was refused for lack of room since the last look for old ones
         self._began_at = monotonic()
 
@@ -136,10 +139,13 @@ class Stages:
             return
         self._is_made = True
         for name in self._disk.names(self._directory):
+            path = os.path.join(self._directory, name)
+            if name.endswith(CUT_SUFFIX):
+                self._disk.remove(path)
+                continue
             id = _id_of(name)
             if id is None:
                 continue
-            path = os.path.join(self._directory, name)
             if name.endswith(OPEN_SUFFIX):
                 self._left[id] = self._look_left(path)
                 self._bytes += self._left[id].nbytes
@@ -386,6 +392,22 @@ class Stages:
                 return [Block.parse(file.read_at(entry.offset, entry.nbytes)) for entry in entries]
         except (BadBlock, OSError) as error:
             raise UnknownStage(f"stage {id.hex()} cannot be read: {error}") from error
+
+    def heard(self, ids: Iterable[bytes]) -> None:
+        """Notes that these sealed stages are being published: they do not give way to others meanwhile."""
+        now = self._monotonic()
+        for id in ids:
+            if id in self._sealed:
+                self._sealed[id] = self._sealed[id]._replace(heard_at=now)
+
+    def create_scratch(self) -> tuple[File, str]:
+        """For a thread: an empty file that the next start removes, and its path. Raises NoSpace, UnknownStage."""
+        path = self._path(next(self._scratch_numbers).to_bytes(16, "big"), CUT_SUFFIX)
+        try:
+            return self._disk.create(path), path
+        except OSError as error:
+            raise_if_no_space(error, f"for the parts of a publish in {self._directory}")
+            raise UnknownStage(f"the parts of a publish cannot be written: {error.strerror}") from error
 
     # Removing
 

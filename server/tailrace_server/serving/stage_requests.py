@@ -96,7 +96,8 @@ async def _publish(connection: Connection, id: int, request: Publish) -> None:
     except TailraceError as error:
         connection.answers.add_error(error, id)
     else:
-        connection.answers.add(encode_json(Opcode.RESULT, published_to_json(published.written, published.skipped), id))
+        value = published_to_json(published.written, published.skipped, more=published.more)
+        connection.answers.add(encode_json(Opcode.RESULT, value, id))
         files = published.files
     finally:
         connection.waiting_requests -= 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
+from tailrace_server.publishing import last_batches
 from tailrace_server.publishing.last_batches import LastBatches
 from tailrace_server.publishing.publisher import Publisher
 from tailrace_server.replication.leadership import Leadership
@@ -15,11 +18,27 @@ def _tell_nothing_of_sinks(stream, seq):
     return []
 
 
-async def _write_where_none_is_there(publisher, feed, request, shares, term):
+async def _write_where_none_is_there(publisher, feed, request, shares, term, step):
     """A batch that one partition has is taken for done."""
     if any(publisher._has(partition, request) for partition in feed.partitions):
-        return [], {}
-    return await _write(publisher, feed, request, shares, term)
+        return True
+    return await _write(publisher, feed, request, shares, term, step)
+
+
+_encode_sinks = ReplicaStream._encode_sinks
+
+
+def _tell_nothing_of_parts(stream, seq):
+    """Followers are told of a batch, and not that they have a part of it."""
+    with mock.patch.object(last_batches, "_write_last", _write_without_parts):
+        return _encode_sinks(stream, seq)
+
+
+_write_last = last_batches._write_last
+
+
+def _write_without_parts(last):
+    return _write_last(last._replace(parts=()))
 
 
 def _forget_nothing(last_batches, seq):
@@ -33,6 +52,7 @@ def _go_on(leadership, term):
 
 BUGS = {
     "last batches that followers are not told": [(ReplicaStream, "_encode_sinks", _tell_nothing_of_sinks)],
+    "parts of a batch that followers are not told": [(ReplicaStream, "_encode_sinks", _tell_nothing_of_parts)],
     "a batch that is remembered by feed": [(Publisher, "_write", _write_where_none_is_there)],
     "a last batch that outlives a rollback": [(LastBatches, "forget_above", _forget_nothing)],
     "a publish that goes on in another term": [(Leadership, "require_term", _go_on)],

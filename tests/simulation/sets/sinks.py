@@ -7,8 +7,8 @@ come (tests/simulation/batches.py). Which promotions there were meanwhile makes 
 from __future__ import annotations
 
 from tests.model.history import Violation
-from tests.simulation.batches import Batches, StandingRuns
-from tests.simulation.sinks import Sink, has_sink
+from tests.simulation.batches import Batches
+from tests.simulation.sinks import Sink, has_parts, has_sink
 
 from .clients import FEED, SetProcess
 from .histories import short_place
@@ -19,12 +19,17 @@ def wants_sink(seed, story):
     return has_sink(seed) if story is None else getattr(story, "is_of_a_sink", False)
 
 
+def wants_parts(seed, story):
+    """Whether batches come in parts: every other seed, and a story that is about these."""
+    return has_parts(seed) if story is None else getattr(story, "is_of_parts", False)
+
+
 class Published:
     """What was asked to be published in a set, and what was answered."""
 
     def __init__(self, world):
         self._world = world
-        self._batches = Batches()
+        self._batches = Batches(world.in_parts)
         self._answered = {}  # (partition, batch): where it was said to stand, if anybody was told
 
     def asked(self, shares):
@@ -39,7 +44,7 @@ class Published:
 
     def runs_of(self, number, history):
         """The runs of a partition's history, that of seq 1 first. Raises Violation where it has one twice."""
-        runs = StandingRuns(number, self._batches)
+        runs = self._batches.standing(number)
         for seq, row in enumerate(history, 1):
             if row is not None:
                 runs.append(seq, row.key, row.value)
@@ -64,8 +69,8 @@ class Published:
 
     def _check_known(self, sink, partition, runs):
         last, run = partition.sinks.find(sink), runs.newest(sink)
-        known = None if last is None else (last.batch, last.seq)
-        if known != (run and (run.share.batch[1], run.last_seq)):
+        known = None if last is None else (last.batch, last.seq, last.is_complete)
+        if known != (run and (run.share.batch[1], run.last_seq, runs.of(run.share.batch) is not None)):
             raise Violation(f"partition {partition.id} knows of {sink} {last}, and has {run}")
 
     def _check_kept(self, place, runs):
@@ -75,7 +80,7 @@ class Published:
             run = runs.of(batch)
             if run is None:
                 raise Violation(f"{batch} was answered as published, and {short_place(place)} does not have it")
-            if versions is not None and run[1:] != (versions.first_seq - 1, versions.last_seq):
+            if versions is not None and not runs.stands_at(batch, versions.first_seq, versions.last_seq):
                 raise Violation(f"{batch} was answered as {versions}, and stands at {short_place(place)}/{run[1:]}")
 
 

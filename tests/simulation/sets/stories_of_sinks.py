@@ -37,7 +37,27 @@ def _is_half_published(stage, leader, sink):
     if not stage.machine(leader).is_up:
         return False
     lasts = _last_batches(stage, leader, sink)
-    return len({lasts[number] and lasts[number].batch for number in sink.asking_for}) > 1
+    has = {lasts[number] is not None and lasts[number].batch == sink.number for number in sink.asking_for}
+    return has == {True, False}
+
+
+async def interrupted_parts(world):
+    """The leader dies between two parts of a partition's share, and the same batch comes to another one, in pieces."""
+    [sink] = world.sinks
+    sink.crash_chance = 0.0
+    stage = Stage(world)
+    for number in range(4):
+        leader = next((name for name in stage.three if world.leads(stage.machine(name))), stage.leader)
+        await stage.until(lambda leader=leader: _has_some_parts(stage, leader, sink))
+        await stage.restart(leader)
+        await stage.promote(stage.three[(number + 1) % 3])
+
+
+def _has_some_parts(stage, leader, sink):
+    """A partition has a part of the sink's batch, and not all of it."""
+    if not stage.machine(leader).is_up:
+        return False
+    return any(last is not None and not last.is_complete for last in _last_batches(stage, leader, sink))
 
 
 async def lost_publish(world):
@@ -92,6 +112,7 @@ def _last_batches(stage, name, sink):
     return [partition.sinks.find(sink.name) for partition in stage.partitions(name)]
 
 
-STORIES = [restless_leaders, interrupted_publishes, lost_publish, deposed_publisher]
+STORIES = [restless_leaders, interrupted_publishes, interrupted_parts, lost_publish, deposed_publisher]
 for story in STORIES:
     story.is_of_a_sink = True
+interrupted_parts.is_of_parts = True

@@ -7,7 +7,14 @@ from tests.model.history import Violation
 
 from .bugs import planted
 from .bugs_of_sinks import BUGS
-from .stories_of_sinks import STORIES, deposed_publisher, interrupted_publishes, lost_publish, restless_leaders
+from .stories_of_sinks import (
+    STORIES,
+    deposed_publisher,
+    interrupted_parts,
+    interrupted_publishes,
+    lost_publish,
+    restless_leaders,
+)
 from .world import simulate
 
 pytestmark = pytest.mark.slow
@@ -15,6 +22,7 @@ pytestmark = pytest.mark.slow
 # A story, and the seed with which it is told.
 FOUND_BY = {
     "last batches that followers are not told": (restless_leaders, 0),
+    "parts of a batch that followers are not told": (interrupted_parts, 0),
     "a batch that is remembered by feed": (interrupted_publishes, 0),
     "a last batch that outlives a rollback": (lost_publish, 0),
     "a publish that goes on in another term": (deposed_publisher, 3),

@@ -40,7 +40,7 @@ from .linearisability import Outcome, Undecided, explain, is_linearisable
 from .operators import Operator
 from .promises import Promises
 from .report import SetReport
-from .sinks import Published, SetSink, wants_sink
+from .sinks import Published, SetSink, wants_parts, wants_sink
 
 PARTITIONS = 2
 KEYS = {"quorum": 6, "safe": 4, "disk": 8, "memory": 4}
@@ -122,6 +122,7 @@ class World:
         ]
         self.others = [FollowerReader(self, "reader"), FoundingProcess(self, "founder")]
         self.clients = [*self.followers, *self.writers, *self.others]
+        self.in_parts = wants_parts(seed, story)
         self.published = Published(self)
         # What befalls them they decide themselves.
         self.sinks = [SetSink(self, "sink")] if wants_sink(seed, story) else []
@@ -479,7 +480,7 @@ def simulate(seed, *, trace=None, profile="", story=None):
             nursery.cancel_scope.cancel()
 
     try:
-        sizes = small_sizes() if wants_sink(seed, story) else contextlib.nullcontext()
+        sizes = small_sizes(in_parts=wants_parts(seed, story)) if wants_sink(seed, story) else contextlib.nullcontext()
         with seeded(seed), bugs_end_the_run(), replays_by_columns(), sizes, short_logs(seed, story):
             trio.run(main, clock=clock)
         if report.violation is not None:

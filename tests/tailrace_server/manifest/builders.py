@@ -8,7 +8,7 @@ from tailrace.failover import FailoverLog
 from tailrace.model import FeedInfo
 from tailrace_server.manifest import FeedFile, Manifest, SegmentEntry
 from tailrace_server.manifest.producers import NO_PRODUCERS
-from tailrace_server.publishing.last_batches import LastBatch
+from tailrace_server.publishing.last_batches import LastBatch, PartMark
 from tailrace_server.segment import NO_BASE
 
 FEED = bytes(range(0xF0, 0x100))
@@ -19,6 +19,12 @@ LOG = FailoverLog([(BRANCH, 1, 0)])
 NAMES = st.text(min_size=1, max_size=5).filter(str.isprintable)
 NUMBERS = st.integers(0, 2**63 - 1)
 DIGESTS = st.none() | st.integers(0, 2**64 - 1)
+
+
+def with_parts(last):
+    """It as it came whole, and in one or two parts."""
+    some = [(), (PartMark(last.seq, 5),), (PartMark(0, 0), PartMark(last.seq, 2**64 - 1))]
+    return st.sampled_from(some).map(lambda parts: last._replace(parts=parts))
 
 
 def id_of(number):
@@ -111,7 +117,9 @@ def manifests(draw):
         last_timestamp=TIME + flushed_seq + draw(st.integers(0, 10)),
         sinks=draw(
             st.dictionaries(
-                NAMES, st.builds(LastBatch, NUMBERS, NAMES, st.integers(0, flushed_seq), DIGESTS), max_size=3
+                NAMES,
+                st.builds(LastBatch, NUMBERS, NAMES, st.integers(0, flushed_seq), DIGESTS).flatmap(with_parts),
+                max_size=3,
             )
         ),
     )

@@ -58,6 +58,8 @@ def _quiet_log(caplog):
 class World:
     """A node over a disk in memory, and what it has answered."""
 
+    storage = STORAGE
+
     def __init__(self, disk, seed=1, data=DATA):
         self.disk = disk
         self.clock = FakeClock()
@@ -72,7 +74,7 @@ class World:
             workers=InlineWorkers(disk),
         )
         disk.make_directory(data)
-        self.node = recover(Config(data, storage=STORAGE), host)
+        self.node = recover(Config(data, storage=self.storage), host)
 
     @property
     def feed(self):

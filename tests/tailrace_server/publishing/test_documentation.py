@@ -9,8 +9,17 @@ from tailrace.block import Block, digest_of_block
 from tailrace.wire import stage_messages
 from tailrace.wire.bodies import decode_json
 from tailrace_server.config import Storage
-from tailrace_server.publishing import kept_blocks, last_batches, record, stage_file, stages
-from tailrace_server.publishing.last_batches import LastBatch, Verdict, decide
+from tailrace_server.publishing import (
+    cuts,
+    kept_blocks,
+    last_batches,
+    publisher,
+    record,
+    spreading,
+    stage_file,
+    stages,
+)
+from tailrace_server.publishing.last_batches import LastBatch, PartMark, Verdict, decide
 
 STAGE = (DOCS / "formats" / "stage.md").read_text()
 FEED, ID = bytes(range(0x10, 0x20)), b"s" * 16
@@ -43,22 +52,29 @@ def test_the_bounds_are_those_of_the_code():
     assert stages.IDLE_S_MAX == 3_600
     assert f"At most {last_batches.SINKS_MAX:,} sinks" in STAGE
     assert f"which publish once, {last_batches.JOBS_MAX}" in STAGE
-    assert f"more than {record.PUBLISH_BYTES_MAX >> 20} MiB or {record.BLOCKS_MAX:,} blocks" in MESSAGES["PUBLISH"]
+    assert f"more than {record.PUBLISH_BYTES_MAX >> 20} MiB of blocks, or {record.BLOCKS_MAX:,} blocks" in STAGE
+    assert f"more than {storage.publish_bytes_max >> 20} MiB of one key" in MESSAGES["PUBLISH"]
+    assert f"worked for {publisher.STEP_S:g} s answers" in MESSAGES["PUBLISH"]
+    assert f"some {spreading.HELD_BYTES_MAX >> 20} MiB of them" in STAGE
+    assert "for two batches at a time" in STAGE
+    assert cuts.AT_ONCE_MAX == 2
     assert f"at most {stage_messages.STAGES_MAX:,}" in MESSAGES["PUBLISH"]
 
 
 def test_the_rows_of_the_last_batches():
     [table] = tables(sections(STAGE)["The last batches"])
-    cases = [(None, 0, "o", 1), (4, 5, "o", 1), (4, 4, "o", 1), (4, 4, "o", 2), (4, 3, "o", 1), (4, 5, "p", 1)]
+    whole, part = LastBatch(4, "o", 9, 1), LastBatch(4, "o", 9, 1, (PartMark(9, 1),))
+    cases = [(None, 0, "o", 1), (whole, 5, "o", 1), (whole, 4, "o", 1), (part, 4, "o", 1), (whole, 4, "o", 2)]
+    cases += [(whole, 3, "o", 1), (whole, 5, "p", 1), (whole, 4, "p", 1)]
     words = {
         Verdict.PUBLISH: "published",
         Verdict.SKIP: "skipped",
+        Verdict.CONTINUE: "published, without",
         Verdict.CHANGED: "refused: batch_changed",
         Verdict.BEHIND: "refused: batch_behind",
     }
-    for (_, _, decided), (last, *asked) in zip(table, [*cases, (4, 4, "p", 1)], strict=True):
-        verdict = decide(None if last is None else LastBatch(last, "o", 9, 1), *asked)
-        assert decided.startswith(words[verdict])
+    for (_, _, decided), (last, *asked) in zip(table, cases, strict=True):
+        assert decided.startswith(words[decide(last, *asked)])
 
 
 def test_fields_of_the_messages_lie_back_to_back():
@@ -85,7 +101,7 @@ def test_examples_are_read_as_their_sections_say():
     wanted = (FEED, ID, 1, 2, xxhash.xxh3_64_intdigest(block.head))
     assert stage_messages.StageSeal.decode(example("STAGE_SEAL").body) == wanted
     publish = stage_messages.Publish.decode(example("PUBLISH").body)
-    assert publish == (FEED, "orders-job", "orders-job", 7, (ID,), (3,), digest_of_block(block))
+    assert publish == (FEED, "orders-job", "orders-job", 7, (ID,), (3,), digest_of_block(block), True)
     assert decode_json(example("PUBLISH").body, "PUBLISH") == publish.to_json()
     told = stage_messages.SinksTold.decode(example("SINKS").body)
     assert last_batches.from_json(told.value) == {"orders-job": LastBatch(7, "orders-job", 42, publish.digest)}

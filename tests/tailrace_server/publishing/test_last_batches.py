@@ -8,14 +8,17 @@ from hypothesis import strategies as st
 from tests.tailrace_server.made_directory import MadeDirectory
 from tests.tailrace_server.publishing.blocks import block
 
+from tailrace.hashing import HASH_MAX
 from tailrace_server.publishing import last_batches
 from tailrace_server.publishing.appending import publish as publish_blocks
 from tailrace_server.publishing.last_batches import (
     JOB_PREFIX,
     JOBS_MAX,
+    PARTS_MAX,
     SINKS_MAX,
     LastBatch,
     LastBatches,
+    PartMark,
     Verdict,
     decide,
     first_free,
@@ -23,6 +26,7 @@ from tailrace_server.publishing.last_batches import (
     to_json,
 )
 
+PARTS = (PartMark(5, 10), PartMark(9, 20))
 # What happens to a partition: a publish of so many rows by one of some sinks, a flush, a rollback.
 SINK = st.sampled_from("abc")
 STEPS = st.lists(
@@ -47,6 +51,13 @@ STEPS = st.lists(
         (LastBatch(4, "o", 9, 7), 4, "o", 0, Verdict.CHANGED),
         (LastBatch(4, "o", 9, None), 4, "o", 8, Verdict.SKIP),
         (LastBatch(4, "o", 9, 7), 4, "o", None, Verdict.SKIP),
+        (LastBatch(4, "o", 9, 7, PARTS), 4, "o", 7, Verdict.CONTINUE),
+        (LastBatch(4, "o", 9, None, PARTS), 4, "o", 7, Verdict.CONTINUE),
+        (LastBatch(4, "o", 9, 7, PARTS), 4, "o", 8, Verdict.CHANGED),
+        (LastBatch(4, "o", 9, 7, (*PARTS, PartMark(9, HASH_MAX))), 4, "o", 7, Verdict.SKIP),
+        (LastBatch(4, "o", 9, 7, PARTS), 5, "o", 7, Verdict.PUBLISH),
+        (LastBatch(4, "o", 9, 7, PARTS), 3, "o", 7, Verdict.BEHIND),
+        (LastBatch(4, "o", 9, 7, PARTS), 4, "p", 7, Verdict.BEHIND),
         (LastBatch(4, "o", 9, 7), 3, "o", 7, Verdict.BEHIND),
         (LastBatch(4, "o", 9, 7), 5, "p", 7, Verdict.PUBLISH),
         (LastBatch(4, "o", 9, 7), 4, "p", 7, Verdict.BEHIND),
@@ -78,6 +89,44 @@ def test_it_tells_what_was_last_at_any_seq_that_is_not_flushed(steps):
     assert {sink: table.find(sink) for sink in "abc"} == {sink: dict(model).get(sink) for sink in "abc"}
 
 
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("part"), st.integers(1, 5)),
+            st.tuples(st.just("flush"), st.integers(0, 100)),
+            st.tuples(st.just("rollback"), st.integers(0, 100)),
+            st.tuples(st.just("restart"), st.integers(0, 100)),
+        ),
+        max_size=20,
+    )
+)
+def test_the_parts_of_the_last_batch_are_known_below_what_is_flushed_too(steps):
+    """Whatever of it a rollback leaves is known, also from a manifest."""
+    table, parts = LastBatches(), []
+    table.tell({"a": LastBatch(0, "o", 3)})
+    seq = 3
+    for step, number in steps:
+        if step == "part":
+            seq += number
+            parts.append(PartMark(seq, parts[-1].through + 1 if parts else 5))
+            table.tell({"a": LastBatch(1, "o", seq, 7, tuple(parts))})
+        elif step == "flush":
+            table.flushed(min(number, seq))
+        elif step == "restart" and parts:
+            manifest = from_json(to_json(table.as_of(seq)))
+            table = LastBatches()
+            table.tell(manifest)
+        elif step == "rollback" and parts and number >= parts[0].seq:
+            seq = min(number, seq)
+            table.forget_above(seq)
+            parts = [part for part in parts if part.seq <= seq]
+    for at in range(parts[0].seq if parts else seq, seq + 1):
+        known = tuple(part for part in parts if part.seq <= at)
+        wanted = LastBatch(1, "o", known[-1].seq, 7, known) if known else LastBatch(0, "o", 3)
+        assert table.as_of(at) == {"a": wanted}
+    assert table.find("a") == (LastBatch(1, "o", parts[-1].seq, 7, tuple(parts)) if parts else LastBatch(0, "o", 3))
+
+
 @given(st.dictionaries(SINK, st.builds(LastBatch, st.integers(0, 9), st.just("o"), st.integers(0, 50)), max_size=3))
 def test_what_is_told_counts(told):
     table = LastBatches()
@@ -88,7 +137,9 @@ def test_what_is_told_counts(told):
 
 def test_as_json_and_back_in_the_same_order():
     table = {"b": LastBatch(1, "o", 2), "a": LastBatch(3, "p", 4, 0), "c": LastBatch(3, "p", 4, 2**64 - 1)}
+    table |= {"d": LastBatch(3, "p", 9, 7, PARTS), "e": LastBatch(3, "p", 9, None, PARTS)}
     assert list(from_json(to_json(table)).items()) == list(table.items())
+    assert to_json(table)["e"] == [3, "p", 9, None, [[5, 10], [9, 20]]]
 
 
 def test_what_earlier_versions_have_written_is_read():
@@ -111,10 +162,19 @@ def test_what_earlier_versions_have_written_is_read():
         {"a": [1, "o", 0, None]},
         {"a": [1, "o", 0, "-" + "0" * 15]},
         {"a": [1, "o", 0, "00" * 8, "00" * 8]},
+        {"a": [1, "o", 0, "00" * 8, None, None]},
+        {"a": [1, "o", 9, None, []]},
+        {"a": [1, "o", 9, None, [[9]]]},
+        {"a": [1, "o", 9, None, [[9, 2**64]]]},
+        {"a": [1, "o", 9, None, [[True, 7]]]},
+        {"a": [1, "o", 9, None, [[8, 7]]]},
+        {"a": [1, "o", 9, None, [[9, 7], [8, 8]]]},
+        {"a": [1, "o", 9, None, [[8, 7], [9, 7]]]},
+        {"a": [1, "o", 9, None, [[0, number] for number in range(PARTS_MAX)] + [[9, PARTS_MAX]]]},
     ],
 )
 def test_bad_json_is_refused(value):
-    with pytest.raises(ValueError, match=r"needed|a last batch is|a digest is"):
+    with pytest.raises(ValueError, match=r"needed|a last batch is|a digest is|a part is|comes behind|the last part of"):
         from_json(value)
 
 

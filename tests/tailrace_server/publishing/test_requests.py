@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import xxhash
 from hypothesis import given
@@ -87,12 +89,14 @@ async def test_what_is_refused_as_a_whole(greeted, feed, feed_id, change, kind, 
     assert await feed.get(b"key") is None
 
 
-async def test_too_much_for_one_partition_is_refused_before_anything(greeted, feed, feed_id, monkeypatch):
-    monkeypatch.setattr(publisher, "PUBLISH_BYTES_MAX", 100)
+async def test_too_much_of_one_key_is_refused_before_anything(greeted, feed, feed_id, node):
+    node.publisher._part_bytes_max = node.publisher._cuts._bytes_max = 10
     await seal(greeted, feed_id, block_of(b"key"))
     error = await error_of(greeted, Opcode.PUBLISH, publish(feed_id))
     assert type(error) is TooLarge
+    assert "keep the last change of each key" in str(error)
     assert await feed.get(b"key") is None
+    assert not [name for name in os.listdir(f"{node.config.data}/staging") if name.endswith(".cut")]
 
 
 async def test_blocks_that_no_partition_takes_are_not_staged(greeted, feed_id):

@@ -1,0 +1,290 @@
+"""Batches that come in parts, with a crash before every call of the disk: each part whole, each row once in the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import pytest
+import trio
+from tests.memory_disk import READING, MemoryDisk
+from tests.tailrace_server.publishing import test_crashes
+from tests.tailrace_server.publishing.test_crashes import PARTITIONS, batch_of, endings
+
+from tailrace.errors import TooLarge, UnknownStage
+from tailrace.hashing import HASH_MAX, key_hash
+from tailrace.wire.stage_messages import Publish
+from tailrace_server.config import Storage
+from tailrace_server.journal import writer
+from tailrace_server.publishing import cuts, cutting, last_batches, publisher
+from tailrace_server.publishing.cuts import AT_ONCE_MAX, KEPT_S_MAX
+from tailrace_server.publishing.cutting import Part
+from tailrace_server.publishing.record import PUBLISH_BYTES_MAX
+
+# A block of one row has about 150 bytes: a batch's four rows of a partition are two parts, or more.
+PART_BYTES = 400
+BATCHES = 2
+
+
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch, caplog):
+    """Each step is one part, and each crash is worth a warning."""
+    monkeypatch.setattr(publisher, "STEP_S", 0.0)
+    monkeypatch.setattr(cutting, "READ_BYTES", 1)
+    monkeypatch.setattr(writer, "ALLOCATE_BYTES", 300)
+    caplog.set_level(logging.CRITICAL, "tailrace.server")
+
+
+class World(test_crashes.World):
+    """As there; each batch comes in parts, with a flush between some."""
+
+    storage = dataclasses.replace(test_crashes.STORAGE, publish_bytes_max=PART_BYTES)
+    steps = 0
+
+    def request(self, batch, ids, **changes):
+        feed_id = self.feed.info.feed_id
+        message = Publish(feed_id, "job", "query", batch, tuple(ids), tuple(range(PARTITIONS)), in_steps=True)
+        return message._replace(**changes)
+
+    async def publish(self, batch, ids):
+        error = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.node.storage.committer.run)
+            try:
+                while (await self.node.publisher.publish(self.request(batch, ids))).more:
+                    self.steps += 1
+                    if self.steps % 3 == 0:
+                        await self.node.storage.flusher.pass_once()
+            except (UnknownStage, TooLarge) as refused:  # as itself, not in a group
+                error = refused
+            nursery.cancel_scope.cancel()
+        if error is not None:
+            raise error
+        self.answered.append(batch)
+
+    def last(self, partition):
+        return partition.sinks.find("job")
+
+
+async def life(world):
+    await world.create()
+    for batch in range(BATCHES):
+        await world.run_batch(batch, parts=1 + batch % 2)
+        await world.node.storage.flusher.pass_once()
+        world.clock.advance(1.0)
+
+
+async def crash_everywhere():
+    """Disks as crashes leave them, each with the batches that had been answered and how it came to be."""
+    disk = MemoryDisk()
+    world = World(disk)
+    found = []
+
+    def before(name, path):
+        if name not in READING and ".cut" not in path:
+            found.append((disk.fork(), list(world.answered), f"{name} {path}"))
+
+    disk.before = before
+    await life(world)
+    disk.before = None
+    return endings(found)
+
+
+async def check_crash(disk, answered):
+    """What the node has of a batch are whole parts; once the job has gone on each row is there once."""
+    world = World(disk, seed=2)
+    if "orders" not in [feed.info.name for feed in world.node.feeds]:
+        assert not answered, "a batch was answered, and its feed is not there"
+        await world.create()
+    world.node.check()
+    assert not [name for name in disk.names("/data/staging") if name.endswith(".cut")] if answered else True
+    parts = 0
+    for partition in world.feed.partitions:
+        keys, last = world.written(partition), world.last(partition)
+        rows = {batch: [key for key in keys if batch_of(key) == batch] for batch in range(BATCHES)}
+        newest = max([batch for batch, found in rows.items() if found], default=-1)
+        assert (-1 if last is None else last.batch) == newest
+        assert all(len(found) == 4 for batch, found in rows.items() if batch < newest or batch in answered)
+        if last is not None and not last.is_complete:
+            parts += 1
+            assert 0 < len(rows[newest]) < 4, "a batch that is there, or not at all, is not there in part"
+            assert all(key_hash(key) <= last.parts[-1].through for key in rows[newest])
+        elif last is not None:
+            assert len(rows[newest]) == 4, f"a part of a batch is taken for all of it: {rows}"
+    lasts = [world.last(partition) for partition in world.feed.partitions]
+    has_begun = any(last is not None and last.batch >= len(answered) for last in lasts)
+    for batch in range(max(len(answered) - (not has_begun), 0), BATCHES):
+        await world.run_batch(batch, parts=2 - batch % 2)
+    world.node.check()
+    for partition in world.feed.partitions:
+        keys = world.written(partition)
+        assert sorted(keys) == sorted(set(keys)), "rows are there twice"
+        assert len(keys) == 4 * BATCHES, "rows are missing"
+        assert world.last(partition).is_complete
+    return parts
+
+
+async def test_a_crash_before_every_call():
+    crashes = parts = 0
+    for disk, answered, how in await crash_everywhere():
+        crashes += 1
+        try:
+            parts += await check_crash(disk, answered)
+        except BaseException as error:
+            error.add_note(how)
+            raise
+    assert crashes > 200
+    assert parts > 30
+
+
+class CutByPieces:
+    """Parts are so many blocks, in the order in which they were staged."""
+
+    def __init__(self, share, read, file, partition, *, hashes, after_hash, bytes_max):
+        self.blocks = [block for stage, entries in share for block in read(stage, entries)]
+        self.file, self.after_hash, self.is_sorted = file, after_hash, True
+
+    def part(self):
+        number = self.after_hash + 1
+        is_last = 2 * number + 2 >= len(self.blocks)
+        return Part(self.blocks[2 * number : 2 * number + 2], HASH_MAX if is_last else number)
+
+    def taken(self, part):
+        self.after_hash = part.through
+
+    def close(self):
+        self.file.close()
+
+
+def cut_by_pieces(monkeypatch):
+    """What is there is told by a number of pieces, and the next try has other ones."""
+    monkeypatch.setattr(cuts, "CutShare", CutByPieces)
+
+
+def forget_the_parts(monkeypatch):
+    """The journal and the manifest say that a batch is here, and not which parts of it."""
+    write_last = last_batches._write_last
+    monkeypatch.setattr(last_batches, "_write_last", lambda last: write_last(last._replace(parts=())))
+
+
+def say_the_batch_at_its_end(monkeypatch):
+    """A part says nothing, and the last one says that the batch is here."""
+    is_complete = last_batches.LastBatch.is_complete
+    encode = publisher.appending.encode_published
+
+    def late(sinks, blocks):
+        return encode({sink: last for sink, last in sinks.items() if is_complete.fget(last)}, blocks)
+
+    monkeypatch.setattr(publisher.appending, "encode_published", late)
+
+
+@pytest.mark.parametrize("plant", [cut_by_pieces, forget_the_parts, say_the_batch_at_its_end])
+async def test_planted_bugs_are_found(monkeypatch, plant):
+    plant(monkeypatch)
+    found = ""
+    for disk, answered, _ in await crash_everywhere():
+        try:
+            await check_crash(disk, answered)
+        except AssertionError as error:
+            found = str(error)
+            break
+    assert found, "the planted bug was not noticed"
+
+
+@pytest.fixture
+async def world(nursery):
+    made = World(MemoryDisk())
+    await made.create()
+    nursery.start_soon(made.node.storage.committer.run)
+    return made
+
+
+async def test_steps_say_that_there_is_more_and_what_they_have_written(world):
+    ids = [world.stage(0, 0, 1)]
+    answers = []
+    while not answers or answers[-1].more:
+        answers.append(await world.node.publisher.publish(world.request(0, ids)))
+    assert len(answers) > 4
+    ranges = [versions for answer in answers for versions in answer.written]
+    for number, partition in enumerate(world.feed.partitions):
+        seqs = [range(v.first_seq, v.last_seq + 1) for v in ranges if v.partition == number]
+        assert [seq for part in seqs for seq in part] == [1, 2, 3, 4]
+        assert [part.seq for part in world.last(partition).parts] == [part[-1] for part in seqs]
+        assert world.last(partition).digest is None
+    assert [answer.files for answer in answers[:-1]] == [[]] * (len(answers) - 1)
+    assert world.node.stages.statistics().sealed == 0
+
+
+async def test_a_client_that_asks_in_no_steps_gets_all_in_one(world):
+    answer = await world.node.publisher.publish(world.request(0, [world.stage(0, 0, 1)], in_steps=False))
+    assert not answer.more
+    assert len(answer.written) >= 4
+    assert world.disk.names("/data/staging") == [path.rpartition("/")[2] for path in answer.files]
+
+
+async def test_what_fits_into_a_record_is_not_cut(world, monkeypatch):
+    monkeypatch.setattr(cuts, "CutShare", None)
+    world.node.publisher._part_bytes_max = PUBLISH_BYTES_MAX
+    ids = [world.stage(0, 0, 1)]
+    while (await world.node.publisher.publish(world.request(0, ids))).more:
+        pass
+    assert [world.last(partition).parts for partition in world.feed.partitions] == [(), ()]
+
+
+async def test_a_bound_of_a_part_is_that_of_a_record():
+    assert Storage.__dataclass_fields__["publish_bytes_max"].default == PUBLISH_BYTES_MAX
+
+
+async def test_what_is_sorted_outlives_a_cancelled_request_and_goes_when_it_is_not_used(world):
+    ids = [world.stage(0, 0, 1)]
+    with trio.CancelScope() as scope:
+        memory_room = world.node.storage.memory.room
+
+        async def room():
+            scope.cancel()
+            await memory_room()
+            await trio.lowlevel.checkpoint()
+
+        world.node.storage.memory.room = room
+        while (await world.node.publisher.publish(world.request(0, ids))).more:
+            pass
+    world.node.storage.memory.room = memory_room
+    assert scope.cancelled_caught
+    [kept] = world.node.publisher._cuts._kept.values()
+    assert any(name.endswith(".cut") for name in world.disk.names("/data/staging"))
+    await world.node.publisher.publish(world.request(0, ids))
+    assert [kept] == list(world.node.publisher._cuts._kept.values())
+    world.clock.advance(KEPT_S_MAX - 1)
+    await world.node.publisher.expire()
+    assert [kept] == list(world.node.publisher._cuts._kept.values())
+    world.clock.advance(1)
+    await world.node.publisher.expire()
+    assert not any(name.endswith(".cut") for name in world.disk.names("/data/staging"))
+    while (await world.node.publisher.publish(world.request(0, ids))).more:
+        pass
+    assert [len(set(world.written(partition))) for partition in world.feed.partitions] == [4, 4]
+
+
+async def test_a_batch_that_goes_on_from_other_stages_begins_above_what_is_there(world):
+    """And what was sorted of the first ones is not used."""
+    ids = [world.stage(0, 0, 1)]
+    while not world.last(world.feed.partitions[0]):
+        await world.node.publisher.publish(world.request(0, ids))
+    await world.publish(0, [world.stage(0, part, 4) for part in (3, 1, 0, 2)])
+    assert [len(set(world.written(partition))) for partition in world.feed.partitions] == [4, 4]
+    assert [len(world.written(partition)) for partition in world.feed.partitions] == [4, 4]
+
+
+async def test_publishes_of_several_sinks_are_cut_at_a_time_and_more_wait(world):
+    ids = {f"sink {number}": [world.stage(number, 0, 1)] for number in range(AT_ONCE_MAX + 2)}
+
+    async def publish(sink):
+        while (await world.node.publisher.publish(world.request(0, ids[sink], sink=sink))).more:
+            pass
+
+    async with trio.open_nursery() as nursery:
+        for sink in ids:
+            nursery.start_soon(publish, sink)
+    for partition in world.feed.partitions:
+        assert len(set(world.written(partition))) == len(world.written(partition)) == 4 * len(ids)
+        assert all(partition.sinks.find(sink).is_complete for sink in ids)
