@@ -124,6 +124,7 @@ async def check_crash(disk, answered):
     return parts
 
 
+@pytest.mark.slow
 async def test_a_crash_before_every_call():
     crashes = parts = 0
     for disk, answered, how in await crash_everywhere():
@@ -178,6 +179,8 @@ def say_the_batch_at_its_end(monkeypatch):
     monkeypatch.setattr(publisher.appending, "encode_published", late)
 
 
+@pytest.mark.slow
+@pytest.mark.planted
 @pytest.mark.parametrize("plant", [cut_by_pieces, forget_the_parts, say_the_batch_at_its_end])
 async def test_planted_bugs_are_found(monkeypatch, plant):
     plant(monkeypatch)

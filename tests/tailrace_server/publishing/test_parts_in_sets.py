@@ -75,6 +75,7 @@ async def test_a_new_leader_goes_on_with_the_parts_that_are_not_there(members, i
     assert all(last.is_complete and len(last.parts) > 1 for last in told[0])
 
 
+@pytest.mark.planted
 async def test_a_follower_that_forgets_the_parts_is_found(members, monkeypatch):
     """A planted bug: followers are told of the batch, and not that they have a part of it."""
 
