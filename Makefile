@@ -15,7 +15,7 @@
 #              SEED=n that one (TRACE=1 tells all that it does), SEEDS=n so many, SECONDS=n as many as that time allows;
 #              FIRST=n begins there; without any of them 20. SETS=1: sets of several nodes instead of one
 # make reproduce BUG=13.1
-#              a bug that was found from outside (docs/reliability.md): its tests without the mend, and with it;
+#              a bug that was found from outside (docs/internals/reliability.md): its tests without the mend, and with it;
 #              without BUG: lists them
 # make clean   removes everything that the others made
 #
