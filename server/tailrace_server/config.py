@@ -18,6 +18,9 @@ class Limits:
     connections_max: int = 4_096
     #: The bytes of unread answers at which a peer's further requests wait.
     backlog_bytes_max: int = 8 * 1024 * 1024
+    #: The bytes of answers that all connections hold together. Above it a connection with more than 64 KiB waits, and
+    #: look-ups that wait for the disk answer with what they have found. As much as all write queues.
+    answer_bytes_max: int = 256 * 1024 * 1024
     #: The largest window that a consumer gets, whatever its HELLO asks for.
     window_bytes_max: int = 64 * 1024 * 1024
     #: The streams of one connection, enough for 16 feeds of 1,024 partitions.

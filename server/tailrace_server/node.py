@@ -30,6 +30,7 @@ from tailrace_server.publishing.stages import Stages
 from tailrace_server.replication.feed_changes import FeedChanges
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.member import Member
+from tailrace_server.serving.answer_memory import AnswerMemory
 from tailrace_server.serving.connections import Connections
 from tailrace_server.serving.handlers import HANDLERS
 from tailrace_server.serving.services import Services
@@ -98,6 +99,7 @@ class Node:
             stages=self.stages,
             publisher=self.publisher,
             filtered=FilterCache(),
+            answer_memory=AnswerMemory(config.limits.answer_bytes_max),
             handlers=HANDLERS,
             member=None,
             started_at=self.turn.now,

@@ -435,6 +435,7 @@ def test_bounds_are_those_of_the_code():
     assert bounds["barriers, look-ups that wait, of a connection"] == waiting
     assert bounds["feeds; partitions of a feed"] == f"{limits.feeds_max:,}; {limits.partitions_max:,}"
     assert limits.backlog_bytes_max == 8 << 20
+    assert bounds["unread answers of all clients"].startswith(f"{limits.answer_bytes_max >> 20} MiB")
     assert limits.window_bytes_max == 64 << 20
 
 

@@ -194,7 +194,7 @@ async def test_a_peer_that_asks_and_does_not_read_holds_little(raw, feed, node, 
         await connection.send(*(Get(feed_id, Level.DISK, [b"k"]).encode(id) for id in range(1, 200)))
         largest = 0
         while held in node.connections:
-            largest = max(largest, held._answer_bytes + held.transport.backlog_bytes)
+            largest = max(largest, held.answers.held_bytes + held.transport.backlog_bytes)
             await trio.sleep(0.005)
         assert limit <= largest <= limit + 2 * len(value)
     assert (await feed.get(b"k")).value == value

@@ -81,6 +81,15 @@ class NotCached(Exception):
         file, offset, nbytes = self._place
         self._reads.loaded[self._place] = file.read(offset, nbytes)
 
+    @property
+    def nbytes(self) -> int:
+        """How many bytes ``load`` reads."""
+        return self._place[2]
+
+    def forget(self) -> None:
+        """Drops what ``load`` has read: the look-up waits for something else first."""
+        self._reads.loaded.pop(self._place, None)
+
 
 class Reads:
     """What one look-up reads, without waiting for the disk: NotCached where it would have to.

@@ -5,8 +5,8 @@
     answer_when ── node.leadership.waiting (a majority) ─────────────┼──> queue ──> Connection.flush
     add_when_confirmed ── node.leadership.confirm (who leads) ────┘
 
-``_answer_bytes`` counts an answer from the moment that it waits, and a connection with too many of them is not read
-from: that bounds what waits.
+``held_bytes`` counts an answer from the moment that it waits, and a connection with too many of them is not read
+from: that bounds what waits. What all connections hold together is in `answer_memory`.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from tailrace.wire.messages import encode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.serving.absences import Absences
+from tailrace_server.serving.answer_memory import SHARE_BYTES
 from tailrace_server.serving.answers import Answers
 from tailrace_server.serving.end_times import EndTimes
 from tailrace_server.serving.inquiries import Inquiries
@@ -84,6 +85,10 @@ class Connection:
         self.greeted = False
         self.right = 0  # `Leadership.rights` as it was at the client's HELLO
         self.draining = False
+        self._request_bytes = 0  # of the requests that wait in tasks of their own
+        self._found_bytes = 0  # of answers that are not complete, and of what is being read for them
+        self._unsent_bytes = 0  # of answers that were sent, and that the socket has not taken: this many at most
+        self._charged_bytes = 0  # what the node's account has of this connection
         self.waiting_requests = 0  # in tasks of their own, for the by-key index or the place of a time
         self.sought: dict[int, StreamRequest] = {}  # those for streams, by id, that wait for the place of their time
         self.writes = False
@@ -92,6 +97,7 @@ class Connection:
         self._drained = trio.Event()
         self._room: trio.Event | None = None  # there while someone waits for it
         self._pumps_soon = False
+        self._account = node.answer_memory
         self._backlog_bytes_max = node.config.limits.backlog_bytes_max
         transport.on_drained = self._on_drained
 
@@ -150,15 +156,65 @@ class Connection:
 
     def _lacks_room(self) -> bool:
         """Before the peer may ask for more it has to take what it was answered, or the flusher has to catch up."""
-        if self.answers.held_bytes + self.transport.backlog_bytes > self._backlog_bytes_max:
+        nbytes = self._request_bytes
+        if nbytes and (nbytes > self._backlog_bytes_max or self._account.refuses(nbytes)):
+            return True
+        return self.lacks_answer_room()
+
+    def lacks_answer_room(self) -> bool:
+        """Tells whether the answers of this connection take so much memory that no other one may be looked up."""
+        held = self.answers.held_bytes + self._found_bytes
+        if held + self.transport.backlog_bytes > SHARE_BYTES and self._holds_much(held):
             return True
         if self.rounds.unsent_frames > UNSENT_FRAMES_MAX:
             return True
         return self.writes and self.node.storage.memory.must_wait
 
+    def _holds_much(self, held: int) -> bool:
+        """Tells whether ``held`` bytes of answers, with those that were sent, pass a bound."""
+        if held + self.transport.backlog_bytes > self._backlog_bytes_max:
+            return True
+        self._charge()
+        # What a replica acknowledges is what answers wait for: its connection is read in any case.
+        return self.replica is None and self._account.refuses(held + self._unsent_bytes)
+
+    def _charge(self) -> None:
+        """Brings the node's account up to date with what this connection holds."""
+        held = self.answers.held_bytes + self._unsent_bytes + self._request_bytes + self._found_bytes
+        if held != self._charged_bytes:
+            changed, self._charged_bytes = held - self._charged_bytes, held
+            self._account.change(changed)
+
+    def hold_request(self, nbytes: int) -> None:
+        """Counts the ``nbytes`` of a request that waits in a task of its own; negative: it waits no longer."""
+        self._request_bytes += nbytes
+        self._charge()
+        if nbytes < 0:
+            self._look_again()
+
+    def hold_found(self, nbytes: int) -> None:
+        """Counts ``nbytes`` more of an answer that is not complete, or less if it is negative."""
+        self._found_bytes += nbytes
+        self._charge()
+        if nbytes < 0:
+            self._look_again()
+
+    def forget_held(self) -> None:
+        """Takes this connection, which is over, and whose tasks have ended, out of the node's account."""
+        self._account.forget(self._look_again)
+        self._account.change(-self._charged_bytes)
+        self._charged_bytes = 0
+
     async def wait_for_room(self) -> None:
-        """A checkpoint only where it has to wait."""
-        while self._lacks_room() and not self.is_closing:
+        """Waits until the peer may ask for more. A checkpoint only where it has to wait."""
+        await self._wait_while(self._lacks_room)
+
+    async def wait_for_answer_room(self) -> None:
+        """Waits until another answer may be looked up. A checkpoint only where it has to wait."""
+        await self._wait_while(self.lacks_answer_room)
+
+    async def _wait_while(self, lacks_room: Callable[[], bool]) -> None:
+        while lacks_room() and not self.is_closing:
             if self.writes and self.node.storage.memory.must_wait:
                 self._waits_for_memory = True
                 await self.node.storage.memory.room()
@@ -166,7 +222,13 @@ class Connection:
                 continue
             if self._room is None:
                 self._room = trio.Event()
+            self._account.when_room(self._look_again)
             await self._room.wait()
+
+    def _look_again(self) -> None:
+        """Lets those look again who wait for room, if there are any."""
+        if self._room is not None:
+            self._make_room(self._room)
 
     def _make_room(self, room: trio.Event) -> None:
         """Lets those look again who wait for room."""
@@ -175,8 +237,10 @@ class Connection:
 
     def _on_drained(self) -> None:
         self._drained.set()
-        if self._room is not None:
-            self._make_room(self._room)
+        if self._unsent_bytes:
+            self._unsent_bytes = 0
+            self._charge()
+        self._look_again()
         if self.is_closing:
             self.transport.finish()
         else:
@@ -258,8 +322,11 @@ class Connection:
         data = self.answers.take()
         self.sent_at = self.node.turn.now
         self.transport.send(data + last if last else data)
-        if self._room is not None:
-            self._make_room(self._room)
+        backlog_bytes = self.transport.backlog_bytes
+        if backlog_bytes or self._charged_bytes:
+            self._unsent_bytes = min(self._unsent_bytes + len(data), backlog_bytes)
+            self._charge()
+        self._look_again()
 
     def pump(self) -> None:
         """Sends what the streams have, as far as the consumer has granted room and the socket takes it."""

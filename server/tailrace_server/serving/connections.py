@@ -99,6 +99,7 @@ class Connections:
             transport.send(encode_error(Overloaded(f"this node serves {len(self._open)} connections already")))
             transport.close()
             return
+        connection: Connection | None = None
         try:
             async with trio.open_nursery() as nursery:
                 connection = Connection(services, transport, nursery)
@@ -117,6 +118,8 @@ class Connections:
             log.exception(_INTERNAL_ERROR, transport.peer)
         finally:
             transport.close()
+            if connection is not None:
+                connection.forget_held()
 
     async def drain(self) -> None:
         """Ends every stream with DRAINING, if there is time at the end of its snapshot, and sends that."""

@@ -34,7 +34,7 @@ def _on_get(connection: Connection, frame: Frame) -> None:
         else:
             connection.answers.add(data)
 
-    run_in_steps(connection, frame.id, lookup.step, answer)
+    run_in_steps(connection, frame.id, lookup.step, answer, nbytes=len(frame.body), found=lookup.found_bytes)
 
 
 HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {

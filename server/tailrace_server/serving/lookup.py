@@ -28,6 +28,10 @@ class Lookup:
         """Every key was looked up, or the values fill an answer: the client asks again for the rest."""
         return len(self.items) == len(self._keys) or self._value_bytes >= VALUE_BYTES_MAX
 
+    def found_bytes(self) -> int:
+        """Returns the bytes of the found values. If an answer leaves keys out, the client asks for them again."""
+        return self._value_bytes
+
     def in_flight(self, level: Level) -> list[tuple[Partition, int]]:
         """The partitions where what was found, or found to be missing, may not be at ``level`` yet, and up to where."""
         return [(p, p.high_seq) for p in set(self._partitions) if p.high_seq > p.visible_seq(level)]

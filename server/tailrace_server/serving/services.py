@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tailrace_server.publishing.publisher import Publisher
     from tailrace_server.publishing.stages import Stages
     from tailrace_server.replication.member import Member
+    from tailrace_server.serving.answer_memory import AnswerMemory
     from tailrace_server.stream.filter import FilterCache
 
 
@@ -68,6 +69,7 @@ class Services(LocalNode):
     stages: Stages
     publisher: Publisher
     filtered: FilterCache
+    answer_memory: AnswerMemory
     handlers: Mapping[Opcode, Callable[[Any, Any], None]]
     member: Member | None  # None of a node that is alone
     started_at: float

@@ -21,11 +21,26 @@ STEP_SECONDS = 0.002
 Step = Callable[[Callable[[], bool]], bool]
 
 
-def run_in_steps(connection: Connection, id: int, step: Step, then: Callable[[], None]) -> None:
+def _nothing() -> int:
+    return 0
+
+
+def run_in_steps(
+    connection: Connection,
+    id: int,
+    step: Step,
+    then: Callable[[], None],
+    *,
+    nbytes: int,
+    found: Callable[[], int] = _nothing,
+) -> None:
     """Runs ``then`` at once where one ``step`` is enough; else steps in a task, with the loop free in between.
 
     Nothing happens between the last step and ``then``. What either of them would have to wait for the disk for is read
     in a thread, and both are tried again.
+
+    ``nbytes``: the size of the request, held while it waits. ``found``: the bytes that the steps hold by now for the
+    answer. If the connection lacks room for more, ``then`` is run with these, so that they leave.
     """
     missing = None
     try:
@@ -37,9 +52,10 @@ def run_in_steps(connection: Connection, id: int, step: Step, then: Callable[[],
     if connection.waiting_requests >= connection.node.config.limits.waiting_requests_max:
         raise Overloaded(f"{connection.waiting_requests} requests of this connection are waiting; wait for answers")
     connection.waiting_requests += 1
+    connection.hold_request(nbytes)
     if missing is not None:
         _pin(connection.node.storage, missing)
-    connection.nursery.start_soon(_step_until, connection, id, step, then, missing)
+    connection.nursery.start_soon(_step_until, connection, id, step, then, missing, nbytes, found)
 
 
 def _out_of_time(connection: Connection) -> Callable[[], bool]:
@@ -50,15 +66,31 @@ def _out_of_time(connection: Connection) -> Callable[[], bool]:
 
 
 async def _step_until(
-    connection: Connection, id: int, step: Step, then: Callable[[], None], missing: NotCached | None
+    connection: Connection,
+    id: int,
+    step: Step,
+    then: Callable[[], None],
+    missing: NotCached | None,
+    nbytes: int,
+    found: Callable[[], int],
 ) -> None:
+    held = found()
+    connection.hold_found(held)
     try:
         while True:
             if missing is None:
                 await trio.lowlevel.checkpoint()
+                await _room(connection, held)
             else:
-                await _load(connection.node.storage, missing)
-            await connection.wait_for_room()
+                await _load(connection, missing, held)
+            if connection.lacks_answer_room() and not connection.is_closing:
+                if held:
+                    then()
+                    break
+                if missing is not None:  # others took the room while the disk was waited for
+                    missing.forget()
+                    missing = None
+                continue
             try:
                 if step(_out_of_time(connection)):
                     then()
@@ -67,13 +99,23 @@ async def _step_until(
             except NotCached as error:
                 missing = error
                 _pin(connection.node.storage, missing)
+            held, before = found(), held
+            connection.hold_found(held - before)
     except ProtocolError as error:
         connection.fail(error)
     except TailraceError as error:
         connection.answers.add_error(error, id)
     finally:
         connection.waiting_requests -= 1
+        connection.hold_found(-held)
+        connection.hold_request(-nbytes)
     connection.node.connections.turn_ended()
+
+
+async def _room(connection: Connection, held: int) -> None:
+    """Waits for room for an answer that holds nothing yet. One that does is answered early instead."""
+    if not held:
+        await connection.wait_for_answer_room()
 
 
 def _pin(storage: Storage, missing: NotCached) -> None:
@@ -82,10 +124,21 @@ def _pin(storage: Storage, missing: NotCached) -> None:
     storage.pins.pin(missing.segment)
 
 
-async def _load(storage: Storage, missing: NotCached) -> None:
-    """Reads what is missing, of a segment that is pinned, and unpins it. SegmentDamaged."""
+async def _load(connection: Connection, missing: NotCached, held: int) -> None:
+    """Reads what is missing once there is room, of a segment that is pinned, and unpins it. SegmentDamaged.
+
+    What is being read counts, so that few of many requests read at once.
+    """
     assert missing.segment is not None
+    storage = connection.node.storage
     try:
-        await storage.host.workers.in_thread(missing.load)
+        await _room(connection, held)
+        if held and connection.lacks_answer_room():
+            return
+        connection.hold_found(missing.nbytes)
+        try:
+            await storage.host.workers.in_thread(missing.load)
+        finally:
+            connection.hold_found(-missing.nbytes)
     finally:
         storage.pins.unpin(missing.segment)

@@ -40,6 +40,7 @@ def _on_write(connection: Connection, frame: Frame) -> None:
         frame.id,
         lambda out_of_time: partition.keys.catch_up(partition.tree, out_of_time),
         lambda: _take_now(connection, frame.id, write, partition, block, reads.read),
+        nbytes=len(frame.body),
     )
 
 
