@@ -13,9 +13,10 @@ from tailrace.arguments import count, seconds
 from tailrace.block import Block
 from tailrace.changes import creation_request
 from tailrace.consuming.wanted import Wanted
-from tailrace.errors import TailraceError, Unreachable
+from tailrace.errors import TailraceError, Unreachable, WrongProcess
 from tailrace.feed import Feed
 from tailrace.finding import Finder, check_state
+from tailrace.forks import OfOneProcess
 from tailrace.host import Host
 from tailrace.lifetime import Lifetime
 from tailrace.link import RequestLink
@@ -65,10 +66,12 @@ class _Waiter(Generic[_T]):
         return trio.lowlevel.Abort.SUCCEEDED
 
 
-class Client:
+class Client(OfOneProcess):
     """A connection to the leader, or to another node, that the client restores when it breaks. Made by `connect`.
 
-    All tasks of one trio run may share a client. It must not be used from another thread or another trio run.
+    All tasks of one trio run may share a client. It must not be used from another thread or another trio run. In a
+    forked process every call raises `WrongProcess`, also the calls of the client's feeds, writers, stages, streams and
+    followers.
 
     If a call of the client or of a `Feed` is cancelled, a request that was not sent yet is never sent. A request that
     was sent may still be carried out. It is not sent again after a lost connection, and its outcome stays unknown.
@@ -100,9 +103,11 @@ class Client:
         self._link = RequestLink(self._session, finder, connect=host.connect, connect_timeout_s=connect_timeout)
         self._lifetime = Lifetime()
         self.lanes = Lanes(partial(random_producer_id, host.random))
+        self._register()
 
     async def __aenter__(self) -> Client:
         """Connects. Raises Unreachable where no node has answered within ``connect_timeout`` seconds, or Forbidden."""
+        self.check_process()
         await self._lifetime.__aenter__()
         self._lifetime.start(self._link.run)
         self._lifetime.start(self._link.tick)
@@ -126,9 +131,15 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
+        if self._forked_from:
+            return False
         swallowed = await self._lifetime.__aexit__(kind, error, traceback)
         self._session.fail_all(Unreachable("the client was closed", outcome="unknown"))
         return swallowed
+
+    def _forked(self, error: WrongProcess) -> None:
+        self._session.refuse(error)
+        self._link.abandon()
 
     # Feeds
 
@@ -354,6 +365,7 @@ class Client:
 
     def stream(self, wanted: Wanted, window_bytes: int = 8 * 1024 * 1024) -> Stream:
         """A consumer, on a connection of its own. ValueError for a ``window_bytes`` below 1."""
+        self.check_process()
         count("window_bytes", window_bytes, 1)
         finder = self._finder.another()
         return Stream(

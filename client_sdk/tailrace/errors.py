@@ -19,7 +19,7 @@
     ├── BadBlock                a block breaks its format
     ├── TooLarge                a key, a value, a block or a frame is over its bound
     ├── Forbidden
-    ├── WrongProcess            a blocking client is used in a process that was forked from its own
+    ├── WrongProcess            a client is used in a process that was forked from its own
     ├── ProtocolError           the other side broke the protocol
     ├── DataGone                what was asked for has been trimmed or purged
     └── StreamEnded             a stream is over; ``reason`` says why
@@ -167,7 +167,7 @@ class Forbidden(TailraceError):
 
 
 class WrongProcess(TailraceError):
-    """A blocking client was used in a forked process. Connect again in the new process."""
+    """A client, or a handle of it, was used in a forked process. Connect again in the new process."""
 
 
 class ProtocolError(TailraceError):

@@ -544,7 +544,8 @@ class Feed:
         return self._client.host
 
     async def resolve(self) -> Resolved:
-        """Id and number of partitions, asked for once. Raises UnknownFeed."""
+        """Id and number of partitions, asked for once. Raises UnknownFeed, WrongProcess."""
+        self._client.check_process()
         if self._resolved is None:
             self._resolved = resolved(await self._client.call(Opcode.PARTITIONS, {"name": self.name}))
         return self._resolved

@@ -18,6 +18,7 @@ from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.session import Wanted
 from tailrace.errors import StreamEnded, VersionLost
 from tailrace.events import Rollback
+from tailrace.forks import OfOneProcess
 from tailrace.indexes import Index, IndexBusy
 from tailrace.lifetime import Lifetime
 from tailrace.model import EndReason, Version
@@ -36,7 +37,7 @@ OPEN_BUSY_SECONDS = 60.0
 _followed: dict[int, Follower] = {}
 
 
-class Follower:
+class Follower(OfOneProcess):
     """Applies a feed to an index, each batch together with its checkpoint. Made by `Feed.follow`.
 
     All tasks of one trio run may call its methods. If the index raises an exception, the body ends with it.
@@ -58,6 +59,7 @@ class Follower:
         self._positions: Positions | None = None
         self._applied_rows = 0
         self._partitions: frozenset[int] = frozenset()
+        self._register()
 
     async def __aenter__(self) -> Follower:
         """Opens the index, and resumes where it stands.
@@ -65,6 +67,7 @@ class Follower:
         Raises ValueError if a follower of this process has the index already, what the index raises (IndexBusy only
         after 60 s), BadPosition, UnknownFeed, ...
         """
+        self.check_process()
         if _followed.setdefault(id(self._index), self) is not self:
             raise ValueError(
                 f"the index {self._index!r} is followed already, and two followers would mix their positions: give "
@@ -99,6 +102,8 @@ class Follower:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
+        if self._forked_from:
+            return False
         self._applier.leave()
         try:
             return await self._lifetime.__aexit__(kind, error, traceback)
@@ -138,6 +143,7 @@ class Follower:
         Raises:
             StreamEnded: The follower has ended.
         """
+        self.check_process()
         await self._stream.barrier()
         await self._wait_applied(self._jobs.received)
 
@@ -155,6 +161,7 @@ class Follower:
             ValueError: The feed has no such partition.
             StreamEnded: The follower has ended.
         """
+        self.check_process()
         partition, branch, seq = version
         if partition not in self._partitions:
             raise ValueError(

@@ -105,6 +105,10 @@ class RequestLink:
             if buffers:
                 self._transport.send(*buffers)
 
+    def abandon(self) -> None:
+        """Sends nothing from now on, and wakes no task: this is a forked process, and all is the parent's."""
+        self._transport = self._idle = None
+
     async def run(self) -> None:
         """Connects and reconnects for ever. Raises what no retry can mend: Forbidden, ProtocolError of the greeting."""
         while True:

@@ -154,6 +154,10 @@ class Outbox:
         self.is_open = False
         self._on_change()
 
+    def refuse(self, error: TailraceError) -> None:
+        """Makes ``error`` the first error, and wakes no caller."""
+        self._error, self.is_open, self._is_shipping = error, False, False
+
     def heard(self, error: TailraceError | None) -> None:
         """Handles an answer: wakes those who wait, with ``error`` if there is one."""
         if error is not None:

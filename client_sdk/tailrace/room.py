@@ -25,6 +25,9 @@ class Room:
 
         Raises the outbox's first error, or ValueError if it is closed.
         """
+        if outbox.has_failed:
+            await trio.lowlevel.checkpoint()
+            outbox.check()
         async with self._line:
             await self.until(lambda: outbox.has_room)
         outbox.enter(others_wait=self._line.locked())

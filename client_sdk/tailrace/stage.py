@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from tailrace.batch import check_value
 from tailrace.block import Block
+from tailrace.errors import WrongProcess
+from tailrace.forks import OfOneProcess
 from tailrace.model import Delete, Put
 from tailrace.outbox import Outbox, Settle
 from tailrace.room import Room
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from tailrace.feed import Feed
 
 
-class Stage:
+class Stage(OfOneProcess):
     """Sends rows to a stage, where no consumer sees them. Made by `Feed.stage`.
 
     All tasks of one trio run may share it. `seal` ends it, and `Feed.publish` takes the result. The first error is
@@ -48,12 +50,16 @@ class Stage:
             kick=self._feed.kick,
             on_change=self._room.changed,
         )
+        self._register()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Nothing: what is not sealed is never seen."""
+
+    def _forked(self, error: WrongProcess) -> None:
+        self._outbox.refuse(error)
 
     async def put(self, key: bytes, value: bytes) -> None:
         """Adds a row. It waits first while rows of ``in_flight_bytes`` have no answer.

@@ -12,10 +12,11 @@ import trio
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.session import ConsumerSession, Event
 from tailrace.consuming.wanted import Wanted
-from tailrace.errors import Forbidden, NotLeader, StreamEnded, TailraceError, Unreachable
+from tailrace.errors import Forbidden, NotLeader, StreamEnded, TailraceError, Unreachable, WrongProcess
 from tailrace.events import ReplicaEvent, Rollback
 from tailrace.failover import FailoverLog
 from tailrace.finding import Finder
+from tailrace.forks import OfOneProcess
 from tailrace.host import Host
 from tailrace.lifetime import Lifetime
 from tailrace.link import SILENT_INTERVALS_MAX, Silence
@@ -27,7 +28,7 @@ from tailrace.transport import Transport
 from tailrace.wire.messages import Hello
 
 
-class Stream:
+class Stream(OfOneProcess):
     """The events of a feed, in the order of each partition. Made by `Feed.consume`, with a connection of its own.
 
     It is an async context manager, and an async iterator inside. One task iterates; other tasks may call `barrier` and
@@ -66,9 +67,11 @@ class Stream:
         self._cookies = itertools.count(1)
         self._waiters: dict[trio.Event, None] = {}
         self._wake = trio.Event()
+        self._register()
 
     async def __aenter__(self) -> Stream:
         """Connects, and asks for every partition. Raises UnknownFeed, BadPosition, DataGone, Unreachable, ..."""
+        self.check_process()
         await self._lifetime.__aenter__()
         self._lifetime.start(self._keep)
         self._lifetime.start(self._look)
@@ -93,7 +96,10 @@ class Stream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        return await self._leave(kind, error, traceback)
+        return False if self._forked_from else await self._leave(kind, error, traceback)
+
+    def _forked(self, error: WrongProcess) -> None:
+        self._transport, self._ended = None, error
 
     async def _leave(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -115,6 +121,8 @@ class Stream:
         return cast(Event, await self._next())  # what else there is only a replica is given
 
     async def _next(self) -> Event | ReplicaEvent:
+        if self._forked_from:  # checked here too, since this is called for each event
+            self.check_process()
         while True:
             try:
                 event = self._session.next_event()
@@ -186,6 +194,7 @@ class Stream:
         Raises:
             StreamEnded: The loop has ended.
         """
+        self.check_process()
         if self._ended is not None:
             raise StreamEnded(f"no barrier can come back: {self._ended}", reason=_reason(self._ended))
         cookie = next(self._cookies).to_bytes(8, "little")

@@ -11,7 +11,8 @@ import trio
 
 from tailrace.batch import check_value
 from tailrace.block import Block
-from tailrace.errors import TailraceError
+from tailrace.errors import TailraceError, WrongProcess
+from tailrace.forks import OfOneProcess
 from tailrace.lifetime import Lifetime
 from tailrace.model import Delete, Level, Put, Resolved, VersionRange
 from tailrace.outbox import Outbox, Settle
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 LEFT = "the writer was left: make another one"
 
 
-class Writer:
+class Writer(OfOneProcess):
     """Batches rows by partition and sends them without waiting for each answer. Made by `Feed.writer`.
 
     All tasks of one trio run may share a writer. The rows of one task keep their order within a partition. Leaving the
@@ -63,6 +64,7 @@ class Writer:
             kick=self._feed.kick,
             on_change=self._room.changed,
         )
+        self._register()
         await self._lifetime.__aenter__()
         self._lifetime.start(self._linger)
         return self
@@ -70,6 +72,8 @@ class Writer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
+        if self._forked_from:
+            return False
         self._outbox.close(LEFT)
         if error is None:
             try:
@@ -81,6 +85,9 @@ class Writer:
         else:
             self._give_up()
         return await self._lifetime.__aexit__(kind, error, traceback)
+
+    def _forked(self, error: WrongProcess) -> None:
+        self._outbox.refuse(error)
 
     # Rows
 

@@ -11,7 +11,8 @@ import os
 import threading
 import weakref
 
-from tailrace.errors import TailraceError, WrongProcess
+from tailrace.errors import TailraceError
+from tailrace.forks import wrong_process
 
 # Those of this process, for a process that is forked from it: there no other thread is left to release their locks.
 _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
@@ -52,10 +53,7 @@ class Guard:
         To be called with ``lock`` held, between steps.
         """
         if os.getpid() != self._pid:
-            raise WrongProcess(
-                f"this client belongs to process {self._pid}, this is process {os.getpid()}, which was forked from it: "
-                "connect again in this process"
-            )
+            raise wrong_process(self._pid)
         if self._is_within_step:
             raise TailraceError(
                 "this client was interrupted in the middle of a step, and what it had under way may or may not be "

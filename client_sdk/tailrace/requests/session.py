@@ -352,6 +352,10 @@ class RequestSession:
         self._lanes.clear()
         self._ready_lanes.clear()
 
+    def refuse(self, error: TailraceError) -> None:
+        """Gives ``error`` to whatever is asked from now on. What is under way is left as it is."""
+        self._closed = error
+
     def postpone(self, seconds: float) -> None:
         """What waits is given up so much later: nobody has moved its bytes meanwhile."""
         for request in self._requests:

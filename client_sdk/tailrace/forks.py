@@ -1,0 +1,54 @@
+"""Handles that belong to one process: in a process that was forked from it they are copies, and refuse every call.
+
+Parent and child would share the socket, so each would take the other's answers. The child learns of it once, right
+after the fork: in the parent a handle pays for nothing but its registration.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+
+from tailrace.errors import WrongProcess
+
+_handles: weakref.WeakSet[OfOneProcess] = weakref.WeakSet()
+
+
+def wrong_process(pid: int) -> WrongProcess:
+    """Returns the error of a call in this process to a handle that belongs to process ``pid``."""
+    return WrongProcess(
+        f"this client belongs to process {pid}, this is process {os.getpid()}, which was forked from it: connect again "
+        "in this process"
+    )
+
+
+class OfOneProcess:
+    """A base of handles that call ``_register`` when they are made.
+
+    In a forked process ``_forked_from`` is the parent's id. Nothing of the parent's trio run may be touched there:
+    to wake one of its tasks would put that task into the child's run.
+    """
+
+    _forked_from = 0
+
+    def _register(self) -> None:
+        _handles.add(self)
+
+    def check_process(self) -> None:
+        """Raises WrongProcess in a forked process."""
+        if self._forked_from:
+            raise wrong_process(self._forked_from)
+
+    def _forked(self, error: WrongProcess) -> None:
+        """Makes the calls raise ``error`` that do not ``check_process`` themselves, and lets go of the socket."""
+
+
+def _after_fork_in_child() -> None:
+    pid = os.getppid()
+    for handle in list(_handles):
+        if not handle._forked_from:
+            handle._forked_from = pid
+            handle._forked(wrong_process(pid))
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
