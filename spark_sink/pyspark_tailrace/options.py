@@ -57,7 +57,8 @@ _OF_SPARK = ("checkpointLocation", "queryName", "path")
 _OF_TABLES = ("provider", "option.")
 _NO_TABLES = (
     "Spark does not hand the options of a table on to a source written in Python when the table is used: take a view, "
-    "CREATE TEMPORARY VIEW ... USING tailrace OPTIONS (url ..., feed ...), or format('tailrace') with options"
+    "CREATE TEMPORARY VIEW ... USING tailrace OPTIONS (url ..., feed ...), or format('tailrace') with options. What "
+    "saveAsTable or toTable has written is in the feed: DROP TABLE the table, and write by save() or start()"
 )
 # How much an unknown name has to be like one of ours for it to be suggested.
 _ALIKE = 0.7

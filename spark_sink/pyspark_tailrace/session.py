@@ -70,6 +70,9 @@ def register(spark: SparkSession) -> None:
     A session that ``newSession()`` made needs its own call. So does each thread that starts a query, because Spark
     looks for sources written in Python in the active session of the thread.
 
+    Names of columns, in ``.schema()`` and in options, are matched by case if ``spark.sql.caseSensitive`` is true now.
+    After a change of that setting call this again, because Spark does not tell it to sources.
+
     Args:
         spark: The session.
 
@@ -80,9 +83,9 @@ def register(spark: SparkSession) -> None:
 
     check_version("pyspark", pyspark.__version__)
     check_version("the session's Spark", spark.version)
-    from pyspark_tailrace.source import TailraceSource
+    from pyspark_tailrace.source import source_for
 
-    spark.dataSource.register(TailraceSource)
+    spark.dataSource.register(source_for(spark.conf.get("spark.sql.caseSensitive", "false")))
     # Of PySpark's public calls, this one alone makes a session active in a thread that did not start it.
     spark.createDataFrame([], "unused int")
 

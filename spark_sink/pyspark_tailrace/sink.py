@@ -186,8 +186,10 @@ def _micro_batch() -> tuple[str, int]:
     return query_id, int(batch)
 
 
-def with_columns(options: SinkOptions, schema: StructType) -> SinkOptions:
-    """Returns the options with the names of columns as the schema spells them, which Spark does not tell by case."""
+def with_columns(options: SinkOptions, schema: StructType, *, is_case_sensitive: bool = False) -> SinkOptions:
+    """Returns the options with the names of columns as the schema spells them, unless names are matched by case."""
+    if is_case_sensitive:
+        return options
     spelt: dict[str, str] = {}
     for name in schema.names:
         spelt.setdefault(name.lower(), name)

@@ -21,6 +21,8 @@ FORMAT = "tailrace"
 class TailraceSource(DataSource):
     """The data source ``tailrace``, which `register` makes known. Programs use ``format("tailrace")``."""
 
+    is_case_sensitive = False  # about the names of columns
+
     @classmethod
     def name(cls) -> str:
         return FORMAT
@@ -41,7 +43,7 @@ class TailraceSource(DataSource):
 
         # Here too: without a look at the schema, this is the first place whose errors Spark shows.
         options = stream_options(self.options)
-        check_schema(schema)
+        check_schema(schema, is_case_sensitive=self.is_case_sensitive)
         return StreamReader(options, schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -51,7 +53,7 @@ class TailraceSource(DataSource):
         from pyspark_tailrace.reading.schema import check_schema
 
         options = batch_options(self.options)
-        check_schema(schema)
+        check_schema(schema, is_case_sensitive=self.is_case_sensitive)
         return BatchReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
@@ -65,7 +67,7 @@ class TailraceSource(DataSource):
                 "follow: use outputMode 'append', or 'update' with .foreachBatch(pyspark_tailrace.upsert_batch(...)), "
                 "which writes the rows that have changed"
             )
-        options = with_columns(sink_options(self.options), schema)
+        options = with_columns(sink_options(self.options), schema, is_case_sensitive=self.is_case_sensitive)
         check_of_stream(options)
         check_schema(schema, options)
         return StreamSink(options)
@@ -77,7 +79,18 @@ class TailraceSource(DataSource):
 
         if overwrite:
             raise ValueError("mode 'overwrite' would have to drop what the feed holds: use mode 'append'")
-        options = with_columns(sink_options(self.options), schema)
+        options = with_columns(sink_options(self.options), schema, is_case_sensitive=self.is_case_sensitive)
         check_of_job(options)
         check_schema(schema, options)
         return BatchSink(options)
+
+
+class CaseSensitiveSource(TailraceSource):
+    """The same for a session with ``spark.sql.caseSensitive``, which Spark does not tell to sources."""
+
+    is_case_sensitive = True
+
+
+def source_for(case_sensitive: str | None) -> type[TailraceSource]:
+    """Returns the source for a session's value of ``spark.sql.caseSensitive``."""
+    return CaseSensitiveSource if (case_sensitive or "").lower() == "true" else TailraceSource

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
-from pyspark_tailrace.source import FORMAT, TailraceSource
+from pyspark_tailrace import register
+from pyspark_tailrace.source import FORMAT, TailraceSource, source_for
 from tailrace import blocking
 
 
@@ -151,3 +152,61 @@ def test_a_table_is_refused_and_the_view_is_named(spark, options):
 
 def test_name():
     assert TailraceSource.name() == "tailrace"
+
+
+def test_names_of_columns_follow_the_case_setting_of_the_session():
+    options = {"url": "tailrace://127.0.0.1:1", "feed": "f"}
+    read, written = "KEY binary", "key binary, value binary, Place int"
+    any_case, by_case = source_for("false"), source_for("TRUE")
+    assert source_for(None) is any_case
+    assert any_case(options).reader(_of(read))
+    assert by_case(options).reader(_of("key binary"))
+    for make in ("reader", "streamReader"):
+        given = options if make == "reader" else options | {"startingOffsets": "earliest"}
+        with pytest.raises(ValueError, match="the schema asks for KEY binary"):
+            getattr(by_case(given), make)(_of(read))
+    for name, value in (("order_by", "place desc"), ("partition_column", "place")):
+        given = options | {name: value}
+        assert any_case(given).writer(_of(written), False)
+        with pytest.raises(ValueError, match="there is no column 'place'"):
+            by_case(given).writer(_of(written), False)
+        assert by_case(options | {name: value.replace("p", "P", 1)}).writer(_of(written), False)
+
+
+def _of(text):
+    names = {"binary": BinaryType(), "int": IntegerType()}
+    return StructType([StructField(name, names[kind]) for name, kind in (c.split() for c in text.split(", "))])
+
+
+def test_the_session_s_own_setting_counts(spark, options):
+    def read():
+        given = {name: options[name] for name in ("url", "feed")}
+        return spark.read.format(FORMAT).options(**given).schema("KEY binary").load().collect()
+
+    spark.createDataFrame([(b"a", b"1")], "key binary, value binary").write.format(FORMAT).options(**options).mode(
+        "append"
+    ).save()
+    assert [row.KEY for row in read()] == [b"a"]
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        register(spark)
+        with pytest.raises(AnalysisException, match="the schema asks for KEY binary"):
+            read()
+    finally:
+        spark.conf.set("spark.sql.caseSensitive", "false")
+        register(spark)
+    assert [row.KEY for row in read()] == [b"a"]
+
+
+def test_what_save_as_table_writes_is_in_the_feed_and_the_table_says_how_to_read_it(
+    spark, options, contents, shared_node
+):
+    rows = spark.createDataFrame([(b"a", b"1")], "key binary, value binary")
+    for value in (b"1", b"2"):  # a second time it finds the table
+        changed = rows.selectExpr("key", f"binary('{value.decode()}') value")
+        changed.write.format(FORMAT).options(**options).mode("append").saveAsTable("saved")
+        assert contents(shared_node.url, options["feed"]).state() == {b"a": value}
+    with pytest.raises(AnalysisException, match=r"CREATE TEMPORARY VIEW.*saveAsTable or toTable has written is in the"):
+        spark.table("saved").collect()
+    spark.sql("DROP TABLE saved")
+    assert contents(shared_node.url, options["feed"]).state() == {b"a": b"2"}

@@ -24,11 +24,11 @@ BATCH_ROWS = 4096
 BATCH_BYTES = 256 * 1024
 
 
-def check_schema(schema: StructType) -> None:
+def check_schema(schema: StructType, *, is_case_sensitive: bool = False) -> None:
     """Raises ValueError where a schema that the job has given asks for what a feed does not have."""
     for column in schema.fields:
         kind = column.dataType.simpleString()
-        if COLUMNS.get(column.name.lower()) != kind:
+        if COLUMNS.get(column.name if is_case_sensitive else column.name.lower()) != kind:
             raise ValueError(
                 f"the schema asks for {column.name} {kind}; the columns of a feed are {SCHEMA}. Leave .schema() out, "
                 "or name some of these; a value of JSON becomes columns by pyspark_tailrace.decode(df, schema)"
@@ -38,7 +38,7 @@ def check_schema(schema: StructType) -> None:
 
 
 def has_column(schema: StructType, name: str) -> bool:
-    """Returns whether a job's schema asks for a column of a feed; Spark does not tell names by case."""
+    """Returns whether a job's schema asks for a column of a feed, which ``check_schema`` has passed."""
     return name in (column.lower() for column in schema.names)
 
 
