@@ -30,6 +30,7 @@ from tailrace_server.publishing.stages import Stages
 from tailrace_server.replication.feed_changes import FeedChanges
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.member import Member
+from tailrace_server.replication.promotion import lead_again
 from tailrace_server.serving.answer_memory import AnswerMemory
 from tailrace_server.serving.connections import Connections
 from tailrace_server.serving.handlers import HANDLERS
@@ -131,7 +132,7 @@ class Node:
         """Notes where the node listens, and becomes a member if it is not alone. Raises BadDirectory, OSError."""
         self.services.listening = listener.address
         if not self.config.is_alone:
-            self.services.member = member = Member(self.services)
+            self.services.member = member = Member(self.services, lead_again)
             member.begin()
 
     async def serve(self, listener: Listener) -> None:

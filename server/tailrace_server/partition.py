@@ -214,10 +214,16 @@ class Partition:
         if decision.verdict is not Verdict.ACCEPT:
             return Taken(result_of_resend(decision, header, self.id), fresh=False)
         check_at_door(block, self.hash_first, self.hash_last)
-        if flags & CONDITIONS and not holds(self, block, flags, if_version, read):
+        if flags & CONDITIONS and not self._condition_holds(block, flags, if_version, read):
             return Taken(VersionRange(self.id, self.log.branch, 0, 0), fresh=False)
         # NamedTuple's own constructor takes twice as long, here and below.
         return tuple.__new__(Taken, (self.append(block, journal, now_us=now_us, now=now), True))
+
+    def _condition_holds(self, block: Block, flags: int, if_version: Version | None, read: Read) -> bool:
+        key = block.open_columns().keys()[0]
+        found = self.find(key, read=read)
+        current = None if found is None or found.value is None else self.version_of(found.seq)
+        return holds(key, current, self.log, flags, if_version)
 
     def append(self, block: Block, journal: Journal, *, now_us: int, now: float) -> VersionRange:
         """Gives a good block its seqs, journals it and hangs it into the tree. NoSpace, NotDurable: nothing is kept."""

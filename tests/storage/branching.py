@@ -23,6 +23,8 @@ from tailrace_server.intake.producers import ProducerTable
 from tailrace_server.intake.taking import adopt_log, take_replica, tell_producers
 from tailrace_server.manifest import producers_to_json
 from tailrace_server.start import recover
+from tailrace_server.upkeep.filling import Filling
+from tailrace_server.upkeep.rollback import roll_back
 
 DATA = "/data"
 FEED_ID = b"f" * 16
@@ -169,7 +171,7 @@ class Follower:
             stands = self._stands_below(common)
             self.acknowledged_seq = min(self.acknowledged_seq, stands)  # whether the rollback is durable or not
             left = FailoverLog(entry for entry in partition.log if entry.base < common)
-            point = await self.node.storage.roll_back(partition, common, left, self.node.leadership.on_shortfall)
+            point = await roll_back(self.node.storage, partition, common, left, self.node.leadership.on_shortfall)
             assert point == partition.high_seq == stands
             common = common_seq(partition.log, partition.high_seq, leader.log, leader.seq) or 0
         adopt_log(partition, leader.log, self.node.storage.journal)
@@ -220,7 +222,7 @@ class Follower:
         await self.node.storage.flusher.flush_all(partition)
         newest = {leader.rows[seq - 1].key: seq for seq in range(partition.high_seq + 1, last_seq + 1)}
         seqs = sorted(newest.values())
-        filling = self.node.storage.begin_filling(partition, partition.high_seq, last_seq, 0)
+        filling = Filling(self.node.storage, partition, partition.high_seq, last_seq, 0)
         for begin in range(0, len(seqs), 3):
             part = seqs[begin : begin + 3]
             filling.add(leader.block(part[0], part[-1], part))

@@ -7,7 +7,7 @@ import os
 
 from tailrace.model import Level
 from tailrace_server.feed import info_from_json
-from tailrace_server.manifest import ManifestStore
+from tailrace_server.manifest import ManifestStore, invariants
 from tailrace_server.segment import SegmentDamaged
 
 from .consumers import Consumer
@@ -139,7 +139,7 @@ def check_files(engine):
             continue
         manifest = store.read(partition.feed_id, partition.id)
         assert manifest is not None, "the manifest is gone"
-        manifest.check()
+        invariants.check(manifest)
         assert store.missing(manifest) == [] or (partition.feed_id, partition.id) in engine.ledger.damaged
         chain = [os.path.basename(segment.path) for segment in partition.chain.segments]
         assert [f"{entry.id.hex()}.seg" for entry in manifest.segments] == chain, "the chain is not the manifest's"

@@ -18,6 +18,7 @@ from tailrace_server.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, creation_to_b
 from tailrace_server.host.host import Host
 from tailrace_server.intake.taking import adopt_log, take_replica
 from tailrace_server.start import recover
+from tailrace_server.upkeep.rollback import roll_back
 
 U = FailoverLog([FailoverEntry(b"u" * 16, 1, 0)])
 
@@ -218,7 +219,7 @@ async def test_a_feed_whose_row_was_rolled_back_goes_when_all_of_the_list_is_the
     follower.row("undone")
     follower.node.feed_changes.reconcile()
     follower.partition.told(2, 2)
-    await follower.node.storage.roll_back(follower.partition, 1, U, follower.node.leadership.on_shortfall)
+    await roll_back(follower.node.storage, follower.partition, 1, U, follower.node.leadership.on_shortfall)
     follower.node.feed_changes.reconcile()
     assert follower.names() == ["kept", "undone"], "the leader may have more rows"
     follower.partition.told(2, 1)

@@ -5,7 +5,8 @@
     feeds/<feed id>/<partition>/*.seg                     the segments
 
 fields.py      the kinds of values in these files, pure
-manifest.py    the manifest and its bytes, pure
+manifest.py    the manifest, pure
+codec.py       its bytes, pure
 invariants.py  what holds in every manifest, pure
 producers.py   a partition's producers as JSON, pure
 feed_file.py   FEED and its bytes, pure

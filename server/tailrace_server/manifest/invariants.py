@@ -19,13 +19,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from tailrace_server.manifest.manifest import Manifest, SegmentEntry
 from tailrace_server.publishing.last_batches import SINKS_MAX
 from tailrace_server.segment.identity import NO_BASE
-
-if TYPE_CHECKING:
-    from tailrace_server.manifest.manifest import Manifest, SegmentEntry
 
 # Compaction keeps a chain at tens of segments; a feed that keeps all its history has one for some 10 GiB. At half a
 # kilobyte each, a manifest stays small enough to be written again at each flush.
@@ -37,6 +34,12 @@ PLACEMENTS_MAX = 64
 def problems(manifest: Manifest) -> list[str]:
     """Everything that does not hold, each in words."""
     return [*_numbers(manifest), *_chain(manifest), *_identities(manifest.segments), *_order(manifest)]
+
+
+def check(manifest: Manifest) -> None:
+    """AssertionError names every invariant that does not hold."""
+    found = problems(manifest)
+    assert not found, f"partition {manifest.feed_id.hex()}/{manifest.partition}: {'; '.join(found)}"
 
 
 def _numbers(manifest: Manifest) -> Iterator[str]:

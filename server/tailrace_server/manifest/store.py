@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from tailrace_server.host.disk import TEMPORARY, raise_if_no_space, read_file, write_atomically
 from tailrace_server.host.open_files import OpenFiles
+from tailrace_server.manifest import codec
 from tailrace_server.manifest.errors import ManifestDamaged
 from tailrace_server.manifest.feed_file import FeedFile
 from tailrace_server.manifest.manifest import Manifest, SegmentEntry
@@ -201,7 +202,7 @@ class ManifestStore:
         Every segment that it names has its name durably. Raises NoSpace, and OSError: the old one is still there, or
         (if the directory's fsync failed) either is, so that no segment may be removed that one of them names.
         """
-        data = manifest.encode()
+        data = codec.encode(manifest)
         directory = self.partition_directory(manifest.feed_id, manifest.partition)
         try:
             self._disk.make_directory(directory)
@@ -239,7 +240,7 @@ class ManifestStore:
             if self._segments(directory):
                 raise ManifestDamaged(path, "it is missing, and there are segments")
             return None
-        manifest = Manifest.decode(self._read(path), path)
+        manifest = codec.decode(self._read(path), path)
         if (manifest.feed_id, manifest.partition) != (feed_id, partition):
             raise ManifestDamaged(path, f"it is of partition {manifest.feed_id.hex()}/{manifest.partition}")
         return manifest

@@ -31,7 +31,7 @@ from tailrace_server.identity import FILE_NAME, load
 from tailrace_server.journal.errors import JournalDamaged
 from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, FormatError, file_name
 from tailrace_server.journal.reader import RawRecord, Window
-from tailrace_server.manifest import FeedFile, Manifest, ManifestDamaged, segment_name
+from tailrace_server.manifest import FeedFile, ManifestDamaged, codec, segment_name
 from tailrace_server.manifest.store import FEED_NAME, FEEDS_NAME, MANIFEST_NAME
 from tailrace_server.offline import marks
 from tailrace_server.offline.copying import (
@@ -309,7 +309,7 @@ class _Backup:
         before = b""
         while self._disk.exists(os.path.join(self._data, path)):
             self._keep(path)
-            manifest = Manifest.decode(self._files[path], path)
+            manifest = codec.decode(self._files[path], path)
             held: dict[str, int] = {}
             try:
                 for entry in manifest.segments:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from tailrace.hashing import partition_range
 from tailrace_server.feed import SYSTEM_FEED, SYSTEM_FEED_ID
 from tailrace_server.host.disk import read_file
-from tailrace_server.manifest import FeedFile, Manifest, ManifestDamaged, ManifestStore, SegmentEntry, entry_of
+from tailrace_server.manifest import FeedFile, Manifest, ManifestDamaged, ManifestStore, SegmentEntry, codec, entry_of
 from tailrace_server.manifest.store import DROPPED_NAME, FEED_NAME, FEEDS_NAME, MANIFEST_NAME, segment_name
 from tailrace_server.offline.listing import Watcher, is_directory, size_of
 from tailrace_server.segment import Problem, Segment, SegmentDamaged, SegmentIdentity
@@ -168,7 +168,7 @@ def examine_partition(
 def _read_manifest(
     disk: Disk, path: str, feed_id: bytes, number: int, feed: FeedFile | None
 ) -> tuple[Manifest | None, str]:
-    manifest, why = _read(disk, path, Manifest.decode)
+    manifest, why = _read(disk, path, codec.decode)
     if manifest is None:
         return None, why
     if (manifest.feed_id, manifest.partition) != (feed_id, number):

@@ -27,7 +27,7 @@ from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.hashing import partition_range
 from tailrace.model import FeedInfo
 from tailrace_server.identity import BadDirectory, load
-from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of
+from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, invariants
 from tailrace_server.manifest.producers import NO_PRODUCERS
 from tailrace_server.manifest.store import MANIFEST_NAME
 from tailrace_server.offline.chains import Gap, Piece, choose_chain
@@ -157,7 +157,7 @@ class Mender:
     def _install(self, found: PartitionFindings, manifest: Manifest, parts: Sequence[_Part]) -> None:
         path = os.path.join(found.directory, MANIFEST_NAME)
         if not self._is_dry:
-            manifest.check()
+            invariants.check(manifest)
         if self._disk.exists(path):
             self._lost.copy(path)
         if not self._is_dry:

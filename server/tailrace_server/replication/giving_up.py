@@ -23,6 +23,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.feed import Feed
 from tailrace_server.partition import Partition
 from tailrace_server.replication.peers import ask, look_at
+from tailrace_server.upkeep.rollback import roll_back
 
 if TYPE_CHECKING:
     from tailrace_server.replication.local_node import LocalNode
@@ -65,7 +66,7 @@ async def give_up_newer(node: LocalNode, address: Address) -> int:
                 *(partition.id, partition.feed_id.hex(), base, partition.log.term, address, term),
             )
             with trio.CancelScope(shield=True):
-                await node.storage.roll_back(partition, base, left, node.leadership.on_shortfall)
+                await roll_back(node.storage, partition, base, left, node.leadership.on_shortfall)
             count += 1
     return count
 

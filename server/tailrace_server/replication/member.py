@@ -44,7 +44,6 @@ from tailrace_server.replication.peers import (
     seqs_from_json,
     standings_of,
 )
-from tailrace_server.replication.promotion import Outcome, Promotion
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.situation import Move, Own, Seen, Step, counts, decide, decide_replica, later_leader
 from tailrace_server.replication.taking import Taker
@@ -67,8 +66,12 @@ _LOOKS_WHILE_FOLLOWING = 10
 class Member:
     """A member of a set, or a plain replica. ``run`` does everything; requests of others come in between."""
 
-    def __init__(self, node: LocalNode) -> None:
-        """Reads what the directory has promised. Raises BadDirectory, OSError."""
+    def __init__(self, node: LocalNode, lead_again: Callable[[Member], Awaitable[object]]) -> None:
+        """Reads what the directory has promised. Raises BadDirectory, OSError.
+
+        ``lead_again`` is `tailrace_server.replication.promotion.lead_again`, called with ``procedure`` held.
+        """
+        self._lead_as_before = lead_again
         config = node.config
         self.node = node
         self.is_in_set = bool(config.members)
@@ -498,11 +501,11 @@ class Member:
             log.warning("a set of %s members is founded, and this node leads it", len(founders))
 
     async def _lead_again(self) -> None:
-        """Leads again, as it did before, by the same procedure; a plain replica that was told to lead, by itself."""
+        """Leads again, as it did before; a plain replica that was told to lead, by itself."""
         # One that leads goes on leading by this, in a term that those who have promised more can follow it in.
         async with self.procedure:
             try:
-                await Promotion(self, force=not self.is_in_set, again=self.is_in_set).run()
+                await self._lead_as_before(self)
             except (TailraceError, OSError) as error:
                 self.progress = f"waits: it cannot lead again: {error}"
                 self._warn(f"it cannot lead again: {error}")
@@ -578,18 +581,6 @@ class Member:
         """Returns once what was stopped has ended: a segment or a rollback that was being installed is, by then."""
         if self.under_way is not None:
             await self.under_way.ended.wait()
-
-    # By an operator
-
-    async def promote(self, *, force: bool) -> Outcome:
-        """Makes this node lead. Raises TailraceError that says why it does not."""
-        async with self.procedure:
-            if self.node.leadership.role is Role.LEADER:
-                return Outcome(self.node.leadership.term, ["this node leads already"], "")
-            try:
-                return await Promotion(self, force=force).run()
-            finally:
-                self.wake()
 
 
 def _source(address: Address | None) -> Address:

@@ -32,6 +32,7 @@ from tailrace_server.replication.debts import FEEDS, Debt, debts_from_json
 from tailrace_server.replication.lineage import line_from_json, line_to_json
 from tailrace_server.replication.peers import ask, ask_all, name_of, never_enough, standings_of
 from tailrace_server.replication.promises import keep_promise, why_refused
+from tailrace_server.replication.role import Role
 from tailrace_server.replication.situation import Seen, majority_of, why_not_again
 from tailrace_server.replication.taking import Taker
 from tailrace_server.replication.unreadable import listed, told, unreadable_of
@@ -454,3 +455,20 @@ class Promotion:
         member.progress = ""
         lost = "; ".join(filter(None, [self._may_be_lost(), self._unreadable]))
         return Outcome(self._term, self._steps, lost)
+
+
+async def promote(member: Member, *, force: bool) -> Outcome:
+    """Makes this node lead, as an operator has asked for. Raises TailraceError that says why it does not."""
+    async with member.procedure:
+        leadership = member.node.leadership
+        if leadership.role is Role.LEADER:
+            return Outcome(leadership.term, ["this node leads already"], "")
+        try:
+            return await Promotion(member, force=force).run()
+        finally:
+            member.wake()
+
+
+async def lead_again(member: Member) -> Outcome:
+    """Makes this node lead as it did before, with ``procedure`` held. Raises TailraceError, OSError."""
+    return await Promotion(member, force=not member.is_in_set, again=member.is_in_set).run()

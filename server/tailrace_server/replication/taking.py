@@ -43,10 +43,11 @@ from tailrace_server.intake.taking import (
 from tailrace_server.partition import Partition
 from tailrace_server.replication.clusters import why_other_cluster
 from tailrace_server.replication.peers import host_of
+from tailrace_server.upkeep.filling import Filling
+from tailrace_server.upkeep.rollback import roll_back
 
 if TYPE_CHECKING:
     from tailrace_server.replication.local_node import LocalNode
-    from tailrace_server.upkeep.filling import Filling
 
 log = logging.getLogger("tailrace.server")
 
@@ -368,8 +369,9 @@ class Taker:
         with trio.CancelScope(shield=True):
             await self._node.storage.flusher.flush_all(partition)
         if not self._stopped:
-            begin, after_seq = self._node.storage.begin_filling, partition.high_seq
-            self._fillings[partition.id] = begin(partition, after_seq, event.last_seq, event.purge_seq)
+            self._fillings[partition.id] = Filling(
+                self._node.storage, partition, partition.high_seq, event.last_seq, event.purge_seq
+            )
 
     async def _snapshot_ended(self, partition: Partition) -> None:
         self.failed.pop(partition.id, None)
@@ -408,6 +410,6 @@ class Taker:
         if event.seq and not left:
             left = list(partition.log[-1:])
         with trio.CancelScope(shield=True):
-            point = await node.storage.roll_back(partition, event.seq, FailoverLog(left), node.leadership.on_shortfall)
+            point = await roll_back(node.storage, partition, event.seq, FailoverLog(left), node.leadership.on_shortfall)
         if not self._stopped:
             stream.settle(event, point)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace_server.host.open_files import Opener
-    from tailrace_server.segment.reader import Segment
 
 T = TypeVar("T", bytes, bytes | memoryview | None)
 
@@ -72,7 +71,7 @@ class NotCached(Exception):
 
     def __init__(self, reads: Reads, file: SegmentFile, offset: int, nbytes: int) -> None:
         super().__init__(f"{nbytes} bytes at offset {offset} of {file.path} are not in memory")
-        self.segment: Segment | None = None  # whose file it is: to be pinned while it is read
+        self.segment: object = None  # the `Segment` whose file it is, to be pinned while it is read
         self._reads = reads
         self._place = file, offset, nbytes
 

@@ -18,6 +18,7 @@ from tailrace_server.replication.clusters import require_cluster
 from tailrace_server.replication.handover import hand_over, high_seqs_of, take_over
 from tailrace_server.replication.peers import held_by, name_of, seen_to_json
 from tailrace_server.replication.promises import Promise, answer_promise
+from tailrace_server.replication.promotion import promote as promote_member
 from tailrace_server.replication.situation import Seen
 from tailrace_server.replication.unreadable import unreadable_of
 
@@ -102,7 +103,7 @@ def _on_promote(connection: Connection, frame: Frame) -> None:
     force = field(decode_json(frame.body, "PROMOTE"), "force", bool, "PROMOTE", False)
 
     async def promote() -> dict[str, Any]:
-        return (await member.promote(force=force))._asdict()
+        return (await promote_member(member, force=force))._asdict()
 
     _answer_in_turn(connection, frame, member, promote)
 

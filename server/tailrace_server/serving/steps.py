@@ -10,7 +10,7 @@ from collections.abc import Callable
 import trio
 
 from tailrace.errors import Overloaded, ProtocolError, TailraceError
-from tailrace_server.segment import NotCached
+from tailrace_server.segment import NotCached, Segment
 from tailrace_server.serving.connection import Connection
 from tailrace_server.upkeep.storage import Storage
 
@@ -120,7 +120,7 @@ async def _room(connection: Connection, held: int) -> None:
 
 def _pin(storage: Storage, missing: NotCached) -> None:
     """A segment that leaves its chain now stays open until ``_load`` has read what is missing."""
-    assert missing.segment is not None, "a segment says that it is its own"
+    assert isinstance(missing.segment, Segment), "a segment says that it is its own"
     storage.pins.pin(missing.segment)
 
 
@@ -129,7 +129,7 @@ async def _load(connection: Connection, missing: NotCached, held: int) -> None:
 
     What is being read counts, so that few of many requests read at once.
     """
-    assert missing.segment is not None
+    assert isinstance(missing.segment, Segment)
     storage = connection.node.storage
     try:
         await _room(connection, held)

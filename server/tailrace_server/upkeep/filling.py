@@ -27,7 +27,10 @@ _NO_BRANCH = bytes(16)
 
 
 class Filling:
-    """One run of one partition: (``after_seq``, ``last_seq``]. Made by `Storage.begin_filling`."""
+    """One run of one partition: (``after_seq``, ``last_seq``].
+
+    It is begun after ``flusher.flush_all``, so that the partition has nothing that is not flushed.
+    """
 
     def __init__(self, storage: Storage, partition: Partition, after_seq: int, last_seq: int, purge_seq: int) -> None:
         """``purge_seq`` is the leader's. The tree of ``partition`` is empty, ``after_seq`` its high seq."""

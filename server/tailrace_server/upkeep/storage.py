@@ -13,7 +13,6 @@ from collections.abc import Callable
 import trio
 
 from tailrace.errors import NoSpace, NotDurable, TailraceError
-from tailrace.failover import FailoverLog
 from tailrace_server.catalog import Catalog
 from tailrace_server.chain import Pins
 from tailrace_server.config import Config
@@ -26,12 +25,10 @@ from tailrace_server.memory import MemoryAccount
 from tailrace_server.partition import Partition
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.upkeep.compactor import Compactor
-from tailrace_server.upkeep.filling import Filling
 from tailrace_server.upkeep.flusher import Flusher
 from tailrace_server.upkeep.holding import HeldKeeper
 from tailrace_server.upkeep.installer import Installer
 from tailrace_server.upkeep.policy import FlushLimits
-from tailrace_server.upkeep.rollback import OnShortfall, roll_back
 from tailrace_server.upkeep.space import Space
 from tailrace_server.upkeep.trimmer import Trimmer
 from tailrace_server.upkeep.uptime import Uptime
@@ -131,16 +128,6 @@ class Storage:
         await done.wait()
         if failures:
             raise failures[0].with_traceback(None)
-
-    # Changing what a partition holds
-
-    async def roll_back(self, partition: Partition, seq: int, log_left: FailoverLog, on_shortfall: OnShortfall) -> int:
-        """`tailrace_server.upkeep.rollback.roll_back`."""
-        return await roll_back(self, partition, seq, log_left, on_shortfall)
-
-    def begin_filling(self, partition: Partition, after_seq: int, last_seq: int, purge_seq: int) -> Filling:
-        """Begins with a run that is not complete, (``after_seq``, ``last_seq``], after ``flusher.flush_all``."""
-        return Filling(self, partition, after_seq, last_seq, purge_seq)
 
     def forget(self, partition: Partition) -> None:
         """Drops all work that is planned for ``partition``, of a feed that was dropped."""

@@ -6,6 +6,7 @@ from tailrace_server.partition import Partition
 from tailrace_server.replication.membership import Membership
 from tailrace_server.replication.taking import Taker
 from tailrace_server.upkeep import rollback
+from tailrace_server.upkeep.filling import Filling
 
 _take = Taker._take
 
@@ -20,7 +21,7 @@ async def _keep_what_came(taker, event):
     last_seq, filling.last_seq = filling.last_seq, filling._seq
     await filling.finish(taker._logs[number])
     taker._follow_log(partition)
-    taker._fillings[number] = node.storage.begin_filling(partition, partition.high_seq, last_seq, filling._purge_seq)
+    taker._fillings[number] = Filling(node.storage, partition, partition.high_seq, last_seq, filling._purge_seq)
     taker._acknowledge(partition)
 
 

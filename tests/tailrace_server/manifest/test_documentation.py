@@ -9,7 +9,7 @@ from tests.tailrace_server.manifest.builders import BRANCH, chain, manifest_of
 
 from tailrace.model import FeedInfo, VersionRange
 from tailrace_server.intake.producers import PRODUCERS_MAX, RESULTS_MAX, ProducerTable
-from tailrace_server.manifest import Manifest, SegmentEntry, producers_to_json, store
+from tailrace_server.manifest import Manifest, SegmentEntry, codec, producers_to_json, store
 from tailrace_server.manifest.feed_file import NAME_LENGTH_MAX, FeedFile
 from tailrace_server.manifest.invariants import PLACEMENTS_MAX, SEGMENTS_MAX, SINKS_MAX
 from tailrace_server.manifest.producers import NO_PRODUCERS
@@ -64,5 +64,5 @@ def test_the_worked_example_is_what_is_written():
     *lines, checksum = re.findall(r"```\n(.*?)\n```", PAGE, re.DOTALL)[0].splitlines()
     text = re.sub(r"^ +", "", "\n".join(lines), flags=re.MULTILINE).replace("\n", "")
     data = f"{text}\n{checksum}\n".encode()
-    assert data == manifest.encode()
-    assert Manifest.decode(data, "MANIFEST") == manifest
+    assert data == codec.encode(manifest)
+    assert codec.decode(data, "MANIFEST") == manifest

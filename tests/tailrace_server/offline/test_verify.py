@@ -17,7 +17,7 @@ from tests.tailrace_server.offline.damage import (
 from tailrace_server.host.disk import read_file
 from tailrace_server.identity import BadDirectory, load
 from tailrace_server.journal import DirectoryInUse
-from tailrace_server.manifest import FeedFile, Manifest
+from tailrace_server.manifest import FeedFile, codec
 from tailrace_server.offline.verify import verify
 
 # What made_directory calls its feeds.
@@ -201,8 +201,8 @@ def test_a_manifest_of_other_hashes_is_a_problem(stopped, name, told):
     orders = stopped.start_on(stopped.disk.fork()).feeds.named("orders")
     directory = f"{DATA}/feeds/{orders.info.feed_id.hex()}"
     disk.make_directory(f"{directory}/{name}")
-    manifest = Manifest.decode(read_file(disk, f"{directory}/0/MANIFEST"), "")
-    content = manifest._replace(partition=int(name)).encode()
+    manifest = codec.decode(read_file(disk, f"{directory}/0/MANIFEST"), "")
+    content = codec.encode(manifest._replace(partition=int(name)))
     disk.create(f"{directory}/{name}/MANIFEST").write_at(0, (content,), len(content))
     assert any(told in finding.what for finding in problems(disk).values())
 

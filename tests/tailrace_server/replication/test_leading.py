@@ -22,6 +22,7 @@ from tailrace.wire.messages import Get, Got, HelloOk, WriteFlag, Written, decode
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import LeaderSeqs, Producers
 from tailrace.wire.stream_messages import StreamEnd, decode_number
+from tailrace_server.upkeep.rollback import roll_back
 
 QUORUM = Level.QUORUM
 # So many small blocks of a partition are merged.
@@ -347,7 +348,7 @@ async def test_a_drop_that_a_failover_has_lost_has_taken_nothing(greeted, runnin
     await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
     await drop(greeted, feed_id, 6)
     node.leadership.rest(2)
-    assert await node.storage.roll_back(system, 1, system.log, node.leadership.on_shortfall) == 1
+    assert await roll_back(node.storage, system, 1, system.log, node.leadership.on_shortfall) == 1
     node.feed_changes.reconcile()
     assert node.feeds.of_id(feed_id).partitions[PARTITION] is partition
     assert (partition.is_dropped, partition.high_seq) == (False, 1)

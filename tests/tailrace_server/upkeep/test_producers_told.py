@@ -12,6 +12,7 @@ from tailrace.block import encode_block
 from tailrace_server.intake.branching import begin_branch
 from tailrace_server.intake.producers import Verdict
 from tailrace_server.intake.taking import settle_producers, take_replica, tell_producers
+from tailrace_server.upkeep.rollback import roll_back
 
 PRODUCERS = (7, 8, 9)
 STEPS = 60
@@ -98,7 +99,8 @@ class Replica:
     async def roll_back(self):
         if not self.held:
             return
-        seq = await self.engine.node.storage.roll_back(
+        seq = await roll_back(
+            self.engine.node.storage,
             self.partition,
             self.random.choice(self.held)[3],
             self.partition.log,
