@@ -82,9 +82,14 @@ class FeedRecovery:
                     self._manifests.append(manifest)
 
     def sweep(self) -> None:
-        """Removes the files that no manifest names: comes when it is known that nothing is missing. OSError."""
+        """Removes the files that no manifest and no chain names. OSError.
+
+        It comes when it is known that nothing is missing. A segment that ``gather`` has cut is in the chain only.
+        """
         for manifest in self._manifests:
-            self._store.sweep(manifest)
+            feed = self._catalog.find(manifest.feed_id)
+            segments = () if feed is None else feed.partitions[manifest.partition].chain.segments
+            self._store.sweep(manifest, [segment.identity.segment_id for segment in segments])
 
     def gather(self, records: Iterable[Record], token: Callable[[int], bytes]) -> None:
         """Takes over what the journal says of rollbacks: between ``restore`` and ``recover``.

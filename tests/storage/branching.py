@@ -258,7 +258,7 @@ class Follower:
         """What is held is the beginning of the history that the log names, and nothing else."""
         partition = self.partition
         self.node.check()
-        assert partition.damage is None
+        assert partition.damage is None, partition.damage
         state = {}
         for seq in range(1, partition.high_seq + 1):
             row = self.history.ever[partition.log.branch_at(seq), seq]

@@ -101,6 +101,25 @@ async def test_a_crash_before_the_manifest_is_made_good(engine, held):
         assert engine.get(again, b"a", b"b", b"c") == [b"3", b"2", None]
 
 
+async def test_a_segment_that_a_start_has_cut_is_there_when_a_manifest_names_it(engine, held):
+    def before(name, path):
+        if name == "rename" and path.endswith("MANIFEST.new"):
+            raise Crashed
+
+    engine.disk.before = before
+    with pytest.raises(Crashed):
+        await roll_back(engine.node.storage, held, 3, held.log, engine.node.leadership.on_shortfall)
+    engine.disk.kill()
+    engine.kill()
+    again = engine.partition()
+    assert all(engine.disk.exists(segment.path) for segment in again.chain.segments)
+    await engine.node.storage.installer.write(again)
+    engine.kill()
+    once_more = engine.partition()
+    assert once_more.damage is None
+    assert engine.get(once_more, b"a", b"b", b"c") == [b"3", b"2", None]
+
+
 @pytest.mark.parametrize("part", ["MANIFEST.new", ".seg.new"])
 async def test_a_repair_of_a_rollback_that_was_cut_short_takes_nothing_that_is_good(engine, held, part):
     def before(name, path):
