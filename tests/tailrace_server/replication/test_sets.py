@@ -241,7 +241,7 @@ async def test_two_members_with_one_placement_id_count_as_one(members, tmp_path)
     await gone.start()
     for node, other in ((old, gone), (gone, old)):
         await until(lambda node=node, other=other: copies(node) == {str(other.address)})
-        assert not outlook_of(node.node).succeeds
+        assert not outlook_of(node.node.services, node.member).succeeds
         with pytest.raises(NotLeader, match=r"refused: 1 of the 2 voters .* has the placement id of this node"):
             await node.promote()
     await gone.stop()
@@ -1172,7 +1172,7 @@ async def test_an_old_backup_of_a_member_moves_nothing(members):
     for force in (False, True):
         with pytest.raises(NotLeader, match=f"refused: this node {later}"):
             await old.promote(force=force)
-    assert "would be refused" in outlook_of(old.node).text
+    assert "would be refused" in outlook_of(old.node.services, old.member).text
     assert (leader.leads, leader.node.leadership.term) == (True, term)
     assert third.follows(leader)
     assert [node.rows("orders") for node in (leader, third)] == [numbered(0, 30)] * 2
