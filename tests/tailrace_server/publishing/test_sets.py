@@ -184,7 +184,7 @@ def shut_off(monkeypatch):
         take, is_over = Taker._take, trio.Event()
 
         async def take_later(taker, *arguments):
-            if taker._node is not node.node:
+            if taker._node is not node.node.services:
                 await is_over.wait()
             await take(taker, *arguments)
 

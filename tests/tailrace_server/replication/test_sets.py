@@ -982,7 +982,7 @@ def hold_up(monkeypatch):
         take = Taker._take
 
         async def take_later(taker, *arguments):
-            if taker._node is node.node:
+            if taker._node is node.node.services:
                 await until(holds)
             await take(taker, *arguments)
 
