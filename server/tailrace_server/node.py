@@ -89,6 +89,7 @@ class Node:
         self.services = Services(
             config=config,
             host=host,
+            clock=host.clock,
             identity=identity,
             feeds=catalog,
             storage=self.storage,

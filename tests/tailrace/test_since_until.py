@@ -31,9 +31,9 @@ def moment(us):
 
 @pytest.fixture
 def clock(running):
-    running.node.host.clock = SetClock()
+    running.node.services.clock = SetClock()
     running.node.storage.compactor.consider = lambda partition: None  # folds are of a test's own making
-    return running.node.host.clock
+    return running.node.services.clock
 
 
 @pytest.fixture(params=["compact", "history"])
@@ -244,8 +244,8 @@ async def test_what_was_stamped_until(running, feed, clock, where):
         await flush(running.node)
         await running.stop()
         await running.start()
-        running.node.host.clock = SetClock()
-    running.node.host.clock.us = BEGIN_US + 1_000
+        running.node.services.clock = SetClock()
+    running.node.services.clock.us = BEGIN_US + 1_000
     stamps = [stamp for stamp, _ in KEYS]
     if where == "folded" and not feed_keeps_all(running.node):
         stamps.remove(10)
@@ -298,7 +298,7 @@ async def test_a_clock_that_is_set_back_ends_nothing_too_early(feed, clock):
 async def test_a_quiet_partition_ends_by_the_clock(running, client, clock):
     """Four partitions, one of which has rows; what is in memory only is delivered first."""
     feed = await client.create_feed("quiet", partitions=4)
-    running.node.host.clock = SystemClock()
+    running.node.services.clock = SystemClock()
     begun = trio.current_time()
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=0.3)
     async with feed.consume(until=until) as stream:

@@ -27,6 +27,7 @@ class LocalNode:
 
     config: Config
     host: Host
+    clock: Clock  # that writes are stamped by
     identity: Identity
     feeds: Catalog
     storage: Storage
@@ -35,11 +36,6 @@ class LocalNode:
     feed_changes: FeedChanges
     # The address that the node listens on, None before it does.
     listening: tuple[str, int] | None
-
-    @property
-    def clock(self) -> Clock:
-        """The clock of ``host``."""
-        return self.host.clock
 
     def join(self, cluster_id: bytes) -> None:
         """Makes a new directory one of this cluster, durably. OSError."""

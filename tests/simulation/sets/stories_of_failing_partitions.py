@@ -58,7 +58,7 @@ async def damaged_leader(world):
     stage.cut_off(third)
     await stage.written(10)
     for partition in stage.partitions(old):
-        await stage.node(old).flusher.flush_all(partition)
+        await stage.node(old).storage.flusher.flush_all(partition)
     places = stage.damage_segments(old)
     await stage.end(new, End.POWER)
     stage.machine(new).replace_disk()
@@ -82,7 +82,7 @@ async def damaged_candidate(world):
     stage = Stage(world)
     _, new, _ = stage.three
     await stage.until(lambda: all(partition.chain.segments for partition in stage.partitions(new)))
-    await stage.node(new).flusher.write_feeds()
+    await stage.node(new).storage.flusher.write_feeds()
     unheard = shapes.between(world.names, world.client_names)
     world.network.cut_ways(unheard)
     await trio.sleep(0.5)

@@ -309,7 +309,7 @@ async def with_older_copy(members, tmp_path, *, stopped):
         await put(feed, numbered(10, 10), level="quorum")
         told = leader.node.member._known
         ends = old.node.storage.journal.synced_end
-        await until(lambda: told(old.node.identity.placement_id).end >= ends)
+        await until(lambda: (known := told(old.node.identity.placement_id)) is not None and known.end >= ends)
         await old.kill()
     put_back(old, copy)
     return leader, old, third

@@ -34,7 +34,7 @@ class FakeConnection:
     def __init__(self, nursery):
         self.nursery = nursery
         self.rounds = Rounds(1 << 30)
-        self.node = self.committer = self
+        self.node = self.leadership = self.storage = self.connections = self.committer = self
         self.clock = VirtualClock()
         self.end_times = EndTimes(self)
         self.hurried = self.turns = 0
@@ -98,13 +98,13 @@ def test_a_follower_waits_for_what_its_leader_has_written_before():
         connection.role, asked = Role.FOLLOWER, []
         partition = StoredPartition()
 
-        async def accepted_seqs(feed_ids):
+        async def leaders_seqs(feed_ids):
             asked.append(feed_ids)
             if len(asked) == 1:
                 raise NotLeader("nobody leads")
-            return {partition.feed_id: [1]}
+            return lambda feed_id, partition: 1
 
-        connection.accepted_seqs = accepted_seqs
+        connection.leaders_seqs = leaders_seqs
         stream = connection.open(1, partition, 5, Level.MEMORY)
         await trio.sleep(5.5)
         assert stream.awaits_time
