@@ -28,7 +28,7 @@ from tailrace.block import Block, block_from_arrow, encode_block, hash_array
 from tailrace.block.lazy import numpy_or_none, pyarrow_or_none
 from tailrace.events import Mutations
 from tailrace.hashing import hash_keys
-from tailrace_server.intake.door import check_at_door
+from tailrace_server.partition.validation import check_at_door
 
 HASHES = (0, 2**64 - 1)
 DEFAULT_SHAPE = (1000, 16, 100)  # rows, bytes of a key, bytes of a value

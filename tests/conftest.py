@@ -23,7 +23,7 @@ from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.messages import Hello, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Config
-from tailrace_server.start import open_node
+from tailrace_server.node.start import open_node
 
 # Selects the tests of a tier: make quick, make test, make soak.
 pytest_plugins = ["tests.tiers"]

@@ -57,7 +57,7 @@ class SeededRandomness:
 
 
 class InlineWorkers:
-    """A node's threads and processes, as `tailrace_server.host.workers.Workers`: all is done on the spot.
+    """A node's threads and processes, as `tailrace_server.runtime.workers.Workers`: all is done on the spot.
 
     ``before`` is called first each time, and may raise. What takes time overrides ``begin`` and ``end``, which are
     awaited before and after the work.

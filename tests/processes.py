@@ -33,7 +33,7 @@ NODE = """
 import json, sys, trio
 from tailrace.address import Address
 from tailrace_server.config import Config, Limits
-from tailrace_server.start import open_node
+from tailrace_server.node.start import open_node
 
 async def main(data, port, limits, members):
     limits, members = Limits(**json.loads(limits)), tuple(Address("127.0.0.1", port) for port in json.loads(members))

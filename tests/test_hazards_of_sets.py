@@ -25,7 +25,7 @@ from tailrace.model import Level
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.publishing import joining
 from tailrace_server.replication import handover, promotion
-from tailrace_server.replication.taking import Taker
+from tailrace_server.replication.replica_puller import Taker
 
 # Long enough that what must not happen would have happened: nodes look at each other every 0.05 seconds.
 AWHILE = 0.4

@@ -19,13 +19,13 @@ from tailrace.block import Block, encode_block, encode_row
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace_server.config import Config
 from tailrace_server.host.disk import RealDisk, RealFile
-from tailrace_server.host.host import Host
 from tailrace_server.journal import JournalStatistics
-from tailrace_server.node import Node
-from tailrace_server.partition import Partition
-from tailrace_server.publishing.last_batches import LastBatch
-from tailrace_server.publishing.record import encode_published
-from tailrace_server.start import recover
+from tailrace_server.journal.published_record import encode_published
+from tailrace_server.node.node import Node
+from tailrace_server.node.start import recover
+from tailrace_server.partition.partition import Partition
+from tailrace_server.runtime.host import Host
+from tailrace_server.state.last_batches import LastBatch
 
 # About as many records as a busy node writes between two fsyncs.
 _SYNCED_RECORDS = 1_000

@@ -24,9 +24,9 @@ from typing import Any, TextIO
 import trio
 
 from tailrace.cli import main
-from tailrace_server import command
 from tailrace_server.config import Config, Storage
-from tailrace_server.node import Node
+from tailrace_server.node import command
+from tailrace_server.node.node import Node
 
 _NOTED_SECONDS = 0.010
 _TOLD_EVERY_S = 0.25

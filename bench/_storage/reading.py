@@ -17,12 +17,12 @@ from _storage.ingest import FEED
 from tailrace.block import Block
 from tailrace.events import Mutations
 from tailrace_server.config import Config
-from tailrace_server.host.host import Host
 from tailrace_server.journal import lock_directory
-from tailrace_server.node import Node
+from tailrace_server.node.node import Node
+from tailrace_server.node.start import recover
+from tailrace_server.runtime.host import Host
 from tailrace_server.segment import NotCached, Segment
 from tailrace_server.serving.lookup import Lookup
-from tailrace_server.start import recover
 
 GETS = 2_000
 _READ_BYTES = 1024 * 1024

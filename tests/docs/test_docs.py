@@ -23,7 +23,7 @@ from tailrace.wire.bounds import REQUEST_BOUNDS
 from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Limits
-from tailrace_server.intake.producers import PRODUCERS_MAX, ProducerTable, Verdict
+from tailrace_server.state.producers import PRODUCERS_MAX, ProducerTable, Verdict
 from tailrace_server.stream.resume import answer_request
 
 ROOT = Path(__file__).parents[2]

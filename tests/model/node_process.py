@@ -22,15 +22,16 @@ from typing import NamedTuple
 
 from tailrace import cli
 from tailrace.model import Level
-from tailrace_server import command, node, partition, start
 from tailrace_server.config import Config, Storage
 from tailrace_server.host.disk import RealDisk, RealFile
-from tailrace_server.host.host import Host
-from tailrace_server.intake.committer import Committer
-from tailrace_server.intake.producers import Decision, ProducerTable, Verdict
 from tailrace_server.journal import Record, RecordKind, Recovered
-from tailrace_server.partition import Partition
+from tailrace_server.node import command, node, start
+from tailrace_server.partition import partition
+from tailrace_server.partition.partition import Partition
+from tailrace_server.runtime.host import Host
+from tailrace_server.state.producers import Decision, ProducerTable, Verdict
 from tailrace_server.stream.barriers import Barriers
+from tailrace_server.upkeep.committer import Committer
 
 
 class Orders(NamedTuple):

@@ -15,8 +15,8 @@ from tests.runs import Row, Violation, run_to_the_end
 import tailrace
 from tailrace import Mutations
 from tailrace_server.config import Config
-from tailrace_server.host.host import Host
-from tailrace_server.start import recover
+from tailrace_server.node.start import recover
+from tailrace_server.runtime.host import Host
 
 from .founders import Founder
 from .history import Answer, History

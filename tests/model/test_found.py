@@ -10,7 +10,7 @@ import tailrace
 from tailrace import Mutations
 from tailrace_server.config import Config
 from tailrace_server.journal.clean import CLEAN_NAME
-from tailrace_server.start import open_node
+from tailrace_server.node.start import open_node
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import os
 import signal
 from pathlib import Path
 
-from tailrace_server.publishing import appending
+from tailrace_server.partition import published as appending
 from tailrace_server.publishing.publisher import Publisher
 from tailrace_server.publishing.stages import Stages
 

@@ -27,7 +27,7 @@ KILLS = [
     ("begin of write", 6, 2, 2),
 ]
 FORGETFUL = """
-import tailrace_server.publishing.last_batches as last_batches
+import tailrace_server.state.last_batches as last_batches
 last_batches.LastBatches.find = lambda self, sink: None
 """
 

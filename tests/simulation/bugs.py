@@ -8,12 +8,12 @@ from tailrace import failover
 from tailrace.failover import Resume, ResumeReason
 from tailrace.ring import Ring, RingChange
 from tailrace_server.compaction import worker
-from tailrace_server.intake.committer import Committer
-from tailrace_server.publishing import appending
-from tailrace_server.publishing.last_batches import LastBatches
-from tailrace_server.publishing.runs import Run, Runs
+from tailrace_server.partition import published as appending
 from tailrace_server.publishing.stages import Stages
+from tailrace_server.state.last_batches import LastBatches
+from tailrace_server.state.published_runs import Run, Runs
 from tailrace_server.stream import rounds
+from tailrace_server.upkeep.committer import Committer
 
 _identity_of = worker.identity_of
 _append_run = appending.append_run

@@ -19,10 +19,10 @@ from tests.memory_disk import LOSE, READING, Crashed, MemoryDisk, failure
 
 from tailrace.address import Address
 from tailrace.errors import TailraceError
-from tailrace_server import feed_recovery
 from tailrace_server.config import Config, Limits, Storage
-from tailrace_server.host.host import Host
-from tailrace_server.start import open_node
+from tailrace_server.feeds import recovery as feed_recovery
+from tailrace_server.node.start import open_node
+from tailrace_server.runtime.host import Host
 
 DATA = "/data"
 PORT = 4700

@@ -22,7 +22,7 @@ from tests.model.history import Violation
 
 from tailrace import BatchBehind, Retryable, UnknownStage
 from tailrace.errors import TailraceError
-from tailrace_server import node
+from tailrace_server.node import node
 from tailrace_server.publishing import cutting, joining, publisher, stages
 from tailrace_server.stream import partition_stream
 from tailrace_server.upkeep import flusher

@@ -17,12 +17,12 @@ from tailrace.failover import SEQ_MAX, FailoverEntry, FailoverLog, common_seq
 from tailrace.model import FeedInfo, VersionRange
 from tailrace_server.blocks import cut_above
 from tailrace_server.config import Config, Storage
-from tailrace_server.feed import creation_to_bytes
-from tailrace_server.host.host import Host
-from tailrace_server.intake.producers import ProducerTable
-from tailrace_server.intake.taking import adopt_log, take_replica, tell_producers
+from tailrace_server.feeds.feed import creation_to_bytes
 from tailrace_server.manifest import producers_to_json
-from tailrace_server.start import recover
+from tailrace_server.node.start import recover
+from tailrace_server.partition.replica_apply import adopt_log, take_replica, tell_producers
+from tailrace_server.runtime.host import Host
+from tailrace_server.state.producers import ProducerTable
 from tailrace_server.upkeep.filling import Filling
 from tailrace_server.upkeep.rollback import roll_back
 

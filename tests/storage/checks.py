@@ -6,7 +6,7 @@ import json
 import os
 
 from tailrace.model import Level
-from tailrace_server.feed import info_from_json
+from tailrace_server.feeds.feed import info_from_json
 from tailrace_server.manifest import ManifestStore, invariants
 from tailrace_server.segment import SegmentDamaged
 

@@ -18,11 +18,11 @@ from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
 from tailrace.block import encode_block
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace_server.config import Config, Storage
-from tailrace_server.host.host import Host
+from tailrace_server.directory.uptime_file import store_uptime
 from tailrace_server.journal import lock_directory
 from tailrace_server.journal.format import file_name
-from tailrace_server.start import recover
-from tailrace_server.upkeep.uptime_file import store_uptime
+from tailrace_server.node.start import recover
+from tailrace_server.runtime.host import Host
 
 from .ledger import Ledger
 

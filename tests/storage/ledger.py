@@ -13,7 +13,7 @@ import copy
 from typing import NamedTuple
 
 from tailrace.model import Level
-from tailrace_server.intake.producers import ENTRY_AGE_S_MAX, RESULTS_MAX, Verdict
+from tailrace_server.state.producers import ENTRY_AGE_S_MAX, RESULTS_MAX, Verdict
 
 from .consumers import Consumer
 

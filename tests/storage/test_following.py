@@ -9,13 +9,13 @@ import pytest
 from tests.memory_disk import LOSE, Crashed, MemoryDisk
 
 from tailrace.errors import TailraceError
-from tailrace_server import feed_recovery
-from tailrace_server.identity import BadDirectory
-from tailrace_server.intake import taking
-from tailrace_server.intake.producers import ProducerTable
+from tailrace_server.directory.identity import BadDirectory
+from tailrace_server.feeds import recovery as feed_recovery
+from tailrace_server.feeds.pending_blocks import PendingBlocks
 from tailrace_server.journal import decide_block
 from tailrace_server.offline.verify import verify
-from tailrace_server.pending_blocks import PendingBlocks
+from tailrace_server.partition import replica_apply as taking
+from tailrace_server.state.producers import ProducerTable
 from tailrace_server.upkeep import rollback
 
 from .branching import DATA, Follower, History

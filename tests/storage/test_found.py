@@ -6,7 +6,7 @@ import pytest
 from tests.memory_disk import LOSE, MemoryDisk
 
 from tailrace.errors import NoSpace
-from tailrace_server.feed import SYSTEM_FEED_ID
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 
 from .checks import check, check_running
 from .engine import DATA, DAY, Engine, FeedSpec

@@ -10,17 +10,19 @@ import numpy as np
 import pytest
 
 from tailrace.errors import TailraceError
-from tailrace_server import feed_recovery, pending_blocks, start
 from tailrace_server.compaction import worker
-from tailrace_server.intake.committer import Committer
+from tailrace_server.feeds import pending_blocks
+from tailrace_server.feeds import recovery as feed_recovery
 from tailrace_server.journal import BlockCase
 from tailrace_server.journal import recovery as journal_recovery
 from tailrace_server.journal import writer as journal_writer
 from tailrace_server.journal.held import HeldMark, store_held
 from tailrace_server.manifest import store
+from tailrace_server.node import start
 from tailrace_server.segment.writer import SegmentWriter
+from tailrace_server.state.ahead import Ahead
 from tailrace_server.upkeep import flusher
-from tailrace_server.upkeep.ahead import Ahead
+from tailrace_server.upkeep.committer import Committer
 from tailrace_server.upkeep.holding import HeldKeeper
 from tailrace_server.upkeep.installer import Installer
 

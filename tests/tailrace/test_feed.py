@@ -8,7 +8,7 @@ import trio
 import tailrace
 from tailrace import Delete, Put, VersionConflict
 from tailrace.hashing import key_hash, partition_of_hash
-from tailrace_server.intake.branching import new_branch
+from tailrace_server.partition.branching import new_branch
 
 LEVELS = ["memory", "disk"]
 

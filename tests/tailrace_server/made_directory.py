@@ -11,9 +11,9 @@ from tests.memory_disk import MemoryDisk
 from tailrace.block import encode_block
 from tailrace.hashing import key_hash, partition_of_hash
 from tailrace_server.config import Config, Storage
-from tailrace_server.feed import SYSTEM_FEED_NAME
-from tailrace_server.host.host import Host
-from tailrace_server.start import recover
+from tailrace_server.feeds.feed import SYSTEM_FEED_NAME
+from tailrace_server.node.start import recover
+from tailrace_server.runtime.host import Host
 from tailrace_server.upkeep.holding import HELD_SECONDS
 
 DATA = "/data"

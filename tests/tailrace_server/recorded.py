@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailrace_server.feed import info_of_request
+from tailrace_server.feeds.feed import info_of_request
 from tailrace_server.journal import RecordKind
 
 

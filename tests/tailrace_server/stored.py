@@ -8,11 +8,11 @@ from tests.memory_disk import MemoryDisk
 
 from tailrace.block import encode_block
 from tailrace.failover import FailoverEntry
-from tailrace_server.chain import Pins
 from tailrace_server.compaction.task import CompactionTask
 from tailrace_server.compaction.worker import compact
 from tailrace_server.manifest import segment_name
-from tailrace_server.partition import Partition
+from tailrace_server.partition.chain import Pins
+from tailrace_server.partition.partition import Partition
 from tailrace_server.segment import Segment
 from tailrace_server.upkeep.flusher import identity_of, write_segment
 

@@ -2,8 +2,8 @@ import pytest
 from tests.tailrace_server.recorded import RecordJournal, info_of
 
 from tailrace.errors import FeedExists, NoSpace, Overloaded, UnknownFeed
-from tailrace_server.catalog import Catalog
-from tailrace_server.memory import MemoryAccount
+from tailrace_server.feeds.catalog import Catalog
+from tailrace_server.state.memory import MemoryAccount
 
 U = b"u" * 16
 

@@ -4,7 +4,7 @@ import pytest
 from tests.tailrace_server.stored import StoredPartition
 
 from tailrace.hashing import key_hash
-from tailrace_server.chain import Chain, LostSegment, Pins
+from tailrace_server.partition.chain import Chain, LostSegment, Pins
 from tailrace_server.segment import SegmentDamaged
 
 

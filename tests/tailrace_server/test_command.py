@@ -21,7 +21,7 @@ import trio
 
 import tailrace
 from tailrace.cli.commands import run
-from tailrace_server import command
+from tailrace_server.node import command
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ PARTITIONS = 48
 NODE = """
 import resource, sys, trio
 from tailrace_server.config import Config, Storage
-from tailrace_server.start import open_node
+from tailrace_server.node.start import open_node
 
 async def main(data, descriptors):
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors), int(descriptors)))

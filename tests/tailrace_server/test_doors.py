@@ -7,7 +7,7 @@ import logging
 import pytest
 import trio
 
-from tailrace_server.doors import Door, open_door, parse_door, show_door
+from tailrace_server.serving.listeners import Door, open_door, parse_door, show_door
 
 
 @pytest.mark.parametrize(

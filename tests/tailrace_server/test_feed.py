@@ -1,7 +1,7 @@
 import pytest
 
 from tailrace.errors import ProtocolError, TailraceError
-from tailrace_server.feed import (
+from tailrace_server.feeds.feed import (
     Feed,
     creation_to_bytes,
     feed_of_creation,
@@ -9,7 +9,7 @@ from tailrace_server.feed import (
     info_of_request,
     info_to_json,
 )
-from tailrace_server.memory import MemoryAccount
+from tailrace_server.state.memory import MemoryAccount
 
 REQUEST = {"name": "orders", "feed_id": "ab" * 16}
 

@@ -14,10 +14,10 @@ from tailrace.errors import Forbidden, NoSpace, TailraceError
 from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.model import FeedInfo
 from tailrace_server.config import Config
-from tailrace_server.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, creation_to_bytes
-from tailrace_server.host.host import Host
-from tailrace_server.intake.taking import adopt_log, take_replica
-from tailrace_server.start import recover
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, creation_to_bytes
+from tailrace_server.node.start import recover
+from tailrace_server.partition.replica_apply import adopt_log, take_replica
+from tailrace_server.runtime.host import Host
 from tailrace_server.upkeep.rollback import roll_back
 
 U = FailoverLog([FailoverEntry(b"u" * 16, 1, 0)])

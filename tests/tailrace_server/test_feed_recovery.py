@@ -5,14 +5,14 @@ from tests.memory_disk import MemoryDisk
 from tests.tailrace_server.recorded import RecordJournal, info_of
 
 from tailrace.block import encode_block
-from tailrace_server.catalog import Catalog
-from tailrace_server.feed import creation_to_bytes
-from tailrace_server.feed_recovery import FeedRecovery
-from tailrace_server.identity import BadDirectory
-from tailrace_server.intake.use_times import UseTimes
+from tailrace_server.directory.identity import BadDirectory
+from tailrace_server.feeds.catalog import Catalog
+from tailrace_server.feeds.feed import creation_to_bytes
+from tailrace_server.feeds.recovery import FeedRecovery
 from tailrace_server.journal import Record, RecordKind
 from tailrace_server.manifest import ManifestStore
-from tailrace_server.memory import MemoryAccount
+from tailrace_server.state.memory import MemoryAccount
+from tailrace_server.state.use_times import UseTimes
 
 U = b"u" * 16
 

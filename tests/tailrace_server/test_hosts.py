@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.hosts import host_allowed, refusal
+from tailrace_server.serving.hosts import host_allowed, refusal
 
 NAMES = {"node1.example.org", "tailrace"}
 

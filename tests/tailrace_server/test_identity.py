@@ -2,9 +2,9 @@ import json
 
 import pytest
 
+from tailrace_server.directory.identity import BadDirectory, Identity, load, new_identity, store
 from tailrace_server.host.disk import RealDisk
 from tailrace_server.host.randomness import SystemRandomness
-from tailrace_server.identity import BadDirectory, Identity, load, new_identity, store
 
 
 def make(directory, randomness=None):

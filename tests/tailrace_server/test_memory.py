@@ -3,7 +3,7 @@
 import trio
 import trio.testing
 
-from tailrace_server.memory import MemoryAccount
+from tailrace_server.state.memory import MemoryAccount
 
 
 async def test_there_is_room_below_the_bound(autojump_clock):

@@ -11,11 +11,11 @@ from tailrace.block import encode_block
 from tailrace.errors import VersionConflict
 from tailrace.model import Version
 from tailrace.wire.messages import WriteFlag
-from tailrace_server.chain import Chain, LostSegment
-from tailrace_server.memory import MemoryAccount
-from tailrace_server.partition import Partition
+from tailrace_server.partition.chain import Chain, LostSegment
+from tailrace_server.partition.partition import Partition
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.serving.lookup import Lookup
+from tailrace_server.state.memory import MemoryAccount
 
 
 class Made:
@@ -87,7 +87,7 @@ def test_an_index_that_was_level_before_the_flush_says_nothing_of_it(made):
 
 def test_keys_of_one_hash(made, monkeypatch):
     """They are easily made on purpose."""
-    for name in ("tailrace.block.encode", "tailrace_server.partition", "tailrace_server.tree.key_index"):
+    for name in ("tailrace.block.encode", "tailrace_server.partition.partition", "tailrace_server.tree.key_index"):
         with contextlib.suppress(AttributeError):
             monkeypatch.setattr(f"{name}.key_hash", lambda key: 7)
         with contextlib.suppress(AttributeError):

@@ -14,21 +14,22 @@ from tailrace.block import encode_block
 from tailrace.errors import TailraceError
 from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.model import VersionRange
-from tailrace_server import feed_recovery, pending_blocks
-from tailrace_server.catalog import Catalog
-from tailrace_server.chain import Chain
-from tailrace_server.feed import Feed, creation_to_bytes, info_of_request
-from tailrace_server.feed_recovery import FeedRecovery
-from tailrace_server.intake import producers
-from tailrace_server.intake.producers import ProducerTable
-from tailrace_server.intake.use_times import UseTimes
+from tailrace_server.feeds import pending_blocks
+from tailrace_server.feeds import recovery as feed_recovery
+from tailrace_server.feeds.catalog import Catalog
+from tailrace_server.feeds.feed import Feed, creation_to_bytes, info_of_request
+from tailrace_server.feeds.recovery import FeedRecovery
 from tailrace_server.journal import RecordKind, open_journal
 from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
+from tailrace_server.journal.published_record import encode_published
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.manifest.producers import producers_to_json
-from tailrace_server.memory import MemoryAccount
-from tailrace_server.publishing.last_batches import LastBatch
-from tailrace_server.publishing.record import encode_published
+from tailrace_server.partition.chain import Chain
+from tailrace_server.state import producers
+from tailrace_server.state.last_batches import LastBatch
+from tailrace_server.state.memory import MemoryAccount
+from tailrace_server.state.producers import ProducerTable
+from tailrace_server.state.use_times import UseTimes
 
 FEEDS = (b"f" * 16, b"g" * 16)
 PARTITIONS = 3

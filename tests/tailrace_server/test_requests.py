@@ -22,8 +22,8 @@ from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import Get, Got, WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamRequest
-from tailrace_server.intake.producers import ENTRY_AGE_S_MAX
 from tailrace_server.serving import steps
+from tailrace_server.state.producers import ENTRY_AGE_S_MAX
 
 pytestmark = pytest.mark.usefixtures("others_are_served")
 

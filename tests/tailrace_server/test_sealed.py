@@ -5,7 +5,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.sealed import UnknownVersion, seal, unseal
+from tailrace_server.directory.sealed import UnknownVersion, seal, unseal
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=10),

@@ -13,7 +13,7 @@ from tailrace.wire.messages import Write, WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Storage
 from tailrace_server.journal import DirectoryInUse
-from tailrace_server.start import open_node
+from tailrace_server.node.start import open_node
 
 KEY = b"key"
 PARTITION = partition_of_hash(key_hash(KEY), 4)

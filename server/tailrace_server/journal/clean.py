@@ -15,9 +15,9 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tailrace_server.directory.identity import FILE_NAME as NODE_NAME
+from tailrace_server.directory.sealed import seal, unseal
 from tailrace_server.host.disk import TEMPORARY, read_file
-from tailrace_server.identity import FILE_NAME as NODE_NAME
-from tailrace_server.sealed import seal, unseal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

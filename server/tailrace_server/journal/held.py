@@ -13,8 +13,8 @@ import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from tailrace_server.directory.sealed import seal, unseal
 from tailrace_server.host.disk import read_file, write_atomically
-from tailrace_server.sealed import seal, unseal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -24,7 +24,7 @@ from tailrace_server.journal.format import (
     padded,
     unpack_record,
 )
-from tailrace_server.publishing.record import PublishedRecord, decode_published
+from tailrace_server.journal.published_record import PublishedRecord, decode_published
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,8 @@ import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace_server.directory.identity import Incomplete
 from tailrace_server.host.disk import TEMPORARY, raise_if_no_space
-from tailrace_server.identity import Incomplete
 from tailrace_server.journal.errors import JournalDamaged, JournalFailed
 from tailrace_server.journal.file_case import FileCase
 from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, file_name, pack_record, padded

@@ -47,8 +47,8 @@ from tailrace_server.journal.format import (
     lsn,
     padded,
 )
+from tailrace_server.journal.published_record import PublishedRecord, open_published
 from tailrace_server.journal.reader import BadRecord, RawRecord, Record, Window, read_record, record_of
-from tailrace_server.publishing.record import PublishedRecord, open_published
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

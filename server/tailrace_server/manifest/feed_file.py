@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from tailrace.block.header import PARTITION_MAX
 from tailrace.model import FeedInfo
+from tailrace_server.directory.sealed import seal
 from tailrace_server.manifest import fields
 from tailrace_server.manifest.fields import read_sealed, write_members
-from tailrace_server.sealed import seal
 
 FORMAT = "tailrace feed"
 VERSION = 1

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from tailrace.block.header import PARTITION_MAX, SEQ_MAX, TIMESTAMP_MAX
 from tailrace.failover import FailoverLog
+from tailrace_server.directory.sealed import UnknownVersion, unseal
 from tailrace_server.manifest.errors import ManifestDamaged
-from tailrace_server.sealed import UnknownVersion, unseal
 
 ID_BYTES = 16
 _BYTES_MAX = 2**63 - 1

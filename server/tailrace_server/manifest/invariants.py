@@ -21,8 +21,8 @@ import itertools
 from collections.abc import Iterator
 
 from tailrace_server.manifest.manifest import Manifest, SegmentEntry
-from tailrace_server.publishing.last_batches import SINKS_MAX
 from tailrace_server.segment.identity import NO_BASE
+from tailrace_server.state.last_batches import SINKS_MAX
 
 # Compaction keeps a chain at tens of segments; a feed that keeps all its history has one for some 10 GiB. At half a
 # kilobyte each, a manifest stays small enough to be written again at each flush.

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tailrace.failover import FailoverLog
-from tailrace_server.publishing.last_batches import LastBatch
 from tailrace_server.segment.identity import SegmentIdentity
+from tailrace_server.state.last_batches import LastBatch
 
 
 class SegmentEntry(NamedTuple):

@@ -19,9 +19,9 @@ from typing import Any
 
 from tailrace.failover import SEQ_MAX
 from tailrace.model import VersionRange
-from tailrace_server.intake.producer_columns import RESULTS_MAX, ProducerEntry
-from tailrace_server.intake.producers import PRODUCERS_MAX, ProducerTable
 from tailrace_server.manifest.fields import ID, read_id, read_list, read_number
+from tailrace_server.state.producer_columns import RESULTS_MAX, ProducerEntry
+from tailrace_server.state.producers import PRODUCERS_MAX, ProducerTable
 
 NO_PRODUCERS: dict[str, Any] = {"evicted_age_s": None, "branches": [], "entries": []}
 

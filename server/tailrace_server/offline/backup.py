@@ -25,16 +25,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.errors import TailraceError
-from tailrace_server.feed import SYSTEM_FEED_ID
-from tailrace_server.host.disk import read_file, write_atomically
-from tailrace_server.identity import FILE_NAME, load
-from tailrace_server.journal.errors import JournalDamaged
-from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, FormatError, file_name
-from tailrace_server.journal.reader import RawRecord, Window
-from tailrace_server.manifest import FeedFile, ManifestDamaged, codec, segment_name
-from tailrace_server.manifest.store import FEED_NAME, FEEDS_NAME, MANIFEST_NAME
-from tailrace_server.offline import marks
-from tailrace_server.offline.copying import (
+from tailrace_server.directory import restored_marks as marks
+from tailrace_server.directory import uptime_file
+from tailrace_server.directory.copying import (
     Shrunk,
     can_link,
     check_target,
@@ -43,10 +36,18 @@ from tailrace_server.offline.copying import (
     make_durable,
     remove_below,
 )
+from tailrace_server.directory.identity import FILE_NAME, load
+from tailrace_server.directory.sealed import seal
+from tailrace_server.directory.watcher import Unwatched, Watcher
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
+from tailrace_server.host.disk import read_file, write_atomically
+from tailrace_server.journal.errors import JournalDamaged
+from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, FormatError, file_name
+from tailrace_server.journal.reader import RawRecord, Window
+from tailrace_server.manifest import FeedFile, ManifestDamaged, codec, segment_name
+from tailrace_server.manifest.store import FEED_NAME, FEEDS_NAME, MANIFEST_NAME
 from tailrace_server.offline.journal_walk import Bad, numbers_in, walk
-from tailrace_server.offline.listing import JOURNAL_NAME, Unwatched, Watcher, check_data_directory
-from tailrace_server.sealed import seal
-from tailrace_server.upkeep import uptime_file
+from tailrace_server.offline.listing import JOURNAL_NAME, check_data_directory
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk, File

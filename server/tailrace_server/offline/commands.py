@@ -16,11 +16,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from tailrace.cli.errors import CommandFailed
 from tailrace.cli.options import Json
 from tailrace.cli.output import make_console, make_table, print_json, printable
+from tailrace_server.directory.watcher import Unwatched, Watcher
 from tailrace_server.host.clock import SystemClock
 from tailrace_server.host.disk import RealDisk, is_no_space
 from tailrace_server.host.randomness import SystemRandomness
 from tailrace_server.offline.backup import backup as take_backup
-from tailrace_server.offline.listing import Unwatched, Watcher
 from tailrace_server.offline.repair import Outcome
 from tailrace_server.offline.repair import repair as repair_directory
 from tailrace_server.offline.report import FileResult, Finding, Report, feed_text

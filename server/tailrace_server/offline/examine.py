@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tailrace.hashing import partition_range
-from tailrace_server.feed import SYSTEM_FEED, SYSTEM_FEED_ID
+from tailrace_server.directory.watcher import Watcher
+from tailrace_server.feeds.feed import SYSTEM_FEED, SYSTEM_FEED_ID
 from tailrace_server.host.disk import read_file
 from tailrace_server.manifest import FeedFile, Manifest, ManifestDamaged, ManifestStore, SegmentEntry, codec, entry_of
 from tailrace_server.manifest.store import DROPPED_NAME, FEED_NAME, FEEDS_NAME, MANIFEST_NAME, segment_name
-from tailrace_server.offline.listing import Watcher, is_directory, size_of
+from tailrace_server.offline.listing import is_directory, size_of
 from tailrace_server.segment import Problem, Segment, SegmentDamaged, SegmentIdentity
 
 if TYPE_CHECKING:

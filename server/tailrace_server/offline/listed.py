@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.block import Block
-from tailrace_server.feed import SYSTEM_FEED_ID
-from tailrace_server.feed_rows import FeedRow
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
+from tailrace_server.feeds.feed_rows import FeedRow
 from tailrace_server.offline.salvage import read_segment
 
 if TYPE_CHECKING:

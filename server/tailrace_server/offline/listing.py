@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from tailrace_server.identity import FILE_NAME, BadDirectory
+from tailrace_server.directory.identity import FILE_NAME, BadDirectory
 from tailrace_server.journal import lock_directory
 from tailrace_server.manifest.store import FEEDS_NAME
 
@@ -16,32 +16,6 @@ if TYPE_CHECKING:
 
 
 JOURNAL_NAME = "journal"
-
-
-class Watcher(Protocol):
-    """Is told how far a long reading has come."""
-
-    def expect(self, nbytes: int) -> None:
-        """So many bytes more will be read."""
-
-    def begin(self, path: str) -> None:
-        """Now this file is read."""
-
-    def read(self, nbytes: int) -> None:
-        """So many bytes more were read."""
-
-
-class Unwatched:
-    """A watcher that does nothing."""
-
-    def expect(self, nbytes: int) -> None:
-        """Nothing."""
-
-    def begin(self, path: str) -> None:
-        """Nothing."""
-
-    def read(self, nbytes: int) -> None:
-        """Nothing."""
 
 
 def check_data_directory(disk: Disk, directory: str) -> None:

@@ -26,14 +26,14 @@ from tailrace.block import Block
 from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.hashing import partition_range
 from tailrace.model import FeedInfo
-from tailrace_server.identity import BadDirectory, load
+from tailrace_server.directory.identity import BadDirectory, load
+from tailrace_server.directory.lost import Lost
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, invariants
 from tailrace_server.manifest.producers import NO_PRODUCERS
 from tailrace_server.manifest.store import MANIFEST_NAME
 from tailrace_server.offline.chains import Gap, Piece, choose_chain
 from tailrace_server.offline.examine import PartitionFindings, SegmentFindings
 from tailrace_server.offline.listing import size_of
-from tailrace_server.offline.lost import Lost
 from tailrace_server.offline.report import feed_text
 from tailrace_server.offline.salvage import BadStretch, LostRange, Salvage, read_segment
 from tailrace_server.offline.sieve import Place, Start

@@ -20,22 +20,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.hashing import partition_range
 from tailrace.model import FeedInfo
-from tailrace_server.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME
+from tailrace_server.directory import restored_marks as marks
+from tailrace_server.directory import uptime_file
+from tailrace_server.directory.identity import FILE_NAME, BadDirectory, load, new_identity, store
+from tailrace_server.directory.lost import Lost
+from tailrace_server.directory.sealed import seal, unseal
+from tailrace_server.directory.watcher import Unwatched, Watcher
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME
+from tailrace_server.feeds.wholeness import LIST_GONE, LIST_NAME
 from tailrace_server.host.clock import Clock
 from tailrace_server.host.disk import read_file, write_atomically
-from tailrace_server.identity import FILE_NAME, BadDirectory, load, new_identity, store
 from tailrace_server.journal import Journal
 from tailrace_server.journal.clean import CLEAN_NAME, CleanMark, decode_mark
 from tailrace_server.journal.held import HELD_NAME, HeldMark, decode_held
 from tailrace_server.manifest import FeedFile, ManifestStore
 from tailrace_server.manifest.fields import read_id
 from tailrace_server.manifest.store import FEED_NAME, FEEDS_NAME
-from tailrace_server.offline import marks
 from tailrace_server.offline.examine import FeedFindings, PartitionFindings, bytes_of_feeds, examine_feeds
 from tailrace_server.offline.journal_walk import bytes_of_journal
 from tailrace_server.offline.listed import MissingFeed
-from tailrace_server.offline.listing import JOURNAL_NAME, Unwatched, Watcher, files_below, locked
-from tailrace_server.offline.lost import Lost
+from tailrace_server.offline.listing import JOURNAL_NAME, files_below, locked
 from tailrace_server.offline.mend import Mender
 from tailrace_server.offline.resift import (
     JournalSurvey,
@@ -46,9 +50,6 @@ from tailrace_server.offline.resift import (
     take_journal,
 )
 from tailrace_server.offline.sieve import Place, Sieve, Start
-from tailrace_server.sealed import seal, unseal
-from tailrace_server.upkeep import uptime_file
-from tailrace_server.wholeness import LIST_GONE, LIST_NAME
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk

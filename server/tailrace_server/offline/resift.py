@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.block import HEADER_BYTES, Block, BlockHeader
 from tailrace.errors import BadBlock, TailraceError
+from tailrace_server.directory.lost import Lost
 from tailrace_server.journal import Journal, RecordKind
 from tailrace_server.journal.clean import CleanMark
 from tailrace_server.journal.controls import LogRecord
@@ -33,7 +34,6 @@ from tailrace_server.offline.journal_walk import (
 )
 from tailrace_server.offline.listed import ListedFeeds
 from tailrace_server.offline.listing import JOURNAL_NAME
-from tailrace_server.offline.lost import Lost
 from tailrace_server.offline.salvage import proven_keys
 from tailrace_server.offline.sieve import BadControl, Creation, Fate, Place, Sieve, Undone, undone_of
 

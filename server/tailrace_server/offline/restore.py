@@ -11,13 +11,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace_server.identity import BadDirectory
+from tailrace_server.directory import restored_marks as marks
+from tailrace_server.directory.copying import can_link, check_target, copy_file, make_durable
+from tailrace_server.directory.identity import BadDirectory
+from tailrace_server.directory.watcher import Unwatched, Watcher
 from tailrace_server.journal.clean import CLEAN_NAME
 from tailrace_server.journal.lock import LOCK_NAME
 from tailrace_server.journal.reserve import RESERVE_NAME
-from tailrace_server.offline import marks
-from tailrace_server.offline.copying import can_link, check_target, copy_file, make_durable
-from tailrace_server.offline.listing import Unwatched, Watcher, files_below, locked, size_of
+from tailrace_server.offline.listing import files_below, locked, size_of
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 from tailrace.block import Block
 from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.model import FeedInfo
-from tailrace_server.feed import SYSTEM_FEED_ID, info_from_json
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID, info_from_json
 from tailrace_server.journal import BlockCase, RecordKind, Rollback, decide_block
 from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
 from tailrace_server.journal.format import RecordHeader, lsn

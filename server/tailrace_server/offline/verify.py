@@ -14,9 +14,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tailrace.errors import BadBlock
-from tailrace_server.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME
+from tailrace_server.directory import restored_marks as marks
+from tailrace_server.directory import uptime_file
+from tailrace_server.directory.identity import FILE_NAME, BadDirectory, Incomplete, load
+from tailrace_server.directory.lost import LOST_NAME
+from tailrace_server.directory.watcher import Unwatched, Watcher
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME
+from tailrace_server.feeds.wholeness import LIST_GONE, LIST_NAME, check_journal
 from tailrace_server.host.disk import read_file
-from tailrace_server.identity import FILE_NAME, BadDirectory, Incomplete, load
 from tailrace_server.journal.clean import CLEAN_NAME, CleanMark, decode_mark
 from tailrace_server.journal.file_case import STOPS, FileCase
 from tailrace_server.journal.held import HELD_NAME, HeldMark, decode_held
@@ -24,7 +29,6 @@ from tailrace_server.journal.lock import LOCK_NAME
 from tailrace_server.journal.reader import RawRecord
 from tailrace_server.journal.reserve import RESERVE_NAME
 from tailrace_server.manifest.store import DROPPED_NAME, FEED_NAME, FEEDS_NAME, MANIFEST_NAME
-from tailrace_server.offline import marks
 from tailrace_server.offline.examine import (
     FeedFindings,
     PartitionFindings,
@@ -34,12 +38,9 @@ from tailrace_server.offline.examine import (
 )
 from tailrace_server.offline.journal_walk import JournalFile, bytes_of_journal, end_of, journal_files
 from tailrace_server.offline.listed import ListedFeeds
-from tailrace_server.offline.listing import JOURNAL_NAME, Unwatched, Watcher, is_directory, locked, size_of
-from tailrace_server.offline.lost import LOST_NAME
+from tailrace_server.offline.listing import JOURNAL_NAME, is_directory, locked, size_of
 from tailrace_server.offline.report import FileResult, Report
 from tailrace_server.offline.sieve import BadControl, Fate, Place, Sieve, Start, Undone, undone_of
-from tailrace_server.upkeep import uptime_file
-from tailrace_server.wholeness import LIST_GONE, LIST_NAME, check_journal
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk

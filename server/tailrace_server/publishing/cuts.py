@@ -17,12 +17,12 @@ import trio
 from tailrace.errors import TailraceError, TooLarge
 from tailrace.wire.stage_messages import Publish
 from tailrace_server.publishing.cutting import CutShare, Share
-from tailrace_server.publishing.last_batches import PARTS_MAX, LastBatch
+from tailrace_server.state.last_batches import PARTS_MAX, LastBatch
 
 if TYPE_CHECKING:
-    from tailrace_server.host.host import Host
-    from tailrace_server.partition import Partition
+    from tailrace_server.partition.partition import Partition
     from tailrace_server.publishing.stages import Stages
+    from tailrace_server.runtime.host import Host
 
 # A client asks for the next step at once, and comes back soon after a broken connection.
 KEPT_S_MAX = 60.0

@@ -36,19 +36,19 @@ from tailrace.errors import (
 from tailrace.hashing import HASH_MAX
 from tailrace.model import Level, VersionRange
 from tailrace.wire.stage_messages import Publish
-from tailrace_server.partition import Partition
-from tailrace_server.publishing import appending
+from tailrace_server.journal.published_record import BLOCKS_MAX
+from tailrace_server.partition import published as appending
+from tailrace_server.partition.partition import Partition
 from tailrace_server.publishing.cuts import Cuts
 from tailrace_server.publishing.joining import joined, joining_bytes
-from tailrace_server.publishing.last_batches import LastBatch, Verdict, decide, first_free
-from tailrace_server.publishing.record import BLOCKS_MAX
 from tailrace_server.publishing.stage_file import StagedBlock, by_partition
 from tailrace_server.replication.waiting import Answer, Cancel
+from tailrace_server.state.last_batches import LastBatch, Verdict, decide, first_free
 
 if TYPE_CHECKING:
     from tailrace.block import Block
-    from tailrace_server.catalog import Catalog
-    from tailrace_server.feed import Feed
+    from tailrace_server.feeds.catalog import Catalog
+    from tailrace_server.feeds.feed import Feed
     from tailrace_server.publishing.stages import Stages
     from tailrace_server.replication.leadership import Leadership
     from tailrace_server.stream.open_streams import OpenStreams

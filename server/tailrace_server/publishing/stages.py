@@ -29,7 +29,7 @@ from tailrace_server.publishing import stage_file
 from tailrace_server.publishing.crowding import AGE_S_MIN, Bounds, Held, that_give_way
 from tailrace_server.publishing.kept_blocks import KeptBlocks
 from tailrace_server.publishing.stage_file import BadStage, StagedBlock
-from tailrace_server.upkeep.ahead import is_ahead
+from tailrace_server.state.ahead import is_ahead
 
 log = logging.getLogger("tailrace.server")
 

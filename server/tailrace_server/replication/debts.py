@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from tailrace.failover import SEQ_MAX
 from tailrace.model import FEED_ID_BYTES
-from tailrace_server.feed import SYSTEM_FEED_ID
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.replication.choosing import NOTHING, Place, Standing, Standings
 
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import Forbidden, Overloaded, TailraceError
 from tailrace.model import Level
-from tailrace_server.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, Feed, creation_to_bytes, info_of_request
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, Feed, creation_to_bytes, info_of_request
 
 if TYPE_CHECKING:
-    from tailrace_server.catalog import Catalog
     from tailrace_server.config import Config
-    from tailrace_server.host.host import Host
+    from tailrace_server.feeds.catalog import Catalog
     from tailrace_server.replication.leadership import Leadership
+    from tailrace_server.runtime.host import Host
     from tailrace_server.upkeep.storage import Storage
 
 log = logging.getLogger("tailrace.server")

@@ -19,13 +19,13 @@ from tailrace.errors import Retryable, TailraceError, UnknownFeed
 from tailrace.model import EndReason
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
-from tailrace_server.feed import SYSTEM_FEED_ID, Feed
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID, Feed
 from tailrace_server.replication.choosing import Place, Standing
 from tailrace_server.replication.debts import Debt, with_debt
 from tailrace_server.replication.lineage import TOKEN_BYTES
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.peers import ask, seqs_from_json
-from tailrace_server.replication.taking import Taker
+from tailrace_server.replication.replica_puller import Taker
 
 if TYPE_CHECKING:
     from tailrace_server.replication.local_node import LocalNode

@@ -20,8 +20,8 @@ from tailrace.errors import NotLeader, UnknownFeed
 from tailrace.failover import FailoverLog
 from tailrace.wire.bodies import field, hex_field, seq_field
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.feed import Feed
-from tailrace_server.partition import Partition
+from tailrace_server.feeds.feed import Feed
+from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.peers import ask, look_at
 from tailrace_server.upkeep.rollback import roll_back
 

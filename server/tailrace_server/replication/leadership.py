@@ -15,9 +15,9 @@ from tailrace.errors import Forbidden, NotDurable, NotLeader, Overloaded
 from tailrace.failover import SEQ_MAX
 from tailrace.model import EndReason, Level
 from tailrace.wire.replica_messages import ReplicaAck
-from tailrace_server.catalog import Catalog
-from tailrace_server.partition import Partition
-from tailrace_server.replication.confirming import Confirmations
+from tailrace_server.feeds.catalog import Catalog
+from tailrace_server.partition.partition import Partition
+from tailrace_server.replication.read_index import Confirmations
 from tailrace_server.replication.replicas import Replicas
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.waiting import Answer, Cancel, WaitingAnswers

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailrace_server.config import Config
+from tailrace_server.directory.identity import Identity, join_cluster
 from tailrace_server.host.clock import Clock
-from tailrace_server.host.host import Host
-from tailrace_server.identity import Identity, join_cluster
+from tailrace_server.runtime.host import Host
 
 if TYPE_CHECKING:
-    from tailrace_server.catalog import Catalog
+    from tailrace_server.feeds.catalog import Catalog
     from tailrace_server.replication.feed_changes import FeedChanges
     from tailrace_server.replication.leadership import Leadership
     from tailrace_server.stream.open_streams import OpenStreams

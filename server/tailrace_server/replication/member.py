@@ -24,7 +24,7 @@ from tailrace.model import EndReason
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.host.randomness import fraction
-from tailrace_server.intake.branching import begin_branch
+from tailrace_server.partition.branching import begin_branch
 from tailrace_server.replication.choosing import Place, Standing
 from tailrace_server.replication.clusters import why_other_cluster
 from tailrace_server.replication.copies import why_copy
@@ -44,13 +44,13 @@ from tailrace_server.replication.peers import (
     seqs_from_json,
     standings_of,
 )
+from tailrace_server.replication.replica_puller import Taker
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.situation import Move, Own, Seen, Step, counts, decide, decide_replica, later_leader
-from tailrace_server.replication.taking import Taker
 from tailrace_server.replication.unreadable import unreadable_of
 
 if TYPE_CHECKING:
-    from tailrace_server.partition import Partition
+    from tailrace_server.partition.partition import Partition
     from tailrace_server.replication.local_node import LocalNode
 
 log = logging.getLogger("tailrace.server")

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import xxhash
 
 from tailrace.failover import SEQ_MAX
+from tailrace_server.directory.identity import BadDirectory
 from tailrace_server.host.disk import Disk, read_file, write_atomically
-from tailrace_server.identity import BadDirectory
 from tailrace_server.replication.debts import Debt, debts_from_json, debts_to_json
 from tailrace_server.replication.lineage import STARTS_MAX, TOKEN_BYTES, Start, start_from_json, start_to_json
 

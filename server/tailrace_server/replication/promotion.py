@@ -25,16 +25,16 @@ from tailrace.errors import Forbidden, NotLeader, ProtocolError, TailraceError
 from tailrace.wire.bodies import field, hex_field, seq_field
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
-from tailrace_server.intake.branching import begin_branch
+from tailrace_server.partition.branching import begin_branch
 from tailrace_server.replication.choosing import Best, Place, Standings, choose, readable, standings_from_json
 from tailrace_server.replication.clusters import why_other_cluster
 from tailrace_server.replication.debts import FEEDS, Debt, debts_from_json
 from tailrace_server.replication.lineage import line_from_json, line_to_json
 from tailrace_server.replication.peers import ask, ask_all, name_of, never_enough, standings_of
 from tailrace_server.replication.promises import keep_promise, why_refused
+from tailrace_server.replication.replica_puller import Taker
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.situation import Seen, majority_of, why_not_again
-from tailrace_server.replication.taking import Taker
 from tailrace_server.replication.unreadable import listed, told, unreadable_of
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from tailrace.wire.replica_messages import Replica, ReplicaAck
 from tailrace_server.replication.quorum import Acknowledgements
 
 if TYPE_CHECKING:
-    from tailrace_server.partition import Partition
+    from tailrace_server.partition.partition import Partition
 
 
 class Acknowledged(NamedTuple):

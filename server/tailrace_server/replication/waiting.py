@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from tailrace.errors import TailraceError, UnknownFeed
 from tailrace.model import Level
-from tailrace_server.partition import Partition
+from tailrace_server.partition.partition import Partition
 
 # Told None where what was waited for is there, else the error that ends the waiting.
 Answer = Callable[[TailraceError | None], None]

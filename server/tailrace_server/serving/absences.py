@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from tailrace.errors import NotLeader, Overloaded, TailraceError
-from tailrace_server.feed import SYSTEM_FEED_ID
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.replication.role import Role
 
 if TYPE_CHECKING:

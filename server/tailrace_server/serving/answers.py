@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from tailrace.errors import TailraceError
 from tailrace.model import Level, VersionRange
 from tailrace.wire.messages import encode_error
-from tailrace_server.partition import Partition
+from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.waiting import Answer, Cancel
 from tailrace_server.segment import SegmentDamaged

@@ -12,10 +12,10 @@ from tailrace.errors import Overloaded, ProtocolError
 from tailrace.model import EndReason
 from tailrace.transport import Transport
 from tailrace.wire.messages import encode_error
-from tailrace_server.intake.committer import Committer
 from tailrace_server.serving.connection import Connection
 from tailrace_server.serving.services import Services
 from tailrace_server.stream.partition_stream import PartitionStream
+from tailrace_server.upkeep.committer import Committer
 
 log = logging.getLogger("tailrace.server")
 

@@ -9,7 +9,7 @@ from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import Frame
 from tailrace.wire.messages import encode_error
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.feed import info_to_json
+from tailrace_server.feeds.feed import info_to_json
 from tailrace_server.serving.connection import Connection
 from tailrace_server.serving.status import partition_map
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tailrace.model import Level, Version
-from tailrace_server.partition import Partition
+from tailrace_server.partition.partition import Partition
 from tailrace_server.segment import Reads
 from tailrace_server.tree.key_index import OpenBlocks
 

@@ -15,7 +15,7 @@ from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_messages import Publish, StageBlock, Staged, StageSeal, published_to_json
 from tailrace_server.blocks import detached
-from tailrace_server.intake.door import check_at_door
+from tailrace_server.partition.validation import check_at_door
 from tailrace_server.publishing.stages import OpenStage
 
 if TYPE_CHECKING:

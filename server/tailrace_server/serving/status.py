@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace import _version
 from tailrace.address import Address
-from tailrace_server.feed import info_to_json
-from tailrace_server.replication.outlook import outlook_of, set_problem
+from tailrace_server.feeds.feed import info_to_json
 from tailrace_server.replication.peers import seen_to_json
+from tailrace_server.replication.promotion_forecast import outlook_of, set_problem
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.unreadable import unreadable_of
 
 if TYPE_CHECKING:
-    from tailrace_server.feed import Feed
-    from tailrace_server.partition import Partition
+    from tailrace_server.feeds.feed import Feed
+    from tailrace_server.partition.partition import Partition
     from tailrace_server.serving.services import Services
 
 

@@ -17,17 +17,17 @@ from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import Frame, encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import ResumeAnswer, StreamEnd, StreamRequest, decode_cookie, decode_number
-from tailrace_server.feed import SYSTEM_FEED_ID
-from tailrace_server.partition import Partition
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
+from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.clusters import why_other_cluster
 from tailrace_server.replication.role import Role
 from tailrace_server.segment import Segment, SegmentDamaged
+from tailrace_server.state.ahead import JUMP_US_MAX, Place, is_ahead
 from tailrace_server.stream.barriers import Barrier
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.replica_stream import ReplicaStream
 from tailrace_server.stream.resume import answer_of, begin_stream
 from tailrace_server.stream.since import Bounds, Start, behind, checked, find, find_in
-from tailrace_server.upkeep.ahead import JUMP_US_MAX, Place, is_ahead
 
 if TYPE_CHECKING:
     from tailrace_server.serving.connection import Connection

@@ -11,8 +11,8 @@ from tailrace.wire.frames import Frame
 from tailrace.wire.messages import Write, WriteFlag, encode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.blocks import detached
-from tailrace_server.intake.conditions import CONDITIONS
-from tailrace_server.partition import Partition
+from tailrace_server.partition.conditions import CONDITIONS
+from tailrace_server.partition.partition import Partition
 from tailrace_server.segment import Read, Reads, SegmentDamaged, SegmentFile
 from tailrace_server.serving.connection import Connection
 from tailrace_server.serving.steps import run_in_steps

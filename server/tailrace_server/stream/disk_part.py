@@ -8,7 +8,7 @@ import sys
 from tailrace.block import Block
 from tailrace.errors import BadBlock
 from tailrace.wire.filters import StreamFilter
-from tailrace_server.chain import Pins
+from tailrace_server.partition.chain import Pins
 from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.stream.filter import filter_block
 

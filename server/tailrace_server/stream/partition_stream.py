@@ -19,8 +19,8 @@ from tailrace.block import Block
 from tailrace.model import Level
 from tailrace.wire.filters import StreamFilter
 from tailrace.wire.stream_messages import SnapshotStartMessage
-from tailrace_server.chain import Pins
-from tailrace_server.partition import Partition
+from tailrace_server.partition.chain import Pins
+from tailrace_server.partition.partition import Partition
 from tailrace_server.stream.disk_part import DiskPart
 from tailrace_server.stream.filter import FilterCache
 

@@ -21,8 +21,8 @@ from tailrace.wire.frames import FRAME_HEADER_BYTES
 from tailrace.wire.replica_messages import Producers
 from tailrace.wire.stage_messages import SinksTold
 from tailrace_server.manifest import producers_to_json
-from tailrace_server.partition import Partition
-from tailrace_server.publishing.last_batches import to_json
+from tailrace_server.partition.partition import Partition
+from tailrace_server.state.last_batches import to_json
 from tailrace_server.stream.partition_stream import PartitionStream
 
 

@@ -8,8 +8,8 @@ from tailrace.failover import FailoverLog, resume_point
 from tailrace.model import EndReason
 from tailrace.wire.filters import EVERYTHING
 from tailrace.wire.stream_messages import RollBack, StreamEnd, StreamOk, StreamRequest
-from tailrace_server.chain import Pins
-from tailrace_server.partition import Partition
+from tailrace_server.partition.chain import Pins
+from tailrace_server.partition.partition import Partition
 from tailrace_server.stream.filter import FilterCache
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.since import Start

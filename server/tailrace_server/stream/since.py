@@ -12,7 +12,7 @@ In a run the stream begins in the middle, and its consumer is told the run's bou
 has nothing from below, so that what was superseded there is missing does not matter to it; and where its run is rolled
 back, it goes back to the run's start.
 
-Stamps that lie ahead of the clock tell nothing: `behind` takes the place that the node's marks tell (upkeep/ahead.py).
+Stamps that lie ahead of the clock tell nothing: `behind` takes the place that the node's marks tell (state/ahead.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from tailrace.errors import DataGone
 from tailrace.failover import SEQ_MAX
 from tailrace.times import to_text
-from tailrace_server.partition import Partition
+from tailrace_server.partition.partition import Partition
 from tailrace_server.segment import Segment
 
 

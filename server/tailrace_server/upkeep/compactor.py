@@ -17,20 +17,20 @@ from tailrace.block.header import TIMESTAMP_MAX
 from tailrace.errors import NoSpace, TailraceError
 from tailrace.failover import SEQ_MAX
 from tailrace.model import FeedInfo
-from tailrace_server.catalog import Catalog
-from tailrace_server.chain import LostSegment
 from tailrace_server.compaction.policy import Plan, Retention, choose, trim
 from tailrace_server.compaction.process import Rate
 from tailrace_server.compaction.task import CompactionResult, CompactionTask
-from tailrace_server.host.host import Host
+from tailrace_server.directory.uptime_file import store_uptime, tick_uptime
+from tailrace_server.feeds.catalog import Catalog
 from tailrace_server.manifest import ManifestStore
-from tailrace_server.partition import Partition
+from tailrace_server.partition.chain import LostSegment
+from tailrace_server.partition.partition import Partition
+from tailrace_server.runtime.host import Host
 from tailrace_server.segment import Segment, SegmentDamaged
-from tailrace_server.upkeep.ahead import Mark, Place, is_ahead
+from tailrace_server.state.ahead import Mark, Place, is_ahead
+from tailrace_server.state.uptime import Uptime
 from tailrace_server.upkeep.installer import Installer, RolledBack, entries_of
 from tailrace_server.upkeep.space import Space
-from tailrace_server.upkeep.uptime import Uptime
-from tailrace_server.upkeep.uptime_file import store_uptime, tick_uptime
 
 log = logging.getLogger("tailrace.server")
 

@@ -14,11 +14,11 @@ from tailrace.block import Block
 from tailrace.errors import BadBlock, TailraceError, UnknownFeed
 from tailrace.failover import FailoverLog
 from tailrace_server.blocks import cut_above
-from tailrace_server.intake.taking import check_replica, entries_through
+from tailrace_server.partition.replica_apply import check_replica, entries_through
 from tailrace_server.segment import NO_BASE, Segment, SegmentIdentity, SegmentWriter
 
 if TYPE_CHECKING:
-    from tailrace_server.partition import Partition
+    from tailrace_server.partition.partition import Partition
     from tailrace_server.upkeep.storage import Storage
 
 # What is gathered at most before ``add`` writes it itself: so much stops the loop for a few milliseconds.

@@ -21,14 +21,14 @@ from tailrace.backoff import backoff_seconds
 from tailrace.block import Block
 from tailrace.errors import NoSpace, TailraceError
 from tailrace_server.host.disk import Disk, is_out_of_descriptors
-from tailrace_server.host.host import Host
 from tailrace_server.host.open_files import Opener
 from tailrace_server.host.randomness import fraction
 from tailrace_server.journal import Journal
 from tailrace_server.manifest import ManifestStore
-from tailrace_server.memory import MemoryAccount
-from tailrace_server.partition import Partition
+from tailrace_server.partition.partition import Partition
+from tailrace_server.runtime.host import Host
 from tailrace_server.segment import NO_BASE, Segment, SegmentIdentity, SegmentWriter
+from tailrace_server.state.memory import MemoryAccount
 from tailrace_server.upkeep.installer import Installer
 from tailrace_server.upkeep.pace import Pace
 from tailrace_server.upkeep.policy import Cause, Due, FlushLimits, Queue, choose

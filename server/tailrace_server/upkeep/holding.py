@@ -12,11 +12,11 @@ import functools
 
 import trio
 
-from tailrace_server.catalog import Catalog
-from tailrace_server.feed import Feed
-from tailrace_server.host.host import Host
+from tailrace_server.feeds.catalog import Catalog
+from tailrace_server.feeds.feed import Feed
 from tailrace_server.journal import Journal, JournalFailed
 from tailrace_server.journal.held import HeldFeed, HeldMark, OtherStart, store_held
+from tailrace_server.runtime.host import Host
 from tailrace_server.upkeep.installer import Installer
 
 # What an older copy may lack without a word; a file of one line and two fsyncs in that time cost nothing measurable.

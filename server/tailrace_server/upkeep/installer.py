@@ -19,13 +19,13 @@ import trio
 
 from tailrace.errors import Overloaded, TailraceError, UnknownFeed
 from tailrace.failover import FailoverLog
-from tailrace_server.chain import Chain, Pins
 from tailrace_server.host.disk import Disk
-from tailrace_server.host.host import Host
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, producers_to_json
 from tailrace_server.manifest.invariants import SEGMENTS_MAX
 from tailrace_server.manifest.producers import NO_PRODUCERS
-from tailrace_server.partition import Partition
+from tailrace_server.partition.chain import Chain, Pins
+from tailrace_server.partition.partition import Partition
+from tailrace_server.runtime.host import Host
 from tailrace_server.segment import Segment
 
 

@@ -28,18 +28,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.block import Block
 from tailrace.errors import BadBlock, UnknownFeed
 from tailrace.failover import FailoverLog
-from tailrace_server.chain import Chain
+from tailrace_server.directory.lost import Lost
 from tailrace_server.host.disk import raise_if_no_space
-from tailrace_server.intake.taking import entries_through
 from tailrace_server.journal import RecordKind
 from tailrace_server.journal.controls import RollbackRecord
 from tailrace_server.manifest.producers import producers_to_json
-from tailrace_server.offline.lost import Lost
+from tailrace_server.partition.chain import Chain
+from tailrace_server.partition.cutting import cut_segment, straddling
+from tailrace_server.partition.replica_apply import entries_through
 from tailrace_server.segment import Segment, SegmentDamaged
-from tailrace_server.upkeep.cutting import cut_segment, straddling
 
 if TYPE_CHECKING:
-    from tailrace_server.partition import Partition
+    from tailrace_server.partition.partition import Partition
     from tailrace_server.upkeep.storage import Storage
 
 log = logging.getLogger("tailrace.server")

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import trio
 
 from tailrace.errors import NoSpace
-from tailrace_server.host.host import Host
 from tailrace_server.journal import Reserve
+from tailrace_server.runtime.host import Host
 
 
 class Space:

@@ -13,17 +13,19 @@ from collections.abc import Callable
 import trio
 
 from tailrace.errors import NoSpace, NotDurable, TailraceError
-from tailrace_server.catalog import Catalog
-from tailrace_server.chain import Pins
 from tailrace_server.config import Config
-from tailrace_server.host.host import Host
-from tailrace_server.identity import Identity
-from tailrace_server.intake.committer import Committer
+from tailrace_server.directory.identity import Identity
+from tailrace_server.directory.uptime_file import store_uptime, tick_uptime
+from tailrace_server.feeds.catalog import Catalog
 from tailrace_server.journal import Journal, JournalFailed, Reserve, write_clean
 from tailrace_server.manifest import ManifestStore
-from tailrace_server.memory import MemoryAccount
-from tailrace_server.partition import Partition
+from tailrace_server.partition.chain import Pins
+from tailrace_server.partition.partition import Partition
+from tailrace_server.runtime.host import Host
 from tailrace_server.segment import SegmentDamaged
+from tailrace_server.state.memory import MemoryAccount
+from tailrace_server.state.uptime import Uptime
+from tailrace_server.upkeep.committer import Committer
 from tailrace_server.upkeep.compactor import Compactor
 from tailrace_server.upkeep.flusher import Flusher
 from tailrace_server.upkeep.holding import HeldKeeper
@@ -31,8 +33,6 @@ from tailrace_server.upkeep.installer import Installer
 from tailrace_server.upkeep.policy import FlushLimits
 from tailrace_server.upkeep.space import Space
 from tailrace_server.upkeep.trimmer import Trimmer
-from tailrace_server.upkeep.uptime import Uptime
-from tailrace_server.upkeep.uptime_file import store_uptime, tick_uptime
 
 log = logging.getLogger("tailrace.server")
 

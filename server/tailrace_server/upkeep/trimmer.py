@@ -8,12 +8,12 @@ import functools
 import trio
 
 from tailrace.errors import NoSpace, TailraceError, UnknownFeed
-from tailrace_server.catalog import Catalog, Drop
-from tailrace_server.chain import Pins
-from tailrace_server.host.host import Host
+from tailrace_server.feeds.catalog import Catalog, Drop
 from tailrace_server.journal import Journal
 from tailrace_server.manifest.feed_file import FeedFile
 from tailrace_server.manifest.store import ManifestStore
+from tailrace_server.partition.chain import Pins
+from tailrace_server.runtime.host import Host
 from tailrace_server.segment import Segment
 from tailrace_server.upkeep.holding import HeldKeeper
 from tailrace_server.upkeep.installer import Installer

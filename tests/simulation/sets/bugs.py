@@ -6,15 +6,15 @@ import contextlib
 from unittest import mock
 
 from tailrace.model import Level
-from tailrace_server import start
-from tailrace_server.intake import taking as intake_taking
-from tailrace_server.intake.branching import begin_branch
-from tailrace_server.partition import Partition
+from tailrace_server.node import start
+from tailrace_server.partition import replica_apply as intake_taking
+from tailrace_server.partition.branching import begin_branch
+from tailrace_server.partition.partition import Partition
 from tailrace_server.replication import member, promises, waiting
-from tailrace_server.replication.confirming import Confirmations
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.quorum import Acknowledgements
+from tailrace_server.replication.read_index import Confirmations
 from tailrace_server.replication.situation import Move, Step
 from tailrace_server.serving import member_requests
 

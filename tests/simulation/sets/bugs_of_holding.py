@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tailrace.model import Level
-from tailrace_server.partition import Partition
+from tailrace_server.partition.partition import Partition
 from tailrace_server.replication import waiting
 from tailrace_server.replication.following import Following
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.quorum import Acknowledgements
-from tailrace_server.replication.taking import Taker
+from tailrace_server.replication.replica_puller import Taker
 from tailrace_server.upkeep import rollback
 
 _acknowledged = rollback.acknowledged

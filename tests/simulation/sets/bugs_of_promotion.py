@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tailrace.model import Level
-from tailrace_server.feed import SYSTEM_FEED_ID
-from tailrace_server.replication import member, promises, promotion, taking
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
+from tailrace_server.replication import member, promises, promotion
+from tailrace_server.replication import replica_puller as taking
 from tailrace_server.replication.choosing import NOTHING, Best, Standing
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.member import Member

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tailrace_server.partition import Partition
+from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.membership import Membership
-from tailrace_server.replication.taking import Taker
+from tailrace_server.replication.replica_puller import Taker
 from tailrace_server.upkeep import rollback
 from tailrace_server.upkeep.filling import Filling
 

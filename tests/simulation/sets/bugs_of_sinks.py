@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from unittest import mock
 
-from tailrace_server.publishing import last_batches
-from tailrace_server.publishing.last_batches import LastBatches
 from tailrace_server.publishing.publisher import Publisher
 from tailrace_server.replication.leadership import Leadership
+from tailrace_server.state import last_batches
+from tailrace_server.state.last_batches import LastBatches
 from tailrace_server.stream.replica_stream import ReplicaStream
 
 _write = Publisher._write

@@ -7,7 +7,7 @@ from tests.simulation.machine import End
 
 from tailrace.wire.frames import FRAME_HEADER_BYTES
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.feed import SYSTEM_FEED_ID
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 
 from . import shapes
 

@@ -30,8 +30,8 @@ from tailrace.errors import (
 from tailrace.model import Level, VersionRange
 from tailrace.requests.lane import IDLE_SECONDS_MAX, UNANSWERED_MAX, Lane, State, WriteRequest
 from tailrace.wire.failures import OutOfOrder
-from tailrace_server.intake import producers
-from tailrace_server.intake.producers import ENTRY_AGE_S_MAX, ProducerTable, Verdict
+from tailrace_server.state import producers
+from tailrace_server.state.producers import ENTRY_AGE_S_MAX, ProducerTable, Verdict
 
 BLOCK = encode_block([b"key"], [b"value"], partition=0)
 

@@ -8,7 +8,7 @@ import logging
 import pytest
 import trio
 
-from tailrace_server.console.app import make_app
+from tailrace_server.serving.console.app import make_app
 
 STATUS = {
     "healthy": True,

@@ -7,8 +7,8 @@ import json
 import pytest
 import trio
 
-from tailrace_server.console import door as door_module
-from tailrace_server.console import http_door
+from tailrace_server.serving.console import http_door
+from tailrace_server.serving.console import listener as door_module
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

@@ -7,7 +7,7 @@ from tests.tailrace_server.compaction.conftest import Chain, Row
 
 from tailrace_server.compaction.process import Rate
 from tailrace_server.host.disk import RealDisk, read_file
-from tailrace_server.host.workers import ThreadWorkers
+from tailrace_server.runtime.workers import ThreadWorkers
 from tailrace_server.segment import SegmentDamaged
 
 pytestmark = pytest.mark.slow

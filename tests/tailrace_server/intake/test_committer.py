@@ -5,9 +5,9 @@ import trio
 from tests.fake_host import FakeClock
 
 from tailrace.errors import NotDurable
-from tailrace_server.host.workers import ThreadWorkers
-from tailrace_server.intake import committer as module
-from tailrace_server.intake.committer import Committer
+from tailrace_server.runtime.workers import ThreadWorkers
+from tailrace_server.upkeep import committer as module
+from tailrace_server.upkeep.committer import Committer
 
 
 class FakeJournal:

@@ -8,8 +8,8 @@ import pytest
 import trio
 from tests.fake_host import FakeClock
 
-from tailrace_server.intake import committer as module
-from tailrace_server.intake.committer import Committer
+from tailrace_server.upkeep import committer as module
+from tailrace_server.upkeep.committer import Committer
 
 EVENTS = ("block", "record", "asked", "turn", "turn of another", "rotation", "fsync ends")
 STEPS = 4

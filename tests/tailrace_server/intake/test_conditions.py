@@ -8,7 +8,7 @@ from tests.tailrace_server.stored import TakingPartition
 from tailrace.errors import VersionConflict, VersionLost
 from tailrace.model import Version, VersionRange
 from tailrace.wire.messages import WriteFlag
-from tailrace_server.intake.branching import new_branch
+from tailrace_server.partition.branching import new_branch
 
 U, V = b"u" * 16, b"v" * 16
 

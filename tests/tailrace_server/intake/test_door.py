@@ -14,7 +14,7 @@ from tailrace.block.layout import read_layout
 from tailrace.errors import BadBlock, TooLarge
 from tailrace.hashing import hash_keys, partition_of_hash, partition_range
 from tailrace.wire.filters import StreamFilter
-from tailrace_server.intake.door import check_at_door
+from tailrace_server.partition.validation import check_at_door
 from tailrace_server.stream.filter import filter_block
 
 KEYS = [key for key in (b"key %d" % i for i in range(400)) if partition_of_hash(hash_keys([key])[0], 4) == 2]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.tiers import examples
 
 from tailrace.model import VersionRange
-from tailrace_server.intake.producer_columns import (
+from tailrace_server.state.producer_columns import (
     RESULT_BYTES,
     RESULTS_MAX,
     SLOT_BYTES,

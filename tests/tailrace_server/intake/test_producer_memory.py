@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.tiers import examples
 
 from tailrace.model import VersionRange
-from tailrace_server.intake.producers import ENTRY_AGE_S_MAX, FORGOTTEN_AGE_S_MAX, ProducerTable, Verdict
-from tailrace_server.memory import MemoryAccount
-from tailrace_server.partition import Partition
+from tailrace_server.partition.partition import Partition
+from tailrace_server.state.memory import MemoryAccount
+from tailrace_server.state.producers import ENTRY_AGE_S_MAX, FORGOTTEN_AGE_S_MAX, ProducerTable, Verdict
 
 BRANCH = b"u" * 16
 FEED = b"f" * 16

@@ -1,8 +1,8 @@
 import pytest
 
 from tailrace.model import VersionRange
-from tailrace_server.intake import producers
-from tailrace_server.intake.producers import (
+from tailrace_server.state import producers
+from tailrace_server.state.producers import (
     ENTRY_AGE_S_MAX,
     FORGOTTEN_AGE_S_MAX,
     PRODUCERS_MAX,

@@ -10,12 +10,12 @@ from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.hashing import partition_range
 from tailrace.model import Level
 from tailrace_server.blocks import cut_above
-from tailrace_server.feed import system_feed
-from tailrace_server.intake.taking import OtherHistory, adopt_log, take_replica, tell_producers
+from tailrace_server.feeds.feed import system_feed
 from tailrace_server.journal import RecordKind
 from tailrace_server.journal.controls import LogRecord, RollbackRecord
-from tailrace_server.memory import MemoryAccount
-from tailrace_server.partition import Partition
+from tailrace_server.partition.partition import Partition
+from tailrace_server.partition.replica_apply import OtherHistory, adopt_log, take_replica, tell_producers
+from tailrace_server.state.memory import MemoryAccount
 
 FEED = b"f" * 16
 U, V, W = (FailoverEntry(name * 16, term, base) for name, term, base in ((b"u", 1, 0), (b"v", 2, 4), (b"w", 3, 2)))

@@ -9,8 +9,8 @@ from tests.memory_disk import MemoryDisk
 
 from tailrace.block import encode_block
 from tailrace_server.journal import RecordKind, open_journal
-from tailrace_server.publishing.last_batches import LastBatch
-from tailrace_server.publishing.record import encode_published
+from tailrace_server.journal.published_record import encode_published
+from tailrace_server.state.last_batches import LastBatch
 
 FEED, BRANCH = b"F" * 16, b"B" * 16
 specs = st.lists(

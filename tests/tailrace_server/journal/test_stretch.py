@@ -16,10 +16,10 @@ from tailrace.block import encode_block
 from tailrace_server.journal import RecordKind, open_journal, reader
 from tailrace_server.journal.format import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, padded
 from tailrace_server.journal.inspection import inspect
+from tailrace_server.journal.published_record import decode_published, encode_published
 from tailrace_server.journal.reader import BadRecord, Window, read_record, record_of
 from tailrace_server.journal.stretch import read_stretch
-from tailrace_server.publishing.last_batches import LastBatch
-from tailrace_server.publishing.record import decode_published, encode_published
+from tailrace_server.state.last_batches import LastBatch
 
 FEEDS = (b"F" * 16, bytes(range(16)))
 BRANCH = b"B" * 16

@@ -8,8 +8,8 @@ from tailrace.failover import FailoverLog
 from tailrace.model import FeedInfo
 from tailrace_server.manifest import FeedFile, Manifest, SegmentEntry
 from tailrace_server.manifest.producers import NO_PRODUCERS
-from tailrace_server.publishing.last_batches import LastBatch, PartMark
 from tailrace_server.segment import NO_BASE
+from tailrace_server.state.last_batches import LastBatch, PartMark
 
 FEED = bytes(range(0xF0, 0x100))
 BRANCH = bytes(range(0xB0, 0xC0))

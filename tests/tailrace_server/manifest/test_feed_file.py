@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from tests.tailrace_server.manifest.builders import feed_file
 
 from tailrace.model import FeedInfo
-from tailrace_server.feed import FEED_NAME
+from tailrace_server.directory.sealed import seal, unseal
+from tailrace_server.feeds.feed import FEED_NAME
 from tailrace_server.manifest import FeedFile, ManifestDamaged
 from tailrace_server.manifest.feed_file import FORMAT, VERSION
-from tailrace_server.sealed import seal, unseal
 
 PATH = "/data/feeds/f/FEED"
 ID = st.binary(min_size=16, max_size=16)

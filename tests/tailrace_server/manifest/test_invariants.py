@@ -18,8 +18,8 @@ from tests.tailrace_server.manifest.builders import (
 from tailrace.failover import FailoverLog
 from tailrace_server.manifest import invariants
 from tailrace_server.manifest.invariants import PLACEMENTS_MAX, SEGMENTS_MAX, SINKS_MAX
-from tailrace_server.publishing.last_batches import LastBatch
 from tailrace_server.segment import NO_BASE
+from tailrace_server.state.last_batches import LastBatch
 
 ONE, TWO, THREE = chain(10, 20, 30)
 

@@ -16,9 +16,9 @@ from tests.tailrace_server.manifest.builders import (
 )
 
 from tailrace.failover import FailoverLog
+from tailrace_server.directory.sealed import seal, unseal
 from tailrace_server.manifest import Manifest, ManifestDamaged, SegmentEntry, codec, entry_of, invariants
 from tailrace_server.manifest.codec import FORMAT, VERSION
-from tailrace_server.sealed import seal, unseal
 from tailrace_server.segment import SegmentIdentity
 
 PATH = "/data/feeds/f/3/MANIFEST"

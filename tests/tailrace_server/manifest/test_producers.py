@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.model import VersionRange
-from tailrace_server.intake import producers
-from tailrace_server.intake.producers import ENTRY_AGE_S_MAX, FORGOTTEN_AGE_S_MAX, RESULTS_MAX, ProducerTable, Verdict
 from tailrace_server.manifest.producers import NO_PRODUCERS, producers_from_json, producers_to_json, read_producers
+from tailrace_server.state import producers
+from tailrace_server.state.producers import ENTRY_AGE_S_MAX, FORGOTTEN_AGE_S_MAX, RESULTS_MAX, ProducerTable, Verdict
 
 PARTITION = 3
 # Blocks in the order of the partition: which of a few producers wrote it, and how many rows.

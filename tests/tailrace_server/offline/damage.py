@@ -7,7 +7,7 @@ import itertools
 
 from tests.tailrace_server.made_directory import DATA, MadeDirectory, rows_of
 
-from tailrace_server.feed import SYSTEM_FEED_ID
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.offline.repair import repair
 
 TIME = "20260131-154500"

@@ -13,16 +13,16 @@ from tests.tiers import examples
 
 import tailrace
 from tailrace_server.config import Config, Storage
+from tailrace_server.directory import restored_marks as marks
+from tailrace_server.directory.identity import BadDirectory, load
 from tailrace_server.host.disk import RealDisk, read_file
 from tailrace_server.host.randomness import SystemRandomness
-from tailrace_server.identity import BadDirectory, load
 from tailrace_server.journal import DirectoryInUse, JournalDamaged, lock_directory
 from tailrace_server.manifest import ManifestDamaged
-from tailrace_server.offline import marks
+from tailrace_server.node.start import open_node
 from tailrace_server.offline.backup import TRIES_MAX, BackupFailed, backup
 from tailrace_server.offline.restore import restore
 from tailrace_server.offline.verify import verify
-from tailrace_server.start import open_node
 
 TARGET, AGAIN = "/backup", "/again"
 

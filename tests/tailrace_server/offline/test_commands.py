@@ -8,10 +8,10 @@ import trio
 import tailrace
 from tailrace.cli.commands import installed_commands, invoke, make_app, run
 from tailrace_server.config import Config
-from tailrace_server.feed import SYSTEM_FEED_ID
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.host.disk import RealFile
+from tailrace_server.node.start import open_node
 from tailrace_server.offline import commands
-from tailrace_server.start import open_node
 
 pytestmark = pytest.mark.slow
 

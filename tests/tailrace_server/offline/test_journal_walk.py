@@ -3,7 +3,7 @@ import contextlib
 import pytest
 from tests.tailrace_server.made_directory import DATA, MadeDirectory
 
-from tailrace_server.feed import SYSTEM_FEED_ID
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.journal import JournalDamaged, RecordKind
 from tailrace_server.journal.file_case import STOPS, FileCase
 from tailrace_server.journal.inspection import survey

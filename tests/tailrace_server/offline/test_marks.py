@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tailrace_server.made_directory import DATA, MadeDirectory
 
-from tailrace_server import identity
+from tailrace_server.directory import identity
+from tailrace_server.directory import restored_marks as marks
+from tailrace_server.directory.identity import BadDirectory
 from tailrace_server.host.disk import read_file
-from tailrace_server.identity import BadDirectory
-from tailrace_server.offline import marks
 from tailrace_server.replication.membership import Membership, MembershipFile
 
 

@@ -25,16 +25,16 @@ from tests.tiers import examples
 from tailrace.block import Block
 from tailrace.errors import TailraceError
 from tailrace.failover import ResumeReason, resume_point
-from tailrace_server.feed import SYSTEM_FEED_ID
+from tailrace_server.directory import restored_marks as marks
+from tailrace_server.directory.copying import copy_file
+from tailrace_server.directory.identity import BadDirectory
+from tailrace_server.directory.watcher import Unwatched
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.host.disk import read_file
-from tailrace_server.identity import BadDirectory
 from tailrace_server.journal import DirectoryInUse, RecordKind
 from tailrace_server.journal.format import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, pack_record
 from tailrace_server.journal.reader import RawRecord
-from tailrace_server.offline import marks
-from tailrace_server.offline.copying import copy_file
 from tailrace_server.offline.journal_walk import journal_files
-from tailrace_server.offline.listing import Unwatched
 from tailrace_server.offline.resift import NewerJournal
 from tailrace_server.offline.verify import verify
 

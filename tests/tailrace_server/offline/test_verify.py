@@ -14,8 +14,8 @@ from tests.tailrace_server.offline.damage import (
     segments_of,
 )
 
+from tailrace_server.directory.identity import BadDirectory, load
 from tailrace_server.host.disk import read_file
-from tailrace_server.identity import BadDirectory, load
 from tailrace_server.journal import DirectoryInUse
 from tailrace_server.manifest import FeedFile, codec
 from tailrace_server.offline.verify import verify

@@ -16,10 +16,11 @@ from tests.tailrace_server.publishing.blocks import block
 from tailrace.errors import BatchChanged, UnknownStage
 from tailrace.wire.stage_messages import Publish, StageSeal
 from tailrace_server.config import Config, Storage
-from tailrace_server.host.host import Host
 from tailrace_server.journal import writer
-from tailrace_server.publishing import appending, joining, stages
-from tailrace_server.start import recover
+from tailrace_server.node.start import recover
+from tailrace_server.partition import published as appending
+from tailrace_server.publishing import joining, stages
+from tailrace_server.runtime.host import Host
 from tailrace_server.upkeep import flusher
 
 DATA = "/data"
@@ -237,7 +238,7 @@ def say_the_batch_too_early(monkeypatch):
     publish = appending.publish
 
     def early(partition, blocks, sink, batch, origin, journal, **more):
-        from tailrace_server.publishing.last_batches import LastBatch
+        from tailrace_server.state.last_batches import LastBatch
 
         appending.note_sinks(partition, {sink: LastBatch(batch, origin, partition.high_seq)}, journal)
         journal.sync()

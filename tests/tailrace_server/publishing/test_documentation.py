@@ -9,17 +9,10 @@ from tailrace.block import Block, digest_of_block
 from tailrace.wire import stage_messages
 from tailrace.wire.bodies import decode_json
 from tailrace_server.config import Storage
-from tailrace_server.publishing import (
-    cuts,
-    kept_blocks,
-    last_batches,
-    publisher,
-    record,
-    spreading,
-    stage_file,
-    stages,
-)
-from tailrace_server.publishing.last_batches import LastBatch, PartMark, Verdict, decide
+from tailrace_server.journal import published_record as record
+from tailrace_server.publishing import cuts, kept_blocks, publisher, spreading, stage_file, stages
+from tailrace_server.state import last_batches
+from tailrace_server.state.last_batches import LastBatch, PartMark, Verdict, decide
 
 STAGE = (DOCS / "formats" / "stage.md").read_text()
 FEED, ID = bytes(range(0x10, 0x20)), b"s" * 16

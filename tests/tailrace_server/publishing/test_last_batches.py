@@ -9,9 +9,9 @@ from tests.tailrace_server.made_directory import MadeDirectory
 from tests.tailrace_server.publishing.blocks import block
 
 from tailrace.hashing import HASH_MAX
-from tailrace_server.publishing import last_batches
-from tailrace_server.publishing.appending import publish as publish_blocks
-from tailrace_server.publishing.last_batches import (
+from tailrace_server.partition.published import publish as publish_blocks
+from tailrace_server.state import last_batches
+from tailrace_server.state.last_batches import (
     JOB_PREFIX,
     JOBS_MAX,
     PARTS_MAX,

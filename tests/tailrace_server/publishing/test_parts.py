@@ -16,10 +16,11 @@ from tailrace.hashing import HASH_MAX, key_hash
 from tailrace.wire.stage_messages import Publish
 from tailrace_server.config import Storage
 from tailrace_server.journal import writer
-from tailrace_server.publishing import cuts, cutting, last_batches, publisher
+from tailrace_server.journal.published_record import PUBLISH_BYTES_MAX
+from tailrace_server.publishing import cuts, cutting, publisher
 from tailrace_server.publishing.cuts import AT_ONCE_MAX, KEPT_S_MAX
 from tailrace_server.publishing.cutting import Part
-from tailrace_server.publishing.record import PUBLISH_BYTES_MAX
+from tailrace_server.state import last_batches
 
 # A block of one row has about 150 bytes: a batch's four rows of a partition are two parts, or more.
 PART_BYTES = 400

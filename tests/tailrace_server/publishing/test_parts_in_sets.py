@@ -10,7 +10,7 @@ from tests.tailrace_server.replication.made_set import make_set, until
 from tailrace.wire.stage_messages import Publish, SinksTold
 from tailrace_server.config import Storage
 from tailrace_server.publishing import cutting, publisher
-from tailrace_server.publishing.last_batches import to_json
+from tailrace_server.state.last_batches import to_json
 from tailrace_server.stream.replica_stream import ReplicaStream
 
 ROWS = numbered(0, 200)

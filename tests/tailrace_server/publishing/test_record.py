@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.tailrace_server.publishing.blocks import stamped
 
 from tailrace.errors import BadBlock
-from tailrace_server.publishing import record
-from tailrace_server.publishing.last_batches import LastBatch
-from tailrace_server.publishing.record import decode_published, encode_published
+from tailrace_server.journal import published_record as record
+from tailrace_server.journal.published_record import decode_published, encode_published
+from tailrace_server.state.last_batches import LastBatch
 
 SINKS = {"job": LastBatch(7, "query", 6, 5)}
 

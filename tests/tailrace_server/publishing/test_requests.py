@@ -17,7 +17,7 @@ from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_messages import Publish, SinksTold, StageBlock, Staged, StageSeal
-from tailrace_server.feed import SYSTEM_FEED_ID
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.publishing import publisher
 
 STAGE = b"s" * 16

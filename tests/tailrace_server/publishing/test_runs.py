@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.publishing.runs import Run, Runs
+from tailrace_server.state.published_runs import Run, Runs
 
 # Blocks of so many rows; each item is a run of several, or a block that is none.
 QUEUES = st.lists(st.tuples(st.booleans(), st.lists(st.integers(1, 4), min_size=1, max_size=4)), max_size=8)

@@ -13,11 +13,11 @@ from tailrace.errors import NotLeader, TailraceError
 from tailrace.model import Put
 from tailrace.wire.stage_messages import Publish
 from tailrace_server.publishing import joining
-from tailrace_server.publishing.last_batches import SINKS_MAX, LastBatch
 from tailrace_server.publishing.publisher import Publisher
 from tailrace_server.replication.promises import answer_promise
-from tailrace_server.replication.taking import Taker
+from tailrace_server.replication.replica_puller import Taker
 from tailrace_server.serving import member_requests
+from tailrace_server.state.last_batches import SINKS_MAX, LastBatch
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,9 @@ from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_messages import SinksTold
 from tailrace_server.blocks import cut_above
-from tailrace_server.intake.taking import adopt_log, take_replica, take_run, tell_sinks
-from tailrace_server.publishing import appending
-from tailrace_server.publishing.last_batches import LastBatch
+from tailrace_server.partition import published as appending
+from tailrace_server.partition.replica_apply import adopt_log, take_replica, take_run, tell_sinks
+from tailrace_server.state.last_batches import LastBatch
 from tailrace_server.stream import partition_stream
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.replica_stream import ReplicaStream

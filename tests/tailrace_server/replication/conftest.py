@@ -10,9 +10,9 @@ from tests.tailrace_server.replication.made_set import MadeNode, free_addresses,
 
 from tailrace.address import Address
 from tailrace_server.config import Config
-from tailrace_server.host.host import Host
-from tailrace_server.intake.branching import begin_branch
-from tailrace_server.start import recover
+from tailrace_server.node.start import recover
+from tailrace_server.partition.branching import begin_branch
+from tailrace_server.runtime.host import Host
 
 # Nobody listens there: the addresses that two replicas made by hand say that they have.
 OTHERS = (Address("127.0.0.1", 1), Address("127.0.0.1", 2))

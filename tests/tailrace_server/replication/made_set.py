@@ -15,8 +15,8 @@ from tailrace.address import Address
 from tailrace.asking import ask
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Config, Replication
+from tailrace_server.node.start import open_node
 from tailrace_server.replication.role import Role
-from tailrace_server.start import open_node
 
 # Looks come often, so that tests wait for little; the time-outs stay long, so that a busy machine breaks nothing.
 REPLICATION = Replication(poll_s=0.05, ask_timeout_s=20.0, step_timeout_s=40.0)

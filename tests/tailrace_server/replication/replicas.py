@@ -11,7 +11,7 @@ from tailrace.wire.frames import frame_header
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica, ReplicaAck
 from tailrace.wire.stream_messages import StreamRequest, decode_number, encode_number
-from tailrace_server.feed import SYSTEM_FEED_ID
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 
 VOTERS = [Replica(bytes([n]) * 16, 1, str(address), True, CLUSTER_ID) for n, address in enumerate(OTHERS, 1)]
 STREAM, SYSTEM_STREAM = 9, 8

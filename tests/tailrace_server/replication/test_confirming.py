@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import NotLeader
-from tailrace_server.replication.confirming import Confirmations
+from tailrace_server.replication.read_index import Confirmations
 
 A, B, C = b"a", b"b", b"c"
 

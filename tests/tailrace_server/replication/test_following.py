@@ -18,7 +18,7 @@ from tailrace.wire.messages import Get, Got, HelloOk, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import LeaderSeqs
 from tailrace.wire.stream_messages import ResumeAnswer, RollBack, StreamEnd, StreamOk, StreamRequest
-from tailrace_server.feed import SYSTEM_FEED_ID
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 
 LEADER = "127.0.0.1:1"
 

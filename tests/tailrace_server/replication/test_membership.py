@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.identity import BadDirectory
+from tailrace_server.directory.identity import BadDirectory
 from tailrace_server.replication import membership
 from tailrace_server.replication.choosing import Place, Standing
 from tailrace_server.replication.debts import Debt

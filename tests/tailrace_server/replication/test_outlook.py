@@ -14,11 +14,11 @@ from tests.tailrace_server.replication.made_set import MadeNode, free_addresses,
 import tailrace
 from tailrace.errors import NotLeader
 from tailrace.model import Level
-from tailrace_server.console import http_door
-from tailrace_server.replication import outlook as module
-from tailrace_server.replication.outlook import Follower, outlook, outlook_of_leader, outlook_of_lone
+from tailrace_server.replication import promotion_forecast as module
+from tailrace_server.replication.promotion_forecast import Follower, outlook, outlook_of_leader, outlook_of_lone
 from tailrace_server.replication.situation import Seen
 from tailrace_server.serving import status
+from tailrace_server.serving.console import http_door
 from tailrace_server.serving.status import status_of
 
 GUIDE = Path(__file__).parents[3] / "docs/guides/replication.md"

@@ -31,19 +31,19 @@ from tailrace.wire.messages import WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.config import Storage
-from tailrace_server.identity import BadDirectory
-from tailrace_server.intake.producers import RESULTS_MAX
+from tailrace_server.directory.identity import BadDirectory
 from tailrace_server.replication import handover, membership
 from tailrace_server.replication.following import Following
 from tailrace_server.replication.member import _LOOKS_BEFORE_LEADING_AGAIN as LOOKS_BEFORE_LEADING_AGAIN
 from tailrace_server.replication.member import Member
-from tailrace_server.replication.outlook import outlook_of
 from tailrace_server.replication.promises import TERMS_AHEAD_MAX, answer_promise
 from tailrace_server.replication.promotion import Promotion
-from tailrace_server.replication.taking import Taker
+from tailrace_server.replication.promotion_forecast import outlook_of
+from tailrace_server.replication.replica_puller import Taker
 from tailrace_server.serving import member_requests
 from tailrace_server.serving.member_requests import TURNS_MAX
 from tailrace_server.serving.status import status_of
+from tailrace_server.state.producers import RESULTS_MAX
 
 pytestmark = pytest.mark.slow
 

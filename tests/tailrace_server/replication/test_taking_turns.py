@@ -5,8 +5,8 @@ import trio
 
 from tailrace.address import Address
 from tailrace.wire.replica_messages import LeaderSeqs, Replica
-from tailrace_server.replication import taking
-from tailrace_server.replication.taking import Taker
+from tailrace_server.replication import replica_puller as taking
+from tailrace_server.replication.replica_puller import Taker
 
 EVENTS = 60
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from tailrace.errors import NotLeader, UnknownFeed
 from tailrace.failover import FailoverEntry
 from tailrace.model import Level
-from tailrace_server.partition import Partition
+from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.waiting import WaitingAnswers
 
 QUORUM = Level.QUORUM

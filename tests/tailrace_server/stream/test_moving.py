@@ -4,7 +4,7 @@ import pytest
 from tests.tailrace_server.stored import StoredPartition
 
 from tailrace.model import EndReason, Level
-from tailrace_server.chain import Chain, LostSegment
+from tailrace_server.partition.chain import Chain, LostSegment
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.stream import partition_stream, rounds
 from tailrace_server.stream.partition_stream import PartitionStream

@@ -8,7 +8,7 @@ from tests.tiers import examples
 
 from tailrace.errors import DataGone
 from tailrace.model import Level
-from tailrace_server.chain import Chain, LostSegment
+from tailrace_server.partition.chain import Chain, LostSegment
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.rounds import Rounds

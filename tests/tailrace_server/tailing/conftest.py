@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, wrap_client_stream
 
-from tailrace_server.tailing import ws_door
+from tailrace_server.serving.tailing import ws_door
 
 HANDSHAKE = (
     b"GET /feeds/orders HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -14,7 +14,8 @@ from tailrace.events import Mutations, Rollback, SnapshotEnd
 from tailrace.failover import FailoverLog
 from tailrace.json_rows import mutation_to_row
 from tailrace.position import Position
-from tailrace_server.tailing import door, messages, request, session
+from tailrace_server.serving.tailing import listener as door
+from tailrace_server.serving.tailing import messages, request, session
 
 PAGE = (Path(__file__).parents[3] / "docs" / "formats" / "websocket.md").read_text()
 EXAMPLES = [json.loads(text) for text in re.findall(r"^```json\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)]

@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio_websocket import ConnectionRejected
 
-from tailrace_server.tailing import door as door_module
-from tailrace_server.tailing import ws_door
+from tailrace_server.serving.tailing import listener as door_module
+from tailrace_server.serving.tailing import ws_door
 
 
 async def test_off_opens_nothing(running):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from tailrace_server.tailing.loopback import loopback
+from tailrace_server.serving.tailing.loopback import loopback
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tailrace.errors import BadPosition, DataGone, Forbidden, Overloaded, Stream
 from tailrace.events import Mutations, Rollback
 from tailrace.json_rows import field_bytes
 from tailrace.model import EndReason
-from tailrace_server.tailing.messages import (
+from tailrace_server.serving.tailing.messages import (
     CLOSE_REASON_BYTES_MAX,
     MESSAGE_BYTES_MAX,
     MESSAGE_ROWS_MAX,
@@ -23,7 +23,7 @@ from tailrace_server.tailing.messages import (
     encode_mutations,
     encode_rollback,
 )
-from tailrace_server.tailing.request import BadRequest
+from tailrace_server.serving.tailing.request import BadRequest
 
 
 def mutations(rows, refetched=False):

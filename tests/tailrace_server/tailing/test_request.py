@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tailrace.errors import BadPosition
 from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.position import Position, Positions
-from tailrace_server.tailing.request import (
+from tailrace_server.serving.tailing.request import (
     BadRequest,
     choose_subprotocol,
     origin_allowed,

@@ -15,7 +15,7 @@ from trio_websocket import ConnectionClosed
 
 from tailrace.json_rows import field_bytes
 from tailrace.position import Positions
-from tailrace_server.tailing import session as session_module
+from tailrace_server.serving.tailing import session as session_module
 
 
 async def test_a_page_gets_what_there_is_and_what_comes(open_page, feed):
@@ -97,7 +97,7 @@ async def test_positions_of_the_greeting_lead_on_as_well(open_page, feed):
 
 
 async def test_positions_also_come_while_there_is_always_more(open_page, feed, nursery, monkeypatch):
-    monkeypatch.setattr("tailrace_server.tailing.tail.POSITIONS_INTERVAL_SECONDS", 0.02)
+    monkeypatch.setattr("tailrace_server.serving.tailing.tail.POSITIONS_INTERVAL_SECONDS", 0.02)
 
     async def write():
         for number in itertools.count():

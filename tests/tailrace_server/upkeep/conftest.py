@@ -12,11 +12,11 @@ from tests.memory_disk import MemoryDisk
 
 from tailrace.block import encode_block
 from tailrace_server.config import Config, Storage
-from tailrace_server.feed import SYSTEM_FEED_ID
-from tailrace_server.host.host import Host
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
+from tailrace_server.node.start import recover
+from tailrace_server.runtime.host import Host
 from tailrace_server.segment import NotCached
 from tailrace_server.serving.lookup import Lookup
-from tailrace_server.start import recover
 
 DATA = "/data"
 JOURNAL = "/data/journal"

@@ -7,9 +7,9 @@ from tests.fake_host import WALL_US
 from tests.tailrace_server.upkeep.conftest import Engine
 from tests.tiers import examples
 
+from tailrace_server.directory.uptime_file import store_uptime, tick_uptime
 from tailrace_server.serving.stream_requests import _seen_seq
 from tailrace_server.stream.since import Start, behind, find
-from tailrace_server.upkeep.uptime_file import store_uptime, tick_uptime
 
 HOUR = 3_600
 DAY = 24 * HOUR

@@ -9,8 +9,8 @@ from tests.fake_host import FakeClock
 from tests.tiers import examples
 
 from tailrace.failover import SEQ_MAX, FailoverEntry, FailoverLog
-from tailrace_server.upkeep.ahead import AGE_PARTS, GAP_US_MIN, Ahead, Mark, Place
-from tailrace_server.upkeep.uptime_file import decode, encode, load_uptime, store_uptime, tick_uptime
+from tailrace_server.directory.uptime_file import decode, encode, load_uptime, store_uptime, tick_uptime
+from tailrace_server.state.ahead import AGE_PARTS, GAP_US_MIN, Ahead, Mark, Place
 
 MINUTE = 60_000_000
 DAY = 24 * 60 * MINUTE

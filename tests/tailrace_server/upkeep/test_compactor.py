@@ -7,9 +7,9 @@ import pytest
 import trio
 
 from tailrace.errors import Overloaded, UnknownFeed
+from tailrace_server.directory.uptime_file import tick_uptime
 from tailrace_server.upkeep import compactor as compactor_module
 from tailrace_server.upkeep import installer as installer_module
-from tailrace_server.upkeep.uptime_file import tick_uptime
 
 
 async def flushed(engine, partition, count):

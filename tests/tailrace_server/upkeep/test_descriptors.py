@@ -6,8 +6,8 @@ import itertools
 import pytest
 
 from tailrace.errors import Overloaded
-from tailrace_server.chain import LostSegment
 from tailrace_server.journal.writer import SPARE_DESCRIPTORS
+from tailrace_server.partition.chain import LostSegment
 
 # The journal's file, and what a flush or a fold has open at once.
 OTHERS = 1 + SPARE_DESCRIPTORS + 3

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.upkeep.homes import Homes
+from tailrace_server.state.journal_references import Homes
 
 
 def test_a_partition_without_records_needs_no_file():

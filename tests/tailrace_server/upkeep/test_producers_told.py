@@ -9,9 +9,9 @@ import random
 import pytest
 
 from tailrace.block import encode_block
-from tailrace_server.intake.branching import begin_branch
-from tailrace_server.intake.producers import Verdict
-from tailrace_server.intake.taking import settle_producers, take_replica, tell_producers
+from tailrace_server.partition.branching import begin_branch
+from tailrace_server.partition.replica_apply import settle_producers, take_replica, tell_producers
+from tailrace_server.state.producers import Verdict
 from tailrace_server.upkeep.rollback import roll_back
 
 PRODUCERS = (7, 8, 9)

@@ -8,11 +8,11 @@ from tests.memory_disk import Crashed
 from tailrace.block import encode_block
 from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace_server.host.disk import read_file
-from tailrace_server.intake.branching import begin_branch
-from tailrace_server.intake.taking import adopt_log, take_replica
 from tailrace_server.journal import RecordKind, open_journal
 from tailrace_server.offline.repair import repair
 from tailrace_server.offline.verify import verify
+from tailrace_server.partition.branching import begin_branch
+from tailrace_server.partition.replica_apply import adopt_log, take_replica
 from tailrace_server.upkeep.rollback import roll_back
 
 V = FailoverEntry(b"v" * 16, 2, 2)

@@ -4,8 +4,8 @@ import pytest
 from tests.fake_host import InlineWorkers
 
 from tailrace.errors import NoSpace
-from tailrace_server.host.host import Host
 from tailrace_server.journal import Reserve
+from tailrace_server.runtime.host import Host
 from tailrace_server.upkeep.space import Space
 
 RESERVE_BYTES, FREE_BYTES_MIN = 1_000, 5_000

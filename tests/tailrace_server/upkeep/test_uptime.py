@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.upkeep.uptime import JUMP_US_MAX, RUNS_MAX, Run, Uptime
+from tailrace_server.state.uptime import JUMP_US_MAX, RUNS_MAX, Run, Uptime
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR

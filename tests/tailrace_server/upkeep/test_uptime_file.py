@@ -5,8 +5,8 @@ import logging
 import pytest
 from tests.fake_host import WALL_US, FakeClock
 
-from tailrace_server.upkeep.uptime import JUMP_US_MAX, Run
-from tailrace_server.upkeep.uptime_file import load_uptime, store_uptime, tick_uptime
+from tailrace_server.directory.uptime_file import load_uptime, store_uptime, tick_uptime
+from tailrace_server.state.uptime import JUMP_US_MAX, Run
 
 
 @pytest.fixture

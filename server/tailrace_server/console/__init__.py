@@ -1,8 +1,0 @@
-"""The HTTP door: ``app`` says what is answered, ``door`` serves it."""
-
-from __future__ import annotations
-
-from tailrace_server.console.app import make_app
-from tailrace_server.console.door import http_door
-
-__all__ = ["http_door", "make_app"]

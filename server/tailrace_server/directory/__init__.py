@@ -1,0 +1,1 @@
+"""The small files of a data directory."""

@@ -1,0 +1,1 @@
+"""Keeps the feeds of a node: the catalog, and how it comes back at a start."""

@@ -1,0 +1,301 @@
+"""The feeds of a node, by name and by id. How they come back at a start is ``feed_recovery.py``.
+
+Which there are the feed ``_feeds`` says; the directories of the others follow it (``reconcile``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Container, Iterator, Mapping
+from typing import NamedTuple
+
+from tailrace.errors import FeedExists, NoSpace, NotDurable, Overloaded, UnknownFeed
+from tailrace.model import FeedInfo
+from tailrace_server.feeds.feed import (
+    SYSTEM_FEED_ID,
+    SYSTEM_FEED_NAME,
+    Feed,
+    creation_to_bytes,
+    feed_of_creation,
+    system_feed,
+)
+from tailrace_server.feeds.feed_rows import FeedRow, FeedRows, system_blocks
+from tailrace_server.journal import CleanPartition, Journal, RecordKind
+from tailrace_server.partition.partition import Partition
+from tailrace_server.state.memory import MemoryAccount
+
+log = logging.getLogger("tailrace.server")
+
+
+class Drop(NamedTuple):
+    """A feed that was dropped, whose files are still there: where the journal says so, and its partitions.
+
+    ``place`` is None as long as only ``_feeds`` says so, because there was no room for the journal's record.
+    ``is_marked``: the directory says so as well, durably, so that the next start needs nothing of the journal for it.
+    """
+
+    place: int | None
+    partitions: tuple[Partition, ...]
+    is_marked: bool = False
+
+
+class Catalog:
+    """The feeds of a node.
+
+    ``creations`` are feeds whose FEED is not written yet, with the place of the journal's record (lsn); ``drops`` are
+    feeds whose files are not removed yet.
+    """
+
+    def __init__(self, account: MemoryAccount) -> None:
+        self.creations: dict[bytes, int] = {}
+        self.drops: dict[bytes, Drop] = {}
+        self.account = account  # of all write queues
+        self.system = system_feed(account)
+        # Feeds that ``reconcile`` would drop, if what says so could not be lost any more.
+        self.awaits_drops = False
+        self.additions = 0  # how many feeds have come since the start, those that were found there included
+        self._reconciled = (0, -1)  # the rollbacks of ``_feeds``, and how far it was read
+        self._rows = FeedRows(self.system.partitions[0])
+        self._by_name: dict[str, Feed] = {}
+        self._by_id: dict[bytes, Feed] = {SYSTEM_FEED_ID: self.system}
+
+    def __iter__(self) -> Iterator[Feed]:
+        return iter(sorted(self._by_name.values(), key=lambda feed: feed.info.name))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def named(self, name: str) -> Feed:
+        """The feed of this name. Raises UnknownFeed."""
+        feed = self.system if name == SYSTEM_FEED_NAME else self._by_name.get(name)
+        if feed is None:
+            raise UnknownFeed(f"there is no feed {name!r}; create it, or list the feeds there are")
+        return feed
+
+    def find(self, feed_id: bytes) -> Feed | None:
+        """The feed of this id; None where there is none."""
+        return self._by_id.get(feed_id)
+
+    def of_id(self, feed_id: bytes) -> Feed:
+        """The feed of this id. Raises UnknownFeed."""
+        feed = self._by_id.get(feed_id)
+        if feed is None:
+            raise UnknownFeed(f"there is no feed of id {feed_id.hex()}: it was dropped, or belongs to another node")
+        return feed
+
+    def partition(self, feed_id: bytes, number: int) -> Partition:
+        """A partition. Raises UnknownFeed."""
+        partitions = self.of_id(feed_id).partitions
+        if number >= len(partitions):
+            raise UnknownFeed(f"feed {self.of_id(feed_id).info.name!r} has no partition {number}")
+        return partitions[number]
+
+    def partitions(self) -> Iterator[Partition]:
+        """Every partition of every feed, that of ``_feeds`` first.
+
+        A feed whose name another one has taken is among them as long as its drop may still be lost.
+        """
+        yield from self.system.partitions
+        for feed in sorted(self._by_id.values(), key=lambda feed: (feed.info.name, feed.info.feed_id)):
+            if feed is not self.system:
+                yield from feed.partitions
+
+    def feeds(self) -> list[Feed]:
+        """Returns every feed, that of feeds among them, in no order."""
+        return list(self._by_id.values())
+
+    def known_ids(self) -> set[bytes]:
+        """The feeds whose directories have to be there, or are still to be removed."""
+        return self._by_id.keys() | self.drops.keys()
+
+    def clean_partitions(self) -> list[CleanPartition]:
+        """What the mark of a clean stop says of each partition."""
+        return [CleanPartition(p.feed_id, p.id, p.log.branch, p.high_seq) for p in self.partitions() if p.log]
+
+    def add(self, feed: Feed) -> None:
+        """A feed that is durable, or journaled."""
+        self._by_name[feed.info.name] = feed
+        self._by_id[feed.info.feed_id] = feed
+        self.additions += 1
+
+    def _remove(self, feed: Feed) -> None:
+        del self._by_id[feed.info.feed_id]
+        del self._by_name[feed.info.name]
+        # In a recovery the next one of this name may be there already, from its FEED.
+        self._by_name.update(
+            {other.info.name: other for other in self._by_id.values() if other.info.name == feed.info.name}
+        )
+
+    def existing(self, info: FeedInfo, *, exist_ok: bool, asked: Container[str] = FeedInfo._fields) -> Feed | None:
+        """Returns the feed that a creation finds, or None if there is none of that name.
+
+        Args:
+            info: The feed that would be made.
+            exist_ok: Whether a feed that exists is a good answer.
+            asked: The settings that the request names. Only these have to be equal.
+
+        Raises:
+            FeedExists: The feed exists and differs, or ``exist_ok`` is false.
+            Overloaded: The feed is being dropped, and will be gone before a creation could be answered.
+        """
+        feed = self._by_name.get(info.name)
+        if feed is None:
+            other = self._by_id.get(info.feed_id)
+            if other is not None:
+                raise FeedExists(
+                    f"feed {other.info.name!r} has the id {info.feed_id.hex()}: ids are random, make another"
+                )
+            return None
+        if self.is_dropping(feed):
+            raise Overloaded(f"feed {info.name!r} is being dropped, which may still be lost: ask again")
+        if feed.info.feed_id == info.feed_id:
+            return feed  # the same request, sent again
+        if not exist_ok:
+            raise FeedExists(f"there is a feed {info.name!r} already")
+        differing = [
+            f"{field} {_shown(theirs)} (asked for: {_shown(ours)})"
+            for field, ours, theirs in zip(FeedInfo._fields, info, feed.info, strict=True)
+            if field != "feed_id" and field in asked and ours != theirs
+        ]
+        if differing:
+            raise FeedExists(
+                f"there is a feed {info.name!r} already, with other settings: {', '.join(differing)}. Leave these "
+                "settings out to use the feed as it is, or take another name"
+            )
+        return feed
+
+    def create(self, info: FeedInfo, journal: Journal, branch: bytes, feeds_max: int) -> Feed:
+        """Makes a feed by one record, so there is all of it or nothing. Raises Overloaded, NoSpace, JournalFailed.
+
+        Its row in ``_feeds`` is to come next: call ``write_rows``, then ``listed``.
+        """
+        self.check_room(feeds_max)
+        return self._create(info.feed_id, creation_to_bytes(info, branch), journal)
+
+    def listed(self, feed: Feed) -> None:
+        """Notes that the last row of ``_feeds`` is the one that lists ``feed``."""
+        _listed(feed, self.system.partitions[0].high_seq)
+
+    def check_room(self, feeds_max: int) -> None:
+        """Overloaded where another feed is one too many."""
+        if len(self) >= feeds_max:
+            raise Overloaded(f"this node holds {len(self)} feeds, and at most {feeds_max}")
+
+    def _create(self, feed_id: bytes, payload: bytes, journal: Journal) -> Feed:
+        feed = feed_of_creation(payload, self.account)
+        self.creations[feed_id] = journal.append(RecordKind.FEED_CREATED, feed_id, 0, payload)
+        self.add(feed)
+        return feed
+
+    def is_dropping(self, feed: Feed) -> bool:
+        """``_feeds`` says that it was dropped, and that may still be lost: until then the feed is there.
+
+        May read segments; SegmentDamaged.
+        """
+        row = self._rows.read().get(feed.info.feed_id)
+        return row is not None and row.creation is None
+
+    def rows(self) -> Mapping[bytes, FeedRow]:
+        """The newest row of ``_feeds`` of each feed, by its id. May read segments; SegmentDamaged."""
+        return self._rows.read()
+
+    def write_rows(self, rows: Mapping[bytes, bytes | None], journal: Journal, *, now_us: int, now: float) -> None:
+        """Says in ``_feeds`` which feeds are made (``creation_to_bytes`` by id) or dropped (None). NoSpace, NotDurable.
+
+        A feed is made before its row, and dropped after it, so that whatever fails between the two is made good: a feed
+        without a row is listed by the next start, and a feed whose row says that it was dropped has no way back.
+        """
+        for block in system_blocks(rows):
+            self.system.partitions[0].append(block, journal, now_us=now_us, now=now)
+
+    def reconcile(
+        self, journal: Journal, feeds_max: int, *, whole: bool = True, keep_absent: bool = False
+    ) -> tuple[list[Feed], list[Feed]]:
+        """Makes the feeds equal to what ``_feeds`` says up to its high seq; those dropped, and those created.
+
+        A feed is dropped only where what says so cannot be lost any more (``Partition.stable_seq``); ``awaits_drops``
+        tells that some are left, to be dropped by a later call. ``whole``: it says all that the leader's does, so that
+        a feed of which it has no row is none; ``keep_absent``: such feeds stay. Where there are more than ``feeds_max``
+        the log says so: a replica has to hold what its leader does. Reads segments; SegmentDamaged, NoSpace,
+        JournalFailed.
+        """
+        rows, stable_seq = self._rows.read(), self.system.partitions[0].stable_seq
+        created = []
+        for feed_id, row in rows.items():
+            if row.creation is None or feed_id in self.drops:
+                continue
+            if feed_id not in self._by_id:
+                created.append(self._create(feed_id, row.creation, journal))
+            feed = self._by_id[feed_id]
+            _listed(feed, row.seq)
+            self._by_name[feed.info.name] = feed
+        if created and len(self) > feeds_max:
+            log.warning("this node holds %s feeds, and should hold at most %s", len(self), feeds_max)
+        gone = [feed_id for feed_id, row in rows.items() if row.creation is None and feed_id in self._by_id]
+        final = [feed_id for feed_id in gone if rows[feed_id].seq <= stable_seq]
+        partition = self.system.partitions[0]
+        if partition.state != "leader":  # until the leader has said how far it is, it may have more rows
+            whole = whole and partition.was_told and partition.high_seq >= partition.leader_durable_seq
+        absent = [] if keep_absent else [id for id in self._by_id if id not in rows and id != SYSTEM_FEED_ID]
+        if whole and stable_seq >= partition.high_seq:
+            final += absent
+        self.awaits_drops = True  # also where one of these fails
+        dropped = [self.drop(feed_id, journal) for feed_id in final]
+        self.awaits_drops = len(final) < len(gone) + len(absent)
+        self._reconciled = partition.rollbacks, partition.high_seq
+        return dropped, created
+
+    def lists_through(self, seq: int) -> bool:
+        """The feeds here are those that ``_feeds`` tells of up to ``seq``, or further, as far as it was taken over."""
+        rollbacks, reconciled_seq = self._reconciled
+        return rollbacks == self.system.partitions[0].rollbacks and reconciled_seq >= seq
+
+    def unlisted(self) -> dict[bytes, bytes]:
+        """The creations of feeds that ``_feeds`` knows nothing of: they were made before there was one."""
+        rows = self._rows.read()
+        feeds = (feed for feed in self if feed.info.feed_id not in rows)
+        return {feed.info.feed_id: creation_to_bytes(feed.info, feed.first_branch) for feed in feeds}
+
+    def __contains__(self, feed_id: bytes) -> bool:
+        return feed_id in self._by_id
+
+    def drop(self, feed_id: bytes, journal: Journal) -> Feed:
+        """Drops a feed of which ``_feeds`` says so, or that it does not list. Raises UnknownFeed.
+
+        A journal that takes no record does not stop it, since the next start would drop the feed anyway: it goes now,
+        and the journal's record follows by ``tell_drop``, before any of its files is removed.
+        """
+        feed = self.of_id(feed_id)
+        place = None
+        with contextlib.suppress(NoSpace, NotDurable, Overloaded):
+            place = journal.append(RecordKind.FEED_DROPPED, feed_id, 0, b"")
+        self.dropped(feed, place)
+        return feed
+
+    def tell_drop(self, feed_id: bytes, journal: Journal) -> Drop:
+        """Writes the record of a drop for which there was no room. Raises NoSpace, JournalFailed: call it again."""
+        place = journal.append(RecordKind.FEED_DROPPED, feed_id, 0, b"")
+        self.drops[feed_id] = self.drops[feed_id]._replace(place=place)
+        return self.drops[feed_id]
+
+    def begun_drop(self, feed_id: bytes) -> None:
+        """Notes that a dropped feed's directory is marked, as ``ManifestStore.begin_drop`` does."""
+        self.drops[feed_id] = self.drops[feed_id]._replace(is_marked=True)
+
+    def dropped(self, feed: Feed, place: int | None) -> None:
+        """Removes a feed that is no more; its files are left to be removed. ``place``: where the journal says so."""
+        self._remove(feed)
+        self.creations.pop(feed.info.feed_id, None)
+        self.drops[feed.info.feed_id] = Drop(place, tuple(feed.partitions))
+        for partition in feed.partitions:
+            partition.drop()
+
+
+def _shown(setting: object) -> str:
+    return "not set" if setting is None else str(setting)
+
+
+def _listed(feed: Feed, seq: int) -> None:
+    for partition in feed.partitions:
+        partition.listed_seq = seq

@@ -1,0 +1,111 @@
+"""A feed as a node holds it: what was asked for at its creation, and its partitions."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tailrace.block.header import TIMESTAMP_MAX
+from tailrace.errors import ProtocolError, TailraceError
+from tailrace.hashing import key_hash, partition_of_hash, partition_range
+from tailrace.model import FeedInfo
+from tailrace_server.partition.branching import new_branch
+from tailrace_server.partition.partition import Partition
+from tailrace_server.state.memory import MemoryAccount
+
+FEED_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+# Ages become microseconds of 64 bits: 292,000 years.
+AGE_S_MAX = TIMESTAMP_MAX // 1_000_000
+HISTORY_BYTES_MAX = 2**63 - 1
+
+# The feed that lists the others; clients may read it. The name is none that a client could give.
+SYSTEM_FEED_ID = bytes(15) + b"\x01"
+SYSTEM_FEED_NAME = "_feeds"
+SYSTEM_FEED = FeedInfo(SYSTEM_FEED_NAME, SYSTEM_FEED_ID, 1, "hash", "compact", None, None, 259_200, "stream")
+
+
+class Feed:
+    """A feed and its partitions, in the order of their ids."""
+
+    def __init__(self, info: FeedInfo, first_branch: bytes, partitions: list[Partition]) -> None:
+        self.info = info
+        self.first_branch = first_branch
+        self.partitions = partitions
+
+    @classmethod
+    def of(cls, info: FeedInfo, first_branch: bytes, account: MemoryAccount) -> Feed:
+        """A feed with empty partitions, all of them on ``first_branch`` (16 bytes)."""
+        ranges = (partition_range(number, info.partitions) for number in range(info.partitions))
+        partitions = [Partition(info.feed_id, number, *range_, account) for number, range_ in enumerate(ranges)]
+        log = new_branch(partitions[0], first_branch)  # it says the same of each of them, and never changes
+        for partition in partitions:
+            partition.log = log
+        return cls(info, first_branch, partitions)
+
+    def partition_of(self, key: bytes) -> Partition:
+        """Returns the partition that owns ``key``."""
+        return self.partitions[partition_of_hash(key_hash(key), len(self.partitions))]
+
+
+def system_feed(account: MemoryAccount) -> Feed:
+    """The feed of feeds (feed_rows.py), as every directory has it from the beginning: empty, and without a branch."""
+    partition = Partition(SYSTEM_FEED_ID, 0, *partition_range(0, 1), account)
+    partition.takes_writes = False
+    return Feed(SYSTEM_FEED, b"", [partition])
+
+
+def info_to_json(info: FeedInfo) -> dict[str, Any]:
+    """For the journal and the wire."""
+    return {**info._asdict(), "feed_id": info.feed_id.hex()}
+
+
+def info_from_json(value: dict[str, Any]) -> FeedInfo:
+    """The reverse of ``info_to_json``; what it has read is trusted, so only for what this node wrote."""
+    return FeedInfo(**{**value, "feed_id": bytes.fromhex(value["feed_id"])})
+
+
+def creation_to_bytes(info: FeedInfo, branch: bytes) -> bytes:
+    """The payload of the journal's record of a creation: the feed, and the first branch of all its partitions."""
+    return json.dumps({"feed": info_to_json(info), "branch": branch.hex()}).encode()
+
+
+def feed_of_creation(payload: bytes, account: MemoryAccount) -> Feed:
+    """The feed, still empty, that such a record made."""
+    value = json.loads(payload)
+    return Feed.of(info_from_json(value["feed"]), bytes.fromhex(value["branch"]), account)
+
+
+def info_of_request(value: dict[str, Any], partitions_max: int) -> FeedInfo:
+    """What a CREATE_FEED asks for. Raises ProtocolError for what is missing, TailraceError for what cannot be had."""
+    try:
+        name, feed_id = value["name"], bytes.fromhex(value["feed_id"])
+        partitions, keyspace = value.get("partitions", 16), value.get("keyspace", "hash")
+        retention, replication = value.get("retention", "compact"), value.get("replication", "stream")
+        ages = [value.get("history_age_s"), value.get("history_bytes"), value.get("tombstone_age_s", 259_200)]
+    except (KeyError, ValueError, TypeError) as error:
+        raise ProtocolError(f"CREATE_FEED: {error!r}") from None
+    if len(feed_id) != 16:
+        raise ProtocolError(f"CREATE_FEED: feed_id has {len(feed_id)} bytes, not 16")
+    if not isinstance(name, str) or not FEED_NAME.fullmatch(name):
+        raise TailraceError(
+            f"{name!r} cannot be the name of a feed: 1 to 100 of a-z, 0-9, '.', '_', '-', and a letter or digit first"
+        )
+    if not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= partitions_max:
+        raise TailraceError(f"feed {name!r}: {partitions!r} partitions; 1 to {partitions_max} can be had")
+    for what, found, offered in (
+        ("keyspace", keyspace, ("hash",)),
+        ("retention", retention, ("compact", "history")),
+        ("replication", replication, ("stream",)),
+    ):
+        if found not in offered:
+            raise TailraceError(f"feed {name!r}: {what} {found!r} is not offered by this node; {', '.join(offered)}")
+    mosts = {"history_age_s": AGE_S_MAX, "history_bytes": HISTORY_BYTES_MAX, "tombstone_age_s": AGE_S_MAX}
+    for (what, most), bound in zip(mosts.items(), ages, strict=True):
+        if not _is_bound(bound, most) and not (bound is None and what != "tombstone_age_s"):
+            raise TailraceError(f"feed {name!r}: {what} is {bound!r:.100}, and has to be a number from 0 to {most}")
+    return FeedInfo(name, feed_id, partitions, keyspace, retention, ages[0], ages[1], ages[2], replication)
+
+
+def _is_bound(value: Any, most: int) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most

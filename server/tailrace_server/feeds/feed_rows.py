@@ -1,0 +1,65 @@
+"""The rows of ``_feeds``: which feeds there are, as a feed of its own, so that replicas have them like any other rows.
+
+key      the feed's id, 16 bytes; it is never used again
+value    what the journal's record of the creation says (feed.creation_to_bytes); a deletion: the feed was dropped
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from tailrace.block import Block, encode_block
+from tailrace_server.partition.partition import Partition
+
+# So many rows of about 300 bytes make a block.
+BLOCK_ROWS_MAX = 1_000
+# What is read of a segment at once.
+READ_BYTES = 1024 * 1024
+
+
+class FeedRow(NamedTuple):
+    """A feed as its newest row tells it; ``creation`` is None where it was dropped."""
+
+    seq: int
+    creation: bytes | None
+
+
+def system_blocks(rows: Mapping[bytes, bytes | None]) -> Iterator[Block]:
+    """Blocks of these rows: what a creation says by the feed's id, None for a drop."""
+    items = list(rows.items())
+    for begin in range(0, len(items), BLOCK_ROWS_MAX):
+        keys, values = zip(*items[begin : begin + BLOCK_ROWS_MAX], strict=True)
+        yield encode_block(keys, values, partition=0)
+
+
+class FeedRows:
+    """The newest row of each feed, read once: what has come since is added by ``read``."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._rows: dict[bytes, FeedRow] = {}
+        self._seq = self._rollbacks = 0
+
+    def read(self) -> Mapping[bytes, FeedRow]:
+        """By the feeds' ids, up to the partition's high seq. Reads segments that were not read yet. SegmentDamaged."""
+        partition = self._partition
+        if self._rollbacks != partition.rollbacks or self._seq > partition.high_seq:
+            self._rows, self._seq, self._rollbacks = {}, 0, partition.rollbacks
+        for block in _blocks_after(partition, self._seq):
+            columns = block.open_columns()
+            for key, value, seq in zip(columns.keys(), columns.values(), columns.seqs(), strict=True):
+                if seq > self._seq:
+                    self._rows.pop(key, None)  # so that the newest come last
+                    self._rows[key] = FeedRow(seq, value)
+        self._seq = partition.high_seq
+        return self._rows
+
+
+def _blocks_after(partition: Partition, seq: int) -> Iterator[Block]:
+    for segment in partition.chain.after(seq):
+        index = segment.block_after(seq)
+        while index < segment.blocks:
+            blocks, index = segment.read_blocks(index, READ_BYTES)
+            yield from blocks
+    yield from partition.tree.blocks_after(max(seq, partition.flushed_seq))

@@ -1,1 +1,0 @@
-"""How writes come in: what is checked before a block gets its seqs (door.py)."""

@@ -1,0 +1,276 @@
+"""``tailrace serve``: runs a node until it is told to stop.
+
+The ready line on stdout is the last thing of the start: every door answers by then, and the ports in it are the real
+ones. SIGTERM and SIGINT end the process with exit code 0, at any moment: before the ready line by giving up the start,
+after it by a clean stop. A second signal changes nothing; SIGKILL is what a node is built to survive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import errno
+import logging
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Annotated, NamedTuple
+
+import trio
+import typer
+
+from tailrace.address import Address, parse_address
+from tailrace.cli.errors import CommandFailed, WrongUsage, alone
+from tailrace_server.config import Config, Limits, Storage
+from tailrace_server.host.allocator import keep_freed_memory
+from tailrace_server.host.disk import is_no_space
+from tailrace_server.journal import JournalDamaged
+from tailrace_server.node.node import Node
+from tailrace_server.node.start import open_node
+from tailrace_server.serving.listeners import parse_door, show_door
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
+# A descriptor for each of Limits.connections_max, as many again for the other doors, and a quarter for segments.
+DESCRIPTORS_WANTED = 12_000
+# If fewer are permitted: the shares of connections and of segments. What is left is for files that are being written,
+# for stages and for the compaction; the journal keeps its own.
+CONNECTIONS_SHARE = 2
+SEGMENTS_SHARE = 4
+
+
+class LogLevel(enum.StrEnum):
+    """What is worth a line on stderr."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Doors(NamedTuple):
+    """Where a node is to be reached, with the real ports; None: shut."""
+
+    frames: tuple[str, int]
+    http: tuple[str, int] | None
+    ws: tuple[str, int] | None
+
+    def __str__(self) -> str:
+        return f"frames on {show_door(self.frames)}, http on {show_door(self.http)}, ws on {show_door(self.ws)}"
+
+
+def serve(
+    data: Annotated[str, typer.Option("--data", metavar="DIR", help="The data directory; made where it is missing.")],
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect. Port 0: any that is free.")
+    ] = "127.0.0.1:4700",
+    http: Annotated[
+        str, typer.Option("--http", metavar="HOST:PORT", help="Health and status over HTTP; 'off' keeps it shut.")
+    ] = "127.0.0.1:4780",
+    ws: Annotated[
+        str, typer.Option("--ws", metavar="HOST:PORT", help="Tailing over WebSocket; 'off' keeps it shut.")
+    ] = "127.0.0.1:4790",
+    ws_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ws-origin",
+            metavar="ORIGIN",
+            help="Pages of this origin (https://app.example.org) may use the WebSocket; '*': all. Can be repeated. "
+            "Pages of the node's own address always may.",
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-host",
+            metavar="HOST",
+            help="Browsers and proxies may name this host when they ask over HTTP or WebSocket; '*': any. Can be "
+            "repeated. The node's address and the names in --listen, --http and --ws always may be named.",
+        ),
+    ] = None,
+    restored: Annotated[
+        bool,
+        typer.Option(
+            "--restored", help="DIR is a copy of another node's directory or volume; say so at the first start."
+        ),
+    ] = False,
+    members: Annotated[
+        str | None,
+        typer.Option(
+            "--members",
+            metavar="HOST:PORT,...",
+            help="The node is one of this set; the same list, in the same order, at each of them, with what each has "
+            "as --listen.",
+        ),
+    ] = None,
+    replica_of: Annotated[
+        str | None,
+        typer.Option("--replica-of", metavar="HOST:PORT", help="Follow this node, without a vote on who leads."),
+    ] = None,
+    cluster: Annotated[
+        str,
+        typer.Option(
+            "--cluster",
+            metavar="NAME",
+            help="The name of the cluster; a client whose URL names another one does not use this node.",
+        ),
+    ] = "",
+    log_level: Annotated[LogLevel, typer.Option("--log-level", help="What is logged to stderr.")] = LogLevel.INFO,
+) -> None:
+    """Serve a node over a data directory until SIGTERM or Ctrl-C.
+
+    Once everything answers, one line on stdout says where: "tailrace: ready, frames on ..., http on ..., ws on ...".
+    """
+    doors = _frames(listen), _door("--http", http, 4780), _door("--ws", ws, 4790)
+    descriptors = _raise_descriptor_limit()
+    try:
+        config = Config(
+            data,
+            *doors,
+            limits=_limits(descriptors),
+            storage=_storage(descriptors),
+            restored=restored,
+            members=tuple(_address("--members", part) for part in members.split(",")) if members else (),
+            replica_of=None if replica_of is None else _address("--replica-of", replica_of),
+            cluster=cluster,
+        )
+    except ValueError as error:
+        raise WrongUsage(str(error)) from None
+    _set_up_logging(log_level)
+    keep_freed_memory()
+    try:
+        with _sigterm_as_sigint():
+            trio.run(_serve, config, frozenset(ws_origin or ()), _hosts(config, allow_host or ()))
+    except* KeyboardInterrupt:
+        print("tailrace: stopped before it was ready", file=sys.stderr)
+    except* JournalDamaged as group:
+        failure = alone(group)
+        failure.add_note(f"look at all of it with `tailrace verify {data}`; `tailrace repair {data}` saves the rest")
+        raise
+    except* OSError as group:
+        raise CommandFailed(f"cannot serve: {_explain(group, listen, data)}") from group
+
+
+def _frames(text: str) -> tuple[str, int]:
+    address = _door("--listen", text, 4700)
+    if address is None:
+        raise WrongUsage("--listen cannot be off: it is where clients connect")
+    return address
+
+
+def _door(option: str, text: str, default_port: int) -> tuple[str, int] | None:
+    try:
+        return parse_door(text, default_port)
+    except ValueError as error:
+        raise WrongUsage(f"{option}: {error}") from None
+
+
+def _address(option: str, text: str) -> Address:
+    try:
+        return parse_address(text.strip())
+    except ValueError as error:
+        raise WrongUsage(f"{option}: {error}") from None
+
+
+def _hosts(config: Config, allowed: Iterable[str]) -> frozenset[str]:
+    """The names that the node may be reached by, besides its addresses."""
+    doors = (config.listen, config.http, config.ws)
+    return frozenset(name.lower() for name in (*allowed, *(door[0] for door in doors if door is not None)))
+
+
+def _explain(group: BaseExceptionGroup[OSError], listen: str, data: str) -> str:
+    error = alone(group)
+    assert isinstance(error, OSError)
+    reason = error.strerror or str(error)
+    if error.filename:
+        return f"{error.filename}: {reason}"
+    if is_no_space(error):
+        return f"{data}: {reason}"
+    if isinstance(error, socket.gaierror) or error.errno in ADDRESS_ERRORS:
+        return reason if reason.startswith("--") else f"--listen {listen}: {reason}"
+    return reason
+
+
+async def _serve(config: Config, origins: frozenset[str], hosts: frozenset[str]) -> None:
+    # The receiver outlives the node, so that no signal interrupts a stop that has begun.
+    with contextlib.ExitStack() as until_stopped:
+        async with open_node(config) as node:
+            signals = until_stopped.enter_context(trio.open_signal_receiver(*SIGNALS))
+            async with contextlib.AsyncExitStack() as open_doors:
+                http = ws = None
+                # A door that stays shut is not imported: that would be a good part of the start.
+                if config.http is not None:
+                    from tailrace_server.serving.console import http_door
+
+                    http = await open_doors.enter_async_context(http_door(node, config.http, hosts))
+                if config.ws is not None:
+                    from tailrace_server.serving.tailing import ws_door
+
+                    ws = await open_doors.enter_async_context(ws_door(node.handle, config.ws, origins, hosts))
+                _announce(Doors(_listening(node), http, ws))
+                async for number in signals:
+                    logging.getLogger("tailrace.server").info("stopping: %s", signal.Signals(number).name)
+                    break
+
+
+def _listening(node: Node) -> tuple[str, int]:
+    assert node.listening is not None, "open_node has an address before its body begins"
+    return node.listening
+
+
+def _announce(doors: Doors) -> None:
+    # Whoever started the node may have closed its stdout since: no reason not to serve.
+    with contextlib.suppress(OSError):
+        print(f"tailrace: ready, {doors}", flush=True)
+
+
+@contextlib.contextmanager
+def _sigterm_as_sigint() -> Iterator[None]:
+    """Until the node is ready SIGTERM does what Ctrl-C does: trio raises it where it cannot break anything.
+
+    SIGINT gets its handler back, which a shell has taken from what it runs in the background.
+    """
+    before = [
+        (signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)),
+        (signal.SIGTERM, signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))),
+    ]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def _set_up_logging(level: LogLevel) -> None:
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("tailrace").setLevel(level.name)
+
+
+def _limits(descriptors: int) -> Limits:
+    usual = Limits()
+    return dataclasses.replace(
+        usual, connections_max=max(1, min(usual.connections_max, descriptors // CONNECTIONS_SHARE))
+    )
+
+
+def _storage(descriptors: int) -> Storage:
+    usual = Storage()
+    return dataclasses.replace(usual, segments_open_max=min(usual.segments_open_max, descriptors // SEGMENTS_SHARE))
+
+
+def _raise_descriptor_limit() -> int:
+    """Let the process have as many descriptors as wanted and permitted; return how many it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(DESCRIPTORS_WANTED, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):  # a container may forbid it
+        return soft
+    return wanted

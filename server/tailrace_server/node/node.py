@@ -1,0 +1,226 @@
+"""A node: one process, one data directory, the feeds in it, and its connections.
+
+``Node`` is the composition root: it makes the parts and connects them. Clock, randomness, disk and network are handed
+over, so that the whole node also runs in a simulator.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import trio
+
+from tailrace.address import Address
+from tailrace.errors import NotDurable, UnknownFeed
+from tailrace.model import EndReason, Level
+from tailrace.transport import Transport
+from tailrace_server.config import Config
+from tailrace_server.directory.identity import Identity
+from tailrace_server.feeds.catalog import Catalog
+from tailrace_server.feeds.feed import Feed
+from tailrace_server.host.network import Listener
+from tailrace_server.host.turn import Turn
+from tailrace_server.journal import Journal
+from tailrace_server.manifest import ManifestStore
+from tailrace_server.publishing.publisher import Publisher
+from tailrace_server.publishing.stages import Stages
+from tailrace_server.replication.feed_changes import FeedChanges
+from tailrace_server.replication.leadership import Leadership
+from tailrace_server.replication.member import Member
+from tailrace_server.replication.promotion import lead_again
+from tailrace_server.runtime.host import Host
+from tailrace_server.serving.answer_memory import AnswerMemory
+from tailrace_server.serving.connections import Connections
+from tailrace_server.serving.handlers import HANDLERS
+from tailrace_server.serving.services import Services
+from tailrace_server.serving.status import health_of, status_of
+from tailrace_server.state.memory import MemoryAccount
+from tailrace_server.state.uptime import Uptime
+from tailrace_server.stream.filter import FilterCache
+from tailrace_server.upkeep.storage import Storage
+
+# How often idle connections and silent peers are looked at, as a part of the interval of noops.
+_TICKS_PER_NOOP = 4
+# How often the node looks for stages that have lost their writers, or their batches.
+_EXPIRE_SECONDS = 60.0
+
+
+class Node:
+    """A node over an open data directory. ``serve`` runs it; ``stop`` closes the directory."""
+
+    def __init__(
+        self,
+        config: Config,
+        host: Host,
+        identity: Identity,
+        journal: Journal,
+        catalog: Catalog,
+        store: ManifestStore,
+        memory: MemoryAccount,
+        uptime: Uptime,
+    ) -> None:
+        self.config = config
+        self.host = host
+        self.feeds = catalog
+        self.storage = Storage(config, host, identity, journal, catalog, store, memory, uptime)
+        self.connections = Connections(
+            self.storage.committer, config.limits.connections_max, lambda: bool(self.leadership.replicas.peers)
+        )
+        self.leadership = Leadership(
+            catalog,
+            self.connections,
+            members=config.members,
+            own=Address(*config.listen),
+            is_alone=config.is_alone,
+        )
+        self.stages = _stages(config, host)
+        self.feed_changes = FeedChanges(config, host, catalog, self.storage, self.leadership)
+        self.feed_changes.on_gone = self._feed_gone
+        self.publisher = Publisher(
+            self.storage,
+            self.leadership,
+            catalog,
+            self.stages,
+            self.connections,
+            part_bytes_max=config.storage.publish_bytes_max,
+        )
+        self.turn = Turn(host.clock)
+        self.services = Services(
+            config=config,
+            host=host,
+            clock=host.clock,
+            identity=identity,
+            feeds=catalog,
+            storage=self.storage,
+            connections=self.connections,
+            leadership=self.leadership,
+            feed_changes=self.feed_changes,
+            listening=None,
+            turn=self.turn,
+            stages=self.stages,
+            publisher=self.publisher,
+            filtered=FilterCache(),
+            answer_memory=AnswerMemory(config.limits.answer_bytes_max),
+            handlers=HANDLERS,
+            member=None,
+            started_at=self.turn.now,
+            unclean_start=None,
+        )
+        self.storage.on_failed = self._journal_failed
+        self.storage.on_progress = self.connections.flush
+        self.storage.on_turn_ended = self.connections.turn_ended
+        self.storage.space.on_low = self._space_low
+
+    @property
+    def identity(self) -> Identity:
+        """The ids of this node and its cluster."""
+        return self.services.identity
+
+    @property
+    def member(self) -> Member | None:
+        """The part that decides who leads; None of a node that is alone."""
+        return self.services.member
+
+    @property
+    def listening(self) -> tuple[str, int] | None:
+        """The address that the node listens on; None before it does."""
+        return self.services.listening
+
+    # Running
+
+    def begin(self, listener: Listener) -> None:
+        """Notes where the node listens, and becomes a member if it is not alone. Raises BadDirectory, OSError."""
+        self.services.listening = listener.address
+        if not self.config.is_alone:
+            self.services.member = member = Member(self.services, lead_again)
+            member.begin()
+
+    async def serve(self, listener: Listener) -> None:
+        """Serves connections and commits writes until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.storage.run)
+            nursery.start_soon(self._tick)
+            nursery.start_soon(self._expire_stages)
+            nursery.start_soon(listener.serve, self.handle)
+            if self.member is not None:
+                nursery.start_soon(self.member.run)
+
+    async def handle(self, transport: Transport) -> None:
+        """Serves one connection to its end."""
+        await self.connections.handle(self.services, transport)
+
+    async def _tick(self) -> None:
+        while True:
+            await trio.sleep(self.config.limits.noop_interval_s / _TICKS_PER_NOOP)
+            self.connections.tick(self.turn.begin())
+
+    async def _expire_stages(self) -> None:
+        age_us = int(self.config.storage.stage_age_s * 1_000_000)
+        while True:
+            await trio.sleep(_EXPIRE_SECONDS)
+            await self.publisher.expire()
+            paths = self.stages.expired(self.storage.compactor.uptime.cutoff(age_us))
+            if paths:
+                await self.host.workers.in_thread(partial(self.stages.remove, paths))
+
+    async def drain(self) -> None:
+        """Ends every stream with DRAINING, if there is time at the end of its snapshot."""
+        await self.connections.drain()
+
+    def stop(self) -> None:
+        """Makes everything durable and marks the directory as stopped cleanly. Nothing may be served any more."""
+        self.publisher.close()
+        self.stages.close()
+        self.storage.stop()
+
+    # What one part tells the others
+
+    def _journal_failed(self, failure: NotDurable) -> None:
+        """What is not durable by now never will be: waiting answers fail, and streams that show it end."""
+        self.leadership.waiting.fail(failure)
+        self.connections.end_streams(lambda stream: stream.level == Level.MEMORY, EndReason.ERROR, str(failure))
+
+    def _space_low(self) -> None:
+        message = "the disk is nearly full, and this stream keeps replaced segments from being removed"
+        self.connections.end_streams(lambda stream: stream.keeps_files, EndReason.TOO_SLOW, message)
+        self.connections.flush()
+
+    def _feed_gone(self, feed: Feed) -> None:
+        message = f"feed {feed.info.name!r} was dropped"
+        for partition in feed.partitions:
+            self.storage.forget(partition)
+            self.leadership.replicas.forget(partition)
+            self.leadership.waiting.fail(UnknownFeed(message), partition)
+        feed_id = feed.info.feed_id
+        self.connections.end_streams(
+            lambda stream: stream.partition.feed_id == feed_id, EndReason.FEED_DROPPED, message
+        )
+
+    # Status
+
+    def health(self) -> dict[str, Any]:
+        """Whether the node is well, for a probe that asks every few seconds: `serving.status.health_of`."""
+        return health_of(self.services)
+
+    def status(self) -> dict[str, Any]:
+        """The node as ``tailrace status`` and ``/api/status`` show it."""
+        return status_of(self.services)
+
+    def check(self) -> None:
+        """Walks every invariant of every partition; AssertionError names the one that does not hold."""
+        for partition in self.feeds.partitions():
+            partition.check()
+
+
+def _stages(config: Config, host: Host) -> Stages:
+    limits = config.storage
+    return Stages(
+        host.disk,
+        config.data,
+        stages_max=limits.stages_max,
+        bytes_max=limits.stage_bytes_max,
+        kept_bytes_max=limits.stage_kept_bytes_max,
+        monotonic=host.clock.monotonic,
+        wall_us=host.clock.wall_us,
+    )

@@ -1,0 +1,283 @@
+"""The start of a node: its directory is locked and recovered, and then it serves.
+
+What is opened in which order, and what is durable before the next, is decided here alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple
+
+import trio
+
+from tailrace.errors import NoSpace, TailraceError
+from tailrace_server.config import Config
+from tailrace_server.directory import restored_marks as marks
+from tailrace_server.directory.identity import FILE_NAME as NODE_NAME
+from tailrace_server.directory.identity import BadDirectory, Identity, load, new_identity
+from tailrace_server.directory.identity import store as store_identity
+from tailrace_server.directory.uptime_file import load_uptime
+from tailrace_server.feeds import wholeness
+from tailrace_server.feeds.catalog import Catalog
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
+from tailrace_server.feeds.recovery import FeedRecovery
+from tailrace_server.host.disk import Lock
+from tailrace_server.host.garbage import Searches
+from tailrace_server.journal import (
+    RecordKind,
+    Reserve,
+    TakenMark,
+    find_clean,
+    lock_directory,
+    open_journal,
+    remove_clean,
+    why_unclean,
+)
+from tailrace_server.journal.held import HeldMark, load_held, remove_held
+from tailrace_server.manifest import ManifestStore
+from tailrace_server.node.node import Node
+from tailrace_server.partition.branching import begin_branch
+from tailrace_server.partition.replica_apply import entries_through, settle_producers
+from tailrace_server.replication.membership import FILE_NAME as MEMBERSHIP_NAME
+from tailrace_server.replication.membership import check_no_member
+from tailrace_server.runtime.host import Host
+from tailrace_server.state.memory import MemoryAccount
+from tailrace_server.state.use_times import UseTimes
+
+log = logging.getLogger("tailrace.server")
+
+_RESTORED_IN_SET = (
+    "{} was restored or repaired, and may lack what it has acknowledged as one of several: give this node an empty "
+    "directory, and it is filled by its leader. If all of its set is lost, make a new set of the backup: the guide on "
+    "replication tells how, under 'A backup in a set'"
+)
+
+
+@contextlib.asynccontextmanager
+async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[Node]:
+    """Locks and recovers ``config.data``, then serves at ``config.listen`` while the body runs; stops cleanly after it.
+
+    Raises DirectoryInUse, what ``recover`` raises, and OSError where the address cannot be had.
+    """
+    host = Host() if host is None else host
+    host.disk.make_directory(config.data)
+    lock: Lock = lock_directory(host.disk, config.data)
+    try:
+        with _no_searches(host):
+            node = recover(config, host)
+        try:
+            listener = await host.network.listen(*config.listen)
+            try:
+                node.begin(listener)
+                with _bounded_searches(host):
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(node.serve, listener)
+                        yield node
+                        with trio.CancelScope(shield=True):
+                            await node.drain()
+                        nursery.cancel_scope.cancel()
+                with trio.CancelScope(shield=True):
+                    await node.storage.flusher.flush_for_stop()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await listener.aclose()
+        finally:
+            node.stop()
+    finally:
+        lock.close()
+
+
+@contextlib.contextmanager
+def _no_searches(host: Host) -> Iterator[None]:
+    """Looks for no cyclic garbage in the body, whose objects live long."""
+    if not host.owns_process:
+        yield
+        return
+    gc.disable()  # else each of many searches walks through all that has been recovered so far
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _bounded_searches(host: Host) -> contextlib.AbstractContextManager[None]:
+    """Keeps what has been recovered, and what lives long later, out of the searches for garbage in the body."""
+    return Searches().bounded() if host.owns_process else contextlib.nullcontext()
+
+
+def recover(config: Config, host: Host) -> Node:
+    """Opens a data directory, made where it is missing: identity, journal, feeds. The directory is locked already.
+
+    After a stop that was not clean every partition of a node that is alone begins a new branch, durable before this
+    returns. One that is not alone starts as a follower, its logs as they are: who leads is not decided here. It does
+    not start on a directory that was restored or repaired: that may lack what it has acknowledged. Nor does a node that
+    is in no set on the directory of a member. Raises BadDirectory, JournalDamaged, NoSpace, JournalFailed, OSError;
+    nothing that was durable is lost then.
+    """
+    marks.check_usable(host.disk, config.data)
+    is_restored = marks.is_restored(host.disk, config.data)
+    if not config.is_alone and (is_restored or config.restored):
+        raise BadDirectory(_RESTORED_IN_SET.format(config.data))
+    if config.restored or (is_restored and host.disk.exists(os.path.join(config.data, MEMBERSHIP_NAME))):
+        # What it was in a set, with what it held then, it is no more: its promises and its vote are of the ids before.
+        marks.mark_restored(host.disk, config.data, host.randomness)
+    is_restored = marks.is_restored(host.disk, config.data)
+    found = _look(config, host, is_restored=is_restored)
+    try:
+        return _recover(config, host, found)
+    except NoSpace as error:
+        # A node that cannot start on a full disk could not empty it either.
+        if not _free_some(config, host):
+            raise
+        log.warning("%s: the start goes on with what was kept for that", error)
+        return _recover(config, host, found)
+
+
+class _Found(NamedTuple):
+    """What the small files of a directory say. ``taken`` is None of a directory that is new.
+
+    ``held`` is what HELD says; None if there is no good one, or if the directory was restored or repaired since.
+    """
+
+    identity: Identity
+    taken: TakenMark | None
+    held: HeldMark | None
+    is_restored: bool
+
+
+def _look(config: Config, host: Host, *, is_restored: bool) -> _Found:
+    """Reads the small files, and changes nothing. Raises BadDirectory, OSError."""
+    disk, data = host.disk, config.data
+    if not disk.exists(os.path.join(data, NODE_NAME)):
+        wholeness.check_is_new(disk, data)
+        return _Found(new_identity(host.randomness), None, None, is_restored)
+    identity = load(disk, data)
+    if not config.members:
+        check_no_member(disk, data, identity.placement_id)
+    if not is_restored:
+        wholeness.check_journal(disk, data)
+    held = None if is_restored else load_held(disk, data)
+    return _Found(identity, find_clean(disk, data), held, is_restored)
+
+
+def _free_some(config: Config, host: Host) -> bool:
+    """Gives up what is kept for a full disk, and what an interrupted flush or fold left; whether there was anything."""
+    had = Reserve(host.disk, config.data, config.storage.reserve_bytes).release()
+    store = ManifestStore(host.disk, config.data)
+    sizes = {SYSTEM_FEED_ID: 1} | {feed.info.feed_id: feed.info.partitions for feed in store.feeds()}
+    for feed_id, partitions in sizes.items():
+        for number in range(partitions):
+            manifest = store.read(feed_id, number)
+            had |= manifest is not None and bool(store.sweep(manifest))
+    return had
+
+
+def _recover(config: Config, host: Host, found: _Found) -> Node:
+    """Journal and feeds; may be tried again after NoSpace."""
+    identity, taken, held, is_restored = found
+    journal, recovered = open_journal(
+        host.disk,
+        os.path.join(config.data, "journal"),
+        file_bytes_max=config.storage.journal_file_bytes_max,
+        token=host.randomness.token,
+        clock=host.clock.monotonic,
+        reached=held.journal if held is not None else (0, 0),
+    )
+    try:
+        memory = MemoryAccount(config.storage.memory_bytes_max)
+        catalog = Catalog(memory)
+        store = ManifestStore(host.disk, config.data, config.storage.segments_open_max)
+        times = UseTimes(host.clock.monotonic(), recovered.records.begin, journal.written)
+        recovery = FeedRecovery(catalog, host.disk, store, times)
+        recovery.restore()
+        if recovered.rolled_back:
+            recovery.gather(recovered.records.of_kind(RecordKind.ROLLED_BACK), host.randomness.token)
+        recovery.replay(recovered.records.parts(), journal)
+        if taken is None:
+            store_identity(host.disk, config.data, identity)
+        elif not is_restored:
+            wholeness.check_recovered(config.data, recovered, recovery, catalog, taken.mark, held)
+        # From here on there are changes that CLEAN does not tell of.
+        remove_clean(host.disk, config.data)
+        recovery.sweep()
+        for partition in catalog.partitions():
+            settle_producers(partition, journal, host.clock.monotonic())
+        memory.producers.make_room(host.clock.monotonic())
+        store.finish_drops(catalog.known_ids())
+        uptime = load_uptime(host.disk, config.data, host.clock)
+        node = Node(config, host, identity, journal, catalog, store, memory, uptime)
+        node.storage.journal_found = recovered.end
+        for placement_id, start in held.others.items() if held is not None else ():
+            node.storage.held.remember(placement_id, start)
+        node.stages.load()
+        for partition in catalog.partitions():
+            if partition.damage is not None:
+                node.storage.found_damage(partition.damage)
+            if partition.high_seq > partition.flushed_seq:
+                node.storage.flusher.note(partition)
+        if taken is not None and recovered.end != (0, 0):
+            node.services.unclean_start = why_unclean(taken, recovered.end, catalog.clean_partitions())
+        if is_restored:
+            node.services.unclean_start = "the directory was restored or repaired"
+        for partition in catalog.partitions():
+            if not config.is_alone:
+                partition.state = "follower"
+                # A manifest may have had an entry before the blocks up to its base were durable.
+                partition.log = entries_through(partition.log, partition.high_seq)
+        if config.is_alone:
+            _begin_branches(node, is_restored=is_restored)
+        _reconcile(node)
+        journal.sync()
+        _store_held(node, is_restored=is_restored)
+        if is_restored and config.is_alone:
+            marks.unmark_restored(host.disk, config.data)
+        for partition in catalog.partitions():
+            partition.durable_through(partition.high_seq)
+    except BaseException:
+        with contextlib.suppress(TailraceError):  # what is raised already tells more
+            journal.close()
+        raise
+    return node
+
+
+def _begin_branches(node: Node, *, is_restored: bool) -> None:
+    """Of a node that leads whatever happens: a new branch everywhere, unless the last stop has lost nothing."""
+    host, journal = node.host, node.storage.journal
+    if node.services.unclean_start is not None:
+        log.warning("the last stop was not clean: %s; every partition begins a new branch", node.services.unclean_start)
+        now_us = host.clock.wall_us()
+        for partition in node.feeds.partitions():
+            term = marks.restored_term(partition.log.term, now_us) if is_restored else None
+            begin_branch(partition, host.randomness.token(16), journal, term)
+    [listed] = node.feeds.system.partitions
+    if not listed.log:  # the directory is new, or from before there was such a feed
+        begin_branch(listed, host.randomness.token(16), journal)
+
+
+def _store_held(node: Node, *, is_restored: bool) -> None:
+    """Says in HELD what the node has now. On a full disk the older one stays, unless it tells of other data."""
+    if is_restored:
+        remove_held(node.host.disk, node.config.data)
+    with contextlib.suppress(OSError):
+        node.storage.held.store_now()
+
+
+def _reconcile(node: Node) -> None:
+    """Finishes what a crash has left between a row of ``_feeds`` and what it says."""
+    feeds, journal, clock = node.feeds, node.storage.journal, node.host.clock
+    [listed] = feeds.system.partitions
+    if listed.damage is not None:
+        return
+    listed.durable_through(listed.high_seq)  # as everything that the journal still held
+    _, created = feeds.reconcile(journal, node.config.limits.feeds_max, whole=False, keep_absent=True)
+    for partition in [partition for feed in created for partition in feed.partitions] if node.config.is_alone else []:
+        # It may have held something, on the branch that the row names, before its files were lost.
+        begin_branch(partition, node.host.randomness.token(16), journal)
+    unlisted = feeds.unlisted() if node.config.is_alone else {}
+    if unlisted:
+        feeds.write_rows(unlisted, journal, now_us=clock.wall_us(), now=clock.monotonic())
+        node.storage.flusher.note(listed)

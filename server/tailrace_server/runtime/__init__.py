@@ -1,0 +1,1 @@
+"""Bundles what a node runs on: the host, its threads and processes."""

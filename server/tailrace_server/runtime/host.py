@@ -1,0 +1,26 @@
+"""What a node runs on, all in one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tailrace_server.host.clock import Clock, SystemClock
+from tailrace_server.host.disk import Disk, RealDisk
+from tailrace_server.host.network import Network, TcpNetwork
+from tailrace_server.host.randomness import Randomness, SystemRandomness
+from tailrace_server.runtime.workers import ThreadWorkers, Workers
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a node runs on; a test or a simulator hands over its own.
+
+    ``owns_process``: the node is what this process is for, and may set it up for that (Python's garbage collector).
+    """
+
+    clock: Clock = field(default_factory=SystemClock)
+    randomness: Randomness = field(default_factory=SystemRandomness)
+    disk: Disk = field(default_factory=RealDisk)
+    network: Network = field(default_factory=TcpNetwork)
+    workers: Workers = field(default_factory=ThreadWorkers)
+    owns_process: bool = True

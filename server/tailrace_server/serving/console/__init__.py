@@ -1,0 +1,8 @@
+"""The HTTP door: ``app`` says what is answered, ``door`` serves it."""
+
+from __future__ import annotations
+
+from tailrace_server.serving.console.app import make_app
+from tailrace_server.serving.console.listener import http_door
+
+__all__ = ["http_door", "make_app"]

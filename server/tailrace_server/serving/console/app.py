@@ -1,0 +1,108 @@
+"""What a node answers over HTTP.
+
+    GET /healthz       200 "ok" while the node can make writes durable; 503 and the reason where it cannot
+    GET /api/status    the node's whole status, as JSON
+    GET /              a page that points to these
+
+Nothing here changes anything, and nothing may be read by the scripts of other origins: there are no CORS headers, and a
+request that names another host than this node is answered 421 (`tailrace_server.serving.hosts`).
+"""
+
+from __future__ import annotations
+
+import html
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Protocol
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tailrace_server.serving.hosts import host_allowed, refusal
+
+log = logging.getLogger("tailrace.http")
+
+_HEADERS = {
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+}
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>Tailrace</title>
+<h1>{software}</h1>
+<p>Node {node_id}, data in {data}.</p>
+<ul>
+<li><a href="/healthz">/healthz</a>: whether this node can take writes</li>
+<li><a href="/api/status">/api/status</a>: everything that it says of itself, as JSON</li>
+</ul>
+</html>
+"""
+
+
+class HasStatus(Protocol):
+    """The part of a node that is shown."""
+
+    def health(self) -> dict[str, Any]:
+        """As ``Node.health``."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """As ``Node.status``."""
+        ...
+
+
+def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
+    """The ASGI application over ``node``, which may be reached by its addresses and by the names in ``hosts``."""
+
+    def health(status: dict[str, Any]) -> Response:
+        if status["healthy"]:
+            return PlainTextResponse("ok\n", headers=_HEADERS)
+        return PlainTextResponse(f"{status['failure']}\n", status_code=503, headers=_HEADERS)
+
+    def api_status(status: dict[str, Any]) -> Response:
+        return JSONResponse(status, headers=_HEADERS)
+
+    def page(status: dict[str, Any]) -> Response:
+        shown = {name: html.escape(str(status[name])) for name in ("software", "node_id", "data")}
+        return HTMLResponse(_PAGE.format_map(shown), headers=_HEADERS)
+
+    def answering(
+        answer: Callable[[dict[str, Any]], Response], told: Callable[[], dict[str, Any]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            try:
+                return answer(told())
+            except Exception:
+                # A bug of ours: it ends this answer, and nobody below us would say what it was.
+                log.exception("GET %s", request.url.path)
+                return PlainTextResponse("internal error; the node's log says more\n", status_code=500)
+
+        return endpoint
+
+    routes = [
+        Route("/", answering(page, node.health)),
+        Route("/healthz", answering(health, node.health)),
+        Route("/api/status", answering(api_status, node.status)),
+    ]
+    return _checking_hosts(Starlette(routes=routes), hosts)
+
+
+def _checking_hosts(app: ASGIApp, hosts: Collection[str]) -> ASGIApp:
+    """Answers 421 before ``app`` sees a request whose ``Host`` is none of this node's."""
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            named = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+            for host in named:
+                if not host_allowed(host, hosts):
+                    response = PlainTextResponse(refusal(host), status_code=421, headers=_HEADERS)
+                    await response(scope, receive, send)
+                    return
+        await app(scope, receive, send)
+
+    return checked

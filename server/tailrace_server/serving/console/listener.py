@@ -1,0 +1,145 @@
+"""Serves an ASGI application with Hypercorn's trio connections, over a door of our own.
+
+Hypercorn's ``serve`` is not used: it has no bound on connections, it sends under a shield (so that one client who does
+not read holds up every stop), and an error in one connection ends them all. Its ``TCPServer`` is what handles one
+connection, and everything around it is ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Collection
+
+import trio
+from hypercorn.config import Config as HttpConfig
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import AppWrapper, ConnectionState
+from hypercorn.utils import wrap_app
+
+from tailrace_server.serving.console.app import HasStatus, make_app
+from tailrace_server.serving.listeners import Door, open_door
+
+# A scraper, a load balancer and some people with browsers; each connection costs a descriptor and about 100 KiB.
+CONNECTIONS_MAX = 256
+# Everything that is served is asked for by a short path and a browser's headers.
+REQUEST_HEAD_BYTES_MAX = 16 * 1024
+# A request's head has to be complete within it, and an idle connection is kept for so long.
+IDLE_SECONDS_MAX = 10
+# A client who sends no more of a body, which nothing here reads, for so long is gone.
+READ_SECONDS_MAX = 15
+# A client who has not taken an answer after so long is gone.
+SEND_SECONDS_MAX = 20.0
+# Answers are made at once. A client who has closed his side waits for no other one; a send is not cut by this.
+ANSWER_SECONDS_MAX = 1.0
+# When the node stops, answers that are on their way have so long. The stop as a whole should take about a second.
+GRACE_SECONDS = 0.5
+
+
+@contextlib.asynccontextmanager
+async def http_door(
+    node: HasStatus, address: tuple[str, int] | None, hosts: Collection[str] = ()
+) -> AsyncIterator[tuple[str, int] | None]:
+    """Answers HTTP at ``address`` while the body runs; gives the real address. None: nothing is opened.
+
+    ``hosts``: the names that the node may be reached by, besides its addresses. Raises OSError where the address cannot
+    be had.
+    """
+    if address is None:
+        yield None
+        return
+    server = _HttpServer(node, hosts)
+    door = Door("http", CONNECTIONS_MAX, server.handle, server.let_go)
+    async with open_door(door, address) as opened:
+        yield opened
+
+
+class _HttpServer:
+    """The application and its connections."""
+
+    def __init__(self, node: HasStatus, hosts: Collection[str]) -> None:
+        self._app: AppWrapper = wrap_app(make_app(node, hosts), 0, "asgi")  # type: ignore[arg-type]
+        self._config = _http_config()
+        self._context = WorkerContext(None)
+        self._open: set[_Connection] = set()
+        self._all_closed = trio.Event()
+
+    async def handle(self, stream: trio.SocketStream) -> None:
+        """Serves one connection to its end."""
+        scope = trio.CancelScope()
+        connection = _Connection(stream, scope)
+        self._open.add(connection)
+        try:
+            with scope:
+                state = ConnectionState({})
+                await TCPServer(self._app, self._config, self._context, state, connection)  # type: ignore[arg-type]
+        finally:
+            self._open.discard(connection)
+            if not self._open:
+                self._all_closed.set()
+
+    async def let_go(self) -> None:
+        """Lets answers that are on their way out, for a moment; then ends every connection."""
+        await self._context.terminated.set()  # idle connections close at once
+        self._all_closed = trio.Event()
+        if self._open:
+            with trio.move_on_after(GRACE_SECONDS):
+                await self._all_closed.wait()
+        for connection in list(self._open):
+            connection.abort()
+
+
+class _Connection:
+    """The part of a trio stream that Hypercorn uses, with a bound on the time that a client may take.
+
+    ``scope`` is around all of Hypercorn's connection, which otherwise lives on until it would have been idle for long
+    enough, when the client has gone and when it was turned away.
+    """
+
+    def __init__(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+        self._stream = stream
+        self._scope = scope
+        self.socket = stream.socket
+
+    async def receive_some(self, bytes_max: int) -> bytes | bytearray:
+        try:
+            data = await self._stream.receive_some(bytes_max)
+        except trio.BrokenResourceError:
+            self._scope.cancel()
+            raise
+        if not data:
+            # The client sends no more, and may still be waiting for an answer.
+            self._scope.deadline = trio.current_time() + ANSWER_SECONDS_MAX
+        return data
+
+    async def send_all(self, data: bytes) -> None:
+        try:
+            with trio.move_on_after(SEND_SECONDS_MAX) as scope:
+                await self._stream.send_all(data)
+            if scope.cancelled_caught:
+                raise trio.BrokenResourceError(f"the client took no answer within {SEND_SECONDS_MAX:g} s")
+        except trio.BrokenResourceError:
+            self._scope.cancel()
+            raise
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+        self._scope.cancel()
+
+    def abort(self) -> None:
+        """Closes the socket, whatever waits for it; the shield around a send included."""
+        self.socket.close()
+
+
+def _http_config() -> HttpConfig:
+    config = HttpConfig()
+    config.errorlog = None  # of what it would log, clients are the cause; our own errors are logged by the application
+    config.accesslog = None
+    config.h11_max_incomplete_size = REQUEST_HEAD_BYTES_MAX
+    config.keep_alive_timeout = IDLE_SECONDS_MAX
+    config.read_timeout = READ_SECONDS_MAX
+    config.include_server_header = False
+    return config

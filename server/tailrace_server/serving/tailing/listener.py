@@ -1,0 +1,167 @@
+"""The WebSocket door: handshakes, and the sessions that are open."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+
+import trio
+from trio_websocket import ConnectionClosed, WebSocketRequest, wrap_server_stream
+
+from tailrace.address import Address
+from tailrace.transport import Transport
+from tailrace_server.serving.hosts import host_allowed, refusal
+from tailrace_server.serving.listeners import Door, open_door
+from tailrace_server.serving.tailing.loopback import loopback
+from tailrace_server.serving.tailing.request import origin_allowed
+from tailrace_server.serving.tailing.session import CLOSE_SECONDS_MAX, Session
+
+log = logging.getLogger("tailrace.ws")
+
+# Each may cost session.CLIENT_BYTES_MAX where its page is slow.
+CONNECTIONS_MAX = 256
+HANDSHAKE_SECONDS_MAX = 10.0
+# The one message of a client: positions of some ten thousand partitions.
+MESSAGE_BYTES_MAX = 1024 * 1024
+
+
+@contextlib.asynccontextmanager
+async def ws_door(
+    handle: Callable[[Transport], Awaitable[None]],
+    address: tuple[str, int] | None,
+    origins: Collection[str] = (),
+    hosts: Collection[str] = (),
+) -> AsyncIterator[tuple[str, int] | None]:
+    """Tails feeds over WebSocket at ``address`` while the body runs; gives the real address. None: nothing is opened.
+
+    ``handle``: ``Node.handle``, which serves a connection to the node. ``origins``: those of the pages that may connect
+    besides the ones that always may (``origin_allowed``). ``hosts``: the names that the node may be reached by, besides
+    its addresses. Raises OSError where the address cannot be had.
+    """
+    if address is None:
+        yield None
+        return
+    async with trio.open_nursery() as nursery:
+
+        async def connect(_: Address) -> Transport:
+            client, server = loopback("websocket", "loopback")
+            nursery.start_soon(handle, server)
+            return client
+
+        sessions = _Sessions(address[0], frozenset(origins), frozenset(hosts), connect)
+        async with open_door(Door("ws", CONNECTIONS_MAX, sessions.handle, sessions.let_go), address) as opened:
+            yield opened
+        nursery.cancel_scope.cancel()
+
+
+class _Sessions:
+    def __init__(
+        self,
+        listen_host: str,
+        origins: Collection[str],
+        hosts: Collection[str],
+        connect: Callable[[Address], Awaitable[Transport]],
+    ) -> None:
+        self._listen_host = listen_host
+        self._origins = origins
+        self._hosts = hosts
+        self._connect = connect
+        # More threads would take the interpreter from the loop, each for as long as a turn.
+        self._parsing = trio.CapacityLimiter(1)
+        self._open: set[Session] = set()
+        self._all_closed = trio.Event()
+
+    async def handle(self, stream: trio.SocketStream) -> None:
+        """Serves one WebSocket to its end."""
+        local, peer = stream.socket.getsockname(), stream.socket.getpeername()
+        try:
+            async with trio.open_nursery() as nursery:
+                request = await _handshake(stream, nursery)
+                if request is None:
+                    pass  # no handshake: there is nobody to tell
+                elif not host_allowed(_host(request), self._hosts):
+                    await request.reject(421, body=refusal(_host(request)).encode())
+                elif origin_allowed(_origin(request), local[0], self._listen_host, self._origins):
+                    await self._run(Session(request, str(Address(peer[0], peer[1])), self._connect, self._parsing))
+                else:
+                    await _turn_away(request)
+                nursery.cancel_scope.cancel()
+        except* ConnectionClosed:
+            pass  # the library's reader has found that the client is gone
+
+    async def _run(self, session: Session) -> None:
+        self._open.add(session)
+        try:
+            await session.run()
+        except Exception:
+            # A bug of ours: whatever a client can cause stays in the session.
+            log.exception("a WebSocket was ended by an internal error")
+        finally:
+            self._open.discard(session)
+            if not self._open:
+                self._all_closed.set()
+
+    async def let_go(self) -> None:
+        """Ends every session with a word; returns when they are closed, or after a moment."""
+        self._all_closed = trio.Event()
+        for session in self._open:
+            session.stop()
+        if self._open:
+            with trio.move_on_after(2 * CLOSE_SECONDS_MAX):
+                await self._all_closed.wait()
+
+
+async def _handshake(stream: trio.SocketStream, nursery: trio.Nursery) -> WebSocketRequest | None:
+    """What a client asks for; None where it asks for nothing that is a WebSocket, or takes too long."""
+    with trio.move_on_after(HANDSHAKE_SECONDS_MAX) as scope:
+        return await wrap_server_stream(
+            nursery, _Watched(stream, scope), message_queue_size=1, max_message_size=MESSAGE_BYTES_MAX
+        )
+    return None
+
+
+class _Watched(trio.abc.Stream):
+    """A stream that cancels ``scope`` when it ends: the library would wait on for a request that cannot come."""
+
+    def __init__(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+        self._stream = stream
+        self._scope = scope
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        try:
+            data = await self._stream.receive_some(max_bytes)
+        except trio.BrokenResourceError:
+            self._scope.cancel()
+            raise
+        if not data:
+            self._scope.cancel()
+        return data
+
+    async def aclose(self) -> None:
+        self._scope.cancel()
+        await self._stream.aclose()
+
+
+def _origin(request: WebSocketRequest) -> str | None:
+    values = [value for name, value in request.headers if name.lower() == b"origin"]
+    return values[0].decode("latin-1") if values else None
+
+
+def _host(request: WebSocketRequest) -> str:
+    host: str = request._event.host  # it has no name of its own for this header
+    return host
+
+
+async def _turn_away(request: WebSocketRequest) -> None:
+    body = (
+        f"pages of {_origin(request)} may not read the feeds of this node; "
+        "serve --ws-origin names the origins that may\n"
+    )
+    await request.reject(403, body=body.encode("latin-1", "replace"))

@@ -1,0 +1,168 @@
+"""One WebSocket, from its handshake to its end.
+
+Nothing is queued: a message is made when the one before it has gone into the socket, the consumer grants the node more
+room only for what was handled, and the node sends it no more than a window and a block. So a page that reads slowly
+costs a block as it came and decompressed, a chunk of a segment that is no longer than the window, and a message:
+CLIENT_BYTES_MAX.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import partial
+
+import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest
+
+from tailrace.client import Client
+from tailrace.errors import TailraceError
+from tailrace.host import Host
+from tailrace.lifetime import Lifetime
+from tailrace.link import Connect
+from tailrace.position import Positions
+from tailrace_server.serving.tailing.messages import GOING_AWAY, INTERNAL_ERROR, close_of, encode_failure
+from tailrace_server.serving.tailing.request import (
+    IN_MESSAGE,
+    BadRequest,
+    TailRequest,
+    choose_subprotocol,
+    parse_first_message,
+    parse_target,
+)
+from tailrace_server.serving.tailing.tail import Tail
+
+# What the node may have on its way to one page, and one more block: the next one is sent when most of that is handled.
+WINDOW_BYTES = 256 * 1024
+# A first message that is longer is parsed by a thread: this one takes some 5 ms.
+PARSED_HERE_BYTES_MAX = 4 * 1024
+# What one page costs where no block is longer than the SDK makes them (docs/formats/websocket.md).
+CLIENT_BYTES_MAX = 2 * 1024 * 1024
+# A page that takes no message for so long is dropped; it can resume from its positions.
+SEND_SECONDS_MAX = 30.0
+# The first message, where since=message has announced one.
+FIRST_MESSAGE_SECONDS_MAX = 10.0
+# Finds peers that went away without a word, and keeps proxies from closing what is idle. A pong comes behind all that
+# is on its way to a slow page, so it may take as long as a few messages.
+PING_INTERVAL_SECONDS = 20.0
+PONG_SECONDS_MAX = 60.0
+# The closing handshake, and when the node stops the message before it; then the socket is closed, whatever comes.
+CLOSE_SECONDS_MAX = 0.4
+
+assert PONG_SECONDS_MAX >= 2 * SEND_SECONDS_MAX, "a page that is slow but permitted must not be taken for dead"
+
+
+class TooSlow(TailraceError):
+    """The client takes nothing any more, so it cannot be told either."""
+
+
+class Session:
+    """A WebSocket of a page that may have one. ``connect`` gives a transport to the node."""
+
+    def __init__(self, request: WebSocketRequest, peer: str, connect: Connect, parsing: trio.CapacityLimiter) -> None:
+        self._request = request
+        self._parsing = parsing  # of long positions, shared by all pages
+        self._peer = peer
+        self._connect = connect
+        self._scope = trio.CancelScope()
+        self._sending = trio.CancelScope()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Ends the session, with a word to the client: the node is about to stop."""
+        self._stopping = True
+        self._scope.cancel()
+        self._sending.deadline = min(self._sending.deadline, trio.current_time() + CLOSE_SECONDS_MAX)
+
+    async def run(self) -> None:
+        """Serves the client to the end. What the client does raises nothing; the caller closes the socket."""
+        try:
+            ws = await self._accept()
+            if ws is not None:
+                await self._serve(ws)
+        except (ConnectionClosed, TooSlow):
+            return
+
+    async def _accept(self) -> WebSocketConnection | None:
+        try:
+            subprotocol = choose_subprotocol(self._request.proposed_subprotocols)
+        except BadRequest as error:
+            await self._request.reject(400, body=f"{error}\n".encode())
+            return None
+        return await self._request.accept(subprotocol=subprotocol)
+
+    async def _serve(self, ws: WebSocketConnection) -> None:
+        code, reason = INTERNAL_ERROR, "internal error"
+        try:
+            with self._scope:
+                code, reason = await self._follow_or_explain(ws)
+            if self._stopping:
+                code, reason = GOING_AWAY, "the node is stopping"
+        finally:
+            with trio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
+                await ws.aclose(code, reason)
+
+    async def _follow_or_explain(self, ws: WebSocketConnection) -> tuple[int, str]:
+        """Follows the feed until something ends it; tells the client, and gives code and reason to close with."""
+        try:
+            request = parse_target(self._request.path)
+            since = await self._first_message(ws) if request.since == IN_MESSAGE else request.since
+            await self._follow(ws, request, since)
+        except TooSlow:
+            raise
+        except TailraceError as error:
+            await self._send(ws, encode_failure(error))
+            return close_of(error)
+        raise AssertionError("a stream that has no end has ended, and without an error")
+
+    async def _first_message(self, ws: WebSocketConnection) -> str | Positions | datetime:
+        """Where to begin, as the client's first message says. Raises BadRequest, BadPosition.
+
+        Positions of a megabyte take 2 s to parse: a thread does it, one at a time for all pages. A cancellation does
+        not wait for it.
+        """
+        message = None
+        with trio.move_on_after(FIRST_MESSAGE_SECONDS_MAX):
+            message = await ws.get_message()
+        if message is None:
+            raise BadRequest(
+                f"since=message announces a first message, and none came within {FIRST_MESSAGE_SECONDS_MAX:g} s"
+            )
+        if len(message) <= PARSED_HERE_BYTES_MAX:
+            return parse_first_message(message)
+        return await trio.to_thread.run_sync(
+            parse_first_message, message, limiter=self._parsing, abandon_on_cancel=True
+        )
+
+    async def _follow(self, ws: WebSocketConnection, request: TailRequest, since: str | Positions | datetime) -> None:
+        # A stream has a connection of its own, so the client itself needs none and is never entered.
+        host = Host(connect=self._connect)
+        client = Client("tailrace://loopback", name=f"websocket {self._peer}", state="any", host=host)
+        stream = client.feed(request.feed).consume(
+            since, key_prefix=request.key_prefix, keys_only=request.keys_only, window_bytes=WINDOW_BYTES
+        )
+        async with Lifetime() as lifetime, stream:
+            lifetime.start(partial(_expect_nothing, ws))
+            lifetime.start(partial(_ping, ws))
+            await Tail(stream, request, partial(self._send, ws)).run()
+
+    async def _send(self, ws: WebSocketConnection, message: str) -> None:
+        # Shielded, since half a message could not be followed by a word of goodbye.
+        with trio.CancelScope(deadline=trio.current_time() + SEND_SECONDS_MAX, shield=True) as self._sending:
+            await ws.send_message(message)
+        if self._sending.cancelled_caught:
+            raise TooSlow(f"the client took no message for {SEND_SECONDS_MAX:g} s")
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+
+async def _expect_nothing(ws: WebSocketConnection) -> None:
+    await ws.get_message()
+    raise BadRequest("a message came while none is expected: with since=message there is one, and it is the first")
+
+
+async def _ping(ws: WebSocketConnection) -> None:
+    while True:
+        await trio.sleep(PING_INTERVAL_SECONDS)
+        with trio.move_on_after(PONG_SECONDS_MAX) as scope:
+            await ws.ping()
+        if scope.cancelled_caught:
+            raise TooSlow(f"the client did not answer a ping within {PONG_SECONDS_MAX:g} s")

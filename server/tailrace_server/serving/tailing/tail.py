@@ -1,0 +1,72 @@
+"""The events of a stream, as messages, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from tailrace.consuming.session import Event
+from tailrace.events import Mutations, Rollback, SnapshotEnd
+from tailrace.stream import Stream
+from tailrace_server.serving.tailing.messages import (
+    encode_message,
+    encode_mutations,
+    encode_rollback,
+    encode_snapshot_end,
+)
+from tailrace_server.serving.tailing.request import TailRequest
+
+# Positions of many partitions are long: they follow what they cover within this time, and not each time.
+POSITIONS_INTERVAL_SECONDS = 1.0
+
+
+class Tail:
+    """Sends a stream that is entered already; ``send`` returns when the client, or its socket, has the message."""
+
+    def __init__(self, stream: Stream, request: TailRequest, send: Callable[[str], Awaitable[None]]) -> None:
+        self._stream = stream
+        self._request = request
+        self._send = send
+        self._sent_of: set[int] = set()  # partitions of which mutations were sent since their last snapshot_end
+        self._moved = False  # since positions were sent last
+        self._positions_at = 0.0
+
+    async def run(self) -> None:
+        """Sends for ever. Raises what ends the stream, and what ``send`` raises."""
+        await self._send_positions("open", feed=self._request.feed, partitions=len(self._stream.status()))
+        while True:
+            event = await self._next_event()
+            if event is None:
+                await self._send_positions("positions")
+            else:
+                await self._send_event(event)
+
+    async def _next_event(self) -> Event | None:
+        """The next event; None where positions are due first."""
+        if not self._moved:
+            return await anext(self._stream)
+        # Asked for first: where events are at hand, nothing below would wait and so be cancelled.
+        if trio.current_time() < self._positions_at:
+            with trio.move_on_at(self._positions_at):
+                return await anext(self._stream)
+        return None
+
+    async def _send_event(self, event: Event) -> None:
+        match event:
+            case Mutations():
+                for message in encode_mutations(event):
+                    self._sent_of.add(event.partition)
+                    await self._send(message)
+            case SnapshotEnd() if event.partition in self._sent_of:
+                self._sent_of.discard(event.partition)
+                await self._send(encode_snapshot_end(event))
+            case Rollback():
+                await self._send(encode_rollback(event))
+        self._moved = True
+
+    async def _send_positions(self, type_: str, **fields: object) -> None:
+        # The event that was given last was sent as a whole: these positions cover it.
+        await self._send(encode_message(type_, **fields, positions=str(self._stream.latest_positions)))
+        self._moved = False
+        self._positions_at = trio.current_time() + POSITIONS_INTERVAL_SECONDS

@@ -1,0 +1,1 @@
+"""Values that a partition or a node keeps beside its rows. Pure."""
