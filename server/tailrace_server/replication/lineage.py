@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tailrace.errors import ProtocolError
+from tailrace.failover import SEQ_MAX
 from tailrace.wire.bodies import field, hex_field
 
 TOKEN_BYTES = 8
@@ -27,6 +28,8 @@ TOKEN_BYTES = 8
 STARTS_MAX = 16
 # So many directories are remembered: those of the members, and of disks that were replaced.
 KNOWN_MAX = 64
+# What a start ended at whose rows a directory has got from a leader: at or above all that was told of it.
+END_MAX = (SEQ_MAX, SEQ_MAX)
 
 
 class Start(NamedTuple):
@@ -71,8 +74,9 @@ def _goes_on(known: Start, told: Line) -> bool:
     if back <= 0:
         return back == 0 and told.now.token == known.token
     if back > len(told.before):
-        # It was started more often than it tells of. One that was started less often tells of all its starts.
-        return len(told.before) >= STARTS_MAX
+        # It tells of its last starts only, or of those since it has caught up with a leader. One that has done neither
+        # tells of all its starts.
+        return True
     then = told.before[back - 1]
     return then.token == known.token and then.end >= known.end
 

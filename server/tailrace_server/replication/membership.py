@@ -15,7 +15,7 @@ from tailrace.failover import SEQ_MAX
 from tailrace_server.directory.identity import BadDirectory
 from tailrace_server.host.disk import Disk, read_file, write_atomically
 from tailrace_server.replication.debts import Debt, debts_from_json, debts_to_json
-from tailrace_server.replication.lineage import STARTS_MAX, TOKEN_BYTES, Start, start_from_json, start_to_json
+from tailrace_server.replication.lineage import END_MAX, STARTS_MAX, TOKEN_BYTES, Start, start_from_json, start_to_json
 
 FILE_NAME = "MEMBERSHIP"
 # Before the first start that was counted.
@@ -69,11 +69,20 @@ class Membership(NamedTuple):
         return self._replace(older=known, led=False)
 
     def caught_up(self, token: bytes) -> Membership:
-        """It holds what the start had that it did not know of, and goes on from that one."""
+        """Returns what it is once it holds what a leader had.
+
+        Its new number is above those of its own starts and of the start that it did not know of. These have the highest
+        end then: other members may have been told later ends than the one that told this node.
+        """
         if self.older is None:
             return self
-        start = Start(self.older.number + 1, token, (0, 0))
-        return self._replace(start=start, before=(self.older,), older=None)
+        count = max(self.start.number - self.older.number, 0)  # own starts after the one that it did not know of
+        before = (self.start, *self.before)[:count]
+        if len(before) == count:  # else starts are missing between, and what is not told is believed
+            before = (*before, self.older)
+        start = Start(max(self.older.number, self.start.number) + 1, token, (0, 0))
+        before = tuple(each._replace(end=END_MAX) for each in before[:STARTS_MAX])
+        return self._replace(start=start, before=before, older=None)
 
     def promised(self, term: int) -> Membership:
         """Nothing below ``term`` is accepted from now on."""

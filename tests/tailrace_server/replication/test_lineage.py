@@ -111,6 +111,48 @@ def test_an_older_copy_is_told_however_often_it_is_started(seed, restarts, is_ru
     assert not told(copy, known)[0]
 
 
+@given(seed=st.integers(0, 2**32), restarts=st.integers(1, 4))
+def test_a_copy_that_has_caught_up_is_believed_by_those_who_were_told_more_or_were_away(seed, restarts):
+    rnd = random.Random(seed)
+    directory, told_starts = Directory(rnd), []
+    copy = directory.copy()
+    for _ in range(rnd.randint(1, 4)):
+        for _ in range(2):  # others look at different times, and some were away since
+            directory.write()
+            directory.sync()
+            told_starts.append(directory.line().now)
+        copy = directory.copy() if rnd.random() < 0.5 else copy
+        directory.start()
+    directory.write()
+    directory.sync()
+    told_starts += [directory.line().now, directory.line().now._replace(end=(directory.file + 1, 64))]
+    for _ in range(restarts):
+        copy.start()
+    copy.membership = copy.membership.found_older(told_starts[-2]).caught_up(rnd.randbytes(8))
+    for _ in range(2):
+        assert not [known for known in told_starts if why_older("", known, copy.line())]
+        copy.start()
+
+
+def test_two_copies_that_both_were_believed_leave_one_that_all_believe():
+    rnd = random.Random(1)
+    directory = Directory(rnd)
+    copy = directory.copy()
+    for _ in range(2):
+        directory.start()
+    copy.start()
+    known = [copy.line().now, directory.line().now]  # of one that was away while the directory ran, and of the other
+    for _ in range(2):
+        for other in range(2):
+            if why_older("", known[other], directory.line()):
+                before = directory.membership.start
+                directory.membership = directory.membership.found_older(known[other]).caught_up(rnd.randbytes(8))
+                assert directory.membership.start.number > before.number, "a number that was told is not given again"
+            else:
+                known[other] = learned(known[other], directory.line().now)
+    assert not [start for start in known if why_older("", start, directory.line())]
+
+
 def test_a_member_of_an_earlier_version_is_believed():
     known = Start(3, b"t" * 8, (1, 100))
     assert not why_older("a", known, None)
