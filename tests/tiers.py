@@ -1,8 +1,8 @@
 """Selects the tests of a tier, and keeps the quick ones free of threads and processes. See tests/README.md.
 
 ``pytest --tier=quick`` runs the tests that are neither marked ``slow`` nor ``soak``, ``--tier=test`` those that are not
-marked ``soak``, and ``--tier=ci`` the planted bugs among the others too. ``--tier=soak`` runs what is marked ``soak``,
-and every property test with many examples. Without the option every test is run.
+marked ``soak``, and ``--tier=planted`` the planted bugs among the others. ``--tier=soak`` runs all that are marked
+``soak``, and every property test with many examples. Without the option every test is run.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import sys
 import hypothesis
 import pytest
 
-TIERS = ("quick", "test", "ci", "soak")
+TIERS = ("quick", "test", "planted", "soak")
 # Examples of a property test in each tier, as a share of what the test asks for.
-EXAMPLES = {"quick": 0.1, "test": 1.0, "ci": 1.0, "soak": 10.0}
+EXAMPLES = {"quick": 0.1, "test": 1.0, "planted": 1.0, "soak": 10.0}
 EXAMPLES_MIN = 5
 # What hypothesis runs if a test does not say how many examples it needs.
 EXAMPLES_DEFAULT = 100
@@ -85,8 +85,8 @@ def pytest_collection_modifyitems(config, items):
 def tiers_of(item):
     """Returns the names of the tiers in which a test runs."""
     if item.get_closest_marker("soak"):
-        return {"soak", "ci"} if item.get_closest_marker("planted") else {"soak"}
-    found = {"test", "ci"} if item.get_closest_marker("slow") else {"quick", "test", "ci"}
+        return {"soak", "planted"} if item.get_closest_marker("planted") else {"soak"}
+    found = {"test"} if item.get_closest_marker("slow") else {"quick", "test"}
     return found | {"soak"} if item.get_closest_marker("hypothesis") else found
 
 
