@@ -358,7 +358,7 @@ def stopped_inside(monkeypatch):
         inside = []
 
         async def snapshot_ended(taker, partition):
-            if taker._node is made.node and taker._state == "leader" and partition.id in taker._fillings:
+            if taker._node is made.node.services and taker._state == "leader" and partition.id in taker._fillings:
                 inside.append(partition)
                 await trio.sleep_forever()
             await ended(taker, partition)
@@ -495,7 +495,7 @@ async def test_hazard_13_half_of_a_share_is_none_and_has_no_number(members, publ
 
     async def take_half(taker, event):
         await take(taker, event)
-        if taker._node is third.node and gathered:
+        if taker._node is third.node.services and gathered:
             inside.set()
             await trio.sleep_forever()
 

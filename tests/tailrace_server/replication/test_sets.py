@@ -1606,7 +1606,7 @@ async def test_a_leader_that_comes_back_deposes_nobody_who_leads_by_force(member
         patched.setattr(Promotion, "run", try_to_lead)
         await unknowing.start()
         await back.start()
-        await until(lambda: back.node in tries and not back.member.promoting)
+        await until(lambda: back.node.services in tries and not back.member.promoting)
         assert not back.leads
         if hidden_looks == 1:
             await until(lambda: back.follows(forced))
