@@ -35,7 +35,7 @@ from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entr
 from tailrace_server.partition.chain import Chain, LostSegment
 from tailrace_server.partition.cutting import cut_segment, straddling
 from tailrace_server.partition.partition import Partition
-from tailrace_server.partition.published import recover_run
+from tailrace_server.partition.published import recover_run, recover_sinks
 from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.state.use_times import UseTimes
 
@@ -334,7 +334,8 @@ def _recover_run(
 ) -> None:
     """As ``_recover_block``, of blocks that are there together or not at all, with the batches that they are of."""
     if not published.blocks:
-        recover_run(partition, (), published.sinks, file)
+        through = min([partition.high_seq, *(rollback.seq for rollback in rollbacks if rollback.lsn > lsn)])
+        recover_sinks(partition, published.sinks, through, file)
         return
     first, last = published.blocks[0].header, published.blocks[-1].header
     case = _case_of(partition, published.blocks[0], last.last_seq, lsn, rollbacks)

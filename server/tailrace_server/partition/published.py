@@ -68,12 +68,22 @@ def append_run(
 
 
 def recover_run(partition: Partition, blocks: Sequence[Block], sinks: Mapping[str, LastBatch], file: int) -> None:
-    """What ``append_run`` had written to the journal's file of this number; also without blocks."""
-    if blocks:
-        partition.hang_run(blocks, sinks, partition.log.branch_at(blocks[-1].header.last_seq), file)
-    else:  # what was said of rows that were lost is void
-        as_of = {sink: last.as_of(partition.high_seq) for sink, last in sinks.items()}
-        _note_sinks(partition, {sink: last for sink, last in as_of.items() if last is not None}, file)
+    """Hangs what ``append_run`` had written to the journal's file of this number."""
+    partition.hang_run(blocks, sinks, partition.log.branch_at(blocks[-1].header.last_seq), file)
+
+
+def recover_sinks(partition: Partition, sinks: Mapping[str, LastBatch], through: int, file: int) -> None:
+    """Takes over what ``note_sinks`` had written to the journal's file of this number.
+
+    Rows above ``through`` were lost since, so what was said of them is void. A manifest may be newer than the record:
+    a later batch of a sink stays.
+    """
+    told = {}
+    for sink, last in sinks.items():
+        known, noted = partition.sinks.find(sink), last.as_of(through)
+        if noted is not None and (known is None or known.seq <= noted.seq):
+            told[sink] = noted
+    _note_sinks(partition, told, file)
 
 
 def note_sinks(partition: Partition, sinks: Mapping[str, LastBatch], journal: Journal) -> None:

@@ -1,0 +1,62 @@
+"""Last batches that the journal has without their blocks, as of a replica: a start takes no older one for the last."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tests.memory_disk import MemoryDisk
+from tests.tailrace_server.publishing import test_crashes
+
+from tailrace.wire.stage_messages import Publish
+from tailrace_server.partition import published as appending
+from tailrace_server.upkeep.rollback import roll_back
+
+
+class World(test_crashes.World):
+    """A node whose journal is one file, so that a start reads all of it."""
+
+    storage = dataclasses.replace(test_crashes.STORAGE, journal_file_bytes_max=1 << 20, journal_bytes_max=1 << 21)
+
+    def note(self):
+        """Journals the last batch of each partition, as a replica does when its leader tells it."""
+        for partition in self.feed.partitions:
+            last = partition.sinks.find("job")
+            appending.note_sinks(partition, {"job": last}, self.node.storage.journal)
+
+    @property
+    def lasts(self):
+        found = [partition.sinks.find("job") for partition in self.feed.partitions]
+        return [None if last is None else last.batch for last in found]
+
+
+async def test_a_later_batch_in_the_manifest_stays():
+    world = World(MemoryDisk())
+    await world.create()
+    await world.run_batch(0, parts=1)
+    world.note()
+    await world.run_batch(1, parts=1)
+    await world.node.storage.flusher.pass_once()
+    started = World(world.disk.fork(), seed=2)
+    assert started.lasts == [1, 1]
+    await started.run_batch(1, parts=2)
+    for partition in started.feed.partitions:
+        keys = started.written(partition)
+        assert sorted(keys) == sorted(set(keys)), "rows are there twice"
+
+
+async def test_a_batch_that_was_rolled_back_is_not_there_again(nursery):
+    world = World(MemoryDisk())
+    await world.create()
+    nursery.start_soon(world.node.storage.committer.run)
+    await world.run_batch(0, parts=1)
+    world.note()
+    for partition in world.feed.partitions:
+        await roll_back(world.node.storage, partition, 0, partition.log, lambda *_: None)
+    assert world.lasts == [None, None]
+    for number in range(2):  # other rows take the seqs
+        request = Publish(world.feed.info.feed_id, f"other {number}", "", 0, (world.stage(1 + number, 0, 1),), (0, 1))
+        await world.node.publisher.publish(request)
+    await world.node.storage.flusher.pass_once()
+    assert all(partition.flushed_seq == 8 for partition in world.feed.partitions)
+    started = World(world.disk.fork(), seed=2)
+    assert started.lasts == [None, None]
