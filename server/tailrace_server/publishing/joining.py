@@ -16,8 +16,11 @@ _ANY_TIME = 1
 
 
 def joined(blocks: Iterable[Block]) -> list[Block]:
-    """The rows of a producer's ``blocks``, which have no seqs yet, in few blocks. BadBlock for a damaged one."""
-    return [_one(group) for group in _groups(blocks)]
+    """The rows of a producer's ``blocks``, which have no seqs yet, in few blocks. BadBlock for a damaged one.
+
+    The result has no more bytes than ``blocks``: a bound that these keep holds for it as well.
+    """
+    return [block for group in _groups(blocks) for block in _joined_group(group)]
 
 
 def joining_bytes(blocks: Iterable[Block]) -> int:
@@ -41,11 +44,13 @@ def _groups(blocks: Iterable[Block]) -> Iterator[list[Block]]:
         yield group
 
 
-def _one(group: list[Block]) -> Block:
+def _joined_group(group: list[Block]) -> list[Block]:
+    """Returns one block, or the group as it is if one block is larger: lz4 may save enough of some of it only."""
     if len(group) == 1:
-        return group[0]
+        return group
     seq, numbered = 1, []
     for block in group:
         numbered.append(block.stamped(seq, _ANY_TIME))
         seq += block.rows
-    return merge_blocks(numbered, compress=any(block.header.flags & FLAG_COMPRESSED for block in group))
+    one = merge_blocks(numbered, compress=any(block.header.flags & FLAG_COMPRESSED for block in group))
+    return [one] if one.nbytes <= sum(block.nbytes for block in group) else group

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,3 +34,16 @@ def test_large_ones_stay_as_they_are(monkeypatch):
     assert [block.rows for block in found] == [2, 1, 1]
     assert found[1] is blocks[2]
     assert rows_of(found) == rows_of(blocks)
+
+
+def test_what_lz4_saves_of_some_blocks_only_is_not_lost_by_joining():
+    """One record has to have them: what is joined has no more bytes than what was staged."""
+    randbytes = random.Random(1).randbytes
+    values = [[randbytes(760 if number % 2 else 1_000).ljust(1_000, b"-") for _ in range(50)] for number in range(8)]
+    blocks = [
+        encode_block([b"%d-%d" % (number, row) for row in range(50)], found, partition=0, compress=True)
+        for number, found in enumerate(values)
+    ]
+    found = joined(blocks)
+    assert rows_of(found) == rows_of(blocks)
+    assert sum(block.nbytes for block in found) <= sum(block.nbytes for block in blocks)
