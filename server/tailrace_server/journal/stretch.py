@@ -96,10 +96,12 @@ _COPIED_BYTES_MAX = 4_096
 _CONTROLS = np.isin(
     np.arange(max(KINDS) + 1), [kind for kind in KINDS if kind not in (RecordKind.BLOCK, RecordKind.PUBLISHED)]
 )
-# How nearly all publishes say whose batch they are: one sink, names of printable ASCII without escapes, and numbers
-# below 10^18. JSON of any other form is left to ``read_record``.
+# How nearly all publishes say whose batch they are: one sink, names of printable ASCII without escapes, numbers below
+# 10^18, and a digest, which older clients do not send. JSON of any other form, such as of a batch in parts, is left to
+# ``read_record``.
 _USUAL_SINKS = re.compile(
-    rb'\{"sinks":\{"[ !#-\[\]-~]{1,200}":\[(?:0|[1-9][0-9]{0,17}),"[ !#-\[\]-~]{0,200}",(?:0|[1-9][0-9]{0,17})\]\}\}'
+    rb'\{"sinks":\{"[ !#-\[\]-~]{1,200}":\[(?:0|[1-9][0-9]{0,17}),"[ !#-\[\]-~]{0,200}",(?:0|[1-9][0-9]{0,17})'
+    rb'(?:,"[0-9a-f]{16}")?\]\}\}'
 )
 _COUNTS_BYTES = 8
 

@@ -29,6 +29,8 @@ RECORD_FIELDS = ((0, "<Q"), (8, "<I"), (12, "<I"), (16, "<I"), (20, "<I"), (24, 
 RECORD_FIELDS += ((32, "<I"), (36, "<I"), (72, "<Q"), (80, "<Q"))
 BLOCK_FIELDS = ((0, "<I"), (4, "<H"), (6, "<H"), (8, "<I"), (12, "<I"), (16, "<Q"), (24, "<Q"), (32, "<Q"), (40, "<Q"))
 BLOCK_FIELDS += ((48, "<I"), (52, "<I"), (56, "<I"), (60, "<I"), (64, "<Q"), (72, "<Q"), (80, "<Q"))
+# Of batches: an older client sends none.
+DIGESTS = (None, 0, 0x0123456789ABCDEF)
 NUMBERS = st.one_of(
     st.integers(0, 300), st.sampled_from([2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1])
 )
@@ -71,7 +73,8 @@ def write(journal, spec, number):
             journal.append(kind, FEEDS[number % 2], number, payload)
         case ("published", count):
             blocks = [block_of(1, b"v", number * 10 + 1 + index) for index in range(count)]
-            covered, bodies = encode_published({"sink": LastBatch(1, "here", number * 10 + 1)}, blocks)
+            last = LastBatch(1, "here", number * 10 + 1, DIGESTS[number % len(DIGESTS)])
+            covered, bodies = encode_published({"sink": last}, blocks)
             journal.append_published(FEEDS[0], 2, BRANCH, covered, bodies)
         case ("sync",):
             journal.sync()
@@ -218,12 +221,22 @@ def forge_published(content, place, at, value):
     struct.pack_into("<Q", content, place + 88, xxhash.xxh3_64_intdigest(summed))
 
 
-@pytest.mark.parametrize("sink", ["sink", "sinks", "sunken", 'unusual " \u00e4', "s" * 199])
-def test_each_field_of_a_publish_is_checked_by_columns_as_it_is_one_at_a_time(sink):
+@pytest.mark.parametrize(
+    ("sink", "digest"),
+    [
+        ("sink", None),
+        ("sinks", None),
+        ("sunken", None),
+        ('unusual " \u00e4', None),
+        ("s" * 199, None),
+        ("sinks", DIGESTS[-1]),
+    ],
+)
+def test_each_field_of_a_publish_is_checked_by_columns_as_it_is_one_at_a_time(sink, digest):
     disk = MemoryDisk()
     journal, _ = open_journal(disk, "/journal")
     blocks = [block_of(2, b"v", 1), block_of(1, b"w", 3)]
-    covered, bodies = encode_published({sink: LastBatch(10**18 - 1, "here", 3)}, blocks)
+    covered, bodies = encode_published({sink: LastBatch(10**18 - 1, "here", 3, digest)}, blocks)
     journal.append_published(FEEDS[0], 2, BRANCH, covered, bodies)
     journal.append(RecordKind.FLUSHED, FEEDS[0], 2, b"behind")
     journal.sync()
