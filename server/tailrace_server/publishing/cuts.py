@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.errors import TailraceError, TooLarge
+from tailrace.errors import TooLarge
 from tailrace.wire.stage_messages import Publish
 from tailrace_server.publishing.cutting import CutShare, Share
 from tailrace_server.state.last_batches import PARTS_MAX, LastBatch
@@ -63,7 +63,7 @@ class Cuts:
             self._in_use.add(key)
             try:
                 yield Turn(self, key)
-            except TailraceError:
+            except Exception:  # sorting cannot go on behind any error
                 await self.drop(key)
                 raise
             finally:
@@ -105,8 +105,10 @@ class Cuts:
     async def expire(self) -> None:
         """Removes what was not used for ``KEPT_S_MAX``."""
         cutoff = self._host.clock.monotonic() - KEPT_S_MAX
-        for key in [key for key, kept in self._kept.items() if kept.used_at <= cutoff and key not in self._in_use]:
-            await self.drop(key)
+        for key in list(self._kept):
+            kept = self._kept.get(key)  # a publish may have begun to use it while another one's file was removed
+            if kept is not None and kept.used_at <= cutoff and key not in self._in_use:
+                await self.drop(key)
 
     def close(self) -> None:
         """The node stops: the next start removes the files."""

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 import trio
+import trio.testing
 from tests.memory_disk import READING, MemoryDisk
 from tests.tailrace_server.publishing import test_crashes
 from tests.tailrace_server.publishing.test_crashes import PARTITIONS, batch_of, endings
@@ -267,6 +268,52 @@ async def test_what_is_sorted_outlives_a_cancelled_request_and_goes_when_it_is_n
     while (await world.node.publisher.publish(world.request(0, ids))).more:
         pass
     assert [len(set(world.written(partition))) for partition in world.feed.partitions] == [4, 4]
+
+
+async def test_what_a_publish_uses_again_does_not_expire_while_another_one_is_removed(world, monkeypatch):
+    """Else it would have no rows to sort any more, and no end."""
+    requests = [world.request(0, [world.stage(0, 0, 1)], sink=sink) for sink in ("one", "two")]
+    for request in requests:
+        assert (await world.node.publisher.publish(request)).more
+    world.clock.advance(KEPT_S_MAX)
+    cuts_of_node = world.node.publisher._cuts
+    two = cuts_of_node._kept[world.feed.info.feed_id, "two"]
+    removing, goes_on = trio.Event(), trio.Event()
+    workers = world.node.storage.host.workers
+    in_thread = workers.in_thread
+
+    async def slowly(function):
+        if not removing.is_set():
+            removing.set()
+            await goes_on.wait()
+        return await in_thread(function)
+
+    monkeypatch.setattr(workers, "in_thread", slowly)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.node.publisher.expire)
+        await removing.wait()
+        async with cuts_of_node.turn(world.feed.info.feed_id, "two"):
+            goes_on.set()
+            await trio.testing.wait_all_tasks_blocked()
+            assert cuts_of_node._kept[world.feed.info.feed_id, "two"] is two
+    for request in requests:
+        while (await world.node.publisher.publish(request)).more:
+            pass
+    assert [len(world.written(partition)) for partition in world.feed.partitions] == [8, 8]
+
+
+async def test_what_an_error_of_any_kind_has_ended_is_not_used_again(world, monkeypatch):
+    request = world.request(0, [world.stage(0, 0, 1)])
+    with monkeypatch.context() as context:
+        context.setattr(cutting.Spread, "add", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await world.node.publisher.publish(request)
+    for _ in range(50):
+        if not (await world.node.publisher.publish(request)).more:
+            break
+    else:
+        pytest.fail("it is asked again for ever")
+    assert [len(world.written(partition)) for partition in world.feed.partitions] == [4, 4]
 
 
 async def test_a_batch_that_goes_on_from_other_stages_begins_above_what_is_there(world):
