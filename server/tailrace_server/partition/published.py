@@ -95,5 +95,7 @@ def note_sinks(partition: Partition, sinks: Mapping[str, LastBatch], journal: Jo
 
 def _note_sinks(partition: Partition, sinks: Mapping[str, LastBatch], file: int) -> None:
     partition.sinks.tell(sinks)
-    if sinks:
-        partition.homes.block(file, partition.high_seq)  # a manifest says it once it covers these seqs
+    if sinks:  # a manifest says it if it covers these seqs, and was not begun before
+        if partition.high_seq > partition.flushed_seq:
+            partition.homes.block(file, partition.high_seq)
+        partition.homes.control(file)

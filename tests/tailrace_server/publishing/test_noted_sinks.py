@@ -9,6 +9,7 @@ from tests.tailrace_server.publishing import test_crashes
 
 from tailrace.wire.stage_messages import Publish
 from tailrace_server.partition import published as appending
+from tailrace_server.state.last_batches import LastBatch
 from tailrace_server.upkeep.rollback import roll_back
 
 
@@ -60,3 +61,45 @@ async def test_a_batch_that_was_rolled_back_is_not_there_again(nursery):
     assert all(partition.flushed_seq == 8 for partition in world.feed.partitions)
     started = World(world.disk.fork(), seed=2)
     assert started.lasts == [None, None]
+
+
+async def test_a_manifest_that_was_begun_before_is_no_home(monkeypatch):
+    """The journal keeps the record until a manifest says what is in it."""
+    world = World(MemoryDisk())
+    await world.create()
+    await world.run_batch(0, parts=1)
+    write = world.node.storage.store.write
+
+    def note_and_write(manifest):
+        partition = world.feed.partitions[manifest.partition]
+        told = {"told": LastBatch(7, "", partition.high_seq)}
+        appending.note_sinks(partition, told, world.node.storage.journal)
+        write(manifest)
+
+    with monkeypatch.context() as context:
+        context.setattr(world.node.storage.store, "write", note_and_write)
+        await world.node.storage.flusher.pass_once()
+    assert [partition.flushed_seq for partition in world.feed.partitions] == [4, 4]
+    await check_homes(world)
+
+
+async def test_it_keeps_the_journal_of_an_idle_partition_for_a_manifest_only():
+    """Nothing comes that would be flushed, and the journal is not kept for ever."""
+    world = World(MemoryDisk())
+    await world.create()
+    await world.run_batch(0, parts=1)
+    await world.node.storage.flusher.pass_once()
+    world.note()
+    await check_homes(world)
+    started = World(world.disk.fork(), seed=2)
+    assert started.lasts == [0, 0]
+    await check_homes(started)
+
+
+async def check_homes(world):
+    for partition in world.feed.partitions:
+        assert partition.flushed_seq == partition.high_seq == 4
+        assert partition.homes.oldest is not None
+        assert partition.homes.waits_for_manifest_only
+        await world.node.storage.installer.write(partition)
+        assert partition.homes.oldest is None
