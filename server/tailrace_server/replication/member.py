@@ -208,10 +208,15 @@ class Member:
             while True:
                 async with self.procedure:
                     pass  # who promotes or hands over decides first
-                if self.node.leadership.role is Role.LEADER:
-                    await self._look_as_leader()
-                else:
-                    await self._look_as_follower()
+                try:
+                    if self.node.leadership.role is Role.LEADER:
+                        await self._look_as_leader()
+                    else:
+                        await self._look_as_follower()
+                except (TailraceError, OSError) as error:  # of the disk: what was to be written down has not happened
+                    self.progress = f"waits: MEMBERSHIP or the journal cannot be written: {error}"
+                    self._warn(self.progress)
+                    await self._pause()
 
     def start(self, function: Callable[[], Awaitable[None]]) -> None:
         """Runs an async function beside, which may outlive who asked for it."""
@@ -305,10 +310,16 @@ class Member:
             older = now._replace(older=start)
         else:
             return
-        if self.node.leadership.role is Role.LEADER:  # what it holds is what the set has, by definition
-            self.file.store(older.caught_up(self.new_token())._replace(led=now.led))
+        leads = self.node.leadership.role is Role.LEADER
+        if leads:  # what it holds is what the set has, by definition
+            older = older.caught_up(self.new_token())._replace(led=now.led)
+        try:
+            self.file.store(older)
+        except OSError as error:  # the next look tells it again, and the others know by themselves
+            self._warn(f"MEMBERSHIP cannot be written: {error}")
             return
-        self.file.store(older)
+        if leads:
+            return
         log.error("%s", why_older(name_of(self.node), None, self.line))
         self.step_down()  # it follows anew, without a vote
 
@@ -552,9 +563,11 @@ class Member:
         later = later_leader(term, self.node.identity.placement_id, answers, frozenset(self.file.now.founders))
         if later is not None:
             log.warning("%s, and this node in term %s: it steps down", later.why, term)
-            if later.term > self.file.now.term:
-                self.file.store(self.file.now.promised(later.term))
-            self.step_down()
+            try:
+                if later.term > self.file.now.term:
+                    self.file.store(self.file.now.promised(later.term))
+            finally:
+                self.step_down()
             return
         higher = [name for name, seen in answers.items() if seen.term > term and self.counts_seen(seen)]
         if not higher or any(seen.promoting for seen in answers.values()):

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import pathlib
@@ -1680,3 +1681,23 @@ async def test_who_leads_with_a_part_of_a_snapshot_recognises_what_it_has_of_it(
             assert frame.opcode is Opcode.WRITTEN, decode_error(frame.body)
             assert Written.decode(frame.body).last_seq == number
     assert sum(late.seqs("orders")) == len(blocks)
+
+
+@pytest.mark.parametrize("led", [False, True])
+async def test_a_member_that_cannot_write_its_membership_goes_on(members, monkeypatch, led):
+    """On a full disk, if another one comes to lead: it takes nothing, and follows once it can write that down."""
+    async with members.client() as client:
+        await members.filled(client, numbered(0, 10))
+    first, second, third = members.leader, *[node for node in members if node is not members.leader]
+    full, other = (first, second) if led else (second, third)
+
+    def refuse(membership):
+        raise OSError(errno.ENOSPC, "no space is left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(full.node.member.file, "store", refuse)
+        await other.promote()
+        await until(lambda: not full.is_up or "no space is left" in full.node.member.progress)
+        assert not full.leads
+    await until(lambda: full.follows(other))
+    assert await members.level("orders") is other
