@@ -15,8 +15,8 @@ KEYS = [b"%d" % number for number in range(300)]
 # Kills itself when so many parts are in the journal, as a file says.
 DYING = """
 import os, signal
-from tailrace_server.publishing import appending
-publish = appending.publish
+from tailrace_server.partition import published
+publish = published.publish
 order = {order!r}
 
 def publish_and_die(*arguments, **named):
@@ -30,7 +30,7 @@ def publish_and_die(*arguments, **named):
             os.kill(os.getpid(), signal.SIGKILL)
     return versions
 
-appending.publish = publish_and_die
+published.publish = publish_and_die
 """
 # Little else may be in memory.
 LEAN = """
