@@ -25,7 +25,7 @@ from tailrace.model import Level
 HANDLES = ("connect", "Client", "Feed", "Writer", "Stage", "Stream", "Follower")
 # Calls between the parts of the SDK: their numbers come from the options that are tested here, or from the node.
 INTERNAL = {
-    "Client": {"call", "deadline", "get", "queue", "queue_write", "run_until", "write", "write_all"},
+    "Client": {"call", "deadline", "get", "of_leader", "queue", "queue_write", "run_until", "write", "write_all"},
     "Feed": {"resolve"},
     "Stream": {"failover_log", "ring_change", "ring_floor", "settle"},
 }

@@ -18,7 +18,7 @@ from tailrace.wire.opcodes import Opcode
 @pytest.fixture
 async def named(running):
     """The URL of a node whose cluster is called "shop"."""
-    running.node.config = dataclasses.replace(running.node.config, cluster="shop")
+    running.node.services.config = dataclasses.replace(running.node.services.config, cluster="shop")
     return running.url
 
 

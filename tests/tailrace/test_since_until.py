@@ -210,7 +210,7 @@ async def test_a_segment_that_is_damaged_is_asked_for_again(running, feed, clock
 async def test_many_partitions_at_once(running, client, clock):
     """More than requests may wait for a thread: those that were refused ask again."""
     feed = await client.create_feed("many", partitions=64)
-    running.node.config = dataclasses.replace(
+    running.node.services.config = dataclasses.replace(
         running.node.config, limits=dataclasses.replace(running.node.config.limits, waiting_requests_max=8)
     )
     async with feed.writer() as writer:
