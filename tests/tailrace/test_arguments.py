@@ -27,6 +27,7 @@ HANDLES = ("connect", "Client", "Feed", "Writer", "Stage", "Stream", "Follower")
 INTERNAL = {
     "Client": {"call", "deadline", "get", "of_leader", "queue", "queue_write", "run_until", "write", "write_all"},
     "Feed": {"resolve"},
+    "Stage": {"send"},
     "Stream": {"failover_log", "ring_change", "ring_floor", "settle"},
 }
 NUMBER = re.compile(r"\b(int|float)\b")

@@ -14,7 +14,7 @@ from tests.tailrace_server.manifest.builders import FEED, chain, feed_file, id_o
 from tailrace.errors import NoSpace
 from tailrace_server.host import disk as host_disk
 from tailrace_server.host.disk import write_atomically
-from tailrace_server.manifest import ManifestDamaged, ManifestStore, segment_name
+from tailrace_server.manifest import ManifestDamaged, ManifestStore, codec, segment_name
 
 OTHER = b"\x01" * 16
 PARTITION_PATH = f"/data/feeds/{FEED.hex()}/3"
@@ -178,7 +178,7 @@ def test_a_planted_bug_is_found(monkeypatch, bug):
     real = host_disk.write_atomically
 
     def write(disk, path, data):
-        (bug if path.endswith("MANIFEST") and data != OLD.encode() else real)(disk, path, data)
+        (bug if path.endswith("MANIFEST") and data != codec.encode(OLD) else real)(disk, path, data)
 
     monkeypatch.setattr("tailrace_server.manifest.store.write_atomically", write)
     with pytest.raises((AssertionError, ManifestDamaged)):

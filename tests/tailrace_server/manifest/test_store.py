@@ -8,7 +8,7 @@ from tests.tailrace_server.manifest.builders import BRANCH, FEED, chain, entry, 
 
 from tailrace.errors import NoSpace
 from tailrace_server.host.disk import RealDisk, write_atomically
-from tailrace_server.manifest import ManifestDamaged, ManifestStore, segment_name
+from tailrace_server.manifest import ManifestDamaged, ManifestStore, codec, segment_name
 
 OTHER = b"\x01" * 16
 FEED_PATH = f"/data/feeds/{FEED.hex()}"
@@ -60,7 +60,7 @@ def test_on_a_real_disk(tmp_path):
     store.write_feed(feed_file())
     assert store.read(FEED, 3) == EMPTY
     assert store.feeds() == [feed_file()]
-    assert (tmp_path / "feeds" / FEED.hex() / "3" / "MANIFEST").read_bytes() == EMPTY.encode()
+    assert (tmp_path / "feeds" / FEED.hex() / "3" / "MANIFEST").read_bytes() == codec.encode(EMPTY)
     (tmp_path / "feeds" / FEED.hex() / "3" / "a.new").write_bytes(b"x")
     assert store.sweep(EMPTY) == ["a.new"]
     store.drop_feed(FEED)
