@@ -131,7 +131,7 @@ async def test_a_clock_that_is_behind_hides_nothing(engine):
 def begin(engine, partition, since_us):
     found = find(partition, since_us)
     assert isinstance(found, Start), "its segments are on one side of the time each"
-    return behind(partition, found, _seen_seq(engine.node, partition, since_us))
+    return behind(partition, found, _seen_seq(engine.node.services, partition, since_us))
 
 
 STEPS = st.lists(
