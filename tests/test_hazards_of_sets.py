@@ -459,9 +459,10 @@ async def test_hazard_13_the_new_leader_has_a_part_of_a_batch(members, published
     publisher, is_partly_done = first.node.publisher, trio.Event()
     write = publisher._write
 
-    async def write_one_share(feed, request, shares, term):
+    async def write_one_share(feed, request, shares, term, step):
         number = min(shares)
-        [versions], _ = await write(feed, request, {number: shares[number]}, term)
+        await write(feed, request, {number: shares[number]}, term, step)
+        [versions] = step.written
         await publisher._settled(feed, {number: versions.last_seq}, term)
         is_partly_done.set()
         await trio.sleep_forever()
@@ -829,7 +830,7 @@ async def test_hazard_20_the_promise_of_the_leader_is_lost(members, feed, monkey
 
         async def losing(node, address, *arguments):
             answer = await ask(node, address, *arguments)
-            if node is second.node:
+            if node is second.node.services:
                 raise Unreachable("the answer to PROMISE is lost")
             return answer
 

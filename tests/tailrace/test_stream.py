@@ -292,7 +292,7 @@ async def test_a_barrier_that_the_node_loses_again_and_again_comes_back(feed, co
 
     def lose(connection, frame):
         asked.append(trio.current_time())
-        connection.answer(encode_frame(Opcode.BARRIER_LOST, bytes(frame.body)))
+        connection.answers.add(encode_frame(Opcode.BARRIER_LOST, bytes(frame.body)))
         connection.has_news()
         if len(asked) == 6:
             monkeypatch.undo()
