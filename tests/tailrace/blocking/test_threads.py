@@ -253,6 +253,8 @@ endings = st.sampled_from(["wait", "wait", "wait", "close", "fail"])
 names = itertools.count()
 
 
+# Ctrl-C may strike inside of a callback of the garbage collector, of which Python says that it was ignored.
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     scripts,
