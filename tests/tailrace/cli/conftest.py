@@ -12,9 +12,12 @@ from typing import NamedTuple
 
 import pytest
 import trio
+from tests.processes import node_process, start_node
 
 import tailrace
 from tailrace.cli.commands import run
+
+__all__ = ["node_process", "start_node"]
 
 TAILRACE = Path(sys.executable).with_name("tailrace")
 SECONDS_MAX = 120

@@ -19,16 +19,19 @@ def rendered(details):
     return file.getvalue()
 
 
-def test_tables(call, made_feed, write):
-    write((b"k", b"v"))
+def test_tables(call, node_process, monkeypatch):
+    """On a node of its own: of the one that tests share only the first partitions of many are shown."""
+    monkeypatch.setenv("TAILRACE_URL", node_process.url)
+    assert call("feed", "create", "orders", "--partitions", "2").code == 0
+    assert call("put", "orders", "k", "v").code == 0
     done = call("status")
     assert (done.code, done.err) == (0, "")
     text = done.out.decode()
     assert ", healthy\n" in text
-    row, *partitions = [line.split() for line in text.splitlines() if made_feed in line]
-    assert row[:5] == [made_feed, "2", "compact", "1", "0"]
+    row, *partitions = [line.split() for line in text.splitlines() if "orders" in line]
+    assert row[:5] == ["orders", "2", "compact", "1", "0"]
     assert [row[:5] + row[6:7] for row in partitions] == [
-        [made_feed, number, "leader", "1", "1", "-"] for number in "01"
+        ["orders", number, "leader", "1", "1", "-"] for number in "01"
     ], "no quorum where there is no set"
     assert "leads in term 1\n" in text
     assert "nobody follows it, so nothing can be promoted" in " ".join(text.split())
