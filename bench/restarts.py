@@ -19,23 +19,31 @@ from pathlib import Path
 from _report import Line, show
 from _restarts.made import Load, make
 from _server import Server
+from tailrace_server.config import Storage
+from tailrace_server.upkeep.pace import GROWTH_SHARE
+from tailrace_server.upkeep.policy import replay_share
 
 # The target of any start, whatever was written.
 READY_SECONDS_MAX = 5.0
-# What the journal may cost a start at most, as it counts that itself: writers are slowed down before (upkeep/pace.py).
-REPLAY_SECONDS = 3.5
+
+
+def replay_s(partitions: int) -> float:
+    """What the journal may cost a start at most, as it counts that itself: writers are slowed down before."""
+    return Storage().journal_replay_s * (1 + GROWTH_SHARE) * replay_share(partitions)
+
+
 LOADS = (
-    Load("single-1", 1, REPLAY_SECONDS),
-    Load("single-256", 256, REPLAY_SECONDS),
-    Load("single-4096", 4_096, REPLAY_SECONDS),
-    Load("batches-256", 256, REPLAY_SECONDS, rows=10),
-    Load("values-256", 256, REPLAY_SECONDS, value_bytes=4_096),
-    Load("packed-256", 256, REPLAY_SECONDS, value_bytes=16_384, packed=True),
-    Load("published-256", 256, REPLAY_SECONDS, rows=10, publish_every=1),
-    Load("published-4-256", 256, REPLAY_SECONDS, rows=10, publish_every=1, published=4),
-    Load("mixed-4096", 4_096, REPLAY_SECONDS, publish_every=100),
+    Load("single-1", 1, replay_s(1)),
+    Load("single-256", 256, replay_s(256)),
+    Load("single-4096", 4_096, replay_s(4_096)),
+    Load("batches-256", 256, replay_s(256), rows=10),
+    Load("values-256", 256, replay_s(256), value_bytes=4_096),
+    Load("packed-256", 256, replay_s(256), value_bytes=16_384, packed=True),
+    Load("published-256", 256, replay_s(256), rows=10, publish_every=1),
+    Load("published-4-256", 256, replay_s(256), rows=10, publish_every=1, published=4),
+    Load("mixed-4096", 4_096, replay_s(4_096), publish_every=100),
     Load("feeds-15", 4_096, 0.0, feeds=15),
-    Load("feeds-10000", 1, REPLAY_SECONDS, feeds=10_000),
+    Load("feeds-10000", 1, replay_s(1 * 10_000), feeds=10_000),
     Load("segments-1024", 1_024, 0.0, segments=3),
     Load("segments-4096", 4_096, 0.0, segments=3),
 )

@@ -91,6 +91,10 @@ class Catalog:
             raise UnknownFeed(f"feed {self.of_id(feed_id).info.name!r} has no partition {number}")
         return partitions[number]
 
+    def count_partitions(self) -> int:
+        """Returns how many partitions all feeds have together."""
+        return sum(len(feed.partitions) for feed in self._by_id.values())
+
     def partitions(self) -> Iterator[Partition]:
         """Every partition of every feed, that of ``_feeds`` first.
 

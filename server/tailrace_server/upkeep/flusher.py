@@ -100,6 +100,7 @@ class Flusher:
         self._flush_failure = self._trim_failure = ""
         self.commit: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint  # makes durable what is written
         self.on_flushed: Callable[[Partition], None] = lambda _: None
+        self.count_partitions: Callable[[], int] = lambda: 1  # those of the node, which a start opens
 
     @property
     def failure(self) -> str:
@@ -191,7 +192,8 @@ class Flusher:
 
     def _begin_pace(self, due: Collection[Due[Partition]]) -> Pace | None:
         """Slows writers down from now on if what is due is so because of a journal that a start would read for long."""
-        replay_s, bound_s = self._journal.statistics().replay_seconds, self._limits.journal_replay_s
+        replay_s = self._journal.statistics().replay_seconds
+        bound_s = self._limits.replay_bound_s(self.count_partitions())
         if replay_s <= bound_s or not any(cause is Cause.JOURNAL for _, cause in due):
             return None
         pace, journal = Pace(replay_s, bound_s, len(due)), self._journal
@@ -336,7 +338,7 @@ class Flusher:
         journal, journal_oldest = self._journal.statistics(), self._journal.oldest_number
         # On a disk that is nearly full each older file of the journal is one too many.
         is_low = bool(self._space.low) and len(self._journal.file_numbers) > 1
-        is_long = is_low or self._limits.is_journal_long(journal.bytes, journal.replay_seconds)
+        is_long = is_low or self._limits.is_journal_long(journal.bytes, journal.replay_seconds, self.count_partitions())
         is_pressed = self._account.is_tight or is_long
         now = self._host.clock.monotonic()
         queues = []

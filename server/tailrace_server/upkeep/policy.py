@@ -14,6 +14,12 @@ from typing import Generic, NamedTuple, TypeVar
 
 P = TypeVar("P")
 
+# With so many partitions the journal may cost a start half as much as with few: a start reads the files of each one,
+# and looks up each record among all of them. With very many the bound stays at a third, else all that is written would
+# be flushed at once.
+HALVING_PARTITIONS = 8_192
+REPLAY_SHARE_MIN = 1 / 3
+
 
 class Cause(enum.Enum):
     """Why a queue is flushed; the table above."""
@@ -35,9 +41,18 @@ class FlushLimits(NamedTuple):
     journal_bytes: int
     journal_replay_s: float
 
-    def is_journal_long(self, nbytes: int, replay_s: float) -> bool:
+    def replay_bound_s(self, partitions: int) -> float:
+        """Returns the seconds that a start of a node with so many partitions may take to read the journal."""
+        return self.journal_replay_s * replay_share(partitions)
+
+    def is_journal_long(self, nbytes: int, replay_s: float, partitions: int) -> bool:
         """Whether a journal of so many bytes, and of so many seconds for a start, is over one of its bounds."""
-        return nbytes > self.journal_bytes or replay_s > self.journal_replay_s
+        return nbytes > self.journal_bytes or replay_s > self.replay_bound_s(partitions)
+
+
+def replay_share(partitions: int) -> float:
+    """Returns the share of ``journal_replay_s`` that the journal of a node with so many partitions may cost a start."""
+    return max(1 / (1 + partitions / HALVING_PARTITIONS), REPLAY_SHARE_MIN)
 
 
 class Queue(NamedTuple, Generic[P]):

@@ -81,6 +81,7 @@ class Storage:
         self.flusher = Flusher(host, journal, store, self.installer, trimmer, self.space, memory, flush_limits)
         self.flusher.on_flushed = self._flushed
         self.flusher.commit = self.all_durable
+        self.flusher.count_partitions = catalog.count_partitions
         self.compactor = Compactor(
             host, data, store, self.installer, catalog, self.space, uptime, limits.compaction_rate
         )

@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.upkeep.policy import Cause, FlushLimits, Queue, choose
+from tailrace_server.upkeep.policy import HALVING_PARTITIONS, REPLAY_SHARE_MIN, Cause, FlushLimits, Queue, choose
 
 LIMITS = FlushLimits(segment_bytes=100, age_s=60.0, memory_bytes=1_000, journal_bytes=10_000, journal_replay_s=2.0)
 
 
-def chosen(queues, memory_used=0, journal_bytes=0, journal_replay_s=0.0, journal_oldest=1):
-    is_long = LIMITS.is_journal_long(journal_bytes, journal_replay_s)
+def chosen(queues, memory_used=0, journal_bytes=0, journal_replay_s=0.0, journal_oldest=1, partitions=0):
+    is_long = LIMITS.is_journal_long(journal_bytes, journal_replay_s, partitions)
     due = choose(queues, LIMITS, memory_used=memory_used, journal_is_long=is_long, journal_oldest=journal_oldest)
     return [(d.partition, d.cause) for d in due]
 
@@ -57,3 +57,13 @@ def test_after_a_pass_the_memory_is_below_half_wherever_that_can_be(rows, others
     assert len({partition for partition, _ in due}) == len(due)
     left = used - sum(queues[partition].stable_bytes for partition, _ in due)
     assert left <= LIMITS.memory_bytes // 2 or left == others
+
+
+def test_with_many_partitions_the_journal_may_cost_a_start_less():
+    assert LIMITS.replay_bound_s(0) == 2.0
+    assert LIMITS.replay_bound_s(HALVING_PARTITIONS) == 1.0
+    assert LIMITS.replay_bound_s(10**6) == 2.0 * REPLAY_SHARE_MIN
+    queues = [Queue("a", 10, 0.0, 7)]
+    due = {"journal_replay_s": 1.5, "journal_oldest": 7}
+    assert chosen(queues, partitions=1, **due) == []
+    assert chosen(queues, partitions=HALVING_PARTITIONS, **due) == [("a", Cause.JOURNAL)]
