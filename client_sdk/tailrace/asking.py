@@ -11,8 +11,8 @@ import trio
 from tailrace.address import Address
 from tailrace.errors import ProtocolError, Unreachable
 from tailrace.finding import check_cluster
-from tailrace.link import SILENT_INTERVALS_MAX, Connect, connect_tcp
-from tailrace.transport import Transport
+from tailrace.link import SILENT_INTERVALS_MAX
+from tailrace.transport import Connect, Transport, connect_tcp
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.messages import Hello, HelloOk, decode_error

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from tailrace.link import Connect, connect_tcp
+from tailrace.transport import Connect, connect_tcp
 from tailrace.worker_thread import WorkerThread
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import trio
 
@@ -12,7 +12,7 @@ from tailrace.errors import Forbidden, NotLeader, ProtocolError, TailraceError, 
 from tailrace.finding import Finder
 from tailrace.looking import keep_looking
 from tailrace.requests.session import RequestSession
-from tailrace.transport import Transport, open_tcp
+from tailrace.transport import Connect, Transport, connect_tcp
 
 # How often deadlines and held requests are looked at while there are any.
 TICK_SECONDS = 0.05
@@ -39,14 +39,6 @@ class Silence:
             self._since += now - self._looked
         self._looked = now
         return now - self._since
-
-
-Connect = Callable[[Address], Awaitable[Transport]]
-
-
-async def connect_tcp(address: Address) -> Transport:
-    """The ordinary way to a node. Raises Unreachable."""
-    return await open_tcp(address.host, address.port)
 
 
 @contextlib.asynccontextmanager

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tailrace.address import Address
     from tailrace.errors import NotLeader
     from tailrace.finding import Finder
-    from tailrace.link import Connect
+    from tailrace.transport import Connect
 
 _RECEIVE_BYTES = 64 * 1024
 

@@ -13,10 +13,11 @@ import errno
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import trio
 
+from tailrace.address import Address
 from tailrace.errors import Unreachable
 
 # First size of a read, and what it grows to while reads come back full: few system calls for bulk, little memory idle.
@@ -61,6 +62,10 @@ class Transport(Protocol):
     def close(self) -> None:
         """Ends the connection at once; ``receive`` and ``run`` return or raise OSError."""
         ...
+
+
+# Makes a transport to an address, or raises Unreachable.
+Connect: TypeAlias = Callable[[Address], Awaitable[Transport]]
 
 
 class TcpTransport:
@@ -212,6 +217,11 @@ async def open_tcp(host: str, port: int) -> TcpTransport:
     except OSError as error:
         raise Unreachable(f"cannot connect to {host}:{port}: {_reason(error)}") from error
     return TcpTransport(_take(stream.socket), f"{host}:{port}")
+
+
+async def connect_tcp(address: Address) -> Transport:
+    """Connects to a node over TCP. Raises Unreachable."""
+    return await open_tcp(address.host, address.port)
 
 
 def _reason(error: OSError) -> str:

@@ -5,7 +5,7 @@ import tailrace
 from tailrace.client import Client
 from tailrace.errors import ProtocolError
 from tailrace.host import Host
-from tailrace.link import connect_tcp
+from tailrace.transport import connect_tcp
 
 
 async def test_feeds(client):

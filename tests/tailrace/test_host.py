@@ -8,8 +8,8 @@ import trio
 import tailrace
 from tailrace.host import Host
 from tailrace.indexes import MemoryIndex
-from tailrace.link import connect_tcp
 from tailrace.requests.lane import Lanes, random_producer_id
+from tailrace.transport import connect_tcp
 
 
 class Inline:

@@ -12,7 +12,7 @@ from tailrace.client import Client
 from tailrace.host import Host
 from tailrace.indexes import MemoryIndex
 from tailrace.lifetime import Lifetime
-from tailrace.link import connect_tcp
+from tailrace.transport import connect_tcp
 
 
 class BodyError(Exception):

@@ -10,8 +10,9 @@ import tailrace
 from tailrace.client import Client
 from tailrace.errors import ProtocolError
 from tailrace.host import Host
-from tailrace.link import Silence, connect_tcp
+from tailrace.link import Silence
 from tailrace.model import Level
+from tailrace.transport import connect_tcp
 from tailrace.wire.messages import Get
 from tailrace_server.serving import connection as connection_module
 

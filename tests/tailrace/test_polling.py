@@ -13,7 +13,7 @@ from tailrace import Mutations, Put
 from tailrace.client import Client
 from tailrace.host import Host
 from tailrace.indexes import MemoryIndex
-from tailrace.link import connect_tcp
+from tailrace.transport import connect_tcp
 
 POLLS_MAX = 3_000  # of 10 ms: a node that is there answers within a few of them
 

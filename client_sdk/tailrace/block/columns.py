@@ -154,7 +154,8 @@ class Columns:
 
     def to_arrow(self, *, keys_only: bool = False) -> Any:
         """All rows as a pyarrow.RecordBatch: see ``tailrace.events.Mutations.to_arrow``."""
-        return record_batch(self, keys_only=keys_only)
+        buffers = self.seq_buffer(), self.timestamp_buffer()
+        return record_batch(self.header, self.key_array(), self.value_array(), *buffers, keys_only=keys_only)
 
     def _strings(self, offsets: memoryview, data: memoryview, validity: memoryview | None) -> list[Any]:
         """A column of byte strings by the fastest way that is there; the three give the same."""

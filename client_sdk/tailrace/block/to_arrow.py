@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.block.lazy import numpy_or_none, pyarrow
 
 if TYPE_CHECKING:
-    from tailrace.block.columns import Columns
+    from tailrace.block.header import BlockHeader
 
 
 def binary_array(pa: Any, offsets: memoryview, data: memoryview, validity: memoryview | None, rows: int) -> Any:
@@ -23,16 +23,22 @@ def binary_array(pa: Any, offsets: memoryview, data: memoryview, validity: memor
     return pa.Array.from_buffers(pa.binary(), rows, buffers)
 
 
-def record_batch(columns: Columns, *, keys_only: bool = False) -> Any:
-    """All rows: partition int32, seq int64, key binary, value binary, deleted bool, timestamp timestamp[us, UTC].
+def record_batch(
+    header: BlockHeader,
+    keys: Any,
+    values: Any,
+    seqs: memoryview | None,
+    stamps: memoryview | None,
+    *,
+    keys_only: bool = False,
+) -> Any:
+    """Makes a batch: partition int32, seq int64, key binary, value binary, deleted bool, timestamp timestamp[us, UTC].
 
-    With ``keys_only`` every value is null, and ``deleted`` is what it is. ImportError where pyarrow is not installed.
+    ``keys`` and ``values`` are arrays. ``seqs`` and ``stamps`` are columns of u64; if one is None, the header tells the
+    numbers. With ``keys_only`` every value is null, and ``deleted`` stays as it is.
     """
     pa, numpy = pyarrow(), numpy_or_none()
-    header, rows = columns.header, columns.rows
-    values = columns.value_array()
-    seqs = columns.seq_buffer()
-    stamps = columns.timestamp_buffer()
+    rows = header.rows
     dense = (
         numpy.arange(header.first_seq, header.first_seq + rows, dtype="<i8")
         if header.first_seq
@@ -41,7 +47,7 @@ def record_batch(columns: Columns, *, keys_only: bool = False) -> Any:
     arrays = {
         "partition": pa.array(numpy.full(rows, header.partition, "<i4")),
         "seq": pa.array(dense if seqs is None else numpy.frombuffer(seqs, "<i8")),
-        "key": columns.key_array(),
+        "key": keys,
         "value": pa.nulls(rows, pa.binary()) if keys_only else values,
         "deleted": values.is_null(),
         "timestamp": pa.array(

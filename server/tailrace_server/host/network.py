@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from tailrace.address import Address
-from tailrace.transport import Transport, listen_tcp, open_tcp
+from tailrace.transport import Transport, connect_tcp, listen_tcp
 
 
 class Listener(Protocol):
@@ -45,4 +45,4 @@ class TcpNetwork:
         return await listen_tcp(host, port)
 
     async def connect(self, address: Address) -> Transport:
-        return await open_tcp(address.host, address.port)
+        return await connect_tcp(address)

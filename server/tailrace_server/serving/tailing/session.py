@@ -18,8 +18,8 @@ from tailrace.client import Client
 from tailrace.errors import TailraceError
 from tailrace.host import Host
 from tailrace.lifetime import Lifetime
-from tailrace.link import Connect
 from tailrace.position import Positions
+from tailrace.transport import Connect
 from tailrace_server.serving.tailing.messages import GOING_AWAY, INTERNAL_ERROR, close_of, encode_failure
 from tailrace_server.serving.tailing.request import (
     IN_MESSAGE,
