@@ -14,7 +14,7 @@ from tailrace.errors import WrongProcess
 _handles: weakref.WeakSet[OfOneProcess] = weakref.WeakSet()
 
 
-def wrong_process(pid: int) -> WrongProcess:
+def _wrong_process(pid: int) -> WrongProcess:
     """Returns the error of a call in this process to a handle that belongs to process ``pid``."""
     return WrongProcess(
         f"this client belongs to process {pid}, this is process {os.getpid()}, which was forked from it: connect again "
@@ -37,10 +37,10 @@ class OfOneProcess:
     def check_process(self) -> None:
         """Raises WrongProcess in a forked process."""
         if self._forked_from:
-            raise wrong_process(self._forked_from)
+            raise _wrong_process(self._forked_from)
 
     def _forked(self, error: WrongProcess) -> None:
-        """Makes the calls raise ``error`` that do not ``check_process`` themselves, and lets go of the socket."""
+        """Makes the calls raise ``error`` that do not ``check_process`` themselves. Drops sockets and locks."""
 
 
 def _after_fork_in_child() -> None:
@@ -48,7 +48,7 @@ def _after_fork_in_child() -> None:
     for handle in list(_handles):
         if not handle._forked_from:
             handle._forked_from = pid
-            handle._forked(wrong_process(pid))
+            handle._forked(_wrong_process(pid))
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -7,19 +7,14 @@ refused at the next call, so that no such call passes for a success.
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 
-from tailrace.errors import TailraceError
-from tailrace.forks import wrong_process
-
-# Those of this process, for a process that is forked from it: there no other thread is left to release their locks.
-_guards: weakref.WeakSet[Guard] = weakref.WeakSet()
+from tailrace.errors import TailraceError, WrongProcess
+from tailrace.forks import OfOneProcess
 
 
-class Guard:
-    """Remembers the process that made it, and whether a step has begun and not ended.
+class Guard(OfOneProcess):
+    """Remembers whether its process was forked, and whether a step has begun and not ended.
 
     ``lock`` is held around every look at what the threads share, and every change of it. No thread waits for the node
     while it holds the lock.
@@ -29,10 +24,12 @@ class Guard:
     """
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
         self._is_within_step = False
         self.lock = threading.RLock()
-        _guards.add(self)
+        self._register()
+
+    def _forked(self, error: WrongProcess) -> None:
+        self.lock = threading.RLock()  # no other thread of the parent is here to release its lock
 
     def begin(self) -> None:
         """A step begins."""
@@ -52,18 +49,9 @@ class Guard:
 
         To be called with ``lock`` held, between steps.
         """
-        if os.getpid() != self._pid:
-            raise wrong_process(self._pid)
+        self.check_process()
         if self._is_within_step:
             raise TailraceError(
                 "this client was interrupted in the middle of a step, and what it had under way may or may not be "
                 "done: connect again"
             )
-
-
-def _renew_locks() -> None:
-    for guard in list(_guards):
-        guard.lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_locks)
