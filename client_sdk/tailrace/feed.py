@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.arguments import count
 from tailrace.backoff import backoff_seconds
 from tailrace.batch import check_key
 from tailrace.block import Block
@@ -23,7 +22,7 @@ from tailrace.changes import (
     put_flags,
     row_block,
 )
-from tailrace.consuming.wanted import Wanted
+from tailrace.consuming.wanted import Wanted, checked_wanted
 from tailrace.errors import UnknownFeed, Unreachable, VersionLost
 from tailrace.explaining import Explanation, explain, request_of
 from tailrace.failover import FailoverLog
@@ -37,7 +36,6 @@ from tailrace.ring import RING_ROWS
 from tailrace.stage import Stage
 from tailrace.staging import Published, PublishSteps, SealedStage, StageRequest, publish_request
 from tailrace.stream import Stream
-from tailrace.times import to_us
 from tailrace.wire.filters import StreamFilter
 from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
@@ -434,41 +432,15 @@ class Feed:
             DataGone: On entering or later: mutations that were asked for have been trimmed or purged.
             StreamEnded: Later: the stream has ended for good; the error has the reason.
         """
-        for name, value in (("since", since), ("until", until)):
-            allowed = ("beginning", "now") if name == "since" else (None, "now")
-            if isinstance(value, datetime):
-                continue
-            if not isinstance(value, Positions) and value not in allowed:
-                hint = "; Positions.parse reads a stored string" if isinstance(value, str) else ""
-                names = ", ".join(map(repr, allowed))
-                raise ValueError(f"{name} is {value!r}, none of {names}, Positions or an aware datetime{hint}")
-        if on_rollback not in ("follow", "stop", "restart"):
-            raise ValueError(f"on_rollback is {on_rollback!r}, none of 'follow', 'stop', 'restart'")
-        wanted_rows = StreamFilter(key_prefix, keys_only)
-        wanted_rows.check()
-        count("ring", ring)
-        only = None if partitions is None else frozenset(count("partitions", id) for id in partitions)
-        if only is not None and not only:
-            raise ValueError("partitions is empty: name one at least, or leave it out for all of them")
-        level = self._client.level(visibility)
-        stored = tuple(value for value in (since, until) if isinstance(value, Positions))
-        since_us = to_us(since, "since") if isinstance(since, datetime) else None
-        until_us = to_us(until, "until") if isinstance(until, datetime) else None
-        if since_us is not None and until_us is not None and until_us < since_us:
-            raise ValueError(f"until is {until}, which is before since, {since}")
-        wanted = Wanted(
+        wanted = checked_wanted(
             self.name,
-            "now" if isinstance(since, datetime) else since,
-            until.seqs() if isinstance(until, Positions) else None if isinstance(until, datetime) else until,
-            only,
-            level,
-            on_rollback,
-            stored,
-            ring,
-            filter=wanted_rows,
-            since_us=since_us,
-            until_us=until_us,
-            until_logs={id: at.log for id, at in until.items()} if isinstance(until, Positions) else {},
+            since,
+            until,
+            partitions=partitions,
+            level=self._client.level(visibility),
+            filter=StreamFilter(key_prefix, keys_only),
+            on_rollback=on_rollback,
+            ring=ring,
         )
         return self._client.stream(wanted, window_bytes)
 

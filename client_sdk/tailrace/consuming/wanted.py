@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from types import MappingProxyType
 from typing import NamedTuple
 
+from tailrace.arguments import count
 from tailrace.consuming.partition import ConsumedPartition
 from tailrace.consuming.resume import bare_floor, bounds
 from tailrace.failover import FailoverLog
 from tailrace.model import Level
 from tailrace.position import Position, Positions
 from tailrace.ring import RING_ROWS, Ring, RingChange
+from tailrace.times import to_us
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.replica_messages import Replica
 from tailrace.wire.stream_messages import StreamRequest
+
+_ON_ROLLBACK = ("follow", "stop", "restart")
 
 
 class Wanted(NamedTuple):
@@ -45,6 +50,53 @@ class Wanted(NamedTuple):
     replica: Replica | None = None
     until_logs: Mapping[int, FailoverLog] = MappingProxyType({})
     feed_id: bytes | None = None
+
+
+def checked_wanted(
+    feed: str,
+    since: str | Positions | datetime,
+    until: str | Positions | datetime | None,
+    *,
+    partitions: Iterable[int] | None,
+    level: Level,
+    filter: StreamFilter,
+    on_rollback: str,
+    ring: int,
+) -> Wanted:
+    """Checks the arguments of `Feed.consume`, and returns what they ask for. Raises ValueError or TypeError."""
+    _check_bound("since", since, ("beginning", "now"))
+    _check_bound("until", until, (None, "now"))
+    if on_rollback not in _ON_ROLLBACK:
+        raise ValueError(f"on_rollback is {on_rollback!r}, none of {', '.join(map(repr, _ON_ROLLBACK))}")
+    filter.check()
+    only = None if partitions is None else frozenset(count("partitions", id) for id in partitions)
+    if only is not None and not only:
+        raise ValueError("partitions is empty: name one at least, or leave it out for all of them")
+    since_us = to_us(since, "since") if isinstance(since, datetime) else None
+    until_us = to_us(until, "until") if isinstance(until, datetime) else None
+    if since_us is not None and until_us is not None and until_us < since_us:
+        raise ValueError(f"until is {until}, which is before since, {since}")
+    return Wanted(
+        feed,
+        "now" if isinstance(since, datetime) else since,
+        until.seqs() if isinstance(until, Positions) else None if isinstance(until, datetime) else until,
+        only,
+        level,
+        on_rollback,
+        tuple(value for value in (since, until) if isinstance(value, Positions)),
+        count("ring", ring),
+        filter=filter,
+        since_us=since_us,
+        until_us=until_us,
+        until_logs={id: at.log for id, at in until.items()} if isinstance(until, Positions) else {},
+    )
+
+
+def _check_bound(name: str, value: str | Positions | datetime | None, words: tuple[str | None, ...]) -> None:
+    if not isinstance(value, Positions | datetime) and value not in words:
+        hint = "; Positions.parse reads a stored string" if isinstance(value, str) else ""
+        names = ", ".join(map(repr, words))
+        raise ValueError(f"{name} is {value!r}, none of {names}, Positions or an aware datetime{hint}")
 
 
 def wanted_partition(wanted: Wanted, id: int, high_seq: int, ring_bytes_max: int, now: float) -> ConsumedPartition:
