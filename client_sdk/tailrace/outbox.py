@@ -87,10 +87,10 @@ class Outbox:
         """Makes a block of every batch, however small."""
         self._ship(*self._batches.partitions)
 
-    def ship_block(self, block: Block, send: Callable[[Block, Settle], None] | None = None) -> None:
-        """Sends a block that the caller has made, by ``send`` if it is given, in place of the outbox's own."""
+    def ship_block(self, block: Block, send: Callable[[Block, Settle], None]) -> None:
+        """Sends a block that the caller has made, by ``send`` in place of the outbox's own."""
         self._is_shipping = True
-        self._put_in_flight(block, block.nbytes, send or self._send)
+        self._put_in_flight(block, block.nbytes, send)
         self._kick()
 
     # Waiting

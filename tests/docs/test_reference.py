@@ -25,11 +25,14 @@ BUILD_SECONDS_MAX = 600
 
 
 class Entry(NamedTuple):
-    """A directive of a page: the kind, the full name, and the members that it leaves out; None: it has none."""
+    """A directive of a page: the kind, the full name, the members that it leaves out (None: it has none), and whether
+    it has those of base classes.
+    """
 
     kind: str
     name: str
     excluded: frozenset[str] | None
+    is_with_bases: bool
 
 
 def entries():
@@ -49,7 +52,7 @@ def entries():
             members = frozenset(re.findall(r"\w+", excluded[1])) if excluded else frozenset()
             full = name if "." in name else f"{module}.{name}"
             assert full not in found, f"{full} is documented twice"
-            found[full] = Entry(kind, full, members if ":members:" in options else None)
+            found[full] = Entry(kind, full, members if ":members:" in options else None, ":inherited-" in options)
     return found
 
 
@@ -71,7 +74,8 @@ def documented_callables():
             yield full, value, None
         elif inspect.isclass(value):
             excluded = ENTRIES[full].excluded
-            for name, member in vars(value).items():
+            kinds = value.__mro__ if ENTRIES[full].is_with_bases else (value,)
+            for name, member in ((name, member) for kind in kinds for name, member in vars(kind).items()):
                 function = getattr(member, "__func__", member)
                 if excluded is not None and not name.startswith("_") and name not in excluded:
                     yield f"{full}.{name}", function, value

@@ -43,9 +43,9 @@ def number_options(module):
         if inspect.isfunction(thing):
             members = [(None, handle, thing)]
         else:
-            members = [(handle, name, method) for name, method in vars(thing).items()] if thing else []
+            members = [(handle, name, method) for name, method in inspect.getmembers(thing, inspect.isfunction)]
         for owner, name, function in members:
-            if not inspect.isfunction(function) or name.startswith("_") or name in INTERNAL.get(owner, ()):
+            if name.startswith("_") or name in INTERNAL.get(owner, ()):
                 continue
             for parameter in inspect.signature(function).parameters.values():
                 if NUMBER.search(str(parameter.annotation)):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tailrace.batch import check_value
 from tailrace.block import Block
-from tailrace.model import Delete, Put, Resolved
-from tailrace.outbox import Outbox, Settle
+from tailrace.blocking.sender import Sender
+from tailrace.model import Resolved
+from tailrace.outbox import Settle
 from tailrace.staging import SEALED, SealedStage, StageProgress, StageRequest
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from tailrace.blocking.feed import Feed
 
 
-class Stage:
+class Stage(Sender):
     """Sends rows to a stage, where no consumer sees them. Made by `Feed.stage`.
 
     Threads may share it, and the rows of each thread keep their order within a partition. `seal` ends it, and
@@ -38,20 +37,17 @@ class Stage:
         in_flight_bytes: int,
         timeout: float | None,
     ) -> None:
-        self._client = client
-        self._feed = feed
-        self._guard = client.guard
-        self._timeout = timeout
-        self._progress = StageProgress(resolved.feed_id)
-        self._is_seal_asked = False
-        self._outbox = Outbox(
-            resolved.partitions,
+        super().__init__(
+            client,
+            feed,
+            resolved,
             batch_bytes=batch_bytes,
             batch_rows=batch_rows,
-            bytes_max=in_flight_bytes,
-            send=self._send,
-            kick=client.push,
+            in_flight_bytes=in_flight_bytes,
+            timeout=timeout,
         )
+        self._progress = StageProgress(resolved.feed_id)
+        self._is_seal_asked = False
 
     def __enter__(self) -> Stage:
         return self
@@ -66,79 +62,12 @@ class Stage:
         """The id of the stage, 16 random bytes."""
         return self._progress.stage_id
 
-    def put(self, key: bytes, value: bytes) -> None:
-        """Adds a row. It waits first while rows of ``in_flight_bytes`` have no answer.
-
-        Args:
-            key: 1 to 4,096 bytes.
-            value: At most 16 MiB.
-
-        Raises:
-            TypeError: The key or the value is not bytes. Nothing is added.
-            ValueError: The key is empty, or the stage was sealed.
-            TooLarge: The key or the value is too long. Nothing is added.
-            TailraceError: An earlier row has failed.
-        """
-        if value is None:
-            check_value(value)  # to a batch it would be a deletion
-        with self._guard.lock:
-            if self._outbox.is_open:
-                self._outbox.add(key, value)
-                return
-        self._add(key, value)
-
-    def delete(self, key: bytes) -> None:
-        """Adds a deletion. It waits as `put`.
-
-        Args:
-            key: 1 to 4,096 bytes.
-
-        Raises:
-            TailraceError: As in `put`, with `TypeError` and `ValueError`.
-        """
-        self._add(key, None)
-
-    def _add(self, key: bytes, value: bytes | None) -> None:
-        """Adds a row as soon as there is room. Another thread may take it, so it has to be looked at again."""
-        while True:
-            with self._guard.lock:
-                if self._outbox.is_open:
-                    self._outbox.add(key, value)
-                    return
-            self._enter()
-
-    def write(self, changes: Sequence[Put | Delete]) -> None:
-        """Adds many rows, and waits for room as often as needed.
-
-        Args:
-            changes: The rows. If one of them is bad, none is added.
-
-        Raises:
-            TailraceError: As in `put`, with `TypeError` and `ValueError`.
-        """
-        lock, outbox = self._guard.lock, self._outbox
-        with lock:
-            outbox.check()
-        for share in outbox.shares(changes):
-            while not share.is_taken:
-                with lock:
-                    if outbox.is_open:
-                        outbox.extend(share)
-                        continue
-                self._enter()
-
     def send(self, block: Block, *, digest: int | None = None) -> None:
         """Sends a block of one partition that the caller has made; waits as ``put``.
 
         ``digest`` is that of its rows (`tailrace.block.row_digest`) if the caller has it: else the block is opened.
         """
-        is_sent = False
-        while not is_sent:
-            self._enter()
-            with self._guard.lock:
-                if self._outbox.is_open:
-                    is_sent = True
-                    self._outbox.ship_block(block, functools.partial(self._send, digest=digest))
+        self._ship(block, functools.partial(self._send, digest=digest))
 
     def seal(self) -> SealedStage:
         """Sends all batches and ends the stage. The rows are on the node's disk when this returns.
@@ -180,10 +109,3 @@ class Stage:
     def _queue(self, request: StageRequest) -> None:
         done = self._feed.forgetting_done(request.done)
         self._client.queue(request._replace(done=done), self._client.deadline(self._timeout))
-
-    def _enter(self) -> None:
-        with self._guard.lock:
-            self._outbox.check()
-        self._client.run_until(lambda: self._outbox.has_room)
-        with self._guard.lock:
-            self._outbox.enter()
