@@ -12,9 +12,7 @@ from tailrace.cli.inputs import read_positions
 from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, Token, Url, target
 from tailrace.cli.output import make_console, make_table, print_json
 from tailrace.client import Client
-from tailrace.errors import BadPosition
 from tailrace.explaining import Explanation, Outcome
-from tailrace.position import Positions
 
 _COLUMNS = (
     ("partition", "right"),
@@ -45,7 +43,7 @@ def explain_resume(
     token: Token = None,
 ) -> None:
     """Say what would happen if a consumer of FEED resumed with POSITIONS now, and why. Nothing is changed by it."""
-    parsed = _parse(positions)
+    parsed = read_positions("POSITIONS", positions, may_be_stdin=True)
     if visibility not in ("memory", "disk", "quorum"):
         raise WrongUsage(f"--visibility: {visibility!r} is none of memory, disk, quorum")
 
@@ -58,15 +56,6 @@ def explain_resume(
             print_json(explanation.to_json())
     else:
         _show(feed, list(explained.values()))
-
-
-def _parse(text: str) -> Positions:
-    try:
-        return read_positions(text, may_be_stdin=True)
-    except OSError as error:
-        raise WrongUsage(f"POSITIONS: {text[1:]}: {error.strerror or error}") from None
-    except BadPosition as error:
-        raise WrongUsage(f"POSITIONS: {error}") from None
 
 
 def _show(feed: str, explained: list[Explanation]) -> None:

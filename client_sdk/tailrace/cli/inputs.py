@@ -1,4 +1,4 @@
-"""What commands read: the standard input and files that an argument names. Any of them may have no end."""
+"""Reads the standard input, and files that an argument names. Any of them may have no end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tailrace.block import VALUE_BYTES_MAX
+from tailrace.cli.errors import WrongUsage
 from tailrace.errors import BadPosition, TooLarge
 from tailrace.position import TEXT_CHARS_MAX, Positions
 
@@ -19,30 +20,33 @@ def read_value() -> bytes:
     return _read(sys.stdin.buffer, VALUE_BYTES_MAX, "that a value may have", "the standard input")
 
 
-def read_positions(text: str, *, may_be_stdin: bool = False) -> Positions:
+def read_positions(argument: str, text: str, *, may_be_stdin: bool = False, hint: str = "") -> Positions:
     """Returns the positions in ``text``, or in the file FILE if it is ``@FILE``.
 
     Args:
-        text: What the argument says.
+        argument: The name of the argument or option, for errors.
+        text: The value of the argument.
         may_be_stdin: Whether ``-`` stands for the standard input.
+        hint: What else the argument may be, for the error of a text that is no positions.
 
     Raises:
-        BadPosition: There are no positions, or more than positions may have.
-        OSError: The file cannot be read.
+        WrongUsage: There are no positions, or more than positions may have, or the file cannot be read.
     """
-    if text == "-" and may_be_stdin:
-        return _positions(sys.stdin.buffer, "the standard input")
-    if text.startswith("@"):
-        with Path(text[1:]).open("rb") as file:
-            return _positions(file, text[1:])
-    return Positions.parse(text)
+    try:
+        if text == "-" and may_be_stdin:
+            return _positions(sys.stdin.buffer, "the standard input")
+        if text.startswith("@"):
+            with Path(text[1:]).open("rb") as file:
+                return _positions(file, text[1:])
+        return Positions.parse(text)
+    except OSError as error:
+        raise WrongUsage(f"{argument}: {text[1:]}: {error.strerror or error}") from None
+    except (BadPosition, TooLarge) as error:
+        raise WrongUsage(f"{argument}: {error}{hint}") from None
 
 
 def _positions(source: BinaryIO, name: str) -> Positions:
-    try:
-        data = _read(source, TEXT_CHARS_MAX + _BLANKS_MAX, "that positions may have", name)
-    except TooLarge as error:
-        raise BadPosition(str(error)) from None
+    data = _read(source, TEXT_CHARS_MAX + _BLANKS_MAX, "that positions may have", name)
     return Positions.parse(data.decode("ascii", errors="replace"))
 
 

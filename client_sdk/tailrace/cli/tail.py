@@ -21,7 +21,6 @@ from tailrace.cli.inputs import read_positions
 from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, ReadState, State, Target, Token, Url, target
 from tailrace.cli.output import from_argument, printable, to_json_line
 from tailrace.consuming.session import Event
-from tailrace.errors import BadPosition
 from tailrace.events import Mutations, Rollback
 from tailrace.json_rows import bytes_field, mutation_to_row
 from tailrace.position import Positions
@@ -88,14 +87,10 @@ def tail(
 def _parse_place(where: str, option: str, *words: str) -> str | Positions | datetime:
     if where in words:
         return where
+    if not looks_like_time(where):
+        return read_positions(option, where, hint=f"; or write {', '.join(words)} or a time")
     try:
-        if looks_like_time(where):
-            return parse_time(where)
-        return read_positions(where)
-    except OSError as error:
-        raise WrongUsage(f"{option}: {where[1:]}: {error.strerror or error}") from None
-    except BadPosition as error:
-        raise WrongUsage(f"{option}: {error}; or write {', '.join(words)} or a time") from None
+        return parse_time(where)
     except ValueError as error:
         raise WrongUsage(f"{option}: {error}") from None
 
