@@ -25,7 +25,7 @@ def seconds(name: str, value: float) -> float:
 
 
 def count(name: str, value: int, least: int = 0, most: int | None = None) -> int:
-    """Returns the integer of the option ``name``, from ``least`` to ``most``, which are included.
+    """Returns the integer of the option ``name``, from ``least`` to ``most``, both included; None: no bound.
 
     Raises:
         ValueError: It is outside of its bounds, a bool or no integer. The message has the name and the value.
@@ -33,7 +33,8 @@ def count(name: str, value: int, least: int = 0, most: int | None = None) -> int
     """
     if not isinstance(value, Real):
         raise TypeError(f"{name} is {value!r}: an integer is needed")
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least or (most or value) < value:
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_integer or value < least or (most is not None and value > most):
         needed = f"of {least} or more" if most is None else f"from {least} to {most}"
         raise ValueError(f"{name} is {value!r}: an integer {needed} is needed")
     return int(value)

@@ -1,4 +1,4 @@
-"""The digest of rows: whether two batches have the same rows, in whatever order and in whatever blocks.
+"""The digest of rows: two batches of the same rows have the same one, in any order and in any blocks.
 
     digest = the sum, over all rows, of  key hash × value hash,  modulo 2^64
     value hash = XXH3-64 of the value; of a deletion the number DELETED_HASH
@@ -63,5 +63,9 @@ def digest_of_block(block: Block) -> int:
 
 def sum_digests(digests: Iterable[int | None]) -> int | None:
     """Returns the digest of all the rows together; None if one of the digests is not known."""
-    known = list(digests)
-    return None if None in known else sum(digest for digest in known if digest is not None) & DIGEST_MAX
+    total = 0
+    for digest in digests:
+        if digest is None:
+            return None
+        total += digest
+    return total & DIGEST_MAX

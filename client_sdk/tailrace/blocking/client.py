@@ -254,7 +254,7 @@ class Client:
         return self._link.guard
 
     def of_leader(self, deadline: float) -> Client:
-        """Returns another client, not entered yet, of the node that leads: where this one may read from others."""
+        """Returns another client, not entered yet, that asks only the leader. This one may read from followers."""
         return Client(
             self._url,
             token=self._hello.token,
@@ -265,8 +265,8 @@ class Client:
         )
 
     def offers(self, level: Level) -> bool:
-        """Whether the node that has answered last gives this level."""
-        return self._session.peer is not None and level.name.lower() in self._session.peer.levels
+        """Tells whether the node that has answered last gives this level."""
+        return self._session.offers(level)
 
     @property
     def reads_followers(self) -> bool:

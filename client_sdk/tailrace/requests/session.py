@@ -218,6 +218,10 @@ class RequestSession:
             raise NotDurable(f"level {text!r} is not to be had from this node, which offers {offered}")
         return level
 
+    def offers(self, level: Level) -> bool:
+        """Tells whether the node that has answered last gives this level; False before the first answer."""
+        return self.peer is not None and level.name.lower() in self.peer.levels
+
     # Asking
 
     @property

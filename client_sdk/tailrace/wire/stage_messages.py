@@ -103,18 +103,18 @@ class Publish(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """The body of a PUBLISH."""
-        value = {
-            **self._asdict(),
+        value: dict[str, Any] = {
             "feed_id": self.feed_id.hex(),
+            "sink": self.sink,
+            "origin": self.origin,
+            "batch": self.batch,
             "stages": [stage.hex() for stage in self.stages],
             "partitions": list(self.partitions),
         }
-        if self.digest is None:
-            del value["digest"]
-        else:
+        if self.digest is not None:
             value["digest"] = digest_to_json(self.digest)
-        if not self.in_steps:
-            del value["in_steps"]
+        if self.in_steps:
+            value["in_steps"] = True
         return value
 
     @classmethod
@@ -161,7 +161,10 @@ def published_to_json(written: Iterable[VersionRange], skipped: Iterable[int], *
 
 
 class PublishAnswer(NamedTuple):
-    """What was written, in the order of seqs, and which partitions had the batch. ``more``: it is not all there yet."""
+    """The ranges that were written, in the order of seqs, and the partitions that had the batch.
+
+    ``more``: the batch is not whole yet, and the node is to be asked again.
+    """
 
     written: tuple[VersionRange, ...]
     skipped: tuple[int, ...]
