@@ -230,7 +230,7 @@ class FeedRecovery:
     def _recover_control(self, record: Record, file: int) -> None:
         """What a partition has beside its blocks: its log, and its producers."""
         partition = self._catalog.partition(record.feed_id, record.partition)
-        now = self._times.at(record.lsn)
+        now, told_seq = self._times.at(record.lsn), 0
         with _usable(record):
             match record.kind:
                 case RecordKind.FAILOVER_ENTRY:
@@ -238,8 +238,10 @@ class FeedRecovery:
                 case RecordKind.ROLLED_BACK:
                     _recover_rollback(partition, RollbackRecord.decode(record.payload), now)
                 case _:
-                    _recover_producers(partition, ProducersRecord.decode(record.payload), file, now)
-        partition.homes.control(file)
+                    told = ProducersRecord.decode(record.payload)
+                    _recover_producers(partition, told, now)
+                    told_seq = told.seq
+        partition.keep_record(file, told_seq)
 
 
 @contextlib.contextmanager
@@ -403,7 +405,7 @@ def _recover_rollback(partition: Partition, record: RollbackRecord, now: float) 
     partition.last_timestamp = partition.held_timestamp
 
 
-def _recover_producers(partition: Partition, record: ProducersRecord, file: int, now: float) -> None:
+def _recover_producers(partition: Partition, record: ProducersRecord, now: float) -> None:
     """Of what has been flushed the manifest tells, which was written later, and of blocks that follow the record.
 
     Where those have not all come, what it says of them is forgotten by ``settle_producers``, at the end or by a record.
@@ -413,4 +415,3 @@ def _recover_producers(partition: Partition, record: ProducersRecord, file: int,
         return
     told = producers_from_json(record.value, partition.id, now)
     partition.producers.join_told(told, partition.flushed_seq, record.seq, now)
-    partition.homes.block(file, record.seq)

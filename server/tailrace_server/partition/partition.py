@@ -331,8 +331,17 @@ class Partition:
         self.high_seq = self.durable_seq = flushed_seq
         self.has_manifest = True
 
+    def keep_record(self, file: int, seq: int) -> None:
+        """Keeps the journal's ``file``, which tells of rows up to ``seq``, until a manifest that covers them does.
+
+        If all of them are flushed, the next manifest says it. So the journal of an idle partition can be trimmed.
+        """
+        if seq > self.flushed_seq:
+            self.homes.block(file, seq)
+        self.homes.control(file)
+
     def install(self, chain: Chain, controls: int) -> None:
-        """``chain`` is what the manifest names now, durably; it is a home for so many ``controls`` (homes.py)."""
+        """Notes that the manifest durably names ``chain``, and says what the first ``controls`` control records do."""
         self.chain, self.has_manifest = chain, True
         flushed_seq = max(chain.flushed_seq, self.flushed_seq)
         self.homes.manifest_written(controls, flushed_seq)

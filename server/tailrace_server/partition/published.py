@@ -1,6 +1,6 @@
 """How a partition gets a share of a batch: its blocks and whose batch it is, by one record of the journal, as one run.
 
-Whoever reads the journal finds all of it or nothing, and so does whoever reads the partition (``runs.py``). All
+A reader of the journal finds all of it or nothing, and so does a reader of the partition (state/published_runs.py). All
 functions are synchronous, and run on the node's loop.
 """
 
@@ -95,7 +95,5 @@ def note_sinks(partition: Partition, sinks: Mapping[str, LastBatch], journal: Jo
 
 def _note_sinks(partition: Partition, sinks: Mapping[str, LastBatch], file: int) -> None:
     partition.sinks.tell(sinks)
-    if sinks:  # a manifest says it if it covers these seqs, and was not begun before
-        if partition.high_seq > partition.flushed_seq:
-            partition.homes.block(file, partition.high_seq)
-        partition.homes.control(file)
+    if sinks:
+        partition.keep_record(file, partition.high_seq)

@@ -158,10 +158,7 @@ def tell_producers(partition: Partition, value: dict[str, Any], seq: int, journa
     table = _told(partition, value, seq, now)
     payload = ProducersRecord(seq, value).encode()
     place = journal.append(RecordKind.PRODUCERS_TOLD, partition.feed_id, partition.id, payload)
-    file = journal.file_of(place)
-    partition.homes.control(file)
-    # What it says of seqs that are still to come no manifest says before they are there.
-    partition.homes.block(file, seq)
+    partition.keep_record(journal.file_of(place), seq)
     partition.producers = table
 
 

@@ -9,6 +9,7 @@ import random
 import pytest
 
 from tailrace.block import encode_block
+from tailrace_server.manifest.producers import producers_to_json
 from tailrace_server.partition.branching import begin_branch
 from tailrace_server.partition.replica_apply import settle_producers, take_replica, tell_producers
 from tailrace_server.state.producers import Verdict
@@ -176,3 +177,26 @@ async def test_what_was_told_stays_in_the_journal_until_all_of_it_is_flushed(mak
         await replica.engine.flusher.pass_once()
     assert 0 < replica.partition.flushed_seq < replica.partition.high_seq
     replica.kill()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_what_is_told_of_flushed_rows_keeps_the_journal_for_a_manifest_only(make_engine, restarts):
+    """A partition that gets no more rows would be flushed no more, and would keep the journal for ever."""
+    replica = Replica(make_engine(), 0)
+    while not replica.coming:
+        replica.tell()
+    while replica.coming:
+        replica.take()
+    replica.partition.set_quorum_seq(replica.partition.high_seq)
+    await replica.engine.flusher.pass_once()
+    assert replica.partition.flushed_seq == replica.partition.high_seq
+    value = producers_to_json(replica.partition.producers, replica.partition.high_seq, replica.now)
+    journal = replica.engine.node.storage.journal
+    tell_producers(replica.partition, value, replica.partition.high_seq, journal, replica.now)
+    if restarts:
+        journal.sync()
+        replica.kill()
+    assert replica.partition.homes.oldest is not None
+    assert replica.partition.homes.waits_for_manifest_only
+    await replica.engine.node.storage.installer.write(replica.partition)
+    assert replica.partition.homes.oldest is None
