@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.errors import TooLarge
+from tailrace.errors import TailraceError, TooLarge
 from tailrace.wire.stage_messages import Publish
 from tailrace_server.publishing.cutting import CutShare, Share
 from tailrace_server.state.last_batches import PARTS_MAX, LastBatch
@@ -57,12 +57,18 @@ class Cuts:
 
     @contextlib.asynccontextmanager
     async def turn(self, feed_id: bytes, sink: str) -> AsyncIterator[Turn]:
-        """The body may cut a share of this sink. What it has cut stays if it ends in time, or is cancelled."""
+        """The body may cut a share of this sink. What it has cut stays if it ends in time, or is cancelled.
+
+        Cancelling waits for the disk, which gets the rows that are sorted in memory.
+        """
         key = feed_id, sink
         async with self._turns:
             self._in_use.add(key)
             try:
                 yield Turn(self, key)
+            except trio.Cancelled:
+                await self._rest(key)
+                raise
             except Exception:  # sorting cannot go on behind any error
                 await self.drop(key)
                 raise
@@ -93,6 +99,17 @@ class Cuts:
         )
         self._kept[key] = _Kept(cut, path, what, self._host.clock.monotonic())
         return cut
+
+    async def _rest(self, key: _Key) -> None:
+        """Writes the rows of this sink's share that are in memory. If that fails the share is removed."""
+        kept = self._kept.get(key)
+        if kept is None:
+            return
+        with trio.CancelScope(shield=True):
+            try:
+                await self._host.workers.in_thread(kept.cut.rest)
+            except TailraceError:
+                await self.drop(key)
 
     async def drop(self, key: _Key) -> None:
         """Removes what is cut of this sink's share, if anything. Cancelling waits for the disk."""

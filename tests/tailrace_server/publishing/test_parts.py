@@ -12,7 +12,7 @@ from tests.memory_disk import READING, MemoryDisk
 from tests.tailrace_server.publishing import test_crashes
 from tests.tailrace_server.publishing.test_crashes import PARTITIONS, batch_of, endings
 
-from tailrace.errors import TooLarge, UnknownStage
+from tailrace.errors import NoSpace, TooLarge, UnknownStage
 from tailrace.hashing import HASH_MAX, key_hash
 from tailrace.wire.stage_messages import Publish
 from tailrace_server.config import Storage
@@ -20,7 +20,7 @@ from tailrace_server.journal import writer
 from tailrace_server.journal.published_record import PUBLISH_BYTES_MAX
 from tailrace_server.publishing import cuts, cutting, publisher
 from tailrace_server.publishing.cuts import AT_ONCE_MAX, KEPT_S_MAX
-from tailrace_server.publishing.cutting import Part
+from tailrace_server.publishing.cutting import CutShare, Part
 from tailrace_server.state import last_batches
 
 # A block of one row has about 150 bytes: a batch's four rows of a partition are two parts, or more.
@@ -266,6 +266,50 @@ async def test_what_is_sorted_outlives_a_cancelled_request_and_goes_when_it_is_n
     await world.node.publisher.expire()
     assert not any(name.endswith(".cut") for name in world.disk.names("/data/staging"))
     while (await world.node.publisher.publish(world.request(0, ids))).more:
+        pass
+    assert [len(set(world.written(partition))) for partition in world.feed.partitions] == [4, 4]
+
+
+async def cancel_while_sorting(world, monkeypatch, request):
+    """Cancels a publish when some rows are sorted; returns what stays of its share."""
+    advance = CutShare.advance
+    with trio.CancelScope() as scope, monkeypatch.context() as context:
+
+        def sort_some(cut):
+            scope.cancel()
+            advance(cut)
+            return False
+
+        context.setattr(CutShare, "advance", sort_some)
+        context.setattr(publisher, "STEP_S", 60.0)
+        await world.node.publisher.publish(request)
+    assert scope.cancelled_caught
+    return list(world.node.publisher._cuts._kept.values())
+
+
+async def test_a_cancelled_publish_leaves_no_rows_in_memory(world, monkeypatch):
+    """A client that goes away does not hold the memory of one that works."""
+    request = world.request(0, [world.stage(0, 0, 1)])
+    [kept] = await cancel_while_sorting(world, monkeypatch, request)
+    buckets = kept.cut._spread.buckets
+    assert any(bucket.extents for bucket in buckets)
+    assert not any(bucket.pieces for bucket in buckets)
+    while (await world.node.publisher.publish(request)).more:
+        pass
+    assert [len(set(world.written(partition))) for partition in world.feed.partitions] == [4, 4]
+
+
+async def test_a_cancelled_publish_keeps_nothing_that_a_full_disk_does_not_take(world, monkeypatch):
+    request = world.request(0, [world.stage(0, 0, 1)])
+
+    def no_room(*_):
+        raise NoSpace("the disk is full")
+
+    with monkeypatch.context() as context:
+        context.setattr(cutting.Spread, "write", no_room)
+        assert await cancel_while_sorting(world, monkeypatch, request) == []
+    assert not any(name.endswith(".cut") for name in world.disk.names("/data/staging"))
+    while (await world.node.publisher.publish(request)).more:
         pass
     assert [len(set(world.written(partition))) for partition in world.feed.partitions] == [4, 4]
 
