@@ -18,7 +18,7 @@ from tailrace.errors import BadBlock, TailraceError
 from tailrace_server.directory.lost import Lost
 from tailrace_server.journal import Journal, RecordKind
 from tailrace_server.journal.clean import CleanMark
-from tailrace_server.journal.controls import LogRecord
+from tailrace_server.journal.controls import LogRecord, RollbackRecord
 from tailrace_server.journal.file_case import STOPS, FileCase
 from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, file_name, file_number
 from tailrace_server.journal.held import HELD_NAME, HeldMark
@@ -257,6 +257,7 @@ class Resift:
                 self._lost.unknown(file.path, header.offset, header.end - header.offset, str(error))
                 return
             if self._sieve.is_superseded(record):
+                self._keep_voiding(record, place)
                 return
         if not blocks and record.published is None:
             self._append(RecordKind(header.kind), place, record.payload)
@@ -281,6 +282,17 @@ class Resift:
         else:
             covered, bodies = record.payload[: header.covered], record.payload[header.covered :]
             self._journal.append_published(*place, branch, covered, (bodies,))
+
+    def _keep_voiding(self, record: RawRecord, place: Place) -> None:
+        """Keeps of a superseded rollback that it voids what earlier records tell of rows above it.
+
+        Those records stay: last batches and producers without their rows. The manifest counts the rollback already, so
+        that a start takes over nothing else of it.
+        """
+        if record.header.kind == RecordKind.ROLLED_BACK:
+            found = RollbackRecord.decode(record.payload)
+            log, rollbacks = self._sieve.log_of(place), self._sieve.rollbacks_of(place)
+            self._append(RecordKind.ROLLED_BACK, place, found._replace(log=log, rollbacks=rollbacks).encode())
 
     def _append(self, kind: RecordKind, place: Place, payload: bytes) -> None:
         if self._journal is not None:

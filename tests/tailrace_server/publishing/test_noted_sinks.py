@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from tests.memory_disk import MemoryDisk
 from tests.tailrace_server.publishing import test_crashes
+from tests.tailrace_server.publishing.test_crashes import DATA
 
 from tailrace.wire.stage_messages import Publish
+from tailrace_server.host.randomness import SystemRandomness
+from tailrace_server.offline.repair import repair
+from tailrace_server.offline.verify import verify
 from tailrace_server.partition import published as appending
 from tailrace_server.state.last_batches import LastBatch
 from tailrace_server.upkeep.rollback import roll_back
@@ -45,7 +50,9 @@ async def test_a_later_batch_in_the_manifest_stays():
         assert sorted(keys) == sorted(set(keys)), "rows are there twice"
 
 
-async def test_a_batch_that_was_rolled_back_is_not_there_again(nursery):
+@pytest.fixture
+async def rolled_back(nursery):
+    """A batch was published, noted and rolled back; other rows have its seqs, in segments."""
     world = World(MemoryDisk())
     await world.create()
     nursery.start_soon(world.node.storage.committer.run)
@@ -59,7 +66,25 @@ async def test_a_batch_that_was_rolled_back_is_not_there_again(nursery):
         await world.node.publisher.publish(request)
     await world.node.storage.flusher.pass_once()
     assert all(partition.flushed_seq == 8 for partition in world.feed.partitions)
-    started = World(world.disk.fork(), seed=2)
+    return world
+
+
+async def test_a_batch_that_was_rolled_back_is_not_there_again(rolled_back):
+    started = World(rolled_back.disk.fork(), seed=2)
+    assert started.lasts == [None, None]
+
+
+async def test_a_batch_that_was_rolled_back_is_not_there_again_after_a_repair(rolled_back):
+    """The repair gives the history another name, as its manifest is lost, and writes the journal anew."""
+    world = rolled_back
+    world.disk.kill()
+    for partition in world.feed.partitions:
+        store = world.node.storage.store
+        world.disk.remove(f"{store.partition_directory(partition.feed_id, partition.id)}/MANIFEST")
+    repair(world.disk, DATA, SystemRandomness(), world.clock, "20260131-154500")
+    assert verify(world.disk, DATA).problems == []
+    started = World(world.disk, seed=2)
+    assert [partition.high_seq for partition in started.feed.partitions] == [8, 8]
     assert started.lasts == [None, None]
 
 
