@@ -4,7 +4,7 @@
                far above (restored_term). Removed when these branches are durable. A member or a replica does not
                start there: it may lack what it has acknowledged, and nobody may count on it
     RESTORING  a restore into it has begun and has not ended: it must not be served
-    REPAIRING  likewise a repair; what the file says is the repair's own (repair.py)
+    REPAIRING  likewise a repair; what the file says is the repair's own (offline/repair.py)
     BACKUP     it is a backup: it is restored, never served, since it shares its segments with another directory
 
 A copy of a node goes on with branches that the node has written to since; its consumers can tell the two apart only by

@@ -1,4 +1,4 @@
-"""UPTIME: the runs of the node, kept from one start to the next (uptime.py), and its marks (ahead.py)."""
+"""UPTIME: the runs of the node, kept from one start to the next (state/uptime.py), and its marks (state/ahead.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The feeds of a node, by name and by id. How they come back at a start is ``feed_recovery.py``.
+"""The feeds of a node, by name and by id. How they come back at a start is ``recovery.py``.
 
 Which there are the feed ``_feeds`` says; the directories of the others follow it (``reconcile``).
 """

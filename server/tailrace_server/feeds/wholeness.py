@@ -12,7 +12,7 @@ what tells of it; nothing has been changed then that ``tailrace repair`` needs.
     feeds/<_feeds>/             any record of the journal: the first one is of _feeds
     feeds/<feed>/FEED           a row of _feeds that the journal has no more, or a block without FEED_DROPPED
     the journal's newest file   HELD (journal/held.py), which open_journal looks at; so for an older copy of it
-    rows of a partition         CLEAN; HELD; a block of the journal that does not begin there (feed_recovery.py)
+    rows of a partition         CLEAN; HELD; a block of the journal that does not begin there (recovery.py)
 """
 
 from __future__ import annotations

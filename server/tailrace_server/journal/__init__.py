@@ -11,7 +11,10 @@ inspection.py  all files read before anything is changed
 recovery.py   a journal opened after any kind of stop
 replay.py     the cases of a block record, pure
 replay_cost.py  how long a start takes to read a journal, pure
+controls.py   what control records of a partition say, pure
+published_record.py  the record of a publish, pure
 clean.py      CLEAN, the mark of a clean stop
+held.py       HELD, what a running node has on its disk
 lock.py       LOCK, one process per data directory
 reserve.py    RESERVE, space to empty a full disk with
 """

@@ -1,12 +1,12 @@
 """CLEAN: the proof that the last stop lost nothing, so that the node may go on with the branches that it had.
 
 It is written last at a clean stop. The next start reads it first, and removes it when everything was found that it
-tells of: a start that finds less does not go on (wholeness.py). It counts only if all that it says agrees with what is
-found then: a mark of the stop before last, or one in a copied or restored directory, does not. (A
+tells of: a start that finds less does not go on (feeds/wholeness.py). It counts only if all that it says
+agrees with what is found then: a mark of the stop before last, or one in a copied or restored directory, does not. (A
 copy that is put in the place of the original may be given its inodes; when NODE was last changed tells it.) A copy of a
 whole volume can't be told apart this way.
 
-The file is one line of JSON with its checksum (sealed.py).
+The file is one line of JSON with its checksum (directory/sealed.py).
 """
 
 from __future__ import annotations

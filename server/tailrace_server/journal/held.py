@@ -3,7 +3,8 @@
 A crash leaves of each file at least what was durable. So a journal that ends before the position that HELD names, or a
 partition that ends before its seq, was put back or lost. What was written after HELD cannot be told from a crash.
 
-The file is one line of JSON with its checksum (sealed.py), replaced as a whole. Source: docs/formats/journal.md.
+The file is one line of JSON with its checksum (directory/sealed.py), replaced as a whole. Source:
+docs/formats/journal.md.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ class Journal:
     def append_published(
         self, feed_id: bytes, partition: int, branch: bytes, covered: bytes, bodies: Sequence[Buffer]
     ) -> int:
-        """Write what ``publishing.record.encode_published`` made. Returns and raises as ``append_block``."""
+        """Write what `published_record.encode_published` made. Returns and raises as ``append_block``."""
         nbytes = len(covered) + sum(map(len, bodies))
         assert nbytes <= PAYLOAD_BYTES_MAX, "a publish is bounded before it is written"
         place = self._append(

@@ -17,12 +17,9 @@ from tailrace.model import EndReason, Level
 from tailrace.transport import Transport
 from tailrace_server.config import Config
 from tailrace_server.directory.identity import Identity
-from tailrace_server.feeds.catalog import Catalog
 from tailrace_server.feeds.feed import Feed
 from tailrace_server.host.network import Listener
 from tailrace_server.host.turn import Turn
-from tailrace_server.journal import Journal
-from tailrace_server.manifest import ManifestStore
 from tailrace_server.publishing.publisher import Publisher
 from tailrace_server.publishing.stages import Stages
 from tailrace_server.replication.feed_changes import FeedChanges
@@ -35,8 +32,6 @@ from tailrace_server.serving.connections import Connections
 from tailrace_server.serving.handlers import HANDLERS
 from tailrace_server.serving.services import Services
 from tailrace_server.serving.status import health_of, status_of
-from tailrace_server.state.memory import MemoryAccount
-from tailrace_server.state.uptime import Uptime
 from tailrace_server.stream.filter import FilterCache
 from tailrace_server.upkeep.storage import Storage
 
@@ -49,23 +44,13 @@ _EXPIRE_SECONDS = 60.0
 class Node:
     """A node over an open data directory. ``serve`` runs it; ``stop`` closes the directory."""
 
-    def __init__(
-        self,
-        config: Config,
-        host: Host,
-        identity: Identity,
-        journal: Journal,
-        catalog: Catalog,
-        store: ManifestStore,
-        memory: MemoryAccount,
-        uptime: Uptime,
-    ) -> None:
+    def __init__(self, config: Config, identity: Identity, storage: Storage) -> None:
         self.config = config
-        self.host = host
-        self.feeds = catalog
-        self.storage = Storage(config, host, identity, journal, catalog, store, memory, uptime)
+        self.storage = storage
+        self.host = host = storage.host
+        self.feeds = catalog = storage.feeds
         self.connections = Connections(
-            self.storage.committer, config.limits.connections_max, lambda: bool(self.leadership.replicas.peers)
+            storage.committer, config.limits.connections_max, lambda: bool(self.leadership.replicas.peers)
         )
         self.leadership = Leadership(
             catalog,
@@ -75,12 +60,11 @@ class Node:
             is_alone=config.is_alone,
         )
         self.stages = _stages(config, host)
-        self.feed_changes = FeedChanges(config, host, catalog, self.storage, self.leadership)
+        self.feed_changes = FeedChanges(config.limits, storage, self.leadership)
         self.feed_changes.on_gone = self._feed_gone
         self.publisher = Publisher(
-            self.storage,
+            storage,
             self.leadership,
-            catalog,
             self.stages,
             self.connections,
             part_bytes_max=config.storage.publish_bytes_max,
@@ -92,7 +76,7 @@ class Node:
             clock=host.clock,
             identity=identity,
             feeds=catalog,
-            storage=self.storage,
+            storage=storage,
             connections=self.connections,
             leadership=self.leadership,
             feed_changes=self.feed_changes,
@@ -107,10 +91,10 @@ class Node:
             started_at=self.turn.now,
             unclean_start=None,
         )
-        self.storage.on_failed = self._journal_failed
-        self.storage.on_progress = self.connections.flush
-        self.storage.on_turn_ended = self.connections.turn_ended
-        self.storage.space.on_low = self._space_low
+        storage.on_failed = self._journal_failed
+        storage.on_progress = self.connections.flush
+        storage.on_turn_ended = self.connections.turn_ended
+        storage.space.on_low = self._space_low
 
     @property
     def identity(self) -> Identity:

@@ -47,6 +47,7 @@ from tailrace_server.replication.membership import check_no_member
 from tailrace_server.runtime.host import Host
 from tailrace_server.state.memory import MemoryAccount
 from tailrace_server.state.use_times import UseTimes
+from tailrace_server.upkeep.storage import Storage
 
 log = logging.getLogger("tailrace.server")
 
@@ -209,8 +210,9 @@ def _recover(config: Config, host: Host, found: _Found) -> Node:
         memory.producers.make_room(host.clock.monotonic())
         store.finish_drops(catalog.known_ids())
         uptime = load_uptime(host.disk, config.data, host.clock)
-        node = Node(config, host, identity, journal, catalog, store, memory, uptime)
-        node.storage.journal_found = recovered.end
+        storage = Storage(config, host, identity, journal, catalog, store, memory, uptime)
+        storage.journal_found = recovered.end
+        node = Node(config, identity, storage)
         for placement_id, start in held.others.items() if held is not None else ():
             node.storage.held.remember(placement_id, start)
         node.stages.load()

@@ -1,6 +1,6 @@
 """The feeds that ``_feeds`` lists, read from a directory that no node serves.
 
-A start refuses a directory that lacks a listed feed (wholeness.py), so the offline tools have to find the same.
+A start refuses a directory that lacks a listed feed (feeds/wholeness.py), so the offline tools have to find the same.
 """
 
 from __future__ import annotations

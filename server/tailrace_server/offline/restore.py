@@ -2,7 +2,7 @@
 
 RESTORING   first: nothing may be served until all is there
 files       segments by a second name where that is possible, the rest copied
-RESTORED    with new ids in NODE: what starts there is another node of the same cluster (marks.py)
+RESTORED    with new ids in NODE: what starts there is another node of the same cluster (directory/restored_marks.py)
 RESTORING   goes
 """
 

@@ -47,7 +47,6 @@ from tailrace_server.state.last_batches import LastBatch, Verdict, decide, first
 
 if TYPE_CHECKING:
     from tailrace.block import Block
-    from tailrace_server.feeds.catalog import Catalog
     from tailrace_server.feeds.feed import Feed
     from tailrace_server.publishing.stages import Stages
     from tailrace_server.replication.leadership import Leadership
@@ -106,7 +105,6 @@ class Publisher:
         self,
         storage: Storage,
         leadership: Leadership,
-        feeds: Catalog,
         stages: Stages,
         streams: OpenStreams,
         *,
@@ -114,7 +112,7 @@ class Publisher:
     ) -> None:
         self._storage = storage
         self._leadership = leadership
-        self._feeds = feeds
+        self._feeds = storage.feeds
         self._stages = stages
         self._streams = streams
         self._locks: dict[tuple[bytes, str], tuple[trio.Lock, int]] = {}

@@ -1,8 +1,8 @@
 """How feeds are made and dropped while a node runs, and how a follower's become those of its leader.
 
-A feed is dropped by its row of ``_feeds`` (``feed_rows.py``): what follows (``catalog.py``) cannot fail any more, and
-after a crash is done by ``reconcile``. A feed is made by the journal's record, and its row follows: if that fails, the
-feed is dropped again, and after a crash in between the next start lists it. On a follower the row comes first.
+A feed is dropped by its row of ``_feeds`` (feeds/feed_rows.py): what follows (feeds/catalog.py) cannot fail any more,
+and after a crash is done by ``reconcile``. A feed is made by the journal's record, and its row follows: if that fails,
+the feed is dropped again, and after a crash in between the next start lists it. On a follower the row comes first.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from tailrace.model import Level
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, Feed, creation_to_bytes, info_of_request
 
 if TYPE_CHECKING:
-    from tailrace_server.config import Config
-    from tailrace_server.feeds.catalog import Catalog
+    from tailrace_server.config import Limits
     from tailrace_server.replication.leadership import Leadership
-    from tailrace_server.runtime.host import Host
     from tailrace_server.upkeep.storage import Storage
 
 log = logging.getLogger("tailrace.server")
@@ -28,31 +26,31 @@ log = logging.getLogger("tailrace.server")
 class FeedChanges:
     """Of one node. What ``_feeds`` says and could still be lost is done by itself once it cannot be."""
 
-    def __init__(self, config: Config, host: Host, feeds: Catalog, storage: Storage, leadership: Leadership) -> None:
+    def __init__(self, limits: Limits, storage: Storage, leadership: Leadership) -> None:
         self.on_gone: Callable[[Feed], None] = _nothing  # set by the owner: a feed was dropped, and nothing may use it
-        self._config = config
-        self._host = host
-        self._feeds = feeds
+        self._limits = limits
+        self._host = storage.host
+        self._feeds = storage.feeds
         self._storage = storage
         self._leadership = leadership
         self._is_whole = True  # what ``_feeds`` said when ``reconcile`` was called last
         for level in (Level.DISK, Level.QUORUM):
-            feeds.system.partitions[0].watch(level, self._settled)
+            self._feeds.system.partitions[0].watch(level, self._settled)
 
     def create(self, value: dict[str, Any]) -> Feed:
         """Makes what a CREATE_FEED asks for, or finds it.
 
         Raises FeedExists, Overloaded (also while one of this name is being dropped), NoSpace, NotDurable.
         """
-        info = info_of_request(value, self._config.limits.partitions_max)
+        info = info_of_request(value, self._limits.partitions_max)
         if self._feeds.awaits_drops:  # of an earlier leader: what goes in a moment is not what is asked for
             raise Overloaded("feeds are being dropped: ask again")
         feed = self._feeds.existing(info, exist_ok=bool(value.get("exist_ok", True)), asked=value)
         if feed is not None:
             return feed
-        self._feeds.check_room(self._config.limits.feeds_max)
+        self._feeds.check_room(self._limits.feeds_max)
         branch = self._host.randomness.token(16)
-        feed = self._feeds.create(info, self._storage.journal, branch, self._config.limits.feeds_max)
+        feed = self._feeds.create(info, self._storage.journal, branch, self._limits.feeds_max)
         try:
             self._list(info.feed_id, creation_to_bytes(info, branch))
         except TailraceError:
@@ -85,7 +83,7 @@ class FeedChanges:
         For a follower, after each complete snapshot of ``_feeds``, and for whoever begins to lead. Drops that wait for
         a majority, or for the leader's disk, are done by themselves.
         """
-        dropped, created = self._feeds.reconcile(self._storage.journal, self._config.limits.feeds_max, whole=whole)
+        dropped, created = self._feeds.reconcile(self._storage.journal, self._limits.feeds_max, whole=whole)
         self._is_whole = whole
         for feed in dropped:
             self.on_gone(feed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from tailrace.address import Address
 from tailrace.errors import Forbidden, NotDurable, NotLeader, Overloaded
@@ -24,6 +25,9 @@ from tailrace_server.replication.waiting import Answer, Cancel, WaitingAnswers
 from tailrace_server.stream.open_streams import OpenStreams
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.replica_stream import ReplicaStream
+
+# Asks the leader how far it has the partitions of these feeds: by feed, a seq of each partition.
+AcceptedSeqs: TypeAlias = Callable[[list[bytes]], Awaitable[Mapping[bytes, Sequence[int]]]]
 
 
 class Leadership:
@@ -64,14 +68,28 @@ class Leadership:
         self.replicas = Replicas(frozenset(others), self.majority, feeds.system.partitions[0])
         self.waiting = WaitingAnswers()
         self.confirmations = Confirmations(self.majority, self._ask_replicas)
-        # Set by the member's task: a replica has promised this term, which is higher; how far the leader has come.
+        # Of the part that decides who leads: `decided_by` tells.
         self.on_higher_term: Callable[[int], None] = _nothing
-        self.accepted_seqs: Callable[[list[bytes]], Awaitable[Mapping[bytes, Sequence[int]]]] | None = None
-        # Called before a partition is rolled back below what it has in common with its leader, with the standing there.
+        self.accepted_seqs: AcceptedSeqs | None = None
         self.on_shortfall: Callable[[Partition, int, int], None] = _nothing_owed
-        self.doing = ""  # what is under way, for status
         for partition in feeds.partitions():
             self.adopt(partition)
+
+    def decided_by(
+        self,
+        on_higher_term: Callable[[int], None],
+        accepted_seqs: AcceptedSeqs,
+        on_shortfall: Callable[[Partition, int, int], None],
+    ) -> None:
+        """Connects the part that decides who leads. A node that is alone has none.
+
+        Args:
+            on_higher_term: called when a replica has promised this term, which is higher than the own one.
+            accepted_seqs: asks the leader how far the partitions of these feeds have come there.
+            on_shortfall: called before a partition is rolled back below what it has in common with its leader, with
+                the term and the seq of its standing there.
+        """
+        self.on_higher_term, self.accepted_seqs, self.on_shortfall = on_higher_term, accepted_seqs, on_shortfall
 
     @property
     def in_set(self) -> bool:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class LocalNode:
-    """This node, as opposed to its peers. The composition root makes one; only ``join`` changes it.
+    """This node, as opposed to its peers. The composition root makes one, and sets ``listening`` when it listens.
+
+    Only ``join`` changes the identity.
 
     ``leadership`` is of the group that all partitions of this node belong to.
     """

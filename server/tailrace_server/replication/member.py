@@ -116,16 +116,12 @@ class Member:
 
     @property
     def progress(self) -> str:
-        """For people: what it does, or waits for."""
-        return self.node.leadership.doing
+        """For people: what it does, or waits for, and whose answers count for nothing."""
+        return "; ".join(filter(None, [self._doing, *self.misfits.values()]))
 
     @progress.setter
     def progress(self, text: str) -> None:
         self._doing = text
-        self._tell()
-
-    def _tell(self) -> None:
-        self.node.leadership.doing = "; ".join(filter(None, [self._doing, *self.misfits.values()]))
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -197,9 +193,7 @@ class Member:
             with contextlib.suppress(OSError):  # on a full disk this start counts as one with the last one
                 self.file.store(now.begun(self.new_token(), self.node.storage.journal_found))
         self.progress = "begins"
-        self.node.leadership.on_higher_term = lambda term: self.wake()
-        self.node.leadership.accepted_seqs = self.accepted_seqs
-        self.node.leadership.on_shortfall = self.owe
+        self.node.leadership.decided_by(lambda term: self.wake(), self.accepted_seqs, self.owe)
         self.node.leadership.rest(floor)
 
     async def run(self) -> None:
@@ -285,7 +279,6 @@ class Member:
                 self.misfits[name] = why
             else:
                 del self.misfits[name]
-            self._tell()
         if not why:
             self.knows_disk(name, seen.placement_id)
             if seen.line is not None:
@@ -468,7 +461,7 @@ class Member:
             failure = error
             self._warn(f"{name} is not followed any more: {error}")
             self.progress = f"does not follow {name}: {error}"
-        except Exception as error:  # a bug, as in ``Node.handle``: what is held is served on
+        except Exception as error:  # a bug, as in ``Connections.handle``: what is held is served on
             if str(error) != self._last_warning:
                 self._last_warning = str(error)
                 log.exception("the following of %s ended by an internal error", name)

@@ -2,8 +2,8 @@
 
 What waits only for this node's own disk waits in the committer. Each answer is called exactly once: when every seq that
 it needs is there, or with the error that ends the waiting. Per partition and level they go in the order in which they
-came. What waits is bounded by what a connection may have unanswered (answers.py), and what is cancelled goes soon:
-a majority may be away for as long as clients come and go.
+came. What waits is bounded by what a connection may have unanswered (serving/answers.py), and what is cancelled goes
+soon: a majority may be away for as long as clients come and go.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The answers of one connection: queued at once, or when what they tell is as safe as they say.
 
-    answer ───────────────────────────────────────────────┐
-    add_when_durable, add_written ── committer ─────┤
-    answer_when ── node.leadership.waiting (a majority) ─────────────┼──> queue ──> Connection.flush
-    add_when_confirmed ── node.leadership.confirm (who leads) ────┘
+    add ──────────────────────────────────────────────────────┐
+    add_when_durable, add_written ── committer ───────────────┤
+    add_at ── leadership.waiting (a majority) ────────────────┼──> queue ──> Connection.flush
+    add_when_confirmed ── leadership.confirm (who leads) ─────┘
 
 ``held_bytes`` counts an answer from the moment that it waits, and a connection with too many of them is not read
 from: that bounds what waits. What all connections hold together is in `answer_memory`.
@@ -130,7 +130,7 @@ class Answers:
             cancel()
 
     def _waited(self, data: bytes, id: int, error: TailraceError | None) -> None:
-        """What an answer has waited for is there; ``_answer_bytes`` counts it."""
+        """What an answer has waited for is there; ``held_bytes`` counts it."""
         if error is None:
             self._queue(data)
         else:

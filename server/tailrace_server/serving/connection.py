@@ -1,7 +1,7 @@
 """A client's connection to a node: frames in, answers and streams out.
 
-    receive ──> frames ──> requests.HANDLERS ──> answer, answers.add_when_durable ──┐
-                                            └──> rounds ──> has_news ──────────┴──> flush ──> Transport.send
+    receive ──> frames ──> handlers ──> Answers ──────────────┐
+                                   └──> rounds ──> has_news ──┴──> flush ──> Transport.send
 
 One task reads and handles; what goes out leaves through ``Transport.send``, which never waits, so that answers and
 streams can be sent from wherever their cause is (an fsync that has ended, a block that has been taken).
@@ -228,12 +228,8 @@ class Connection:
     def _look_again(self) -> None:
         """Lets those look again who wait for room, if there are any."""
         if self._room is not None:
-            self._make_room(self._room)
-
-    def _make_room(self, room: trio.Event) -> None:
-        """Lets those look again who wait for room."""
-        self._room = None
-        room.set()
+            room, self._room = self._room, None
+            room.set()
 
     def _on_drained(self) -> None:
         self._drained.set()

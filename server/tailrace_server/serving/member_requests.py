@@ -167,7 +167,7 @@ def _answer_later(
             connection.answers.add_error(error, id)
         except OSError as error:
             connection.answers.add_error(Unreachable(f"the disk says: {error}", outcome="unknown"), id)
-        except Exception:  # a bug, as in ``Node.handle``: the node goes on
+        except Exception:  # a bug, as in ``Connections.handle``: the node goes on
             log.exception("%s ended by an internal error", frame.opcode.name)
             connection.answers.add_error(TailraceError("an internal error: the node's log has it"), id)
         else:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from tailrace.errors import TailraceError
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.host.turn import Turn
 from tailrace_server.replication.local_node import LocalNode
@@ -35,18 +34,6 @@ class OpenConnection(Protocol):
         """Notes that the connection has something to send."""
 
 
-class SessionConnection(Protocol):
-    """One connection, as the table of all connections sees it."""
-
-    session: str
-
-    def flush(self) -> None:
-        """Sends what is queued."""
-
-    def fail(self, error: TailraceError) -> None:
-        """Sends ``error``, then closes."""
-
-
 class OpenConnections(OpenStreams, Protocol):
     """All connections of the node."""
 
@@ -62,7 +49,10 @@ class OpenConnections(OpenStreams, Protocol):
 
 @dataclass(eq=False)
 class Services(LocalNode):
-    """What a connection is handed. The composition root makes one for all connections of a node."""
+    """What a connection is handed. The composition root makes one for all connections of a node.
+
+    Only it sets fields later, while the node starts: ``member``, ``unclean_start`` and ``listening``.
+    """
 
     connections: OpenConnections
     turn: Turn

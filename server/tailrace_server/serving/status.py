@@ -104,7 +104,7 @@ def _replication_status(node: Services, now: float) -> dict[str, Any]:
         "members": [str(member) for member in node.config.members],
         "replica_of": None if node.config.replica_of is None else str(node.config.replica_of),
         "others": _others_status(node),
-        "doing": node.leadership.doing,
+        "doing": "" if node.member is None else node.member.progress,
         "unreadable": [found.to_json() for found in unreadable_of(node)[:STATES_MAX]],
         "promotion": outlook.text,
         "promotion_case": outlook.case,

@@ -17,9 +17,9 @@ A checkpoint that was restored from an older copy keeps its origin, and numbers 
 batch only, so an earlier one is refused, and so is the last one with other rows: the digest of all rows of a batch
 tells. If one of the two digests is not known, as of an older client, the rows are taken for the same.
 
-A batch that is too large for one record comes to the partition in parts (``cutting.py``). Each part says up to which
-key hash the batch is here then. All these marks stay with the batch: a rollback between two parts leaves those of the
-earlier ones.
+A batch that is too large for one record comes to the partition in parts (publishing/cutting.py). Each part says up to
+which key hash the batch is here then. All these marks stay with the batch: a rollback between two parts leaves those of
+the earlier ones.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def with_list(node, nodes):
 
 def misfits(node):
     """Who has another list, as the node's status says."""
-    said = [re.match(r"(\S+) was started with", text) for text in node.node.leadership.doing.split("; ")]
+    said = [re.match(r"(\S+) was started with", text) for text in node.member.progress.split("; ")]
     return {found[1] for found in said if found}
 
 
@@ -133,7 +133,7 @@ async def test_no_set_is_founded_while_lists_differ_in_their_order(new_set):
     b.config = right
     await b.start()
     assert await made.settled() is a
-    await until(lambda: not any("--members" in node.node.leadership.doing for node in made))
+    await until(lambda: not any("--members" in node.member.progress for node in made))
 
 
 async def test_a_member_with_another_list_neither_follows_nor_leads(members, caplog):
@@ -219,7 +219,7 @@ def without_place(data):
 
 def copies(node):
     """Who has the placement id of another one, as the node's status says."""
-    said = [re.match(r"(\S+) has the placement id of", text) for text in node.node.leadership.doing.split("; ")]
+    said = [re.match(r"(\S+) has the placement id of", text) for text in node.member.progress.split("; ")]
     return {found[1] for found in said if found}
 
 
@@ -283,8 +283,7 @@ async def test_a_leader_sends_nothing_to_a_second_member_with_one_placement_id(m
 def on_older_copies(node):
     """Who is on an older copy of its own directory, as the node's status says."""
     said = [
-        re.match(r"(\S+) is on an older copy of its own directory", text)
-        for text in node.node.leadership.doing.split("; ")
+        re.match(r"(\S+) is on an older copy of its own directory", text) for text in node.member.progress.split("; ")
     ]
     return {found[1] for found in said if found}
 
@@ -387,7 +386,7 @@ async def test_no_set_is_founded_on_copies_of_one_new_directory(new_set, same):
 
 def of_cluster(node):
     """Whose answers count for nothing, as the node's status says, since they are of another cluster."""
-    said = [text.partition(" is of another cluster: ") for text in node.node.leadership.doing.split("; ")]
+    said = [text.partition(" is of another cluster: ") for text in node.member.progress.split("; ")]
     return {address.removeprefix("waits: ") for address, found, _ in said if found}
 
 
@@ -445,7 +444,7 @@ async def test_a_new_directory_joins_no_cluster_while_members_lead_two(tmp_path,
     await new.stop()
     new.replace_disk()
     await new.start()
-    await until(lambda: "members lead clusters" in new.node.leadership.doing or new.member.following is not None)
+    await until(lambda: "members lead clusters" in new.member.progress or new.member.following is not None)
     assert new.member.following is None
     await stranger.stop()
     await until(lambda: new.follows(leader))

@@ -1,4 +1,4 @@
-"""The HTTP door: ``app`` says what is answered, ``door`` serves it."""
+"""The HTTP listener: ``app`` says what is answered, ``listener`` serves it."""
 
 from __future__ import annotations
 

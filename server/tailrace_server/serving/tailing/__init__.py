@@ -1,10 +1,10 @@
-"""The WebSocket door: mutations as JSON, for browsers (docs/formats/websocket.md).
+"""The WebSocket listener: mutations as JSON, for browsers (docs/formats/websocket.md).
 
 request    what a client asks for, and which pages may ask                       pure
 messages   what it gets: the events of a stream, errors, the codes of a close    pure
 loopback   a connection to the node without a socket
 session    one WebSocket: greeting, stream, pings, end
-door       all of them
+listener   all of them
 """
 
 from __future__ import annotations
