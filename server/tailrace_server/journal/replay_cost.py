@@ -1,12 +1,12 @@
 """How long a start takes to read a journal, told from what is in it: bytes are no measure of it, nor are records. Pure.
 
     read and check a byte, twice, and copy it      5 ns
-    a block                                      7.5 us
+    a block                                        9 us
     a publish                                     16 us, and 100 ns for each byte that its record's sum covers
     any other record                              11 us, and 200 ns for each byte: JSON, of a producer or a branch each
 
-Measured on the machine of bench/README.md, rounded up: a single put takes 5 to 8 us, a large compressed one 9, a
-publish of one block 26, one of four blocks 56. Another machine may take twice as long, or half.
+Measured on the machine of bench/README.md, rounded up: a single put takes 5 to 8 us, a block of ten rows or a
+compressed one 9 to 13, a publish of one block 26, one of four blocks 56. Another machine may take twice as long, or half.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from tailrace_server.journal.stretch import Records
 
 _NS_A_BYTE = 5
-_NS_A_RECORD = 7_500
-_NS_A_PUBLISH = 8_500
+_NS_A_RECORD = 9_000
+_NS_A_PUBLISH = 7_000
 _NS_A_COVERED_BYTE = 100
-_NS_A_CONTROL = 3_500
+_NS_A_CONTROL = 2_000
 _NS_A_CONTROL_BYTE = 200
 
 
