@@ -6,7 +6,8 @@
     any other record                              11 us, and 200 ns for each byte: JSON, of a producer or a branch each
 
 Measured on the machine of bench/README.md, rounded up: a single put takes 5 to 8 us, a block of ten rows or a
-compressed one 9 to 13, a publish of one block 26, one of four blocks 56. Another machine may take twice as long, or half.
+compressed one 9 to 13, a publish of one block 26, one of four blocks 56. Another machine may take twice as long, or
+half.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def test_names_are_those_of_the_async_client():
     internal |= {"cluster_id", "peer_role", "retry_for_s"}
     for kind in ("Client", "Feed", "Writer"):
         theirs = {name for name in vars(getattr(tailrace, kind)) if not name.startswith("_")}
-        assert theirs - set(vars(getattr(blocking, kind))) <= of_streams | internal, kind
+        assert theirs - set(dir(getattr(blocking, kind))) <= of_streams | internal, kind
 
 
 def test_bad_urls():
