@@ -66,7 +66,7 @@ PUBLIC = _public_names()
 
 
 def _resolve(app: Any, env: Any, node: Any, content: Any) -> Any:
-    """Links a name as the code has it (`tailrace.feed.Feed`, `Feed.put`) to the public one."""
+    """Links a name as the code has it (`tailrace.trio.feed.Feed`, `Feed.put`) to the public one."""
     if node.get("refdomain") != "py":
         return None
     target = str(node.get("reftarget", ""))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tailrace.checkpoint import Checkpoint
 from tailrace.indexes import MemoryIndex, SQLiteIndex
-from tailrace.position import Position, Positions
+from tailrace.model.position import Position, Positions
 from tailrace.ring import unbounded_ring
 
 

@@ -106,7 +106,7 @@ class InlineWorkers:
 
 
 class InlineWorker:
-    """What a client's index works on, as `tailrace.host.Worker`, without a thread."""
+    """What a client's index works on, as `tailrace.trio.host.Worker`, without a thread."""
 
     def __init__(self, name):
         self.name = name

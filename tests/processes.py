@@ -31,7 +31,7 @@ publisher.STEP_S = 0.0
 """
 NODE = """
 import json, sys, trio
-from tailrace.address import Address
+from tailrace.link.address import Address
 from tailrace_server.config import Config, Limits
 from tailrace_server.node.start import open_node
 

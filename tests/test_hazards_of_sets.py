@@ -18,10 +18,11 @@ import trio
 from tests.tailrace_server.replication.made_set import until
 
 import tailrace
-from tailrace import Mutations, Put, Rollback, asking
+from tailrace import Mutations, Put, Rollback
 from tailrace.errors import NotLeader, TailraceError, Unreachable
 from tailrace.indexes import MemoryIndex
 from tailrace.model import Level
+from tailrace.trio import request
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.publishing import joining
 from tailrace_server.replication import handover, promotion
@@ -65,7 +66,7 @@ def hold(monkeypatch):
 @pytest.fixture
 def cut_off(monkeypatch):
     """A set of nodes that answer no question of others; what streams to and from them goes on."""
-    nodes, ask = set(), asking.ask
+    nodes, ask = set(), request.ask
 
     async def cut(address, *arguments, **options):
         if any(node.address == address for node in nodes):
@@ -73,7 +74,7 @@ def cut_off(monkeypatch):
             raise Unreachable(f"{address} is cut off")
         return await ask(address, *arguments, **options)
 
-    monkeypatch.setattr(asking, "ask", cut)
+    monkeypatch.setattr(request, "ask", cut)
     return nodes
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import trio
 
 from tailrace.block import Block, encode_block, encode_row
-from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace_server.config import Config
 from tailrace_server.host.disk import RealDisk, RealFile
 from tailrace_server.journal import JournalStatistics

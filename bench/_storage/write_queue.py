@@ -19,8 +19,8 @@ from _report import Line
 from _server import Server
 from _storage.data import KEY_BYTES, VALUE_BYTES, key_of
 from tailrace.block import Block, encode_block, encode_row
-from tailrace.hashing import key_hash
 from tailrace.model import Level
+from tailrace.model.hashing import key_hash
 from tailrace_server.partition.chain import Pins
 from tailrace_server.partition.partition import Partition
 from tailrace_server.stream.partition_stream import PartitionStream

@@ -24,7 +24,7 @@ import tailrace
 from _report import Line, p50, p99
 from _server import Server, at_rest
 from _streams.processes import helper
-from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.model.hashing import key_hash, partition_of_hash
 
 PARTITIONS = 1_024
 NEWS = 3

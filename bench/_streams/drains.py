@@ -13,8 +13,8 @@ import struct
 import sys
 import time
 
-from tailrace.failover import FailoverLog
 from tailrace.model import Level
+from tailrace.model.failover import FailoverLog
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import FRAME_HEADER_BYTES
 from tailrace.wire.messages import Hello

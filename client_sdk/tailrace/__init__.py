@@ -6,8 +6,8 @@
         async with orders.consume() as stream:
             async for event in stream: ...
 
-A reader's way in: ``client`` and ``feed`` are what users call; ``requests`` and ``consuming`` hold the protocol's
-state, without any I/O; ``link`` and ``stream`` are the trio shells around them; ``wire`` and ``block`` are the bytes.
+Where to begin reading: ``trio.client`` and ``trio.feed`` are what users call; ``link``, ``requests`` and ``consuming``
+hold the protocol's state, without any I/O; ``model``, ``wire`` and ``block`` are values and bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 from tailrace import indexes
 from tailrace._version import __version__
 from tailrace.checkpoint import Checkpoint
-from tailrace.client import Client, connect
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.errors import (
     BadBlock,
@@ -45,7 +44,6 @@ from tailrace.errors import (
 )
 from tailrace.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.explaining import Explanation, Outcome
-from tailrace.feed import Feed
 from tailrace.follower import Follower
 from tailrace.model import (
     Delete,
@@ -59,11 +57,13 @@ from tailrace.model import (
     Version,
     VersionRange,
 )
-from tailrace.position import Position, Positions
-from tailrace.stage import Stage
-from tailrace.staging import Published, SealedStage
+from tailrace.model.position import Position, Positions
+from tailrace.requests.staging import Published, SealedStage
 from tailrace.stream import Stream
-from tailrace.writer import Writer
+from tailrace.trio.client import Client, connect
+from tailrace.trio.feed import Feed
+from tailrace.trio.stage import Stage
+from tailrace.trio.writer import Writer
 
 __all__ = [
     "BadBlock",

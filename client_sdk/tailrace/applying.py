@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tailrace.checkpoint import Checkpoint
 from tailrace.events import Event, Mutations, Rollback
-from tailrace.failover import SNAPSHOT_LAST_UNKNOWN
 from tailrace.indexes import AppliedMutation, Index, IndexBusy, PreparedIndex
-from tailrace.position import Position, Positions
+from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN
+from tailrace.model.position import Position, Positions
 from tailrace.ring import RingChange, RingChunk
 
 # A transaction: small enough to be short, large enough that its commit does not matter. 64 MiB bounds the memory.

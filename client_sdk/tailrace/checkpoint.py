@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tailrace.position import Positions
+    from tailrace.model.position import Positions
     from tailrace.ring import RingChange
 
 

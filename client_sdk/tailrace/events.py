@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tailrace.block import Block
-    from tailrace.failover import FailoverLog
-    from tailrace.position import Position
+    from tailrace.model.failover import FailoverLog
+    from tailrace.model.position import Position
 
 T = TypeVar("T")
 

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING
 import trio
 
 from tailrace.applying import BUSY_PAUSE_S, Applier, Back, Batch, Jobs
-from tailrace.arguments import count
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.session import Wanted
 from tailrace.errors import StreamEnded, VersionLost
 from tailrace.events import Rollback
-from tailrace.forks import OfOneProcess
 from tailrace.indexes import Index, IndexBusy
-from tailrace.lifetime import Lifetime
+from tailrace.link.forks import OfOneProcess
 from tailrace.model import EndReason, Version
-from tailrace.position import Positions
+from tailrace.model.arguments import count
+from tailrace.model.position import Positions
 from tailrace.ring import RING_ROWS
+from tailrace.trio.lifetime import Lifetime
 
 if TYPE_CHECKING:
     from tailrace.checkpoint import Checkpoint
-    from tailrace.feed import Feed
+    from tailrace.trio.feed import Feed
 
 
 # A program that starts while another one has the index locked is told so after a while.

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from tailrace.consuming.session import Wanted
 from tailrace.events import Mutations, Rollback
 from tailrace.model import Item, Version
-from tailrace.position import Positions
+from tailrace.model.position import Positions
 
 if TYPE_CHECKING:
-    from tailrace.feed import Feed
-    from tailrace.replies import PartitionMap
+    from tailrace.requests.replies import PartitionMap
+    from tailrace.trio.feed import Feed
     from tailrace.wire.filters import StreamFilter
 
 

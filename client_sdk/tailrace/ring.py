@@ -21,7 +21,7 @@ import struct
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.failover import SEQ_MAX
+from tailrace.model.failover import SEQ_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

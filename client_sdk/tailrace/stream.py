@@ -14,17 +14,17 @@ from tailrace.consuming.session import ConsumerSession, Event
 from tailrace.consuming.wanted import Wanted
 from tailrace.errors import Forbidden, NotLeader, StreamEnded, TailraceError, Unreachable, WrongProcess
 from tailrace.events import ReplicaEvent, Rollback
-from tailrace.failover import FailoverLog
-from tailrace.finding import Finder
-from tailrace.forks import OfOneProcess
-from tailrace.host import Host
-from tailrace.lifetime import Lifetime
-from tailrace.link import SILENT_INTERVALS_MAX, Silence
-from tailrace.looking import keep_looking
+from tailrace.link.finder import Finder
+from tailrace.link.forks import OfOneProcess
+from tailrace.link.watch import keep_looking
 from tailrace.model import EndReason
-from tailrace.position import Positions
+from tailrace.model.failover import FailoverLog
+from tailrace.model.position import Positions
 from tailrace.ring import RingChange
-from tailrace.transport import Transport
+from tailrace.trio.host import Host
+from tailrace.trio.lifetime import Lifetime
+from tailrace.trio.link import SILENT_INTERVALS_MAX, Silence
+from tailrace.trio.transport import Transport
 from tailrace.wire.messages import Hello
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tailrace.address import Address, check_cluster_name
+from tailrace.link.address import Address, check_cluster_name
 from tailrace.wire.frames import FRAME_BODY_BYTES_MAX
 
 

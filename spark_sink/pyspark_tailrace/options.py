@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tailrace.address import parse_url
+from tailrace.link.address import parse_url
 
 # Longer than a node takes to start again, with what makes it stop; a Spark query ends with its first failed task.
 RETRY_FOR_S = 120.0

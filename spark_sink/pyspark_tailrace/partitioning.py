@@ -1,6 +1,6 @@
 """The partition of a key as a Spark SQL expression, evaluated inside the JVM.
 
-Spark's ``xxhash64`` of a binary column is XXH64 with seed 42, the hash of ``tailrace.hashing``; Spark gives it as a
+Spark's ``xxhash64`` of a binary column is XXH64 with seed 42, the hash of ``tailrace.model.hashing``; Spark gives it as a
 signed 64-bit number. For n equal ranges the partition is (hash * n) >> 64, done in two halves because Spark has no
 128-bit integers. Other ranges are found by bisection over their first hashes.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Protocol, SupportsIndex
 
-from tailrace.hashing import HASH_MAX, partition_range
+from tailrace.model.hashing import HASH_MAX, partition_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

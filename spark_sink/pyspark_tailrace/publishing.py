@@ -11,7 +11,7 @@ from pyspark_tailrace.options import SinkOptions
 from pyspark_tailrace.routing import Cut
 from tailrace.blocking import Feed, Stage
 from tailrace.errors import BatchBehind, BatchChanged, TooLarge, UnknownStage, Unreachable
-from tailrace.staging import Published, SealedStage
+from tailrace.requests.staging import Published, SealedStage
 
 # A task goes on with another stage at so much of one partition: a job's publishes are made of whole stages.
 STAGE_PARTITION_BYTES = 16 * 1024 * 1024

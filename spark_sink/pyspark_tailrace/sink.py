@@ -43,7 +43,7 @@ from pyspark_tailrace.publishing import TaskStages, make_feed, numberer, publish
 from pyspark_tailrace.reading.schema import COLUMNS
 from pyspark_tailrace.routing import Cut, Router
 from pyspark_tailrace.values import check_json_type, json_values
-from tailrace.staging import Published
+from tailrace.requests.staging import Published
 
 log = logging.getLogger("tailrace.spark")
 

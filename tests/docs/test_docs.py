@@ -14,9 +14,9 @@ from tailrace.consuming.partition import TRANSITIONS
 from tailrace.consuming.refetch import KEYS_MAX
 from tailrace.consuming.resume import Move, Record, decide
 from tailrace.consuming.session import FINAL
-from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, ResumeReason, resume_point
 from tailrace.model import EndReason, Level, VersionRange
-from tailrace.position import Position
+from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, ResumeReason, resume_point
+from tailrace.model.position import Position
 from tailrace.ring import RING_ROWS, RINGS_BYTES_MAX
 from tailrace.wire import bodies, failures, frames, messages, replica_messages, stream_messages
 from tailrace.wire.bounds import REQUEST_BOUNDS

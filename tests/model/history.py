@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.runs import Answers, Row, Violation
 
 from tailrace import Version
-from tailrace.failover import ENTRIES_MAX, FailoverEntry, FailoverLog
-from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.model.failover import ENTRIES_MAX, FailoverEntry, FailoverLog
+from tailrace.model.hashing import key_hash, partition_of_hash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ import pytest
 from tests.runs import Row, Violation
 
 from tailrace import Version, VersionRange
-from tailrace.failover import FailoverEntry, FailoverLog
+from tailrace.model.failover import FailoverEntry, FailoverLog
 
 from .history import Branches, Condition, History, Kind
 from .verdict import Verdict

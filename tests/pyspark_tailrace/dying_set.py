@@ -16,9 +16,9 @@ import trio
 from tests.ports import free_ports
 from tests.processes import NodeProcess
 
-from tailrace import asking
-from tailrace.address import Address
 from tailrace.errors import TailraceError
+from tailrace.link.address import Address
+from tailrace.trio import request
 from tailrace.wire.opcodes import Opcode
 
 DEATHS = Path(__file__).with_name("dying_node.py").read_text()
@@ -106,7 +106,7 @@ def _address(node):
 def _ask(node, opcode, **value):
     """The node's answer; None where it has none, or refuses."""
     with contextlib.suppress(TailraceError):
-        return trio.run(lambda: asking.ask(Address("127.0.0.1", node.port), opcode, value, timeout_s=ASK_S))
+        return trio.run(lambda: request.ask(Address("127.0.0.1", node.port), opcode, value, timeout_s=ASK_S))
     return None
 
 

@@ -1,4 +1,4 @@
-"""partition_of in Spark against tailrace.hashing in Python."""
+"""partition_of in Spark against tailrace.model.hashing in Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from pyspark_tailrace import partition_of
 from pyspark_tailrace.partitioning import PARTITIONS_MAX, are_equal_ranges, checked_ranges
-from tailrace.hashing import HASH_MAX, key_hash, partition_of_hash, partition_range
+from tailrace.model.hashing import HASH_MAX, key_hash, partition_of_hash, partition_range
 
 
 class Range(NamedTuple):

@@ -16,7 +16,7 @@ from pyspark_tailrace import connections, publishing, sink
 from pyspark_tailrace.options import sink_options
 from pyspark_tailrace.publishing import Share, parts, publish_batch, publish_job
 from pyspark_tailrace.sink import BatchSink, Staged, StreamSink, stage_batches
-from tailrace.staging import SealedStage
+from tailrace.requests.staging import SealedStage
 
 pytestmark = pytest.mark.usefixtures("nothing_held")
 

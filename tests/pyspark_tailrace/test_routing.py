@@ -13,7 +13,7 @@ from pyspark_tailrace import routing
 from pyspark_tailrace.routing import BLOCK_BYTES, BLOCK_ROWS_MAX, WAITING_BYTES_MAX, Router, Trials, partition_of_hashes
 from tailrace.block import FLAG_COMPRESSED, KEY_BYTES_MAX, VALUE_BYTES_MAX, digest_of_block
 from tailrace.errors import TooLarge
-from tailrace.hashing import HASH_MAX, key_hash, partition_begin, partition_of_hash
+from tailrace.model.hashing import HASH_MAX, key_hash, partition_begin, partition_of_hash
 
 KEYS = st.binary(min_size=1, max_size=20)
 ROWS = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=40)), max_size=30)

@@ -31,7 +31,7 @@ from pyspark_tailrace import connections
 from pyspark_tailrace.options import SortColumn, sink_options
 from pyspark_tailrace.sink import check_schema, with_columns, write_batches
 from tailrace.block import FLAG_COMPRESSED, VALUE_BYTES_MAX
-from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.model.hashing import key_hash, partition_of_hash
 
 pytestmark = pytest.mark.usefixtures("nothing_held")
 

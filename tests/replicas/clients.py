@@ -12,8 +12,8 @@ from tests.runs import Row, Violation
 import tailrace
 from tailrace import Mutations, Positions, Rollback, SnapshotEnd
 from tailrace.errors import OutcomeUnknown, Retryable, StreamEnded, VersionConflict, VersionLost
-from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.indexes import MemoryIndex, SQLiteIndex
+from tailrace.model.hashing import key_hash, partition_of_hash
 
 from .history import History
 

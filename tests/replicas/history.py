@@ -19,7 +19,7 @@ from tests.runs import Answers, Row, Violation
 
 if TYPE_CHECKING:
     from tailrace import Version
-    from tailrace.failover import FailoverLog
+    from tailrace.model.failover import FailoverLog
 
 
 class Copy(NamedTuple):

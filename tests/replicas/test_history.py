@@ -7,7 +7,7 @@ import trio.testing
 from tests.runs import Row, Violation
 
 from tailrace import Version
-from tailrace.failover import FailoverLog
+from tailrace.model.failover import FailoverLog
 
 from .history import Copy, History, compare, final_state
 

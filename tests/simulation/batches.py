@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from tests.model.history import Violation
 
-from tailrace.hashing import key_hash
+from tailrace.model.hashing import key_hash
 
 VALUE_PREFIX = b"sink "
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from unittest import mock
 
-from tailrace import failover
-from tailrace.failover import Resume, ResumeReason
+from tailrace.model import failover
+from tailrace.model.failover import Resume, ResumeReason
 from tailrace.ring import Ring, RingChange
 from tailrace_server.compaction import worker
 from tailrace_server.partition import published as appending

@@ -15,7 +15,7 @@ from tests.crashing_indexes import (
 )
 from tests.model.history import Violation
 
-from tailrace.failover import SNAPSHOT_LAST_UNKNOWN
+from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN
 
 KINDS = {
     "in memory": lambda world, name: AtomicIndex(),

@@ -17,8 +17,8 @@ import trio
 from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
 from tests.memory_disk import LOSE, READING, Crashed, MemoryDisk, failure
 
-from tailrace.address import Address
 from tailrace.errors import TailraceError
+from tailrace.link.address import Address
 from tailrace_server.config import Config, Limits, Storage
 from tailrace_server.feeds import recovery as feed_recovery
 from tailrace_server.node.start import open_node

@@ -110,7 +110,7 @@ class Pipe:
 
 
 class SimulatedTransport:
-    """A ``tailrace.transport.Transport``: an end of a connection, that of ``machine``."""
+    """A ``tailrace.trio.transport.Transport``: an end of a connection, that of ``machine``."""
 
     def __init__(self, network, machine, peer, incoming, outgoing):
         self._network = network

@@ -6,7 +6,7 @@ import trio
 from tests.fake_host import InlineWorker
 
 import tailrace
-from tailrace.host import Host
+from tailrace.trio.host import Host
 
 FEED = "simulated"
 # Longer than any outage here: whoever waits that long gets an answer.

@@ -7,8 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from tailrace.address import Address
 from tailrace.errors import Unreachable
+from tailrace.link.address import Address
 
 from .network import INBOX_BYTES, SOCKET_BYTES, Network
 

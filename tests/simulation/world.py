@@ -14,7 +14,7 @@ from tests.runs import Violation, most_telling
 
 import tailrace
 from tailrace.errors import TailraceError
-from tailrace.host import Host
+from tailrace.trio.host import Host
 
 from .faults import Faults
 from .feeds import FoundingProcess

@@ -13,8 +13,8 @@ from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
 
 from tailrace.block import encode_block
 from tailrace.block.encode import Stamps
-from tailrace.failover import SEQ_MAX, FailoverEntry, FailoverLog, common_seq
 from tailrace.model import FeedInfo, VersionRange
+from tailrace.model.failover import SEQ_MAX, FailoverEntry, FailoverLog, common_seq
 from tailrace_server.blocks import cut_above
 from tailrace_server.config import Config, Storage
 from tailrace_server.feeds.feed import creation_to_bytes

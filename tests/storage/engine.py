@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
 
 from tailrace.block import encode_block
-from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace_server.config import Config, Storage
 from tailrace_server.directory.uptime_file import store_uptime
 from tailrace_server.journal import lock_directory

@@ -7,8 +7,8 @@ import json
 import trio
 
 from tailrace.block import encode_block
-from tailrace.failover import SEQ_MAX, FailoverLog
 from tailrace.model import EndReason, Version
+from tailrace.model.failover import SEQ_MAX, FailoverLog
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.failures import _CODES
 from tailrace.wire.frames import FRAME_HEADER_BYTES, FrameDecoder, encode_frame

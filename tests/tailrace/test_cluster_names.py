@@ -10,8 +10,8 @@ import trio
 
 import tailrace
 from tailrace import blocking
-from tailrace.address import parse_address
-from tailrace.asking import ask
+from tailrace.link.address import parse_address
+from tailrace.trio.request import ask
 from tailrace.wire.opcodes import Opcode
 
 

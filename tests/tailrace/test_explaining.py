@@ -9,8 +9,8 @@ import tailrace
 from tailrace import BadPosition, DataGone, Mutations, Outcome, Position, Positions, Rollback
 from tailrace.errors import ProtocolError
 from tailrace.explaining import explain, request_of
-from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
 from tailrace.model import EndReason, Level
+from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import ResumeAnswer, RollBack, StreamEnd, StreamOk
 

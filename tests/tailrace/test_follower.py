@@ -11,8 +11,8 @@ import tailrace
 from tailrace import Delete, Put
 from tailrace import follower as follower_module
 from tailrace.applying import APPLY_ROWS_MAX
-from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.indexes import IndexBusy, MemoryIndex, SQLiteIndex, sqlite
+from tailrace.model.hashing import key_hash, partition_of_hash
 
 
 def partition_of(key):

@@ -11,14 +11,14 @@ import trio.testing
 
 import tailrace
 from tailrace import Put, TailraceError, blocking
-from tailrace.backoff import FIRST_SECONDS
-from tailrace.client import Client
 from tailrace.consuming.wanted import Wanted
-from tailrace.failover import FailoverLog
-from tailrace.finding import GREETED_ROUNDS_MAX
-from tailrace.host import Host
 from tailrace.indexes import MemoryIndex
-from tailrace.position import Position, Positions
+from tailrace.link.backoff import FIRST_SECONDS
+from tailrace.link.finder import GREETED_ROUNDS_MAX
+from tailrace.model.failover import FailoverLog
+from tailrace.model.position import Position, Positions
+from tailrace.trio.client import Client
+from tailrace.trio.host import Host
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.opcodes import Opcode
 

@@ -8,12 +8,12 @@ import pytest
 import trio
 
 import tailrace
-import tailrace.finding
+import tailrace.link.finder
 from tailrace import Mutations, Put
-from tailrace.client import Client
-from tailrace.host import Host
 from tailrace.indexes import MemoryIndex
-from tailrace.transport import connect_tcp
+from tailrace.trio.client import Client
+from tailrace.trio.host import Host
+from tailrace.trio.transport import connect_tcp
 
 POLLS_MAX = 3_000  # of 10 ms: a node that is there answers within a few of them
 
@@ -46,7 +46,7 @@ async def test_a_polled_stream_goes_on_after_each_restart(running, feed, clean):
 
 
 async def test_a_polled_stream_comes_to_the_end_of_a_pause_that_is_longer_than_a_poll(running, feed, monkeypatch):
-    monkeypatch.setattr(tailrace.finding, "backoff_seconds", lambda tries, jitter: 0.1)
+    monkeypatch.setattr(tailrace.link.finder, "backoff_seconds", lambda tries, jitter: 0.1)
     async with feed.consume() as stream:
         await running.stop()
         with trio.move_on_after(0.3):

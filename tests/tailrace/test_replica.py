@@ -4,11 +4,11 @@ import pytest
 import trio
 from tests.ports import free_port
 
-from tailrace.address import Address
 from tailrace.errors import NotLeader, Unreachable
 from tailrace.events import Agreed, LeaderCheck, Mutations, SnapshotEnd, SnapshotStart
-from tailrace.failover import FailoverLog
-from tailrace.position import Position, Positions
+from tailrace.link.address import Address
+from tailrace.model.failover import FailoverLog
+from tailrace.model.position import Position, Positions
 from tailrace.replica import replica_stream
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import FrameDecoder

@@ -7,8 +7,8 @@ import trio
 from tests.crashing_indexes import RowByRowIndex, TruncatingIndex
 
 from tailrace import Delete, EndReason, Mutations, Positions, Put, Rollback, SnapshotEnd, StreamEnded
-from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.indexes import MemoryIndex, SQLiteIndex
+from tailrace.model.hashing import key_hash, partition_of_hash
 
 
 def partition_of(key):

@@ -7,9 +7,9 @@ import trio
 
 import tailrace
 from tailrace import EndReason, Mutations, Position, Positions, Rollback, StreamEnded
-from tailrace.backoff import FIRST_SECONDS
-from tailrace.failover import FailoverLog
-from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.link.backoff import FIRST_SECONDS
+from tailrace.model.failover import FailoverLog
+from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.serving import handlers

@@ -9,7 +9,7 @@ from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
 from tests.memory_disk import MemoryDisk
 
 from tailrace.block import encode_block
-from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace_server.config import Config, Storage
 from tailrace_server.feeds.feed import SYSTEM_FEED_NAME
 from tailrace_server.node.start import recover

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tailrace.block import encode_block
-from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.model import Level
+from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.wire.messages import Write
 
 KEY = b"key"

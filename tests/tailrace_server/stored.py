@@ -7,7 +7,7 @@ import itertools
 from tests.memory_disk import MemoryDisk
 
 from tailrace.block import encode_block
-from tailrace.failover import FailoverEntry
+from tailrace.model.failover import FailoverEntry
 from tailrace_server.compaction.task import CompactionTask
 from tailrace_server.compaction.worker import compact
 from tailrace_server.manifest import segment_name

@@ -3,7 +3,7 @@
 import pytest
 from tests.tailrace_server.stored import StoredPartition
 
-from tailrace.hashing import key_hash
+from tailrace.model.hashing import key_hash
 from tailrace_server.partition.chain import Chain, LostSegment, Pins
 from tailrace_server.segment import SegmentDamaged
 

@@ -8,8 +8,8 @@ import trio
 from tests.tailrace_server.raw_requests import KEY, block_of, expect_end, write
 
 from tailrace.errors import TooLarge
-from tailrace.failover import FailoverLog
 from tailrace.model import Level
+from tailrace.model.failover import FailoverLog
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.bounds import request_bound
 from tailrace.wire.frames import encode_frame, frame_header

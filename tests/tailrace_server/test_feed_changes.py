@@ -11,8 +11,8 @@ from tests.tailrace_server.made_directory import DATA, MadeDirectory, rows_of
 
 from tailrace.block import encode_block
 from tailrace.errors import Forbidden, NoSpace, TailraceError
-from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.model import FeedInfo
+from tailrace.model.failover import FailoverEntry, FailoverLog
 from tailrace_server.config import Config
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, creation_to_bytes
 from tailrace_server.node.start import recover

@@ -6,8 +6,8 @@ import os
 import pytest
 import trio
 
-from tailrace.failover import FailoverLog
 from tailrace.model import Level
+from tailrace.model.failover import FailoverLog
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamRequest, decode_seq, encode_number

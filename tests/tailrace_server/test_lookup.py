@@ -1,8 +1,8 @@
 import random
 
 from tailrace.block import encode_block
-from tailrace.failover import FailoverEntry
 from tailrace.model import Level
+from tailrace.model.failover import FailoverEntry
 from tailrace_server.partition.partition import Partition
 from tailrace_server.serving import lookup as module
 from tailrace_server.serving.lookup import Lookup

@@ -2,9 +2,9 @@ import pytest
 import trio
 
 import tailrace
-from tailrace.failover import FailoverLog
-from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.model import EndReason, Level
+from tailrace.model.failover import FailoverLog
+from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamEnd, StreamRequest, encode_number
 from tailrace_server.journal import JournalFailed

@@ -13,8 +13,8 @@ import tailrace
 from tailrace import Mutations
 from tailrace.block import Block
 from tailrace.errors import NoSpace, VersionConflict
-from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
+from tailrace.model.failover import FailoverLog
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamEnd, StreamRequest, encode_number
 from tailrace_server.config import Storage

@@ -12,8 +12,8 @@ from tests.memory_disk import MemoryDisk
 
 from tailrace.block import encode_block
 from tailrace.errors import TailraceError
-from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.model import VersionRange
+from tailrace.model.failover import FailoverEntry, FailoverLog
 from tailrace_server.feeds import pending_blocks
 from tailrace_server.feeds import recovery as feed_recovery
 from tailrace_server.feeds.catalog import Catalog

@@ -14,8 +14,8 @@ import tailrace
 from tailrace import Put, errors
 from tailrace.block import Block
 from tailrace.errors import BadBlock, NotDurable, ProtocolError, UnknownFeed, VersionConflict
-from tailrace.failover import FailoverLog
 from tailrace.model import Level
+from tailrace.model.failover import FailoverLog
 from tailrace.wire.bodies import decode_json
 from tailrace.wire.failures import OutOfOrder
 from tailrace.wire.frames import encode_frame

@@ -5,8 +5,8 @@ import pytest
 
 import tailrace
 from tailrace.block import encode_block
-from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.model import Level
+from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.wire.failures import OutOfOrder
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import Write, WriteFlag, Written, decode_error

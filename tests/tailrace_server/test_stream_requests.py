@@ -11,8 +11,8 @@ from tests.tailrace_server.raw_requests import KEY, PARTITION, block_of, expect_
 
 from tailrace.block import Block
 from tailrace.errors import ProtocolError, TailraceError
-from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
+from tailrace.model.failover import FailoverLog
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.filters import StreamFilter
 from tailrace.wire.frames import encode_frame

@@ -9,7 +9,7 @@ import pytest
 from tests.tailrace_server.made_directory import DATA, MadeDirectory, rows_of
 from tests.tailrace_server.offline.damage import check_repaired, contents_of, files_of, lose, repaired
 
-from tailrace.failover import FailoverLog
+from tailrace.model.failover import FailoverLog
 from tailrace_server.directory.identity import Incomplete
 from tailrace_server.feeds.feed import SYSTEM_FEED_NAME
 from tailrace_server.journal import RecordKind

@@ -26,7 +26,7 @@ from tailrace.block.header import (
 )
 from tailrace.block.layout import padding_after
 from tailrace.errors import TooLarge
-from tailrace.hashing import hash_keys
+from tailrace.model.hashing import hash_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def encode_block(
 ) -> Block:
     """A block of ``len(keys)`` mutations, in the order given; a value of None deletes its key.
 
-    ``hashes`` are the keys' hashes (``tailrace.hashing.hash_keys``) where the caller has them. ``compress=False``
+    ``hashes`` are the keys' hashes (``tailrace.model.hashing.hash_keys``) where the caller has them. ``compress=False``
     leaves lz4 off, which is dropped by itself where it saves less than an eighth. ``stamps`` makes a block that
     has its seqs and timestamps already, with columns for them where one number does not say it. TypeError for what is
     not bytes; ValueError for an empty key, no rows, or columns of different lengths; TooLarge for a key, a value, a

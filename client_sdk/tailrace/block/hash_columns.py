@@ -1,4 +1,4 @@
-"""The hashes of a column of keys by whole columns: XXH64 with seed 42, as ``tailrace.hashing``, in numpy.
+"""The hashes of a column of keys by whole columns: XXH64 with seed 42, as ``tailrace.model.hashing``, in numpy.
 
     keys of one length, up to WIDTH_MAX bytes    all at once: 10 ns for a key of 16 bytes, 40 for one of 36
     any others                                   by one call for each key: 60 ns
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from tailrace.block.lazy import numpy_or_none
-from tailrace.hashing import HASH_SEED, hash_keys
+from tailrace.model.hashing import HASH_SEED, hash_keys
 
 # Longer ones gain nothing: a call for each takes less than the steps over their bytes.
 WIDTH_MAX = 64

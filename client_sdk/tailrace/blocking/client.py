@@ -8,23 +8,23 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from tailrace.address import parse_url
-from tailrace.arguments import count, seconds
 from tailrace.block import Block
 from tailrace.blocking.feed import Feed
 from tailrace.blocking.guard import Guard
 from tailrace.blocking.link import BlockingLink
 from tailrace.blocking.stream import Stream
-from tailrace.changes import creation_request
 from tailrace.consuming.wanted import Wanted
 from tailrace.errors import TailraceError, Unreachable
-from tailrace.finding import Finder, check_state
-from tailrace.host import new_session
+from tailrace.link.address import parse_url
+from tailrace.link.finder import Finder, check_state
 from tailrace.model import FeedInfo, Item, Level, NodeStatus, Version, VersionRange
-from tailrace.replies import feed_infos, node_status, resolved
+from tailrace.model.arguments import count, seconds
+from tailrace.requests.changes import creation_request
 from tailrace.requests.lane import Done, Lane, Lanes, WriteRequest
+from tailrace.requests.replies import feed_infos, node_status, resolved
 from tailrace.requests.session import Request, RequestSession
-from tailrace.staging import StageRequest
+from tailrace.requests.staging import StageRequest
+from tailrace.trio.host import new_session
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
 

@@ -9,9 +9,9 @@ import select
 import socket
 import time
 
-from tailrace.address import Address
 from tailrace.errors import TailraceError, Unreachable
-from tailrace.finding import Finder
+from tailrace.link.address import Address
+from tailrace.link.finder import Finder
 
 _UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR)
 

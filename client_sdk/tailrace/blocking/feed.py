@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from tailrace.backoff import backoff_seconds
-from tailrace.batch import check_key
 from tailrace.blocking.stage import Stage
 from tailrace.blocking.writer import Writer
-from tailrace.changes import (
+from tailrace.errors import TailraceError, UnknownFeed, Unreachable, VersionLost
+from tailrace.link.backoff import backoff_seconds
+from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
+from tailrace.model.hashing import key_hash
+from tailrace.requests.batch import check_key
+from tailrace.requests.changes import (
     batch_blocks,
     check_batching,
     checked_keys,
@@ -22,11 +25,8 @@ from tailrace.changes import (
     put_flags,
     row_block,
 )
-from tailrace.errors import TailraceError, UnknownFeed, Unreachable, VersionLost
-from tailrace.hashing import key_hash
-from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
-from tailrace.replies import forgetting, has_come_to, partition_infos, resolved
-from tailrace.staging import Published, PublishSteps, SealedStage, publish_request
+from tailrace.requests.replies import forgetting, has_come_to, partition_infos, resolved
+from tailrace.requests.staging import Published, PublishSteps, SealedStage, publish_request
 from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
 

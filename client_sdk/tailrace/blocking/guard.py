@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 
 from tailrace.errors import TailraceError, WrongProcess
-from tailrace.forks import OfOneProcess
+from tailrace.link.forks import OfOneProcess
 
 
 class Guard(OfOneProcess):

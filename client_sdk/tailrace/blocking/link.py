@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Protocol
 from tailrace.blocking.dialer import Dialer
 from tailrace.blocking.guard import Guard
 from tailrace.errors import Forbidden, ProtocolError, TailraceError, Unreachable
-from tailrace.finding import LOOK_WAITING_SECONDS, Finder
-from tailrace.looking import look
+from tailrace.link.finder import LOOK_WAITING_SECONDS, Finder
+from tailrace.link.watch import look
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

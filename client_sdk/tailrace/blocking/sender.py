@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tailrace.batch import check_value
 from tailrace.block import Block
 from tailrace.model import Delete, Put, Resolved
-from tailrace.outbox import Outbox, Settle
+from tailrace.requests.batch import check_value
+from tailrace.requests.outbox import Outbox, Settle
 
 if TYPE_CHECKING:
     from tailrace.blocking.client import Client

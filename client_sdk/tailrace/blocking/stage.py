@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from tailrace.block import Block
 from tailrace.blocking.sender import Sender
 from tailrace.model import Resolved
-from tailrace.outbox import Settle
-from tailrace.staging import SEALED, SealedStage, StageProgress, StageRequest
+from tailrace.requests.outbox import Settle
+from tailrace.requests.staging import SEALED, SealedStage, StageProgress, StageRequest
 
 if TYPE_CHECKING:
     from tailrace.blocking.client import Client

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import cast
 
-from tailrace.arguments import seconds
 from tailrace.blocking.link import BlockingLink
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.session import ConsumerSession, Event
 from tailrace.consuming.wanted import Wanted
 from tailrace.errors import Forbidden, StreamEnded, TailraceError, Unreachable
-from tailrace.finding import Finder
+from tailrace.link.finder import Finder
 from tailrace.model import EndReason
-from tailrace.position import Positions
+from tailrace.model.arguments import seconds
+from tailrace.model.position import Positions
 from tailrace.wire.messages import Hello, HelloOk
 
 # How often it is looked whether the streams are still agreed to, while nothing comes.

@@ -9,10 +9,10 @@ from tailrace.block import Block
 from tailrace.blocking.sender import Sender
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.model import Level, Resolved, VersionRange
-from tailrace.outbox import Settle
 from tailrace.requests.lane import Lane, random_producer_id
+from tailrace.requests.outbox import Settle
 from tailrace.requests.outcome import WriterOutcome, writes_lost
-from tailrace.writer import LEFT
+from tailrace.trio.writer import LEFT
 
 if TYPE_CHECKING:
     from tailrace.blocking.client import Client

@@ -11,9 +11,9 @@ import typer
 from tailrace.cli.errors import CommandFailed
 from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, Token, Url, target
 from tailrace.cli.output import make_console, make_table, print_json
-from tailrace.client import Client
 from tailrace.errors import UnknownFeed
 from tailrace.model import FeedInfo, PartitionInfo
+from tailrace.trio.client import Client
 
 app = typer.Typer(help="Create, list, show and drop feeds.", rich_markup_mode=None)
 

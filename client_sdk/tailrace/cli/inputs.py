@@ -9,7 +9,7 @@ from typing import BinaryIO
 from tailrace.block import VALUE_BYTES_MAX
 from tailrace.cli.errors import WrongUsage
 from tailrace.errors import BadPosition, TooLarge
-from tailrace.position import TEXT_CHARS_MAX, Positions
+from tailrace.model.position import TEXT_CHARS_MAX, Positions
 
 # Line ends and blanks around positions, as editors and shells leave them.
 _BLANKS_MAX = 1024

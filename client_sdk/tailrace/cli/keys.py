@@ -10,9 +10,9 @@ from tailrace.cli.errors import CommandFailed, WrongUsage
 from tailrace.cli.inputs import read_value
 from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, ReadState, State, Token, Url, target
 from tailrace.cli.output import from_argument, print_bytes, print_json, printable
-from tailrace.client import Client
-from tailrace.json_rows import item_to_row
 from tailrace.model import Item, Version
+from tailrace.model.json_rows import item_to_row
+from tailrace.trio.client import Client
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.", show_default=False)]
 

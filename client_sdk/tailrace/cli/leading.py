@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import trio
 import typer
 
-from tailrace.address import Address, NodeUrl, parse_address, parse_url
-from tailrace.asking import ask
 from tailrace.cli.errors import CommandFailed, WrongUsage
 from tailrace.cli.options import CONNECT_SECONDS_MAX, DEFAULT_URL, Json, Node, Token, Url, target
 from tailrace.cli.output import print_json, printable
 from tailrace.errors import ProtocolError, TailraceError
+from tailrace.link.address import Address, NodeUrl, parse_address, parse_url
+from tailrace.trio.request import ask
 from tailrace.wire.bodies import field, seq_field
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode

@@ -9,9 +9,9 @@ from typing import Annotated, NamedTuple, TypeVar
 import trio
 import typer
 
-from tailrace.address import parse_address, parse_url
 from tailrace.cli.errors import WrongUsage
-from tailrace.client import Client, connect
+from tailrace.link.address import parse_address, parse_url
+from tailrace.trio.client import Client, connect
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from tailrace.cli.options import DEFAULT_URL, Json, Node, Token, Url, target
 from tailrace.cli.output import make_console, make_table, print_json, printable
-from tailrace.client import Client
 from tailrace.errors import Retryable
+from tailrace.trio.client import Client
 
 WATCH_INTERVAL_SECONDS = 1.0
 # More rows than anybody reads; --json has them all.

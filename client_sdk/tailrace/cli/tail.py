@@ -22,10 +22,10 @@ from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, ReadState, S
 from tailrace.cli.output import from_argument, printable, to_json_line
 from tailrace.consuming.session import Event
 from tailrace.events import Mutations, Rollback
-from tailrace.json_rows import bytes_field, mutation_to_row
-from tailrace.position import Positions
+from tailrace.model.json_rows import bytes_field, mutation_to_row
+from tailrace.model.position import Positions
+from tailrace.model.times import looks_like_time, parse_time
 from tailrace.stream import Stream
-from tailrace.times import looks_like_time, parse_time
 from tailrace.wire.filters import StreamFilter
 
 # Written at once; more than a pipe takes, and little to hold.

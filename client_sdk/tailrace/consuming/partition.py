@@ -21,9 +21,9 @@ from tailrace.consuming.refetch import Refetch
 from tailrace.consuming.resume import Record, bare_floor, bounds
 from tailrace.errors import ProtocolError
 from tailrace.events import Event
-from tailrace.failover import SEQ_MAX, FailoverLog, common_seq
 from tailrace.model import EndReason
-from tailrace.position import Position
+from tailrace.model.failover import SEQ_MAX, FailoverLog, common_seq
+from tailrace.model.position import Position
 from tailrace.ring import Ring, RingChange
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import SnapshotStartMessage, StreamOk

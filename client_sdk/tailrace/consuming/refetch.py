@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from tailrace.block import BODY_BYTES_MAX, VALUE_BYTES_MAX, Stamps, encode_block, encode_row
 from tailrace.errors import ProtocolError
 from tailrace.events import Mutations
-from tailrace.hashing import key_hash
+from tailrace.model.hashing import key_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tailrace.failover import FailoverLog
     from tailrace.model import Item
+    from tailrace.model.failover import FailoverLog
 
 # Of one GET: its answer is looked up and sent in one piece, beside which other partitions should have their turn.
 KEYS_MAX = 1_000

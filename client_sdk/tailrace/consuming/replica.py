@@ -17,15 +17,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from random import random
 
-from tailrace.backoff import backoff_seconds
 from tailrace.consuming.partition import ConsumedPartition, State
 from tailrace.consuming.rollbacks import Queued
 from tailrace.consuming.streams import HANDLERS, Handler, PartitionStreams
 from tailrace.consuming.wanted import Wanted
 from tailrace.errors import NotLeader, ProtocolError, StreamEnded, TailraceError
 from tailrace.events import Agreed, Rollback, SnapshotStart, StreamFailed
+from tailrace.link.backoff import backoff_seconds
 from tailrace.model import EndReason
-from tailrace.position import Position
+from tailrace.model.position import Position
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import LeaderSeqs, Producers, ReplicaAck
 from tailrace.wire.stage_messages import SinksTold

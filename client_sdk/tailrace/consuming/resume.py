@@ -1,7 +1,7 @@
 """What a consumer asks with, and what it does with the answer: decisions about one partition. Pure.
 
 Source: docs/protocol/rollback.md, "How a consumer goes back".
-The node decides by `tailrace.failover.resume_point`.
+The node decides by `tailrace.model.failover.resume_point`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, common_seq, request_bounds
+from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, common_seq, request_bounds
 from tailrace.wire.stream_messages import RollBack, StreamOk
 
 if TYPE_CHECKING:
-    from tailrace.position import Position
+    from tailrace.model.position import Position
     from tailrace.ring import Ring
 
 

@@ -20,9 +20,9 @@ from tailrace.consuming.refetch import Refetch
 from tailrace.consuming.resume import Decision, Move
 from tailrace.errors import StreamEnded
 from tailrace.events import Event, Mutations, ReplicaEvent, Rollback
-from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
 from tailrace.model import EndReason
-from tailrace.position import Position
+from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
+from tailrace.model.position import Position
 from tailrace.ring import RingChange
 from tailrace.wire.messages import Get, Got
 from tailrace.wire.stream_messages import StreamOk, StreamRequest

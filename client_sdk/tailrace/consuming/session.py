@@ -15,7 +15,6 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tailrace.backoff import backoff_seconds
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.replica import ReplicaStreams
 from tailrace.consuming.rollbacks import Queued
@@ -32,10 +31,11 @@ from tailrace.errors import (
     UnknownFeed,
 )
 from tailrace.events import Event, LeaderCheck, ReplicaEvent, Rollback, RoundComplete
-from tailrace.failover import FailoverLog
+from tailrace.link.backoff import backoff_seconds
 from tailrace.model import EndReason
-from tailrace.position import Position, Positions
-from tailrace.replies import partition_map
+from tailrace.model.failover import FailoverLog
+from tailrace.model.position import Position, Positions
+from tailrace.requests.replies import partition_map
 from tailrace.ring import RingChange
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import FRAME_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame

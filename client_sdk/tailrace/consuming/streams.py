@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import NoReturn
 
-from tailrace.backoff import backoff_seconds
 from tailrace.block import Block
 from tailrace.consuming.partition import ConsumedPartition, State
 from tailrace.consuming.resume import Move, decide
@@ -31,9 +30,10 @@ from tailrace.errors import (
     UnknownFeed,
 )
 from tailrace.events import Event, Mutations, ReplicaEvent, Rollback, SnapshotEnd, SnapshotStart
-from tailrace.failover import FailoverLog
+from tailrace.link.backoff import backoff_seconds
 from tailrace.model import EndReason
-from tailrace.position import Position
+from tailrace.model.failover import FailoverLog
+from tailrace.model.position import Position
 from tailrace.ring import RINGS_BYTES_MAX, Ring
 from tailrace.wire.frames import Frame, encode_frame
 from tailrace.wire.opcodes import Opcode

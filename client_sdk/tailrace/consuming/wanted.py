@@ -7,14 +7,14 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tailrace.arguments import count
 from tailrace.consuming.partition import ConsumedPartition
 from tailrace.consuming.resume import bare_floor, bounds
-from tailrace.failover import FailoverLog
 from tailrace.model import Level
-from tailrace.position import Position, Positions
+from tailrace.model.arguments import count
+from tailrace.model.failover import FailoverLog
+from tailrace.model.position import Position, Positions
+from tailrace.model.times import to_us
 from tailrace.ring import RING_ROWS, Ring, RingChange
-from tailrace.times import to_us
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.replica_messages import Replica
 from tailrace.wire.stream_messages import StreamRequest

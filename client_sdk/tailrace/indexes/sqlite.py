@@ -12,7 +12,7 @@ from tailrace.errors import BadPosition
 from tailrace.indexes.protocol import IndexBusy
 from tailrace.indexes.schema import CHECKPOINT_TABLE, META_TABLE, RING_STATEMENTS, Schema
 from tailrace.indexes.stored_rings import StoredRings
-from tailrace.position import Position, Positions
+from tailrace.model.position import Position, Positions
 
 if TYPE_CHECKING:
     import os

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-from tailrace.backoff import backoff_seconds
 from tailrace.block import Block
 from tailrace.errors import (
     NotDurable,
@@ -28,6 +27,7 @@ from tailrace.errors import (
     TooLarge,
     Unreachable,
 )
+from tailrace.link.backoff import backoff_seconds
 from tailrace.model import Item, Level, Version, VersionRange
 from tailrace.requests.lane import Done, Lane, State, WriteRequest
 from tailrace.wire.bodies import decode_json, encode_json
@@ -115,7 +115,7 @@ class Request:
 class RequestSession:
     """See the module. All times are monotonic seconds of the shell's clock; ``jitter`` spreads retries (backoff.py).
 
-    ``state``: what the node has to be (`tailrace.finding`). ``check`` raises where the node that has said hello is not
+    ``state``: what the node has to be (`tailrace.link.finder`). ``check`` raises where the node that has said hello is not
     the one to ask. ``session``: what the node recognises the connections of this session by (`Hello`). So what an
     earlier one still has on its way, such as a write that was given up, cannot arrive behind what a later one brings.
     """

@@ -11,7 +11,7 @@ import struct
 from typing import Any
 
 from tailrace.errors import ProtocolError, TailraceError
-from tailrace.failover import SEQ_MAX, FailoverLog
+from tailrace.model.failover import SEQ_MAX, FailoverLog
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.opcodes import Opcode
 

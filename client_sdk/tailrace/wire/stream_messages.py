@@ -10,8 +10,8 @@ import struct
 from typing import Any, NamedTuple
 
 from tailrace.errors import ProtocolError
-from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
+from tailrace.model.failover import FailoverLog
 from tailrace.wire.bodies import (
     decode_json,
     encode_json,

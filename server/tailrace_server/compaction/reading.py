@@ -19,7 +19,7 @@ import xxhash
 from tailrace.block.check import uniform_width
 from tailrace.block.columns import slice_differing, slice_uniform
 from tailrace.errors import BadBlock
-from tailrace.hashing import HASH_SEED
+from tailrace.model.hashing import HASH_SEED
 from tailrace_server.blocks import ColumnArrays, arrays_of, take
 from tailrace_server.blocks.arrays import U8, U32, U64, join_blocks
 from tailrace_server.compaction.dedup import Keys, RowNumbers

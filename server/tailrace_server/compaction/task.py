@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from tailrace.hashing import HASH_MAX
+from tailrace.model.hashing import HASH_MAX
 from tailrace_server.blocks.builder import TARGET_BYTES_MAX
 from tailrace_server.compaction.errors import BadTask
 from tailrace_server.segment import SegmentIdentity

@@ -8,8 +8,8 @@ from typing import Any
 
 from tailrace.block.header import TIMESTAMP_MAX
 from tailrace.errors import ProtocolError, TailraceError
-from tailrace.hashing import key_hash, partition_of_hash, partition_range
 from tailrace.model import FeedInfo
+from tailrace.model.hashing import key_hash, partition_of_hash, partition_range
 from tailrace_server.partition.branching import new_branch
 from tailrace_server.partition.partition import Partition
 from tailrace_server.state.memory import MemoryAccount

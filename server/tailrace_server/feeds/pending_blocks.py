@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailrace.block import FLAG_COMPRESSED, HEADER_BYTES, ROWS_MAX, Block
-from tailrace.failover import FailoverLog
+from tailrace.model.failover import FailoverLog
 from tailrace_server.blocks.small import Group, Rows, SmallBlocks, encode_groups, open_small
 from tailrace_server.feeds.feed import Feed
 from tailrace_server.journal import Record, Rollback, Stretch

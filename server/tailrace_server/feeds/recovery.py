@@ -20,7 +20,7 @@ import numpy as np
 
 from tailrace.block import Block
 from tailrace.errors import BadBlock
-from tailrace.failover import SEQ_MAX
+from tailrace.model.failover import SEQ_MAX
 from tailrace_server.blocks import arrays_of, encode_arrays, take
 from tailrace_server.directory.identity import BadDirectory, Incomplete
 from tailrace_server.feeds.catalog import Catalog

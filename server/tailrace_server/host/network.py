@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from tailrace.address import Address
-from tailrace.transport import Transport, connect_tcp, listen_tcp
+from tailrace.link.address import Address
+from tailrace.trio.transport import Transport, connect_tcp, listen_tcp
 
 
 class Listener(Protocol):

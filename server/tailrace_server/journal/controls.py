@@ -13,7 +13,7 @@ import json
 from typing import Any, NamedTuple
 
 from tailrace.block.header import SEQ_MAX
-from tailrace.failover import FailoverLog
+from tailrace.model.failover import FailoverLog
 
 
 class LogRecord(NamedTuple):

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tailrace.block.header import PARTITION_MAX, SEQ_MAX, TIMESTAMP_MAX
-from tailrace.failover import FailoverLog
+from tailrace.model.failover import FailoverLog
 from tailrace_server.directory.sealed import UnknownVersion, unseal
 from tailrace_server.manifest.errors import ManifestDamaged
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tailrace.failover import SEQ_MAX
 from tailrace.model import VersionRange
+from tailrace.model.failover import SEQ_MAX
 from tailrace_server.manifest.fields import ID, read_id, read_list, read_number
 from tailrace_server.state.producer_columns import RESULTS_MAX, ProducerEntry
 from tailrace_server.state.producers import PRODUCERS_MAX, ProducerTable

@@ -22,8 +22,8 @@ from typing import Annotated, NamedTuple
 import trio
 import typer
 
-from tailrace.address import Address, parse_address
 from tailrace.cli.errors import CommandFailed, WrongUsage, alone
+from tailrace.link.address import Address, parse_address
 from tailrace_server.config import Config, Limits, Storage
 from tailrace_server.host.allocator import keep_freed_memory
 from tailrace_server.host.disk import is_no_space

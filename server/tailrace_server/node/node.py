@@ -11,10 +11,10 @@ from typing import Any
 
 import trio
 
-from tailrace.address import Address
 from tailrace.errors import NotDurable, UnknownFeed
+from tailrace.link.address import Address
 from tailrace.model import EndReason, Level
-from tailrace.transport import Transport
+from tailrace.trio.transport import Transport
 from tailrace_server.config import Config
 from tailrace_server.directory.identity import Identity
 from tailrace_server.feeds.feed import Feed

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tailrace.hashing import partition_range
+from tailrace.model.hashing import partition_range
 from tailrace_server.directory.watcher import Watcher
 from tailrace_server.feeds.feed import SYSTEM_FEED, SYSTEM_FEED_ID
 from tailrace_server.host.disk import read_file

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import xxhash
 
 from tailrace.block import Block
-from tailrace.failover import FailoverEntry, FailoverLog
-from tailrace.hashing import partition_range
 from tailrace.model import FeedInfo
+from tailrace.model.failover import FailoverEntry, FailoverLog
+from tailrace.model.hashing import partition_range
 from tailrace_server.directory.identity import BadDirectory, load
 from tailrace_server.directory.lost import Lost
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, invariants

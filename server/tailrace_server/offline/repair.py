@@ -18,8 +18,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tailrace.hashing import partition_range
 from tailrace.model import FeedInfo
+from tailrace.model.hashing import partition_range
 from tailrace_server.directory import restored_marks as marks
 from tailrace_server.directory import uptime_file
 from tailrace_server.directory.identity import FILE_NAME, BadDirectory, load, new_identity, store

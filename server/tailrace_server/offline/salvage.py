@@ -21,7 +21,7 @@ from tailrace.block.header import FLAG_COMPRESSED
 from tailrace.block.header import HEADER_BYTES as BLOCK_HEADER_BYTES
 from tailrace.block.layout import read_layout
 from tailrace.errors import BadBlock
-from tailrace.hashing import key_hash
+from tailrace.model.hashing import key_hash
 from tailrace_server.blocks.arrays import arrays_of, encode_arrays, take
 from tailrace_server.offline.journal_walk import ReadableFile
 from tailrace_server.segment import SegmentDamaged

@@ -19,8 +19,8 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from tailrace.block import Block
-from tailrace.failover import FailoverEntry, FailoverLog
 from tailrace.model import FeedInfo
+from tailrace.model.failover import FailoverEntry, FailoverLog
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID, info_from_json
 from tailrace_server.journal import BlockCase, RecordKind, Rollback, decide_block
 from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord

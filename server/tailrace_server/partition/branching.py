@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.failover import FailoverEntry, FailoverLog
+from tailrace.model.failover import FailoverEntry, FailoverLog
 from tailrace_server.journal.controls import LogRecord
 from tailrace_server.journal.format import RecordKind
 from tailrace_server.partition.replica_apply import settle_producers

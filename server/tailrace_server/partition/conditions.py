@@ -8,8 +8,8 @@ from tailrace.errors import VersionConflict, VersionLost
 from tailrace.wire.messages import WriteFlag
 
 if TYPE_CHECKING:
-    from tailrace.failover import FailoverLog
     from tailrace.model import Version
+    from tailrace.model.failover import FailoverLog
 
 CONDITIONS = WriteFlag.IF_ABSENT | WriteFlag.IF_VERSION | WriteFlag.IF_PRESENT
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from tailrace.block import Block
 from tailrace.errors import Forbidden, UnknownFeed
-from tailrace.failover import FailoverLog
-from tailrace.hashing import key_hash
 from tailrace.model import Level, Version, VersionRange
+from tailrace.model.failover import FailoverLog
+from tailrace.model.hashing import key_hash
 from tailrace.wire.messages import WriteFlag
 from tailrace_server.blocks import Found
 from tailrace_server.journal import Journal

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import BadBlock, TailraceError, UnknownFeed
-from tailrace.failover import SEQ_MAX, FailoverLog, common_seq
+from tailrace.model.failover import SEQ_MAX, FailoverLog, common_seq
 from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
 from tailrace_server.journal.format import RecordKind
 from tailrace_server.manifest.producers import producers_from_json, producers_to_json

@@ -18,7 +18,7 @@ import numpy as np
 
 from tailrace.block import FLAG_COMPRESSED, Block
 from tailrace.errors import TooLarge
-from tailrace.hashing import HASH_MAX
+from tailrace.model.hashing import HASH_MAX
 from tailrace_server.blocks import join_blocks, take
 from tailrace_server.host.disk import File
 from tailrace_server.publishing.joining import joined

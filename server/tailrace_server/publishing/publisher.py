@@ -33,8 +33,8 @@ from tailrace.errors import (
     UnknownFeed,
     UnknownStage,
 )
-from tailrace.hashing import HASH_MAX
 from tailrace.model import Level, VersionRange
+from tailrace.model.hashing import HASH_MAX
 from tailrace.wire.stage_messages import Publish
 from tailrace_server.journal.published_record import BLOCKS_MAX
 from tailrace_server.partition import published as appending

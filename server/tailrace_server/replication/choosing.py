@@ -10,8 +10,8 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tailrace.errors import ProtocolError
-from tailrace.failover import SEQ_MAX
 from tailrace.model import FEED_ID_BYTES
+from tailrace.model.failover import SEQ_MAX
 
 NOTHING = (0, 0)
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tailrace.failover import SEQ_MAX
 from tailrace.model import FEED_ID_BYTES
+from tailrace.model.failover import SEQ_MAX
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.replication.choosing import NOTHING, Place, Standing, Standings
 

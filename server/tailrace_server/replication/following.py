@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.address import Address
 from tailrace.errors import Retryable, TailraceError, UnknownFeed
+from tailrace.link.address import Address
 from tailrace.model import EndReason
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica

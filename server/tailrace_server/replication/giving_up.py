@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.address import Address
 from tailrace.errors import NotLeader, UnknownFeed
-from tailrace.failover import FailoverLog
+from tailrace.link.address import Address
+from tailrace.model.failover import FailoverLog
 from tailrace.wire.bodies import field, hex_field, seq_field
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.feeds.feed import Feed

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tailrace.address import Address
 from tailrace.errors import NotLeader, TailraceError, Unreachable
+from tailrace.link.address import Address
 from tailrace.wire.bodies import seq_field
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.replication.peers import ask, look_at, seqs_from_json

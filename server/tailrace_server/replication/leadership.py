@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from tailrace.address import Address
 from tailrace.errors import Forbidden, NotDurable, NotLeader, Overloaded
-from tailrace.failover import SEQ_MAX
+from tailrace.link.address import Address
 from tailrace.model import EndReason, Level
+from tailrace.model.failover import SEQ_MAX
 from tailrace.wire.replica_messages import ReplicaAck
 from tailrace_server.feeds.catalog import Catalog
 from tailrace_server.partition.partition import Partition

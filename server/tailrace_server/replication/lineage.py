@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tailrace.errors import ProtocolError
-from tailrace.failover import SEQ_MAX
+from tailrace.model.failover import SEQ_MAX
 from tailrace.wire.bodies import field, hex_field
 
 TOKEN_BYTES = 8

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.address import Address, parse_address
 from tailrace.errors import NotLeader, StreamEnded, TailraceError
+from tailrace.link.address import Address, parse_address
 from tailrace.model import EndReason
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import xxhash
 
-from tailrace.failover import SEQ_MAX
+from tailrace.model.failover import SEQ_MAX
 from tailrace_server.directory.identity import BadDirectory
 from tailrace_server.host.disk import Disk, read_file, write_atomically
 from tailrace_server.replication.debts import Debt, debts_from_json, debts_to_json

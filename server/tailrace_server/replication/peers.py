@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tailrace import asking
-from tailrace.address import Address
 from tailrace.errors import ProtocolError
-from tailrace.host import Host
+from tailrace.link.address import Address
 from tailrace.model import FEED_ID_BYTES
+from tailrace.trio import request
+from tailrace.trio.host import Host
 from tailrace.wire.bodies import address_field, field, hex_field, seq_field
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
@@ -31,8 +31,8 @@ _MORE_SECONDS = 0.25
 async def ask(
     node: LocalNode, address: Address, opcode: Opcode, value: dict[str, Any], timeout_s: float
 ) -> dict[str, Any]:
-    """Another node's answer. Raises what ``tailrace.asking.ask`` does."""
-    return await asking.ask(
+    """Another node's answer. Raises what ``tailrace.trio.request.ask`` does."""
+    return await request.ask(
         address,
         opcode,
         value,

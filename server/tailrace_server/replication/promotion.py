@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
-from tailrace.address import Address, parse_address
 from tailrace.errors import Forbidden, NotLeader, ProtocolError, TailraceError
+from tailrace.link.address import Address, parse_address
 from tailrace.wire.bodies import field, hex_field, seq_field
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica

@@ -12,7 +12,7 @@ is as long as what was acknowledged.
 
 from __future__ import annotations
 
-from tailrace.failover import FailoverLog
+from tailrace.model.failover import FailoverLog
 
 
 class Acknowledgements:

@@ -18,7 +18,7 @@ import trio
 
 from tailrace.errors import NotLeader, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import EndReason
-from tailrace.transport import Transport
+from tailrace.trio.transport import Transport
 from tailrace.wire.bounds import request_bound
 from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
 from tailrace.wire.messages import encode_error

@@ -10,7 +10,7 @@ import trio
 
 from tailrace.errors import Overloaded, ProtocolError
 from tailrace.model import EndReason
-from tailrace.transport import Transport
+from tailrace.trio.transport import Transport
 from tailrace.wire.messages import encode_error
 from tailrace_server.serving.connection import Connection
 from tailrace_server.serving.services import Services

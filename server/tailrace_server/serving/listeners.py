@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import trio
 
-from tailrace.address import Address, parse_address
 from tailrace.cli.errors import alone
+from tailrace.link.address import Address, parse_address
 
 log = logging.getLogger("tailrace.server")
 

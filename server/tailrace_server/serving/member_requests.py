@@ -9,8 +9,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from tailrace.address import parse_address
 from tailrace.errors import Overloaded, ProtocolError, TailraceError, Unreachable
+from tailrace.link.address import parse_address
 from tailrace.wire.bodies import decode_json, encode_json, field, seq_field
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tailrace import _version
-from tailrace.address import Address
+from tailrace.link.address import Address
 from tailrace_server.feeds.feed import info_to_json
 from tailrace_server.replication.peers import seen_to_json
 from tailrace_server.replication.promotion_forecast import outlook_of, set_problem

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tailrace.failover import SEQ_MAX, FailoverLog
 from tailrace.model import BRANCH_BYTES
+from tailrace.model.failover import SEQ_MAX, FailoverLog
 
 # What a clock that is set by hand or by a time server may be off without being called wrong.
 JUMP_US_MAX = 3_600_000_000

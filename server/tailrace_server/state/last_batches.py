@@ -29,8 +29,8 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tailrace.failover import SEQ_MAX
-from tailrace.hashing import HASH_MAX
+from tailrace.model.failover import SEQ_MAX
+from tailrace.model.hashing import HASH_MAX
 from tailrace.wire.stage_messages import digest_to_json
 
 # Programs that publish exactly once into one partition: the one that was not heard of for longest is forgotten first.

@@ -11,7 +11,7 @@ import collections
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tailrace.failover import SEQ_MAX
+from tailrace.model.failover import SEQ_MAX
 
 
 class Returned(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tailrace.failover import FailoverLog, resume_point
 from tailrace.model import EndReason
+from tailrace.model.failover import FailoverLog, resume_point
 from tailrace.wire.filters import EVERYTHING
 from tailrace.wire.stream_messages import RollBack, StreamEnd, StreamOk, StreamRequest
 from tailrace_server.partition.chain import Pins

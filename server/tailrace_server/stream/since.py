@@ -20,8 +20,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tailrace.errors import DataGone
-from tailrace.failover import SEQ_MAX
-from tailrace.times import to_text
+from tailrace.model.failover import SEQ_MAX
+from tailrace.model.times import to_text
 from tailrace_server.partition.partition import Partition
 from tailrace_server.segment import Segment
 

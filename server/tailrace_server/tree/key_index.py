@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tailrace.block import FLAG_COMPRESSED, FLAG_SEQS, Block, Columns
-from tailrace.hashing import key_hash
+from tailrace.model.hashing import key_hash
 from tailrace_server.blocks import Found, row_of_key
 from tailrace_server.blocks.arrays import U64
 from tailrace_server.tree.runs import Run, Runs

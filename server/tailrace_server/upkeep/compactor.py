@@ -15,8 +15,8 @@ import trio
 
 from tailrace.block.header import TIMESTAMP_MAX
 from tailrace.errors import NoSpace, TailraceError
-from tailrace.failover import SEQ_MAX
 from tailrace.model import FeedInfo
+from tailrace.model.failover import SEQ_MAX
 from tailrace_server.compaction.policy import Plan, Retention, choose, trim
 from tailrace_server.compaction.process import Rate
 from tailrace_server.compaction.task import CompactionResult, CompactionTask

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.block import Block
 from tailrace.errors import BadBlock, TailraceError, UnknownFeed
-from tailrace.failover import FailoverLog
+from tailrace.model.failover import FailoverLog
 from tailrace_server.blocks import cut_above
 from tailrace_server.partition.replica_apply import check_replica, entries_through
 from tailrace_server.segment import NO_BASE, Segment, SegmentIdentity, SegmentWriter

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import trio
 
-from tailrace.backoff import backoff_seconds
 from tailrace.block import Block
 from tailrace.errors import NoSpace, TailraceError
+from tailrace.link.backoff import backoff_seconds
 from tailrace_server.host.disk import Disk, is_out_of_descriptors
 from tailrace_server.host.open_files import Opener
 from tailrace_server.host.randomness import fraction

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 import trio
 
 from tailrace.errors import Overloaded, TailraceError, UnknownFeed
-from tailrace.failover import FailoverLog
+from tailrace.model.failover import FailoverLog
 from tailrace_server.host.disk import Disk
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, producers_to_json
 from tailrace_server.manifest.invariants import SEGMENTS_MAX

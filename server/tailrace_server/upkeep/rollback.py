@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.block import Block
 from tailrace.errors import BadBlock, UnknownFeed
-from tailrace.failover import FailoverLog
+from tailrace.model.failover import FailoverLog
 from tailrace_server.directory.lost import Lost
 from tailrace_server.host.disk import raise_if_no_space
 from tailrace_server.journal import RecordKind

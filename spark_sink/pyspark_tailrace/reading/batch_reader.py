@@ -21,7 +21,7 @@ from tailrace.consuming.session import Wanted
 from tailrace.errors import DataGone, StreamEnded, UnknownFeed
 from tailrace.events import Mutations, Rollback
 from tailrace.model import EndReason
-from tailrace.position import Position
+from tailrace.model.position import Position
 from tailrace.wire.filters import StreamFilter
 
 _GOES_ON = ".option('failOnDataLoss', 'false') reads what is left"

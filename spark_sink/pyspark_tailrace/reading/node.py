@@ -14,8 +14,8 @@ from tailrace.errors import DataGone, UnknownFeed
 from tailrace.events import Mutations, SnapshotEnd, SnapshotStart
 from tailrace.explaining import request_of
 from tailrace.model import Level
-from tailrace.position import Position, Positions
-from tailrace.replies import failover_log
+from tailrace.model.position import Position, Positions
+from tailrace.requests.replies import failover_log
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import ResumeAnswer
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tailrace.errors import BadPosition, StreamEnded
-from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, resume_point
 from tailrace.model import EndReason
-from tailrace.position import Position, Positions
+from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, resume_point
+from tailrace.model.position import Position, Positions
 
 NOTHING = Position.at(FailoverLog(), 0)
 

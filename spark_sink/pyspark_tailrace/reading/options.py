@@ -10,8 +10,8 @@ from pyspark_tailrace import options as parsers
 from tailrace.block import KEY_BYTES_MAX
 from tailrace.errors import BadPosition
 from tailrace.model import Level
-from tailrace.position import MAGIC, Positions
-from tailrace.times import looks_like_time, parse_time, to_us
+from tailrace.model.position import MAGIC, Positions
+from tailrace.model.times import looks_like_time, parse_time, to_us
 
 EARLIEST, LATEST = "earliest", "latest"
 STATE, MUTATIONS = "state", "mutations"

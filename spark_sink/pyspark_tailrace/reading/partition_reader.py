@@ -24,9 +24,9 @@ from pyspark_tailrace.reading.splits import Part, Split
 from tailrace.consuming.session import Wanted
 from tailrace.errors import DataGone, StreamEnded
 from tailrace.events import Mutations, RoundComplete, SnapshotEnd, SnapshotStart
-from tailrace.failover import FailoverLog
 from tailrace.model import EndReason
-from tailrace.position import Position
+from tailrace.model.failover import FailoverLog
+from tailrace.model.position import Position
 from tailrace.wire.filters import StreamFilter
 
 # So long nothing may come before it is looked whether the end of a part still exists.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from tailrace.position import Position, Positions
+from tailrace.model.position import Position, Positions
 
 # Parts of different partitions are read in one task up to so many seqs: a task costs some 20 ms, whatever it reads.
 TOGETHER_ROWS = 20_000

@@ -31,7 +31,7 @@ from pyspark_tailrace.reading.partition_reader import read_split
 from pyspark_tailrace.reading.schema import Shape, has_column
 from pyspark_tailrace.reading.splits import Part, Split, cut
 from tailrace.errors import DataGone, NotLeader
-from tailrace.position import Position, Positions
+from tailrace.model.position import Position, Positions
 from tailrace.wire.filters import StreamFilter
 
 

@@ -13,7 +13,7 @@ from pyspark_tailrace.demo.run import COLUMNS, FULL_TEXT
 from pyspark_tailrace.demo.search import frequent_word, search_index
 from tailrace.checkpoint import Checkpoint
 from tailrace.indexes import AppliedMutation, SQLiteIndex
-from tailrace.position import Positions
+from tailrace.model.position import Positions
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from pyspark_tailrace.reading.offsets import (
     to_offset,
 )
 from tailrace import BadPosition, EndReason, Positions
-from tailrace.failover import FailoverEntry, FailoverLog
-from tailrace.position import Position
+from tailrace.model.failover import FailoverEntry, FailoverLog
+from tailrace.model.position import Position
 
 U = FailoverEntry(b"u" * 16, 1, 0)
 LOG_U = FailoverLog([U])

@@ -12,8 +12,8 @@ from pyspark_tailrace.reading.partition_reader import PartProgress
 from pyspark_tailrace.reading.splits import Part
 from tailrace import DataGone, Mutations, StreamEnded
 from tailrace.block import Stamps, encode_block
-from tailrace.failover import FailoverEntry, FailoverLog
-from tailrace.position import Position
+from tailrace.model.failover import FailoverEntry, FailoverLog
+from tailrace.model.position import Position
 
 LOG = FailoverLog([FailoverEntry(b"u" * 16, 1, 0)])
 

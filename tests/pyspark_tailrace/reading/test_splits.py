@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pyspark.cloudpickle import dumps
 
 from pyspark_tailrace.reading.splits import TOGETHER_ROWS, Part, Split, cut
-from tailrace.failover import FailoverEntry, FailoverLog
-from tailrace.position import Position
+from tailrace.model.failover import FailoverEntry, FailoverLog
+from tailrace.model.position import Position
 
 LOG = FailoverLog([FailoverEntry(b"v" * 16, 2, 1000), FailoverEntry(b"u" * 16, 1, 0)])
 

@@ -27,8 +27,8 @@ from tailrace import (
     VersionLost,
     WritesLost,
 )
-from tailrace.host import Host
 from tailrace.indexes import MemoryIndex
+from tailrace.trio.host import Host
 
 from .linearisability import Condition, Kind, Operation, Outcome
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import trio
 from tests.simulation.machine import PORT
 
-from tailrace.address import Address
-from tailrace.asking import ask
 from tailrace.errors import TailraceError
+from tailrace.link.address import Address
+from tailrace.trio.request import ask
 from tailrace.wire.opcodes import Opcode
 
 # Whoever gets no answer asks again, or another node; the request may go on.

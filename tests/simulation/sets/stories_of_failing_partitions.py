@@ -8,7 +8,7 @@ from tests.model.history import Violation
 from tests.simulation.machine import End
 
 import tailrace
-from tailrace.host import Host
+from tailrace.trio.host import Host
 
 from . import shapes
 from .stage import Stage

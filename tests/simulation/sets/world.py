@@ -17,11 +17,11 @@ from tests.simulation.scheduling import seeded
 from tests.simulation.sinks import small_sizes
 
 import tailrace
-from tailrace import failover
-from tailrace.address import Address
 from tailrace.errors import TailraceError
-from tailrace.hashing import key_hash, partition_of_hash
-from tailrace.host import Host
+from tailrace.link.address import Address
+from tailrace.model import failover
+from tailrace.model.hashing import key_hash, partition_of_hash
+from tailrace.trio.host import Host
 from tailrace_server.config import Replication
 from tailrace_server.replication.role import Role
 

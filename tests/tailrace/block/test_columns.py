@@ -10,7 +10,7 @@ from tests.tiers import examples
 from tailrace.block import Block, encode_block
 from tailrace.block.check import uniform_offsets, uniform_width
 from tailrace.block.encode import Stamps
-from tailrace.hashing import hash_keys
+from tailrace.model.hashing import hash_keys
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=examples(60))

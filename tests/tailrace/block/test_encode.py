@@ -16,7 +16,7 @@ from tailrace.block import (
 )
 from tailrace.block.encode import Stamps
 from tailrace.errors import TooLarge
-from tailrace.hashing import hash_keys
+from tailrace.model.hashing import hash_keys
 
 
 def test_the_header_says_what_is_inside():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tailrace.block import KEY_BYTES_MAX, ROWS_MAX, VALUE_BYTES_MAX, Block, block_from_arrow
 from tailrace.errors import TooLarge
-from tailrace.hashing import hash_keys
+from tailrace.model.hashing import hash_keys
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -7,7 +7,7 @@ import pytest
 
 from tailrace.block import hash_array
 from tailrace.block.hash_columns import ROWS_MIN, WIDTH_MAX
-from tailrace.hashing import key_hash
+from tailrace.model.hashing import key_hash
 
 
 def sliced(keys):

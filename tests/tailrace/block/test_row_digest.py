@@ -19,7 +19,7 @@ from tailrace.block import (
     sum_digests,
 )
 from tailrace.block.row_digest import DELETED_HASH
-from tailrace.hashing import hash_keys
+from tailrace.model.hashing import hash_keys
 
 VALUES = st.one_of(st.none(), st.binary(max_size=3), st.sampled_from([b"v" * 300, b"v" * 299 + b"w"]))
 ROWS = st.lists(st.tuples(st.binary(min_size=1, max_size=2), VALUES), min_size=1, max_size=30)

@@ -8,9 +8,9 @@ import pytest
 from tests.ports import free_port
 
 import tailrace
-from tailrace.address import Address
 from tailrace.blocking.dialer import Dialer
-from tailrace.finding import Finder
+from tailrace.link.address import Address
+from tailrace.link.finder import Finder
 
 
 def finder(*addresses):

@@ -5,8 +5,8 @@ import pytest
 import tailrace
 from tailrace import Delete, Put, blocking
 from tailrace.block import BODY_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX
-from tailrace.changes import BATCH_BYTES_MAX
-from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.model.hashing import key_hash, partition_of_hash
+from tailrace.requests.changes import BATCH_BYTES_MAX
 from tailrace.wire.messages import GET_KEYS_MAX
 
 

@@ -7,9 +7,9 @@ import pytest
 import tailrace
 from tailrace import blocking
 from tailrace.block import digest_of_block, digest_of_rows, encode_block
-from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.model import Delete, Put
-from tailrace.staging import SealedStage
+from tailrace.model.hashing import key_hash, partition_of_hash
+from tailrace.requests.staging import SealedStage
 
 
 def staged(feed, rows, **options):

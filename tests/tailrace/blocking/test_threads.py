@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tailrace import Put, blocking
 from tailrace.consuming.wanted import Wanted
 from tailrace.errors import StreamEnded, TailraceError, Unreachable
-from tailrace.hashing import key_hash, partition_of_hash
 from tailrace.model import Level
+from tailrace.model.hashing import key_hash, partition_of_hash
 
 # What has not ended by then hangs.
 SECONDS_MAX = 120

@@ -7,7 +7,7 @@ import pytest
 import tailrace
 from tailrace import Delete, Put
 from tailrace.block import encode_block
-from tailrace.hashing import key_hash, partition_of_hash
+from tailrace.model.hashing import key_hash, partition_of_hash
 
 
 def test_rows_are_written_in_order(feed, contents, shared_node):

@@ -9,7 +9,7 @@ import trio
 
 import tailrace
 from tailrace import Position, Positions
-from tailrace.failover import FailoverLog
+from tailrace.model.failover import FailoverLog
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from tailrace.cli.tail import json_lines, plain_lines
 from tailrace.events import Rollback
-from tailrace.times import to_text
+from tailrace.model.times import to_text
 
 pytestmark = pytest.mark.slow
 

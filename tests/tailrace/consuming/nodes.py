@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tailrace.block import Stamps, encode_block
-from tailrace.failover import FailoverEntry, FailoverLog
-from tailrace.hashing import key_hash
 from tailrace.model import Version
+from tailrace.model.failover import FailoverEntry, FailoverLog
+from tailrace.model.hashing import key_hash
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.filters import EVERYTHING
 from tailrace.wire.frames import FrameDecoder, encode_frame

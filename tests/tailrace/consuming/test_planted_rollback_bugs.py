@@ -11,8 +11,8 @@ from tests.tailrace.consuming.test_rollback_model import random_operations
 from tailrace.applying import Applier
 from tailrace.consuming.partition import ConsumedPartition
 from tailrace.consuming.resume import Record
-from tailrace.failover import SNAPSHOT_LAST_UNKNOWN
 from tailrace.indexes import MemoryIndex
+from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN
 from tailrace.ring import Ring, RingChange
 from tailrace.wire.filters import StreamFilter
 

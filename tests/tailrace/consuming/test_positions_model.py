@@ -12,7 +12,7 @@ from tests.tiers import examples
 
 from tailrace.consuming.session import ConsumerSession, Wanted
 from tailrace.events import Mutations, Rollback
-from tailrace.position import Positions
+from tailrace.model.position import Positions
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.messages import Hello
 

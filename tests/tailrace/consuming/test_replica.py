@@ -3,14 +3,14 @@
 import pytest
 from tests.tailrace.consuming.test_session import CLUSTER, FEED, LOG_U, LOG_V, Conversation, U, V, stored, talk
 
-from tailrace.address import Address
 from tailrace.consuming.session import Wanted
 from tailrace.errors import NotLeader, Overloaded, ProtocolError, StreamEnded, TailraceError, UnknownFeed, Unreachable
 from tailrace.events import Agreed, LeaderCheck, Mutations, Rollback, SnapshotEnd, SnapshotStart, StreamFailed
-from tailrace.failover import FailoverLog
-from tailrace.finding import Finder
+from tailrace.link.address import Address
+from tailrace.link.finder import Finder
 from tailrace.model import EndReason, Level
-from tailrace.position import Position
+from tailrace.model.failover import FailoverLog
+from tailrace.model.position import Position
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import HelloOk, encode_error
 from tailrace.wire.opcodes import Opcode

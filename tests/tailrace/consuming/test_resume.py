@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.consuming.resume import Decision, Move, Record, bare_floor, bounds, decide
-from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, resume_point
-from tailrace.position import Position
+from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, resume_point
+from tailrace.model.position import Position
 from tailrace.ring import Ring
 from tailrace.wire.stream_messages import RollBack, StreamOk
 

@@ -5,7 +5,6 @@ import random
 
 import pytest
 
-from tailrace.backoff import FIRST_SECONDS, SECONDS_MAX
 from tailrace.block import encode_block
 from tailrace.consuming import session as session_module
 from tailrace.consuming.rollbacks import REFETCHES_MAX
@@ -22,9 +21,10 @@ from tailrace.errors import (
     UnknownFeed,
 )
 from tailrace.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
-from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
+from tailrace.link.backoff import FIRST_SECONDS, SECONDS_MAX
 from tailrace.model import EndReason, Level, Version
-from tailrace.position import Position, Positions
+from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
+from tailrace.model.position import Position, Positions
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.filters import StreamFilter
 from tailrace.wire.frames import FrameDecoder, encode_frame

@@ -8,7 +8,7 @@ from tailrace.consuming.session import Wanted
 from tailrace.errors import DataGone, ProtocolError
 from tailrace.events import Mutations, Rollback
 from tailrace.model import EndReason
-from tailrace.position import Position, Positions
+from tailrace.model.position import Position, Positions
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import encode_error
 from tailrace.wire.opcodes import Opcode

@@ -10,9 +10,9 @@ from typing import ClassVar
 import pytest
 
 from tailrace.checkpoint import Checkpoint
-from tailrace.failover import FailoverLog
 from tailrace.indexes import AppliedMutation, MemoryIndex, SQLiteIndex
-from tailrace.position import Position, Positions
+from tailrace.model.failover import FailoverLog
+from tailrace.model.position import Position, Positions
 
 CLUSTER, FEED = b"c" * 16, b"f" * 16
 LOG = FailoverLog([(b"u" * 16, 1, 0)])

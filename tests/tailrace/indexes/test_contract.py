@@ -7,9 +7,9 @@ from tests.tiers import examples
 
 from tailrace.checkpoint import Checkpoint
 from tailrace.errors import BadPosition
-from tailrace.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
 from tailrace.indexes import AppliedMutation, Index
-from tailrace.position import Position
+from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
+from tailrace.model.position import Position
 from tailrace.ring import RingChange, RingChunk
 
 

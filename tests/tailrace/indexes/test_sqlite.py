@@ -272,9 +272,9 @@ DIES = """
 import os, sys
 sys.path[:0] = sys.argv[2:]
 from tailrace.checkpoint import Checkpoint
-from tailrace.failover import FailoverLog
+from tailrace.model.failover import FailoverLog
 from tailrace.indexes import AppliedMutation, SQLiteIndex
-from tailrace.position import Position, Positions
+from tailrace.model.position import Position, Positions
 
 index = SQLiteIndex(sys.argv[1], columns={"text": "$.text"}, full_text=["text"])
 index.open()

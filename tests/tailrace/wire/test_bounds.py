@@ -1,10 +1,10 @@
 import pytest
 
-from tailrace.address import Address
 from tailrace.block import DIGEST_MAX, encode_block
 from tailrace.errors import TooLarge
-from tailrace.failover import ENTRIES_MAX, SEQ_MAX, FailoverLog
+from tailrace.link.address import Address
 from tailrace.model import Level
+from tailrace.model.failover import ENTRIES_MAX, SEQ_MAX, FailoverLog
 from tailrace.wire.bodies import ADDRESS_LENGTH_MAX, encode_json
 from tailrace.wire.bounds import REQUEST_BOUNDS, check_request, request_bound
 from tailrace.wire.filters import StreamFilter

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailrace.errors import BadBlock, ProtocolError
-from tailrace.failover import SEQ_MAX, FailoverEntry, FailoverLog, resume_point
 from tailrace.model import EndReason, Item, Level, Version, VersionRange
+from tailrace.model.failover import SEQ_MAX, FailoverEntry, FailoverLog, resume_point
 from tailrace.wire import messages, stream_messages
 from tailrace.wire.bodies import JSON_BODY_BYTES_MAX, decode_json, encode_json
 from tailrace.wire.filters import EVERYTHING, StreamFilter

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from tailrace.block import Stamps, encode_block
-from tailrace.hashing import HASH_MAX, hash_keys
+from tailrace.model.hashing import HASH_MAX, hash_keys
 from tailrace_server.compaction.task import CompactionTask
 from tailrace_server.segment import NO_BASE, Segment, SegmentIdentity, SegmentWriter
 

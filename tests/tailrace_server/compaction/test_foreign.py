@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.hashing import key_hash, partition_range
+from tailrace.model.hashing import key_hash, partition_range
 from tailrace_server.compaction.task import FOREIGN_MAX
 from tailrace_server.compaction.worker import compact
 from tailrace_server.segment import Segment

@@ -12,7 +12,7 @@ from tailrace.block.check import check_columns
 from tailrace.block.encode import Stamps
 from tailrace.block.layout import read_layout
 from tailrace.errors import BadBlock, TooLarge
-from tailrace.hashing import hash_keys, partition_of_hash, partition_range
+from tailrace.model.hashing import hash_keys, partition_of_hash, partition_range
 from tailrace.wire.filters import StreamFilter
 from tailrace_server.partition.validation import check_at_door
 from tailrace_server.stream.filter import filter_block

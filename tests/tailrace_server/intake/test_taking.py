@@ -6,9 +6,9 @@ from tests.tailrace_server.stored import FakeJournal
 from tailrace.block import encode_block
 from tailrace.block.encode import Stamps
 from tailrace.errors import BadBlock, Forbidden
-from tailrace.failover import FailoverEntry, FailoverLog
-from tailrace.hashing import partition_range
 from tailrace.model import Level
+from tailrace.model.failover import FailoverEntry, FailoverLog
+from tailrace.model.hashing import partition_range
 from tailrace_server.blocks import cut_above
 from tailrace_server.feeds.feed import system_feed
 from tailrace_server.journal import RecordKind

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from tailrace.failover import FailoverLog
 from tailrace.model import FeedInfo
+from tailrace.model.failover import FailoverLog
 from tailrace_server.manifest import FeedFile, Manifest, SegmentEntry
 from tailrace_server.manifest.producers import NO_PRODUCERS
 from tailrace_server.segment import NO_BASE

@@ -15,7 +15,7 @@ from tests.tailrace_server.manifest.builders import (
     manifests,
 )
 
-from tailrace.failover import FailoverLog
+from tailrace.model.failover import FailoverLog
 from tailrace_server.manifest import invariants
 from tailrace_server.manifest.invariants import PLACEMENTS_MAX, SEGMENTS_MAX, SINKS_MAX
 from tailrace_server.segment import NO_BASE

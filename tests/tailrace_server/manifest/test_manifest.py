@@ -15,7 +15,7 @@ from tests.tailrace_server.manifest.builders import (
     manifests,
 )
 
-from tailrace.failover import FailoverLog
+from tailrace.model.failover import FailoverLog
 from tailrace_server.directory.sealed import seal, unseal
 from tailrace_server.manifest import Manifest, ManifestDamaged, SegmentEntry, codec, entry_of, invariants
 from tailrace_server.manifest.codec import FORMAT, VERSION

@@ -24,7 +24,7 @@ from tests.tiers import examples
 
 from tailrace.block import Block
 from tailrace.errors import TailraceError
-from tailrace.failover import ResumeReason, resume_point
+from tailrace.model.failover import ResumeReason, resume_point
 from tailrace_server.directory import restored_marks as marks
 from tailrace_server.directory.copying import copy_file
 from tailrace_server.directory.identity import BadDirectory

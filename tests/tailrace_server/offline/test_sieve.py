@@ -3,7 +3,7 @@ import json
 import pytest
 
 from tailrace.block import encode_block
-from tailrace.failover import FailoverEntry, FailoverLog
+from tailrace.model.failover import FailoverEntry, FailoverLog
 from tailrace_server.journal import RecordKind
 from tailrace_server.journal.format import NO_BRANCH, RecordHeader
 from tailrace_server.journal.reader import RawRecord

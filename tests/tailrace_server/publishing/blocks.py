@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailrace.block import encode_block
-from tailrace.hashing import hash_keys, partition_of_hash
+from tailrace.model.hashing import hash_keys, partition_of_hash
 
 
 def keys_of(partition, partitions, count, name=b"k"):

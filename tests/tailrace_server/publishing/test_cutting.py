@@ -12,7 +12,7 @@ from tests.memory_disk import MemoryDisk
 
 from tailrace.block import encode_block
 from tailrace.errors import TooLarge
-from tailrace.hashing import HASH_MAX, key_hash
+from tailrace.model.hashing import HASH_MAX, key_hash
 from tailrace_server.publishing import cutting, spreading
 from tailrace_server.publishing.cutting import CutShare
 from tailrace_server.publishing.stage_file import StagedBlock

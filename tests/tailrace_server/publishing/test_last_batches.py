@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.tailrace_server.made_directory import MadeDirectory
 from tests.tailrace_server.publishing.blocks import block
 
-from tailrace.hashing import HASH_MAX
+from tailrace.model.hashing import HASH_MAX
 from tailrace_server.partition.published import publish as publish_blocks
 from tailrace_server.state import last_batches
 from tailrace_server.state.last_batches import (

@@ -13,7 +13,7 @@ from tests.tailrace_server.publishing import test_crashes
 from tests.tailrace_server.publishing.test_crashes import PARTITIONS, batch_of, endings
 
 from tailrace.errors import NoSpace, TooLarge, UnknownStage
-from tailrace.hashing import HASH_MAX, key_hash
+from tailrace.model.hashing import HASH_MAX, key_hash
 from tailrace.wire.stage_messages import Publish
 from tailrace_server.config import Storage
 from tailrace_server.journal import writer

@@ -9,8 +9,8 @@ from tests.tailrace_server.stored import StoredPartition
 from tests.tiers import examples
 
 from tailrace.block import encode_block
-from tailrace.failover import FailoverLog
 from tailrace.model import Level
+from tailrace.model.failover import FailoverLog
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_messages import SinksTold

@@ -8,7 +8,7 @@ import pytest
 import trio
 from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config
 
-from tailrace.address import Address
+from tailrace.link.address import Address
 from tailrace_server.config import Config
 from tailrace_server.node.start import recover
 from tailrace_server.partition.branching import begin_branch

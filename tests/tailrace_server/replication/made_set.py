@@ -11,8 +11,8 @@ import trio
 from tests.ports import free_ports
 
 import tailrace
-from tailrace.address import Address
-from tailrace.asking import ask
+from tailrace.link.address import Address
+from tailrace.trio.request import ask
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Config, Replication
 from tailrace_server.node.start import open_node

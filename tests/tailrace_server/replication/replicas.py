@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.tailrace_server.raw_requests import PARTITION
 from tests.tailrace_server.replication.conftest import CLUSTER_ID, OTHERS
 
-from tailrace.failover import FailoverLog
 from tailrace.model import Level
+from tailrace.model.failover import FailoverLog
 from tailrace.wire.frames import frame_header
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica, ReplicaAck

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tailrace.address import Address
+from tailrace.link.address import Address
 from tailrace_server.config import Config
 
 A, B = Address("a", 1), Address("b", 1)

@@ -10,8 +10,8 @@ from tests.tailrace_server.raw_requests import KEY, PARTITION, block_of, write
 from tests.tailrace_server.replication.replicas import STREAM, HandMade, replica_request
 
 from tailrace.errors import NotDurable, NotLeader, UnknownFeed
-from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
+from tailrace.model.failover import FailoverLog
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import Get, Got, HelloOk, decode_error

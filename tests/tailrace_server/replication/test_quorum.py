@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.failover import FailoverEntry, FailoverLog
+from tailrace.model.failover import FailoverEntry, FailoverLog
 from tailrace_server.replication.quorum import Acknowledgements
 
 U, V = b"u" * 16, b"v" * 16

@@ -24,10 +24,9 @@ from tests.tailrace_server.replication.made_set import (
 )
 
 import tailrace
-from tailrace import failover
-from tailrace.address import Address
 from tailrace.errors import NotLeader, Overloaded, ProtocolError, TailraceError, Unreachable
-from tailrace.model import Level
+from tailrace.link.address import Address
+from tailrace.model import Level, failover
 from tailrace.wire.messages import WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from tailrace.address import Address
+from tailrace.link.address import Address
 from tailrace.wire.replica_messages import LeaderSeqs, Replica
 from tailrace_server.replication import replica_puller as taking
 from tailrace_server.replication.replica_puller import Taker

@@ -2,8 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import NotLeader, UnknownFeed
-from tailrace.failover import FailoverEntry
 from tailrace.model import Level
+from tailrace.model.failover import FailoverEntry
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.waiting import WaitingAnswers
 

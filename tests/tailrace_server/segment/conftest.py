@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from tailrace.block import Stamps, encode_block
-from tailrace.hashing import hash_keys
+from tailrace.model.hashing import hash_keys
 from tailrace_server.segment import NO_BASE, SegmentIdentity, SegmentWriter
 
 PATH = "/feed/3/made.seg"

@@ -11,7 +11,7 @@ import pytest
 
 from tailrace.block import Block
 from tailrace.block.header import sum_of
-from tailrace.hashing import key_hash
+from tailrace.model.hashing import key_hash
 from tailrace_server.segment import Segment, SegmentDamaged, key_table
 from tailrace_server.segment.format import Trailer
 from tailrace_server.segment.page import PAGE_BYTES, pack_pages

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.hashing import key_hash
+from tailrace.model.hashing import key_hash
 from tailrace_server.blocks import Found
 from tailrace_server.segment import NotCached, Reads, Segment, SegmentDamaged
 

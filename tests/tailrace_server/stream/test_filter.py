@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.block import Block, Stamps, encode_block
-from tailrace.hashing import key_hash
+from tailrace.model.hashing import key_hash
 from tailrace.wire.filters import StreamFilter
 from tailrace_server.stream import filter as module
 from tailrace_server.stream.filter import FilterCache, filter_block

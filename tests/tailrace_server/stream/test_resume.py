@@ -1,7 +1,7 @@
 import pytest
 
-from tailrace.failover import FailoverLog
 from tailrace.model import EndReason, Level
+from tailrace.model.failover import FailoverLog
 from tailrace.wire.replica_messages import Replica
 from tailrace.wire.stream_messages import RollBack, StreamEnd, StreamOk, StreamRequest
 from tailrace_server.stream.resume import answer_request, promised

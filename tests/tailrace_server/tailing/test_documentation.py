@@ -11,9 +11,9 @@ import pytest
 from tailrace import errors
 from tailrace.block import encode_block
 from tailrace.events import Mutations, Rollback, SnapshotEnd
-from tailrace.failover import FailoverLog
-from tailrace.json_rows import mutation_to_row
-from tailrace.position import Position
+from tailrace.model.failover import FailoverLog
+from tailrace.model.json_rows import mutation_to_row
+from tailrace.model.position import Position
 from tailrace_server.serving.tailing import listener as door
 from tailrace_server.serving.tailing import messages, request, session
 

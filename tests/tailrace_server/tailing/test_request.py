@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import BadPosition
-from tailrace.failover import FailoverEntry, FailoverLog
-from tailrace.position import Position, Positions
+from tailrace.model.failover import FailoverEntry, FailoverLog
+from tailrace.model.position import Position, Positions
 from tailrace_server.serving.tailing.request import (
     BadRequest,
     choose_subprotocol,

@@ -13,8 +13,8 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed
 
-from tailrace.json_rows import field_bytes
-from tailrace.position import Positions
+from tailrace.model.json_rows import field_bytes
+from tailrace.model.position import Positions
 from tailrace_server.serving.tailing import session as session_module
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.tiers import examples
 
 from tailrace.block import Stamps, encode_block
-from tailrace.hashing import key_hash
+from tailrace.model.hashing import key_hash
 from tailrace_server.tree import aging, runs
 from tailrace_server.tree import key_index as module
 from tailrace_server.tree import tree as tree_module

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.fake_host import FakeClock
 from tests.tiers import examples
 
-from tailrace.failover import SEQ_MAX, FailoverEntry, FailoverLog
+from tailrace.model.failover import SEQ_MAX, FailoverEntry, FailoverLog
 from tailrace_server.directory.uptime_file import decode, encode, load_uptime, store_uptime, tick_uptime
 from tailrace_server.state.ahead import AGE_PARTS, GAP_US_MIN, Ahead, Mark, Place
 

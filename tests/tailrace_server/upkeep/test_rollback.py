@@ -6,7 +6,7 @@ import pytest
 from tests.memory_disk import Crashed
 
 from tailrace.block import encode_block
-from tailrace.failover import FailoverEntry, FailoverLog
+from tailrace.model.failover import FailoverEntry, FailoverLog
 from tailrace_server.host.disk import read_file
 from tailrace_server.journal import RecordKind, open_journal
 from tailrace_server.offline.repair import repair

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 import trio
 from trio_websocket import ConnectionClosed, WebSocketRequest, wrap_server_stream
 
-from tailrace.address import Address
-from tailrace.transport import Transport
+from tailrace.link.address import Address
+from tailrace.trio.transport import Transport
 from tailrace_server.serving.hosts import host_allowed, refusal
 from tailrace_server.serving.listeners import Door, open_door
 from tailrace_server.serving.tailing.loopback import loopback

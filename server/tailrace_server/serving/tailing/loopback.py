@@ -14,7 +14,7 @@ import trio
 
 
 class LoopbackTransport:
-    """A ``tailrace.transport.Transport``: what one end sends, the other one receives, by reference."""
+    """A ``tailrace.trio.transport.Transport``: what one end sends, the other one receives, by reference."""
 
     def __init__(self, peer: str) -> None:
         self._peer = peer

@@ -15,8 +15,8 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 from tailrace.block import KEY_BYTES_MAX
 from tailrace.errors import TailraceError
-from tailrace.position import Positions
-from tailrace.times import looks_like_time, parse_time
+from tailrace.model.position import Positions
+from tailrace.model.times import looks_like_time, parse_time
 
 SUBPROTOCOL = "tailrace.json.v1"
 # The value of ``since`` that says: it is in the first message.

@@ -14,12 +14,12 @@ from functools import partial
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest
 
-from tailrace.client import Client
 from tailrace.errors import TailraceError
-from tailrace.host import Host
-from tailrace.lifetime import Lifetime
-from tailrace.position import Positions
-from tailrace.transport import Connect
+from tailrace.model.position import Positions
+from tailrace.trio.client import Client
+from tailrace.trio.host import Host
+from tailrace.trio.lifetime import Lifetime
+from tailrace.trio.transport import Connect
 from tailrace_server.serving.tailing.messages import GOING_AWAY, INTERNAL_ERROR, close_of, encode_failure
 from tailrace_server.serving.tailing.request import (
     IN_MESSAGE,

@@ -1,0 +1,35 @@
+"""The nouns that users, the wire and the server share: plain immutable values. Pure."""
+
+from tailrace.model.values import (
+    BRANCH_BYTES,
+    FEED_ID_BYTES,
+    Delete,
+    EndReason,
+    FeedInfo,
+    Item,
+    Level,
+    Mutation,
+    NodeStatus,
+    PartitionInfo,
+    Put,
+    Resolved,
+    Version,
+    VersionRange,
+)
+
+__all__ = [
+    "BRANCH_BYTES",
+    "FEED_ID_BYTES",
+    "Delete",
+    "EndReason",
+    "FeedInfo",
+    "Item",
+    "Level",
+    "Mutation",
+    "NodeStatus",
+    "PartitionInfo",
+    "Put",
+    "Resolved",
+    "Version",
+    "VersionRange",
+]

@@ -1,0 +1,235 @@
+"""Rows gathered into blocks, by partition. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import add
+from typing import NamedTuple, cast
+
+from tailrace.block import KEY_BYTES_MAX, VALUE_BYTES_MAX, Block, encode_block
+from tailrace.errors import TooLarge
+from tailrace.model import Delete, Put
+from tailrace.model.hashing import hash_keys, key_hash, partition_of_hash
+
+# What a row adds to a block beside key and value, and an upper bound of what a block has beside its rows: header, first
+# offsets, bits of deletions (an eighth of a byte a row) and padding. docs/formats/block.md has the exact sizes.
+ROW_BYTES = 17
+BLOCK_BYTES = 160
+
+
+def check_key(key: bytes) -> None:
+    """Raises TypeError, ValueError or TooLarge for what cannot be a key."""
+    if not isinstance(key, bytes):
+        hint = "; use .encode()" if isinstance(key, str) else ""
+        raise TypeError(f"a key is bytes, not {type(key).__name__}{hint}")
+    if not key:
+        raise ValueError("a key is empty; it needs at least one byte")
+    if len(key) > KEY_BYTES_MAX:
+        raise TooLarge(f"a key has {len(key)} bytes, at most {KEY_BYTES_MAX} are permitted")
+
+
+def check_value(value: bytes) -> None:
+    """Raises TypeError or TooLarge for what cannot be a value."""
+    if not isinstance(value, bytes):
+        hint = "; use .encode()" if isinstance(value, str) else "; delete() is for deletions" if value is None else ""
+        raise TypeError(f"a value is bytes, not {type(value).__name__}{hint}")
+    if len(value) > VALUE_BYTES_MAX:
+        raise TooLarge(f"a value has {len(value)} bytes, at most {VALUE_BYTES_MAX} are permitted")
+
+
+def _columns(changes: Sequence[Put | Delete]) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
+    """Keys and values of changes, checked by whole columns. Raises as ``check_key`` and ``check_value``."""
+    kinds = set(map(type, changes))
+    if not kinds <= {Put, Delete}:
+        wrong = next(change for change in changes if type(change) not in (Put, Delete))
+        raise TypeError(f"a change is a Put or a Delete, not {wrong!r}")
+    values: Sequence[bytes | None]
+    present: Sequence[bytes]
+    keys = [change[0] for change in changes]
+    if kinds == {Put}:
+        values = present = [put.value for put in cast(Sequence[Put], changes)]
+    else:
+        values = [change[1] if type(change) is Put else None for change in changes]
+        present = [change.value for change in changes if type(change) is Put]
+    if set(map(type, keys)) - {bytes} or not all(keys) or len(max(keys, key=len, default=b"")) > KEY_BYTES_MAX:
+        for key in keys:
+            check_key(key)
+    if set(map(type, present)) - {bytes} or len(max(present, key=len, default=b"")) > VALUE_BYTES_MAX:
+        for value in present:
+            check_value(value)
+    return keys, values
+
+
+class Rows(NamedTuple):
+    """Rows of one partition, in columns."""
+
+    partition: int
+    keys: list[bytes]
+    values: list[bytes | None]
+    hashes: list[int]
+
+    @property
+    def is_whole(self) -> bool:
+        """The columns have rows, and equally many. Otherwise an interrupt (Ctrl-C) has come between them."""
+        return 0 < len(self.keys) == len(self.values) == len(self.hashes)
+
+    def encode(self) -> Block:
+        """Makes a block of all rows, without a producer's number yet. Raises TooLarge."""
+        return encode_block(self.keys, self.values, partition=self.partition, hashes=self.hashes)
+
+
+def split(changes: Sequence[Put | Delete], partitions: int) -> list[Rows]:
+    """Checks changes and gives each partition's share of them, in order. Raises TypeError, ValueError or TooLarge."""
+    keys, values = _columns(changes)
+    hashes = hash_keys(keys)
+    if partitions == 1:
+        return [Rows(0, list(keys), list(values), hashes)] if keys else []
+    shares: dict[int, Rows] = {}
+    for key, value, hash_ in zip(keys, values, hashes, strict=True):
+        partition = partition_of_hash(hash_, partitions)
+        share = shares.get(partition)
+        if share is None:
+            share = shares[partition] = Rows(partition, [], [], [])
+        share.keys.append(key)
+        share.values.append(value)
+        share.hashes.append(hash_)
+    return list(shares.values())
+
+
+class Share:
+    """Rows of one partition that are added to a batch part by part; those before ``taken`` have been."""
+
+    __slots__ = ("_ends", "nbytes", "rows", "taken")
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.taken = 0
+        self.nbytes = sum(map(len, rows.keys)) + sum(map(len, filter(None, rows.values)))
+        self._ends: list[int] = []  # bytes before each row, and of all; made when the rows have to be divided
+
+    @property
+    def is_taken(self) -> bool:
+        """Every row has been taken."""
+        return self.taken == len(self.rows.keys)
+
+    def nbytes_of(self, begin: int, end: int) -> int:
+        """Returns the bytes of keys and values of rows ``begin`` to ``end``, the last one excluded."""
+        if not self._ends:
+            values = (0 if value is None else len(value) for value in self.rows.values)
+            self._ends += accumulate(map(add, map(len, self.rows.keys), values), initial=0)
+        return self._ends[end] - self._ends[begin]
+
+    def end_of(self, nbytes: int, rows: int, cost: int) -> int:
+        """Returns where a part ends that begins at ``taken``.
+
+        Its last row is the first one with which the part has ``nbytes`` bytes, or ``rows`` rows, or costs ``cost``
+        bytes, which counts ROW_BYTES for each row as well.
+        """
+        begin = self.taken
+        last = min(begin + rows, len(self.rows.keys))
+        of_last = self.nbytes_of(begin, last)
+        if of_last < nbytes and of_last + (last - begin) * ROW_BYTES < cost:
+            return last
+        ends = self._ends
+        candidates = range(begin + 1, last)
+        first_full = bisect_left(candidates, nbytes, key=lambda end: ends[end] - ends[begin])
+        costs = bisect_left(candidates, cost, key=lambda end: ends[end] - ends[begin] + (end - begin) * ROW_BYTES)
+        return begin + 1 + min(first_full, costs)
+
+
+class _Batch:
+    __slots__ = ("hashes", "keys", "nbytes", "values")
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self.values: list[bytes | None] = []
+        self.hashes: list[int] = []
+        self.nbytes = 0  # of keys and values
+
+
+class Batches:
+    """The rows of each partition that wait for a block of their own.
+
+    A batch is full at ``bytes_max`` bytes of keys and values, or at ``rows_max`` rows. ``nbytes`` is at least the size
+    of the blocks that all rows would make now.
+    """
+
+    def __init__(self, partitions: int, bytes_max: int, rows_max: int) -> None:
+        self._partitions = partitions
+        self._bytes_max = bytes_max
+        self._rows_max = rows_max
+        self._batches: dict[int, _Batch] = {}
+        self.nbytes = 0
+
+    def add(self, key: bytes, value: bytes | None) -> int | None:
+        """Adds a row. Returns its partition if the batch is full now, else None.
+
+        Raises TypeError, ValueError or TooLarge for a bad row; nothing is added then.
+        """
+        check_key(key)
+        nbytes = len(key)
+        if value is not None:
+            check_value(value)
+            nbytes += len(value)
+        hash_ = key_hash(key)
+        partition = partition_of_hash(hash_, self._partitions)
+        batch = self._batches.get(partition)
+        if batch is None:
+            batch = self._begin(partition)
+        batch.keys.append(key)
+        batch.values.append(value)
+        batch.hashes.append(hash_)
+        batch.nbytes += nbytes
+        self.nbytes += nbytes + ROW_BYTES
+        return partition if batch.nbytes >= self._bytes_max or len(batch.keys) >= self._rows_max else None
+
+    def extend(self, share: Share, nbytes_max: int) -> bool:
+        """Adds rows of ``share`` until the batch is full or ``nbytes`` has reached ``nbytes_max``, but one at least.
+
+        Returns whether the batch is full now.
+        """
+        rows = share.rows
+        batch = self._batches.get(rows.partition)
+        if batch is None:
+            batch = self._begin(rows.partition)
+        count, nbytes = len(rows.keys), share.nbytes
+        rows_left = self._rows_max - len(batch.keys)
+        bytes_left, room = self._bytes_max - batch.nbytes, nbytes_max - self.nbytes
+        if not share.taken and count <= rows_left and nbytes < bytes_left and nbytes + count * ROW_BYTES < room:
+            share.taken = count
+            batch.keys += rows.keys
+            batch.values += rows.values
+            batch.hashes += rows.hashes
+        else:
+            begin = share.taken
+            end = share.taken = share.end_of(bytes_left, max(rows_left, 1), room)
+            batch.keys += rows.keys[begin:end]
+            batch.values += rows.values[begin:end]
+            batch.hashes += rows.hashes[begin:end]
+            count, nbytes = end - begin, share.nbytes_of(begin, end)
+        batch.nbytes += nbytes
+        self.nbytes += nbytes + count * ROW_BYTES
+        return batch.nbytes >= self._bytes_max or len(batch.keys) >= self._rows_max
+
+    def _begin(self, partition: int) -> _Batch:
+        batch = self._batches[partition] = _Batch()
+        self.nbytes += BLOCK_BYTES
+        return batch
+
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions that have rows here."""
+        return list(self._batches)
+
+    @property
+    def largest(self) -> int:
+        """The partition with the most bytes. There has to be one with rows."""
+        return max(self._batches, key=lambda partition: self._batches[partition].nbytes)
+
+    def take(self, partition: int) -> Rows:
+        """Removes and returns the rows of a partition that has some."""
+        batch = self._batches.pop(partition)
+        self.nbytes -= batch.nbytes + len(batch.keys) * ROW_BYTES + BLOCK_BYTES
+        return Rows(partition, batch.keys, batch.values, batch.hashes)

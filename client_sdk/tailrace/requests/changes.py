@@ -1,0 +1,108 @@
+"""What is asked of a feed, checked and made into blocks; the same for both clients. Pure.
+
+put, delete ──> conditions ──> row_block ──> one block and its lane
+write       ──────────────> batch_blocks ──> a block and a lane for each partition
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from tailrace.block import ROWS_MAX, Block, encode_row
+from tailrace.errors import TooLarge
+from tailrace.model import Delete, Put, Resolved, Version
+from tailrace.model.arguments import count, seconds
+from tailrace.model.hashing import key_hash, partition_of_hash
+from tailrace.requests.batch import check_key, check_value, split
+from tailrace.requests.lane import Lane, Lanes
+from tailrace.wire.messages import GET_KEYS_MAX, WriteFlag
+
+# A writer's batch and one more value stay below a block's bound.
+BATCH_BYTES_MAX = 8 * 1024 * 1024
+
+# The settings of a feed that are numbers.
+_NUMBERS: dict[str, Callable[[str, Any], float]] = {
+    "partitions": count,
+    "history_age_s": seconds,
+    "history_bytes": count,
+    "tombstone_age_s": seconds,
+}
+
+
+def creation_request(name: str, feed_id: bytes, exist_ok: bool, **settings: str | float | None) -> dict[str, Any]:
+    """Returns the body of a CREATE_FEED. A setting that is None is left out, so it is not asked for.
+
+    Raises ValueError or TypeError for what is no number where a number is needed. The node knows the bounds.
+    """
+    asked = {setting: value for setting, value in settings.items() if value is not None}
+    for setting, check in _NUMBERS.items():
+        if setting in asked:
+            asked[setting] = check(setting, asked[setting])
+    return {"name": name, "feed_id": feed_id.hex(), **asked, "exist_ok": exist_ok}
+
+
+def put_flags(value: bytes, if_version: Version | None, if_absent: bool) -> int:
+    """The flags of a put with these conditions. TypeError, TooLarge for the value; ValueError for a contradiction."""
+    check_value(value)
+    if if_version is None:
+        return WriteFlag.IF_ABSENT if if_absent else 0
+    if if_absent:
+        raise ValueError("if_version and if_absent contradict each other")
+    return WriteFlag.IF_VERSION
+
+
+def delete_flags(if_version: Version | None) -> int:
+    """The flags of a deletion with this condition."""
+    return 0 if if_version is None else WriteFlag.IF_VERSION
+
+
+def partition_of(key: bytes, hash_: int, partitions: int, version: Version | None) -> int:
+    """The partition that ``key`` is in. ValueError where a version that is given with it is of another one."""
+    partition = partition_of_hash(hash_, partitions)
+    if version is not None and version.partition != partition:
+        raise ValueError(f"key {key!r} is in partition {partition}, the version is of {version.partition}")
+    return partition
+
+
+def row_block(
+    key: bytes, value: bytes | None, feed: Resolved, if_version: Version | None, lanes: Lanes
+) -> tuple[Lane, Block]:
+    """The block of one change, with key and value that were checked, and its lane. ValueError as ``partition_of``."""
+    hash_ = key_hash(key)
+    partition = partition_of(key, hash_, feed.partitions, if_version)
+    lane = lanes[feed.feed_id, partition]
+    producer_id, producer_seq = lane.next_number
+    block = encode_row(key, value, hash_=hash_, partition=partition, producer_id=producer_id, producer_seq=producer_seq)
+    return lane, block
+
+
+def batch_blocks(changes: Sequence[Put | Delete], feed: Resolved, lanes: Lanes) -> list[tuple[Lane, Block]]:
+    """A block of each partition's share of ``changes``, and its lane. TypeError, ValueError, TooLarge."""
+    shares = split(changes, feed.partitions)
+    try:
+        blocks = [share.encode() for share in shares]
+    except TooLarge as error:
+        raise TooLarge(f"the batch does not fit into a block of its partition: {error}; write less at once") from None
+    return [(lanes[feed.feed_id, block.header.partition], block) for block in blocks]
+
+
+def check_batching(batch_bytes: int, batch_rows: int, in_flight_bytes: int, linger_s: float = 0.0) -> None:
+    """ValueError for bounds that a writer cannot have."""
+    count("batch_bytes", batch_bytes, 1, BATCH_BYTES_MAX)
+    count("batch_rows", batch_rows, 1, ROWS_MAX)
+    count("in_flight_bytes", in_flight_bytes, 1)
+    seconds("linger_s", linger_s)
+
+
+def checked_keys(keys: Iterable[bytes]) -> list[bytes]:
+    """The keys of a look-up. TypeError, ValueError, TooLarge."""
+    asked = list(keys)
+    for key in asked:
+        check_key(key)
+    return asked
+
+
+def look_ups(keys: list[bytes]) -> Iterator[list[bytes]]:
+    """``keys``, as many at a time as one look-up takes."""
+    return (keys[start : start + GET_KEYS_MAX] for start in range(0, len(keys), GET_KEYS_MAX))

@@ -1,0 +1,219 @@
+"""Rows on their way from the calls of a writer or a stage to the node, within a bound of bytes. Pure.
+
+    add, extend ──> batch of the partition ──ship──> block in flight ──answer──> settled
+
+Four rules:
+
+1. A row enters its partition's batch or the caller keeps it; a batch becomes a block in one step, which never waits. So
+   rows of a partition leave in the order in which they were added, and no cancelled caller takes any of them along.
+2. Callers wait before they add, never after it. ``nbytes`` counts what was added and has no answer, in batches and in
+   flight, as it was before compression. It exceeds ``bytes_max`` by one row at most.
+3. Batches have at most half of ``bytes_max``; beyond that the largest one becomes a block. So whoever waits for room
+   has blocks in flight to wait for.
+4. The first error is final. It ends every wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from tailrace.block import Block
+from tailrace.errors import TailraceError, WritesLost
+from tailrace.model import Delete, Put
+from tailrace.requests.batch import Batches, Share, split
+
+# To be called with the answer to a block: None, or why there is none.
+Settle: TypeAlias = Callable[[TailraceError | None], None]
+
+
+class Outbox:
+    """See the module.
+
+    ``send`` queues a block and calls its second argument once, with the answer; ``kick`` lets what is queued leave.
+    ``on_change`` is called when waiting callers have to look again.
+    """
+
+    def __init__(
+        self,
+        partitions: int,
+        *,
+        batch_bytes: int,
+        batch_rows: int,
+        bytes_max: int,
+        send: Callable[[Block, Settle], None],
+        kick: Callable[[], None],
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._partitions = partitions
+        self._batches = Batches(partitions, batch_bytes, batch_rows)
+        self._bytes_max = bytes_max
+        self._send = send
+        self._kick = kick
+        self._on_change = on_change
+        self._in_flight: dict[int, int] = {}  # bytes of each block without an answer, by its number
+        self._in_flight_bytes = 0
+        self._shipped = 0  # the last block's number
+        self._batched_bytes_max = 0
+        self._error: TailraceError | None = None
+        self._why_closed = ""
+        self._is_shipping = False
+        # False: the next caller has to ``enter`` before it adds. Checked for each row, so it is a plain attribute.
+        self.is_open = True
+        self._set_limit()
+
+    # Adding
+
+    def add(self, key: bytes, value: bytes | None) -> None:
+        """Adds a row, when ``is_open``. Raises TypeError, ValueError or TooLarge for a bad row; nothing is added."""
+        full = self._batches.add(key, value)
+        if full is not None:
+            self._ship(full)
+        elif self._batches.nbytes > self._batched_bytes_max:
+            self._relieve()
+
+    def shares(self, changes: Sequence[Put | Delete]) -> list[Share]:
+        """Checks changes and divides them for ``extend``. Raises TypeError, ValueError or TooLarge."""
+        return [Share(rows) for rows in split(changes, self._partitions)]
+
+    def extend(self, share: Share) -> None:
+        """Adds rows of ``share``, when ``is_open``: as many as its batch and the bound have room for."""
+        if self._batches.extend(share, self._bytes_max - self._in_flight_bytes + 1):
+            self._ship(share.rows.partition)
+        elif self._batches.nbytes > self._batched_bytes_max:
+            self._relieve()
+
+    def ship_all(self) -> None:
+        """Makes a block of every batch, however small."""
+        self._ship(*self._batches.partitions)
+
+    def ship_block(self, block: Block, send: Callable[[Block, Settle], None]) -> None:
+        """Sends a block that the caller has made, by ``send`` in place of the outbox's own."""
+        self._is_shipping = True
+        self._put_in_flight(block, block.nbytes, send)
+        self._kick()
+
+    # Waiting
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that were added and have no answer; for each row and block what it takes beside keys and values."""
+        return self._batches.nbytes + self._in_flight_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """A row may be added, or waiting for that is of no use."""
+        return self.nbytes <= self._bytes_max or self._error is not None or bool(self._why_closed)
+
+    def enter(self, *, others_wait: bool = False) -> None:
+        """Ends a wait for room. Raises the first error, or ValueError after ``close``.
+
+        ``others_wait``: they come before callers that do not wait yet, so ``is_open`` stays False.
+        """
+        self.check()
+        if self._why_closed:
+            raise ValueError(self._why_closed)
+        self.is_open = self.has_room and not others_wait
+
+    @property
+    def unanswered(self) -> int:
+        """Blocks without an answer."""
+        return len(self._in_flight)
+
+    @property
+    def shipped(self) -> int:
+        """The number of blocks so far; ``is_settled`` takes it."""
+        return self._shipped
+
+    def is_settled(self, shipped: int) -> bool:
+        """The first ``shipped`` blocks have their answers, or something has failed."""
+        return self._error is not None or not self._in_flight or next(iter(self._in_flight)) > shipped
+
+    @property
+    def has_failed(self) -> bool:
+        """``check`` raises."""
+        return self._error is not None
+
+    def check(self) -> None:
+        """Raises the first error."""
+        if self._is_shipping:
+            self._is_shipping = False
+            self.fail(
+                TailraceError(
+                    "a call was interrupted while it added or sent rows, which may or may not be sent: "
+                    "make another writer or stage"
+                )
+            )
+        if self._error is not None:
+            raise self._error
+
+    def fail(self, error: TailraceError) -> None:
+        """Makes ``error`` the first error, if there is none yet; WritesLost replaces any other, since it says more."""
+        if self._error is None or isinstance(error, WritesLost):
+            self._error = error
+        self.is_open = False
+        self._on_change()
+
+    def refuse(self, error: TailraceError) -> None:
+        """Makes ``error`` the first error, and wakes no caller."""
+        self._error, self.is_open, self._is_shipping = error, False, False
+
+    def heard(self, error: TailraceError | None) -> None:
+        """Handles an answer: wakes those who wait, with ``error`` if there is one."""
+        if error is not None:
+            self.fail(error)
+        else:
+            self._on_change()
+
+    def close(self, why: str) -> None:
+        """Takes no more rows: ``enter`` raises ValueError with ``why``. What was added still goes out."""
+        self._why_closed = self._why_closed or why
+        self.is_open = False
+        self._on_change()
+
+    # Blocks
+
+    def _relieve(self) -> None:
+        """Keeps to the bounds after a row: of the batches, and of all."""
+        while self._batches.nbytes > self._bytes_max // 2:
+            self._ship(self._batches.largest)
+        if self.nbytes > self._bytes_max:
+            self.is_open = False
+
+    def _ship(self, *partitions: int) -> None:
+        for partition in partitions:
+            # An interrupt (Ctrl-C) between these steps must not pass for success: the next call finds the mark.
+            self._is_shipping = True
+            before = self._batches.nbytes
+            rows = self._batches.take(partition)
+            if not rows.is_whole:
+                self.check()
+            self._put_in_flight(rows.encode(), before - self._batches.nbytes, self._send)
+        if partitions:
+            self._kick()
+
+    def _put_in_flight(self, block: Block, nbytes: int, send: Callable[[Block, Settle], None]) -> None:
+        self._shipped += 1
+        number = self._shipped
+        self._in_flight[number] = nbytes
+        self._in_flight_bytes += nbytes
+        self._set_limit()
+        self.is_open = False  # other tasks get their turn after each block
+
+        def settle(error: TailraceError | None) -> None:
+            del self._in_flight[number]
+            self._in_flight_bytes -= nbytes
+            self._set_limit()
+            self.heard(error)
+
+        try:
+            send(block, settle)
+        except TailraceError as error:
+            self._is_shipping = False
+            self.fail(error)
+            raise
+        self._is_shipping = False
+
+    def _set_limit(self) -> None:
+        """Sets what the batches may have before ``_relieve`` is called."""
+        self._batched_bytes_max = min(self._bytes_max // 2, self._bytes_max - self._in_flight_bytes)

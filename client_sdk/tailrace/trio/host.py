@@ -1,0 +1,54 @@
+"""What a client runs on: how it connects, where its indexes work, where its chance comes from.
+
+``tailrace.connect(..., host=Host(...))`` is for simulators and tests, which run client and node in one trio run without
+a socket, a thread or real randomness; its time is that of the run's clock. Everybody else leaves it out.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from tailrace.trio.transport import Connect, connect_tcp
+from tailrace.trio.worker_thread import WorkerThread
+
+T = TypeVar("T")
+
+
+def new_session() -> str:
+    """Returns a secret for `Hello`: 32 hex digits."""
+    return secrets.token_hex(16)
+
+
+class Worker(Protocol):
+    """Runs an index's functions one after the other, for one task; `WorkerThread` is the ordinary one."""
+
+    def start(self) -> None:
+        """Called once, before the first ``run``."""
+        ...
+
+    def stop(self) -> None:
+        """Called after the last ``run``."""
+        ...
+
+    async def run(self, function: Callable[..., T], *args: Any) -> T:
+        """What ``function(*args)`` returns or raises. A cancellation waits until it has ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """``connect`` makes a transport to an address, or raises Unreachable; the time-out is the caller's.
+
+    ``worker`` makes what an index works on, from a name. ``random`` decides how retries are spread, and gives the ids
+    of producers and feeds, so it must not repeat itself from one process to the next unless all is to be repeated.
+    ``new_session`` gives what a client's connections are recognised by (`Hello`), a secret; "" for none.
+    """
+
+    connect: Connect = connect_tcp
+    worker: Callable[[str], Worker] = WorkerThread
+    random: random.Random = field(default_factory=random.SystemRandom)
+    new_session: Callable[[], str] = new_session

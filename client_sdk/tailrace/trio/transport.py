@@ -1,0 +1,295 @@
+"""A connection's bytes under trio: TCP without a task, thread or cancel scope per message.
+
+``send`` never waits and is no checkpoint: it hands the kernel what it takes at once and queues the rest, which ``run``
+writes as the peer reads. So an answer can leave from inside a callback, and no cancelled task leaves half a frame
+behind. Whoever sends watches ``backlog_bytes`` and stops at a bound of his own.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
+
+import trio
+
+from tailrace.errors import Unreachable
+from tailrace.link.address import Address
+
+# First size of a read, and what it grows to while reads come back full: few system calls for bulk, little memory idle.
+RECEIVE_BYTES_MIN = 16 * 1024
+RECEIVE_BYTES_MAX = 1024 * 1024
+# The most buffers in one system call (Linux: IOV_MAX is 1,024).
+_BUFFERS_MAX = 512
+
+
+class Transport(Protocol):
+    """What both ends need of a connection. A test may hand over its own."""
+
+    backlog_bytes: int
+    on_drained: Callable[[], None] | None
+
+    @property
+    def is_broken(self) -> bool:
+        """Nothing reaches the peer any more: it is gone, or this side has closed."""
+        ...
+
+    @property
+    def peer(self) -> str:
+        """The other side's address, for messages."""
+        ...
+
+    def send(self, *buffers: bytes | memoryview) -> None:
+        """Sends, or queues what the peer does not take yet. Never waits; a broken connection shows at ``receive``."""
+        ...
+
+    async def receive(self) -> bytes:
+        """Some bytes; ``b""`` at the end. Always a checkpoint. Raises OSError where the connection broke."""
+        ...
+
+    async def run(self) -> None:
+        """Writes what is queued, until closed; calls ``on_drained`` each time that the queue is empty again."""
+        ...
+
+    def finish(self) -> None:
+        """Tells the peer that nothing more comes; what it still says can be received. For an empty backlog."""
+        ...
+
+    def close(self) -> None:
+        """Ends the connection at once; ``receive`` and ``run`` return or raise OSError."""
+        ...
+
+
+# Makes a transport to an address, or raises Unreachable.
+Connect: TypeAlias = Callable[[Address], Awaitable[Transport]]
+
+
+class TcpTransport:
+    """A Transport over a connected TCP socket, which it owns."""
+
+    def __init__(self, sock: socket.socket, peer: str) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sock = sock
+        self._peer = peer
+        self._queue: collections.deque[memoryview] = collections.deque()
+        self._queued = trio.Event()
+        self._closed = False
+        self._receive_bytes = RECEIVE_BYTES_MIN
+        self._emptied = False  # the last read took less than it could
+        self.backlog_bytes = 0
+        self._broken = False
+        self.on_drained: Callable[[], None] | None = None
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    @property
+    def is_broken(self) -> bool:
+        return self._broken
+
+    def send(self, *buffers: bytes | memoryview) -> None:
+        if self._broken:
+            return
+        if not self._queue:
+            buffers = self._send_now(buffers)
+            if not buffers:
+                return
+        for buffer in buffers:
+            view = memoryview(buffer)
+            self._queue.append(view)
+            self.backlog_bytes += view.nbytes
+        self._queued.set()
+
+    def _send_now(self, buffers: tuple[bytes | memoryview, ...]) -> tuple[bytes | memoryview, ...]:
+        try:
+            if len(buffers) == 1:
+                sent = self._sock.send(buffers[0])
+                return () if sent == len(buffers[0]) else (memoryview(buffers[0])[sent:],)
+            sent = self._sock.sendmsg(buffers[:_BUFFERS_MAX])
+        except (BlockingIOError, InterruptedError):
+            return buffers
+        except OSError:
+            self._break()
+            return ()
+        for index, buffer in enumerate(buffers):
+            size = len(buffer)
+            if sent < size:
+                return (memoryview(buffer)[sent:], *buffers[index + 1 :])
+            sent -= size
+        return ()
+
+    async def receive(self) -> bytes:
+        # Where the last read has emptied the socket, another one would most likely find nothing: wait at once.
+        waiting = self._emptied
+        if not waiting:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        waited = False
+        while not self._closed:
+            if waiting:
+                try:
+                    await trio.lowlevel.wait_readable(self._sock)
+                except trio.ClosedResourceError:
+                    return b""
+                waiting, waited = False, True
+                continue
+            try:
+                data = self._sock.recv(self._receive_bytes)
+            except (BlockingIOError, InterruptedError):
+                waiting = True
+                continue
+            count = len(data)
+            self._emptied = count < self._receive_bytes
+            if not self._emptied:
+                self._receive_bytes = min(2 * self._receive_bytes, RECEIVE_BYTES_MAX)
+            elif count < self._receive_bytes // 8 and self._receive_bytes > RECEIVE_BYTES_MIN:
+                self._receive_bytes = max(self._receive_bytes // 2, RECEIVE_BYTES_MIN)
+            if not waited:
+                # Having waited was the checkpoint; another one is a pass of the scheduler, 15 µs for every message.
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            return data
+        return b""
+
+    async def run(self) -> None:
+        while not self._closed:
+            if not self._queue:
+                self._queued = trio.Event()
+                if self.on_drained is not None:
+                    self.on_drained()
+                if not self._queue:
+                    await self._queued.wait()
+                continue
+            try:
+                await trio.lowlevel.wait_writable(self._sock)
+            except (trio.ClosedResourceError, OSError):
+                return
+            self._write_queued()
+
+    def _write_queued(self) -> None:
+        buffers = [self._queue[index] for index in range(min(len(self._queue), _BUFFERS_MAX))]
+        try:
+            sent = self._sock.sendmsg(buffers)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._break()
+            return
+        self.backlog_bytes -= sent
+        while sent:
+            first = self._queue.popleft()
+            if sent < first.nbytes:
+                self._queue.appendleft(first[sent:])
+                return
+            sent -= first.nbytes
+
+    def _break(self) -> None:
+        """The peer is gone: nothing more is sent; the end is seen by whoever receives."""
+        self._broken = True
+        self._queue.clear()
+        self.backlog_bytes = 0
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def finish(self) -> None:
+        with contextlib.suppress(OSError):  # the peer is gone, which ``receive`` will tell
+            self._sock.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = self._broken = True
+        self._queue.clear()
+        self.backlog_bytes = 0
+        self._queued.set()
+        trio.lowlevel.notify_closing(self._sock)
+        self._sock.close()
+
+
+async def open_tcp(host: str, port: int) -> TcpTransport:
+    """Connects to ``host``:``port``. Raises Unreachable; the time-out is the caller's cancel scope."""
+    try:
+        stream = await trio.open_tcp_stream(host, port)
+    except OSError as error:
+        raise Unreachable(f"cannot connect to {host}:{port}: {_reason(error)}") from error
+    return TcpTransport(_take(stream.socket), f"{host}:{port}")
+
+
+async def connect_tcp(address: Address) -> Transport:
+    """Connects to a node over TCP. Raises Unreachable."""
+    return await open_tcp(address.host, address.port)
+
+
+def _reason(error: OSError) -> str:
+    """What the system said; trio tries every address of a host, and tells their errors in a group."""
+    causes = error.__cause__.exceptions if isinstance(error.__cause__, BaseExceptionGroup) else (error.__cause__,)
+    said = dict.fromkeys(os.strerror(cause.errno) for cause in causes if isinstance(cause, OSError) and cause.errno)
+    return ", ".join(said) or error.strerror or str(error)
+
+
+def _take(sock: trio.socket.SocketType) -> socket.socket:
+    """The plain socket below a trio socket, which gives it up."""
+    return socket.socket(sock.family, sock.type, sock.proto, fileno=sock.detach())
+
+
+def _accepted(sock: socket.socket) -> TcpTransport | None:
+    """The transport of a connection that was accepted; None where the peer has gone again."""
+    try:
+        name = sock.getpeername()
+        return TcpTransport(sock, f"{name[0]}:{name[1]}")
+    except OSError:
+        sock.close()
+        return None
+
+
+class TcpListener:
+    """Accepts connections at an address."""
+
+    def __init__(self, listeners: list[trio.SocketListener]) -> None:
+        self._listeners = listeners
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the first socket; the port is the real one where 0 was asked for."""
+        name = self._listeners[0].socket.getsockname()
+        return name[0], name[1]
+
+    async def serve(self, handler: Callable[[TcpTransport], Awaitable[None]]) -> None:
+        """Runs ``handler`` in a task of its own for each new connection, for ever.
+
+        Waits a moment where the process has no descriptors left.
+        """
+        async with trio.open_nursery() as nursery:
+            for listener in self._listeners:
+                nursery.start_soon(self._accept, listener, handler, nursery)
+
+    async def _accept(
+        self,
+        listener: trio.SocketListener,
+        handler: Callable[[TcpTransport], Awaitable[None]],
+        nursery: trio.Nursery,
+    ) -> None:
+        while True:
+            try:
+                stream = await listener.accept()
+            except OSError as error:
+                # Out of descriptors or memory: others may give some back. Anything else was one peer's trouble.
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    await trio.sleep(0.1)
+                continue
+            transport = _accepted(_take(stream.socket))
+            if transport is not None:
+                nursery.start_soon(handler, transport)
+
+    async def aclose(self) -> None:
+        for listener in self._listeners:
+            await listener.aclose()
+
+
+async def listen_tcp(host: str, port: int) -> TcpListener:
+    """Listens at ``host``:``port`` (0: any free port). Raises OSError where the address cannot be had."""
+    return TcpListener(await trio.open_tcp_listeners(port, host=host))

@@ -1,0 +1,103 @@
+import pytest
+
+from tailrace.block import Block, encode_block
+from tailrace.errors import TooLarge
+from tailrace.model import Delete, Put, Resolved, Version
+from tailrace.model.hashing import key_hash, partition_of_hash
+from tailrace.requests.changes import (
+    BATCH_BYTES_MAX,
+    batch_blocks,
+    check_batching,
+    checked_keys,
+    delete_flags,
+    look_ups,
+    put_flags,
+    row_block,
+)
+from tailrace.requests.lane import Lanes
+from tailrace.wire.messages import GET_KEYS_MAX, WriteFlag
+
+FEED = Resolved(b"f" * 16, 4)
+VERSION = Version(partition_of_hash(key_hash(b"key"), 4), b"u" * 16, 7)
+
+
+@pytest.mark.parametrize(
+    ("if_version", "if_absent", "flags"),
+    [(None, False, 0), (None, True, WriteFlag.IF_ABSENT), (VERSION, False, WriteFlag.IF_VERSION)],
+)
+def test_the_conditions_of_a_put(if_version, if_absent, flags):
+    assert put_flags(b"v", if_version, if_absent) == flags
+
+
+def test_conditions_that_contradict_each_other():
+    with pytest.raises(ValueError, match="contradict each other"):
+        put_flags(b"v", VERSION, True)
+
+
+def test_a_value_is_looked_at_before_its_conditions():
+    with pytest.raises(TypeError, match="a value is bytes, not str"):
+        put_flags("v", VERSION, True)
+
+
+def test_the_conditions_of_a_deletion():
+    assert delete_flags(None) == 0
+    assert delete_flags(VERSION) == WriteFlag.IF_VERSION
+
+
+@pytest.mark.parametrize("value", [b"value", None])
+def test_a_row_goes_to_its_partition_under_the_lanes_next_number(value):
+    lanes = Lanes()
+    lane, block = row_block(b"key", value, FEED, VERSION, lanes)
+    assert lane is lanes[FEED.feed_id, VERSION.partition]
+    producer_id, producer_seq = lane.next_number
+    assert block == encode_block(
+        [b"key"], [value], partition=VERSION.partition, producer_id=producer_id, producer_seq=producer_seq
+    )
+    assert Block.parse(block.tobytes()).columns().hashes() == [key_hash(b"key")]
+
+
+def test_a_version_of_another_partition_is_refused():
+    wrong = VERSION._replace(partition=(VERSION.partition + 1) % 4)
+    with pytest.raises(ValueError, match=f"is in partition {VERSION.partition}, the version is of {wrong.partition}"):
+        row_block(b"key", b"v", FEED, wrong, Lanes())
+
+
+def test_a_batch_is_a_block_for_each_partition():
+    changes = [Put(b"%d" % number, b"v") for number in range(50)] + [Delete(b"x")]
+    lanes = Lanes()
+    blocks = batch_blocks(changes, FEED, lanes)
+    assert sum(block.rows for _, block in blocks) == 51
+    assert {block.header.partition for _, block in blocks} == {0, 1, 2, 3}
+    assert all(lane is lanes[FEED.feed_id, block.header.partition] for lane, block in blocks)
+
+
+def test_a_batch_that_is_too_large_says_what_to_do():
+    with pytest.raises(TooLarge, match=r"does not fit into a block of its partition.*write less at once"):
+        batch_blocks([Put(b"k", bytes(12_000_000))] * 3, FEED, Lanes())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"batch_bytes": 0}, "batch_bytes is 0: an integer from 1 to"),
+        ({"batch_bytes": BATCH_BYTES_MAX + 1}, "batch_bytes is"),
+        ({"batch_rows": 65_537}, "batch_rows is 65537: an integer from 1 to 65536"),
+        ({"in_flight_bytes": 0}, "in_flight_bytes is 0"),
+        ({"linger_s": -1.0}, r"linger_s is -1\.0"),
+    ],
+)
+def test_bounds_of_a_writer(wrong, message):
+    usual = {"batch_bytes": BATCH_BYTES_MAX, "batch_rows": 65_536, "in_flight_bytes": 1, "linger_s": 0.0}
+    check_batching(**usual)
+    with pytest.raises(ValueError, match=message):
+        check_batching(**(usual | wrong))
+
+
+def test_many_keys_are_looked_up_in_parts():
+    keys = checked_keys(b"%d" % number for number in range(2 * GET_KEYS_MAX + 1))
+    parts = list(look_ups(keys))
+    assert [len(part) for part in parts] == [GET_KEYS_MAX, GET_KEYS_MAX, 1]
+    assert [key for part in parts for key in part] == keys
+    assert list(look_ups([])) == []
+    with pytest.raises(ValueError, match="a key is empty"):
+        checked_keys([b"k", b""])

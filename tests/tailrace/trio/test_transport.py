@@ -1,0 +1,221 @@
+import contextlib
+import gc
+import os
+import socket
+import struct
+
+import pytest
+import trio
+
+from tailrace.errors import Unreachable
+from tailrace.trio.transport import RECEIVE_BYTES_MIN, TcpTransport, listen_tcp, open_tcp
+
+
+@pytest.fixture
+async def pair(nursery):
+    """Both ends of a connection, flushed in the background."""
+    left, right = tcp_pair()
+    ends = TcpTransport(left, "left"), TcpTransport(right, "right")
+    for end in ends:
+        nursery.start_soon(end.run)
+    yield ends
+    for end in ends:
+        end.close()
+
+
+def tcp_pair():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        left = socket.create_connection(server.getsockname())
+        right, _ = server.accept()
+    return left, right
+
+
+async def read(transport, count):
+    data = b""
+    while len(data) < count:
+        more = await transport.receive()
+        assert more, "it ended early"
+        data += more
+    return data
+
+
+async def test_what_is_sent_is_received(pair):
+    left, right = pair
+    left.send(b"one", memoryview(b"two"))
+    left.send(b"three")
+    assert await read(right, 11) == b"onetwothree"
+    right.send(b"back")
+    assert await read(left, 4) == b"back"
+    assert left.peer == "left"
+
+
+async def test_more_than_the_kernel_takes_waits_in_order(pair):
+    left, right = pair
+    drained = []
+    left.on_drained = lambda: drained.append(left.backlog_bytes)
+    parts = [os.urandom(100_000) for _ in range(200)]
+    for part in parts[:100]:
+        left.send(part)
+    left.send(*parts[100:])
+    assert left.backlog_bytes > 0
+    assert await read(right, 20_000_000) == b"".join(parts)
+    await trio.testing.wait_all_tasks_blocked()
+    assert left.backlog_bytes == 0
+    assert drained[-1] == 0
+
+
+async def test_more_buffers_than_one_call_takes(pair):
+    left, right = pair
+    parts = [b"%d," % number for number in range(5000)]
+    left.send(*parts)
+    whole = b"".join(parts)
+    assert await read(right, len(whole)) == whole
+
+
+async def test_reads_grow_while_they_come_back_full(pair):
+    left, right = pair
+    left.send(bytes(4_000_000))
+    sizes = []
+    while sum(sizes) < 4_000_000:
+        sizes.append(len(await right.receive()))
+    assert max(sizes) > RECEIVE_BYTES_MIN
+
+
+async def test_the_end_is_seen_after_what_was_sent(pair):
+    left, right = pair
+    left.send(b"last words")
+    left.close()
+    left.close()
+    assert await read(right, 10) == b"last words"
+    assert await right.receive() == b""
+    assert await left.receive() == b""
+    left.send(b"into the void")
+    assert left.backlog_bytes == 0
+
+
+async def test_one_direction_may_end_before_the_other(pair):
+    left, right = pair
+    left.send(b"bye")
+    left.finish()
+    assert await read(right, 3) == b"bye"
+    assert await right.receive() == b""
+    right.send(b"and you")
+    assert await read(left, 7) == b"and you"
+
+
+async def test_closing_wakes_who_receives(pair):
+    left, _ = pair
+    results = []
+
+    async def receive():
+        results.append(await left.receive())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        await trio.testing.wait_all_tasks_blocked()
+        left.close()
+    assert results == [b""]
+
+
+async def test_a_peer_that_is_gone(pair):
+    """Sending never raises; the end is seen by who receives, and nothing is kept."""
+    left, right = pair
+    right._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    right.close()
+    for _ in range(50):
+        left.send(bytes(1_000_000))
+        await trio.lowlevel.checkpoint()
+    with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        assert await left.receive() == b""
+    assert left.backlog_bytes == 0
+
+
+async def test_receiving_is_a_checkpoint(pair):
+    left, right = pair
+    left.send(b"there already")
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await right.receive()
+    assert scope.cancelled_caught
+    assert await read(right, 13) == b"there already"
+
+
+async def test_a_read_that_waits_at_once_can_be_cancelled(pair):
+    """The last read has emptied the socket, so the next one waits before it tries; it is a checkpoint likewise."""
+    left, right = pair
+    left.send(b"first")
+    assert await read(right, 5) == b"first"
+    left.send(b"second")
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await right.receive()
+    assert scope.cancelled_caught
+    assert await read(right, 6) == b"second"
+
+
+async def test_a_read_that_waits_at_once_sees_that_it_is_closed(pair, nursery):
+    left, right = pair
+    left.send(b"word")
+    assert await read(right, 4) == b"word"
+    received = []
+
+    async def receive():
+        received.append(await right.receive())
+
+    nursery.start_soon(receive)
+    await trio.testing.wait_all_tasks_blocked()
+    right.close()
+    await trio.testing.wait_all_tasks_blocked()
+    assert received == [b""]
+
+
+@pytest.fixture
+async def listener():
+    made = await listen_tcp("127.0.0.1", 0)
+    yield made
+    await made.aclose()
+
+
+async def test_a_listener_gives_each_connection_to_a_task(listener):
+    async def echo(transport):
+        transport.send(await transport.receive())
+        transport.close()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listener.serve, echo)
+        for word in (b"one", b"two"):
+            transport = await open_tcp(*listener.address)
+            assert transport.peer == "{}:{}".format(*listener.address)
+            transport.send(word)
+            assert await read(transport, 3) == word
+            transport.close()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_connection_that_ends_before_it_is_accepted_leaves_nothing(listener):
+    """accept gives a socket whose peer has gone: it is closed, and the next one is served."""
+    peers = []
+
+    async def handle(transport):
+        peers.append(transport.peer)
+        transport.close()
+
+    gone = socket.create_connection(listener.address)
+    gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    gone.close()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listener.serve, handle)
+        transport = await open_tcp(*listener.address)
+        assert await transport.receive() == b""
+        nursery.cancel_scope.cancel()
+    transport.close()
+    gc.collect()
+    assert len(peers) == 1
+
+
+async def test_nobody_listens():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        host, port = sock.getsockname()
+        with pytest.raises(Unreachable, match=f"cannot connect to {host}:{port}: Connection refused"):
+            await open_tcp(host, port)
