@@ -1,7 +1,7 @@
 """The partition of a key as a Spark SQL expression, evaluated inside the JVM.
 
-Spark's ``xxhash64`` of a binary column is XXH64 with seed 42, the hash of ``tailrace.model.hashing``; Spark gives it as a
-signed 64-bit number. For n equal ranges the partition is (hash * n) >> 64, done in two halves because Spark has no
+Spark's ``xxhash64`` of a binary column is XXH64 with seed 42, the hash of ``tailrace.model.hashing``; Spark gives it
+as a signed 64-bit number. For n equal ranges the partition is (hash * n) >> 64, done in two halves because Spark has no
 128-bit integers. Other ranges are found by bisection over their first hashes.
 """
 

@@ -115,8 +115,8 @@ class Request:
 class RequestSession:
     """See the module. All times are monotonic seconds of the shell's clock; ``jitter`` spreads retries (backoff.py).
 
-    ``state``: what the node has to be (`tailrace.link.finder`). ``check`` raises where the node that has said hello is not
-    the one to ask. ``session``: what the node recognises the connections of this session by (`Hello`). So what an
+    ``state``: what the node has to be (`tailrace.link.finder`). ``check`` raises if the node that has said hello is
+    not the one to ask. ``session``: what the node recognises the connections of this session by (`Hello`). So what an
     earlier one still has on its way, such as a write that was given up, cannot arrive behind what a later one brings.
     """
 
