@@ -74,9 +74,10 @@ def test_a_renamed_test_is_followed_and_a_lost_one_is_told(commit, monkeypatch, 
     assert f"not there when the bug was mended: {lost}" in said
 
 
-def test_every_renamed_test_is_there():
+def test_every_renamed_test_is_there_today_in_some_file():
+    tests = "".join(path.read_text() for path in (reproduce.ROOT / "tests").rglob("test_*.py"))
     for name in reproduce.RENAMED.values():
-        assert reproduce._present(reproduce.ROOT, name)
+        assert f"def {name.partition('::')[2]}(" in tests
 
 
 def test_a_test_that_passes_before_is_told_beside_one_that_fails(commit, capfd):

@@ -17,7 +17,7 @@ from tailrace.model.position import Position
 from tailrace_server.serving.tailing import listener as door
 from tailrace_server.serving.tailing import messages, request, session
 
-PAGE = (Path(__file__).parents[3] / "docs" / "formats" / "websocket.md").read_text()
+PAGE = (Path(__file__).parents[4] / "docs" / "formats" / "websocket.md").read_text()
 EXAMPLES = [json.loads(text) for text in re.findall(r"^```json\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)]
 BY_TYPE = {example["type"]: example for example in EXAMPLES if "type" in example}
 
