@@ -26,7 +26,7 @@ if __name__ == "__main__" and "--without" in sys.argv:  # before anything could 
 
 from tailrace.block import Block, block_from_arrow, encode_block, hash_array
 from tailrace.block.lazy import numpy_or_none, pyarrow_or_none
-from tailrace.events import Mutations
+from tailrace.consuming.events import Mutations
 from tailrace.model.hashing import hash_keys
 from tailrace_server.partition.validation import check_at_door
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tailrace.checkpoint import Checkpoint
+from tailrace.consuming.ring import unbounded_ring
 from tailrace.indexes import MemoryIndex, SQLiteIndex
+from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.model.position import Position, Positions
-from tailrace.ring import unbounded_ring
 
 
 class Crash(Exception):

@@ -15,7 +15,7 @@ from _server import Server
 from _storage.data import Rows
 from _storage.ingest import FEED
 from tailrace.block import Block
-from tailrace.events import Mutations
+from tailrace.consuming.events import Mutations
 from tailrace_server.config import Config
 from tailrace_server.journal import lock_directory
 from tailrace_server.node.node import Node

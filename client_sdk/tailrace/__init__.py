@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from tailrace import indexes
 from tailrace._version import __version__
-from tailrace.checkpoint import Checkpoint
+from tailrace.consuming.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
+from tailrace.consuming.explain import Explanation, Outcome
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.errors import (
     BadBlock,
@@ -42,9 +43,7 @@ from tailrace.errors import (
     WritesLost,
     WrongProcess,
 )
-from tailrace.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
-from tailrace.explaining import Explanation, Outcome
-from tailrace.follower import Follower
+from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.model import (
     Delete,
     EndReason,
@@ -59,10 +58,11 @@ from tailrace.model import (
 )
 from tailrace.model.position import Position, Positions
 from tailrace.requests.staging import Published, SealedStage
-from tailrace.stream import Stream
 from tailrace.trio.client import Client, connect
 from tailrace.trio.feed import Feed
+from tailrace.trio.follower import Follower
 from tailrace.trio.stage import Stage
+from tailrace.trio.stream import Stream
 from tailrace.trio.writer import Writer
 
 __all__ = [

@@ -13,11 +13,11 @@ from tailrace.block import Block
 from tailrace.consuming.partition import TRANSITIONS
 from tailrace.consuming.refetch import KEYS_MAX
 from tailrace.consuming.resume import Move, Record, decide
+from tailrace.consuming.ring import RING_ROWS, RINGS_BYTES_MAX
 from tailrace.consuming.session import FINAL
 from tailrace.model import EndReason, Level, VersionRange
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, ResumeReason, resume_point
 from tailrace.model.position import Position
-from tailrace.ring import RING_ROWS, RINGS_BYTES_MAX
 from tailrace.wire import bodies, failures, frames, messages, replica_messages, stream_messages
 from tailrace.wire.bounds import REQUEST_BOUNDS
 from tailrace.wire.frames import FrameDecoder, encode_frame

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from unittest import mock
 
+from tailrace.consuming.ring import Ring, RingChange
 from tailrace.model import failover
 from tailrace.model.failover import Resume, ResumeReason
-from tailrace.ring import Ring, RingChange
 from tailrace_server.compaction import worker
 from tailrace_server.partition import published as appending
 from tailrace_server.publishing.stages import Stages

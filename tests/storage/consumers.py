@@ -6,10 +6,10 @@ import copy
 
 from tailrace.consuming.partition import ConsumedPartition
 from tailrace.consuming.resume import Move, bounds, decide
+from tailrace.consuming.ring import Ring
 from tailrace.model import EndReason, Level
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position
-from tailrace.ring import Ring
 from tailrace.wire.stream_messages import RollBack, StreamEnd, StreamRequest
 from tailrace_server.stream.resume import begin_stream
 

@@ -8,8 +8,8 @@ from tests.tailrace_server.replication.made_set import MadeNode, free_addresses,
 
 import tailrace
 from tailrace import blocking
+from tailrace.consuming.events import Mutations
 from tailrace.errors import NotLeader
-from tailrace.events import Mutations
 from tailrace.link.address import Address
 from tailrace.trio.transport import listen_tcp
 from tailrace.wire.messages import PROTOCOL_VERSION, HelloOk

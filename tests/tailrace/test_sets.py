@@ -6,9 +6,9 @@ from tests.ports import free_port
 
 import tailrace
 from tailrace import blocking
+from tailrace.consuming.events import Mutations
 from tailrace.consuming.wanted import Wanted
 from tailrace.errors import Forbidden, NotLeader, Unreachable, VersionLost
-from tailrace.events import Mutations
 from tailrace.link.address import Address
 from tailrace.model import EndReason
 from tailrace.wire.bodies import encode_json

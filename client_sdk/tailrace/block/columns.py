@@ -153,7 +153,7 @@ class Columns:
         return binary_array(pyarrow(), self.value_offsets, self.value_data, self.validity, self.rows)
 
     def to_arrow(self, *, keys_only: bool = False) -> Any:
-        """All rows as a pyarrow.RecordBatch: see ``tailrace.events.Mutations.to_arrow``."""
+        """All rows as a pyarrow.RecordBatch: see `tailrace.Mutations.to_arrow`."""
         buffers = self.seq_buffer(), self.timestamp_buffer()
         return record_batch(self.header, self.key_array(), self.value_array(), *buffers, keys_only=keys_only)
 

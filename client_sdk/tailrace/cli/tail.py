@@ -20,12 +20,12 @@ from tailrace.cli.errors import CommandFailed, WrongUsage
 from tailrace.cli.inputs import read_positions
 from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, ReadState, State, Target, Token, Url, target
 from tailrace.cli.output import from_argument, printable, to_json_line
+from tailrace.consuming.events import Mutations, Rollback
 from tailrace.consuming.session import Event
-from tailrace.events import Mutations, Rollback
 from tailrace.model.json_rows import bytes_field, mutation_to_row
 from tailrace.model.position import Positions
 from tailrace.model.times import looks_like_time, parse_time
-from tailrace.stream import Stream
+from tailrace.trio.stream import Stream
 from tailrace.wire.filters import StreamFilter
 
 # Written at once; more than a pipe takes, and little to hold.

@@ -17,14 +17,14 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+from tailrace.consuming.events import Event
 from tailrace.consuming.refetch import Refetch
 from tailrace.consuming.resume import Record, bare_floor, bounds
+from tailrace.consuming.ring import Ring, RingChange
 from tailrace.errors import ProtocolError
-from tailrace.events import Event
 from tailrace.model import EndReason
 from tailrace.model.failover import SEQ_MAX, FailoverLog, common_seq
 from tailrace.model.position import Position
-from tailrace.ring import Ring, RingChange
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import SnapshotStartMessage, StreamOk
 

@@ -13,8 +13,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tailrace.block import BODY_BYTES_MAX, VALUE_BYTES_MAX, Stamps, encode_block, encode_row
+from tailrace.consuming.events import Mutations
 from tailrace.errors import ProtocolError
-from tailrace.events import Mutations
 from tailrace.model.hashing import key_hash
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from random import random
 
+from tailrace.consuming.events import Agreed, Rollback, SnapshotStart, StreamFailed
 from tailrace.consuming.partition import ConsumedPartition, State
 from tailrace.consuming.rollbacks import Queued
 from tailrace.consuming.streams import HANDLERS, Handler, PartitionStreams
 from tailrace.consuming.wanted import Wanted
 from tailrace.errors import NotLeader, ProtocolError, StreamEnded, TailraceError
-from tailrace.events import Agreed, Rollback, SnapshotStart, StreamFailed
 from tailrace.link.backoff import backoff_seconds
 from tailrace.model import EndReason
 from tailrace.model.position import Position

@@ -13,8 +13,8 @@ from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, common_seq, request_b
 from tailrace.wire.stream_messages import RollBack, StreamOk
 
 if TYPE_CHECKING:
+    from tailrace.consuming.ring import Ring
     from tailrace.model.position import Position
-    from tailrace.ring import Ring
 
 
 class Record(NamedTuple):

@@ -15,15 +15,15 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Protocol
 
+from tailrace.consuming.events import Event, Mutations, ReplicaEvent, Rollback
 from tailrace.consuming.partition import ConsumedPartition, State
 from tailrace.consuming.refetch import Refetch
 from tailrace.consuming.resume import Decision, Move
+from tailrace.consuming.ring import RingChange
 from tailrace.errors import StreamEnded
-from tailrace.events import Event, Mutations, ReplicaEvent, Rollback
 from tailrace.model import EndReason
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
 from tailrace.model.position import Position
-from tailrace.ring import RingChange
 from tailrace.wire.messages import Get, Got
 from tailrace.wire.stream_messages import StreamOk, StreamRequest
 

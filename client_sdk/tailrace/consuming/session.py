@@ -15,8 +15,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from tailrace.consuming.events import Event, LeaderCheck, ReplicaEvent, Rollback, RoundComplete
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.replica import ReplicaStreams
+from tailrace.consuming.ring import RingChange
 from tailrace.consuming.rollbacks import Queued
 from tailrace.consuming.streams import FINAL, PartitionStreams
 from tailrace.consuming.wanted import Wanted
@@ -30,13 +32,11 @@ from tailrace.errors import (
     TooLarge,
     UnknownFeed,
 )
-from tailrace.events import Event, LeaderCheck, ReplicaEvent, Rollback, RoundComplete
 from tailrace.link.backoff import backoff_seconds
 from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
 from tailrace.requests.replies import partition_map
-from tailrace.ring import RingChange
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import FRAME_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
 from tailrace.wire.messages import PROTOCOL_VERSION, Hello, HelloOk, decode_error

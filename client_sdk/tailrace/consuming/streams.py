@@ -16,8 +16,10 @@ from operator import attrgetter
 from typing import NoReturn
 
 from tailrace.block import Block
+from tailrace.consuming.events import Event, Mutations, ReplicaEvent, Rollback, SnapshotEnd, SnapshotStart
 from tailrace.consuming.partition import ConsumedPartition, State
 from tailrace.consuming.resume import Move, decide
+from tailrace.consuming.ring import RINGS_BYTES_MAX, Ring
 from tailrace.consuming.rollbacks import Queued, Rollbacks
 from tailrace.consuming.wanted import Wanted, stream_request, wanted_partition
 from tailrace.errors import (
@@ -29,12 +31,10 @@ from tailrace.errors import (
     TailraceError,
     UnknownFeed,
 )
-from tailrace.events import Event, Mutations, ReplicaEvent, Rollback, SnapshotEnd, SnapshotStart
 from tailrace.link.backoff import backoff_seconds
 from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position
-from tailrace.ring import RINGS_BYTES_MAX, Ring
 from tailrace.wire.frames import Frame, encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import RollBack, SnapshotStartMessage, StreamEnd, StreamOk, decode_seq

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from tailrace.consuming.partition import ConsumedPartition
 from tailrace.consuming.resume import bare_floor, bounds
+from tailrace.consuming.ring import RING_ROWS, Ring, RingChange
 from tailrace.model import Level
 from tailrace.model.arguments import count
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
 from tailrace.model.times import to_us
-from tailrace.ring import RING_ROWS, Ring, RingChange
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.replica_messages import Replica
 from tailrace.wire.stream_messages import StreamRequest

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.checkpoint import Checkpoint
-from tailrace.ring import Ring, unbounded_ring
+from tailrace.consuming.ring import Ring, unbounded_ring
+from tailrace.indexes.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

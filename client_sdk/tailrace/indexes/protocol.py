@@ -9,7 +9,7 @@ from tailrace.errors import TailraceError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.checkpoint import Checkpoint
+    from tailrace.indexes.checkpoint import Checkpoint
 
 
 class IndexBusy(TailraceError):

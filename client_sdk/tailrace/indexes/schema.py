@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 META_TABLE = "tailrace_index"
 CHECKPOINT_TABLE = "tailrace_checkpoint"
-RING_TABLE = "tailrace_ring"  # the chunks of rings (tailrace.ring), in the order in which they came
+RING_TABLE = "tailrace_ring"  # the chunks of rings (tailrace.consuming.ring), in the order in which they came
 RING_FLOOR_TABLE = "tailrace_ring_floor"
 # A file of before there were rings gets the tables when it is opened.
 RING_STATEMENTS = (

@@ -7,8 +7,8 @@ import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tailrace.checkpoint import Checkpoint
 from tailrace.errors import BadPosition
+from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.indexes.protocol import IndexBusy
 from tailrace.indexes.schema import CHECKPOINT_TABLE, META_TABLE, RING_STATEMENTS, Schema
 from tailrace.indexes.stored_rings import StoredRings
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from tailrace.consuming.ring import RingChange
     from tailrace.indexes.full_text import Row, Tombstone
     from tailrace.indexes.protocol import AppliedMutation
-    from tailrace.ring import RingChange
 
 SQLITE_VERSION_MIN = (3, 30, 0)  # ON CONFLICT DO UPDATE, and tables that list what SQLite was built with
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING
 
+from tailrace.consuming.ring import SMALL_ROWS, RingChange, RingChunk, merged
 from tailrace.indexes.schema import RING_FLOOR_TABLE, RING_TABLE
-from tailrace.ring import SMALL_ROWS, RingChange, RingChunk, merged
 
 if TYPE_CHECKING:
     import sqlite3

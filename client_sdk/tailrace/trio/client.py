@@ -21,11 +21,11 @@ from tailrace.requests.lane import Done, Lane, Lanes, WriteRequest, random_produ
 from tailrace.requests.replies import feed_infos, node_status, resolved
 from tailrace.requests.session import Request, RequestSession
 from tailrace.requests.staging import StageRequest
-from tailrace.stream import Stream
 from tailrace.trio.feed import Feed
 from tailrace.trio.host import Host
 from tailrace.trio.lifetime import Lifetime
 from tailrace.trio.link import RequestLink
+from tailrace.trio.stream import Stream
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
 

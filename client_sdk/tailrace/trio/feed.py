@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import trio
 
 from tailrace.block import Block
+from tailrace.consuming.explain import Explanation, explain, request_of
+from tailrace.consuming.items import Items
+from tailrace.consuming.ring import RING_ROWS
 from tailrace.consuming.wanted import Wanted, checked_wanted
 from tailrace.errors import UnknownFeed, Unreachable, VersionLost
-from tailrace.explaining import Explanation, explain, request_of
-from tailrace.items import Items
 from tailrace.link.backoff import backoff_seconds
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.model.failover import FailoverLog
@@ -33,9 +34,8 @@ from tailrace.requests.changes import (
 from tailrace.requests.lane import Done, Lane
 from tailrace.requests.replies import PartitionMap, forgetting, has_come_to, partition_infos, partition_map, resolved
 from tailrace.requests.staging import Published, PublishSteps, SealedStage, StageRequest, publish_request
-from tailrace.ring import RING_ROWS
-from tailrace.stream import Stream
 from tailrace.trio.stage import Stage
+from tailrace.trio.stream import Stream
 from tailrace.trio.writer import Writer
 from tailrace.wire.filters import StreamFilter
 from tailrace.wire.messages import WriteFlag
@@ -43,9 +43,9 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import ResumeAnswer
 
 if TYPE_CHECKING:
-    from tailrace.follower import Follower
     from tailrace.indexes import Index
     from tailrace.trio.client import Client
+    from tailrace.trio.follower import Follower
     from tailrace.trio.host import Host
 
 
@@ -461,7 +461,7 @@ class Feed:
             BadPosition: On entering: the index belongs to another feed or cluster.
             UnknownFeed: On entering: the feed does not exist.
         """
-        from tailrace.follower import Follower
+        from tailrace.trio.follower import Follower
 
         return Follower(self, index, visibility=visibility, ring=ring)
 

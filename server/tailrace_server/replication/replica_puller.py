@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 import trio
 
 from tailrace.block import Block
+from tailrace.consuming.events import Agreed, LeaderCheck, Mutations, Rollback, SnapshotEnd, SnapshotStart, StreamFailed
 from tailrace.errors import Forbidden, ProtocolError, StreamEnded, TailraceError
-from tailrace.events import Agreed, LeaderCheck, Mutations, Rollback, SnapshotEnd, SnapshotStart, StreamFailed
 from tailrace.link.address import Address
 from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
-from tailrace.replica import ReplicaStream, replica_stream
+from tailrace.trio.replica import ReplicaStream, replica_stream
 from tailrace.wire.replica_messages import LeaderSeqs, Producers, Replica
 from tailrace.wire.stage_messages import SinksTold
 from tailrace_server.blocks import cut_above

@@ -17,9 +17,9 @@ from pyspark_tailrace.reading.options import EARLIEST, LATEST, STATE, ReadOption
 from pyspark_tailrace.reading.partition_reader import read_split
 from pyspark_tailrace.reading.schema import Shape, has_column
 from pyspark_tailrace.reading.splits import Part, Split, cut
+from tailrace.consuming.events import Mutations, Rollback
 from tailrace.consuming.session import Wanted
 from tailrace.errors import DataGone, StreamEnded, UnknownFeed
-from tailrace.events import Mutations, Rollback
 from tailrace.model import EndReason
 from tailrace.model.position import Position
 from tailrace.wire.filters import StreamFilter

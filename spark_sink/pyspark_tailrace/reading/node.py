@@ -9,10 +9,10 @@ from typing import NamedTuple
 from pyspark_tailrace.reading.offsets import NOTHING, NodeFeed, NodePartition
 from pyspark_tailrace.reading.options import EARLIEST, LATEST, ReadOptions
 from tailrace import blocking
+from tailrace.consuming.events import Mutations, SnapshotEnd, SnapshotStart
+from tailrace.consuming.explain import request_of
 from tailrace.consuming.session import Wanted
 from tailrace.errors import DataGone, UnknownFeed
-from tailrace.events import Mutations, SnapshotEnd, SnapshotStart
-from tailrace.explaining import request_of
 from tailrace.model import Level
 from tailrace.model.position import Position, Positions
 from tailrace.requests.replies import failover_log

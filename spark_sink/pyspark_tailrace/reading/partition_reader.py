@@ -21,9 +21,9 @@ from pyspark_tailrace.reading.node import Node, open_stream
 from pyspark_tailrace.reading.offsets import agree
 from pyspark_tailrace.reading.options import ReadOptions
 from pyspark_tailrace.reading.splits import Part, Split
+from tailrace.consuming.events import Mutations, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.consuming.session import Wanted
 from tailrace.errors import DataGone, StreamEnded
-from tailrace.events import Mutations, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pyspark_tailrace.demo.run import COLUMNS, FULL_TEXT
 from pyspark_tailrace.demo.search import frequent_word, search_index
-from tailrace.checkpoint import Checkpoint
 from tailrace.indexes import AppliedMutation, SQLiteIndex
+from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.model.position import Positions
 
 

@@ -13,7 +13,7 @@ ROUND_TRIP = """
 import sys
 {before}
 from tailrace.block import Block, encode_block
-import tailrace.events
+import tailrace.consuming.events
 assert not sys.modules.get("numpy") and not sys.modules.get("pyarrow")
 keys, values = [b"%d" % i for i in range(300)], [b"v", None, b"ww"] * 100
 columns = Block.parse(encode_block(keys, values, partition=0).tobytes()).columns()

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from tailrace.cli.tail import json_lines, plain_lines
-from tailrace.events import Rollback
+from tailrace.consuming.events import Rollback
 from tailrace.model.times import to_text
 
 pytestmark = pytest.mark.slow

@@ -10,9 +10,9 @@ import random
 from tests.crashing_indexes import Crash
 from tests.tailrace.consuming.nodes import Cluster, Conversation, selected
 
-from tailrace.applying import Applier, Back, Jobs
+from tailrace.consuming.events import Rollback
 from tailrace.consuming.session import ConsumerSession, Wanted
-from tailrace.events import Rollback
+from tailrace.indexes.applier import Applier, Back, Jobs
 from tailrace.wire.filters import EVERYTHING
 from tailrace.wire.messages import Hello
 

@@ -8,12 +8,12 @@ from tests.tailrace.consuming.nodes import Conversation
 from tests.tailrace.consuming.rollback_model import World
 from tests.tailrace.consuming.test_rollback_model import random_operations
 
-from tailrace.applying import Applier
 from tailrace.consuming.partition import ConsumedPartition
 from tailrace.consuming.resume import Record
+from tailrace.consuming.ring import Ring, RingChange
 from tailrace.indexes import MemoryIndex
+from tailrace.indexes.applier import Applier
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN
-from tailrace.ring import Ring, RingChange
 from tailrace.wire.filters import StreamFilter
 
 LIVES_MAX = 2_000

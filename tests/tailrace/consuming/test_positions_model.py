@@ -10,8 +10,8 @@ from tests.tailrace.consuming.rollback_model import World
 from tests.tailrace.consuming.test_rollback_model import OPERATIONS, random_operations
 from tests.tiers import examples
 
+from tailrace.consuming.events import Mutations, Rollback
 from tailrace.consuming.session import ConsumerSession, Wanted
-from tailrace.events import Mutations, Rollback
 from tailrace.model.position import Positions
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.messages import Hello

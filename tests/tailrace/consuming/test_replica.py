@@ -3,9 +3,9 @@
 import pytest
 from tests.tailrace.consuming.test_session import CLUSTER, FEED, LOG_U, LOG_V, Conversation, U, V, stored, talk
 
+from tailrace.consuming.events import Agreed, LeaderCheck, Mutations, Rollback, SnapshotEnd, SnapshotStart, StreamFailed
 from tailrace.consuming.session import Wanted
 from tailrace.errors import NotLeader, Overloaded, ProtocolError, StreamEnded, TailraceError, UnknownFeed, Unreachable
-from tailrace.events import Agreed, LeaderCheck, Mutations, Rollback, SnapshotEnd, SnapshotStart, StreamFailed
 from tailrace.link.address import Address
 from tailrace.link.finder import Finder
 from tailrace.model import EndReason, Level

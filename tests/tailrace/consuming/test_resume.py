@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.consuming.resume import Decision, Move, Record, bare_floor, bounds, decide
+from tailrace.consuming.ring import Ring
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, resume_point
 from tailrace.model.position import Position
-from tailrace.ring import Ring
 from tailrace.wire.stream_messages import RollBack, StreamOk
 
 U, V = b"u" * 16, b"v" * 16

@@ -7,6 +7,7 @@ import pytest
 
 from tailrace.block import encode_block
 from tailrace.consuming import session as session_module
+from tailrace.consuming.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.consuming.rollbacks import REFETCHES_MAX
 from tailrace.consuming.session import FINAL, ConsumerSession, Wanted
 from tailrace.errors import (
@@ -20,7 +21,6 @@ from tailrace.errors import (
     TailraceError,
     UnknownFeed,
 )
-from tailrace.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.link.backoff import FIRST_SECONDS, SECONDS_MAX
 from tailrace.model import EndReason, Level, Version
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog

@@ -4,9 +4,9 @@ import pytest
 from tests.tailrace.consuming.test_session import LOG_U, LOG_V, Conversation, V
 
 from tailrace.block import Stamps, encode_block
+from tailrace.consuming.events import Mutations, Rollback
 from tailrace.consuming.session import Wanted
 from tailrace.errors import DataGone, ProtocolError
-from tailrace.events import Mutations, Rollback
 from tailrace.model import EndReason
 from tailrace.model.position import Position, Positions
 from tailrace.wire.frames import encode_frame

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import pytest
 
-from tailrace.checkpoint import Checkpoint
 from tailrace.indexes import AppliedMutation, MemoryIndex, SQLiteIndex
+from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
 

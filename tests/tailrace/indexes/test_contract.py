@@ -5,12 +5,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.tiers import examples
 
-from tailrace.checkpoint import Checkpoint
+from tailrace.consuming.ring import RingChange, RingChunk
 from tailrace.errors import BadPosition
 from tailrace.indexes import AppliedMutation, Index
+from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
 from tailrace.model.position import Position
-from tailrace.ring import RingChange, RingChunk
 
 
 def held(mutation):

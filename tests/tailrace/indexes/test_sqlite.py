@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from tailrace.checkpoint import Checkpoint
+from tailrace.consuming.ring import RingChange, RingChunk
 from tailrace.errors import BadPosition
 from tailrace.indexes import AppliedMutation, SQLiteIndex, sqlite
-from tailrace.ring import RingChange, RingChunk
+from tailrace.indexes.checkpoint import Checkpoint
 
 COLUMNS = {"city": "$.address.city", "text": "$.text"}
 
@@ -271,7 +271,7 @@ class TestOpening:
 DIES = """
 import os, sys
 sys.path[:0] = sys.argv[2:]
-from tailrace.checkpoint import Checkpoint
+from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.model.failover import FailoverLog
 from tailrace.indexes import AppliedMutation, SQLiteIndex
 from tailrace.model.position import Position, Positions

@@ -8,8 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.tiers import examples
 
-from tailrace.checkpoint import Checkpoint
 from tailrace.errors import BadPosition
+from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.model.failover import ENTRIES_MAX, SEQ_MAX, FailoverLog
 from tailrace.model.position import PARTITION_MAX, PREFIX, TEXT_CHARS_MAX, Position, Positions
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from tailrace.consuming.events import Mutations, Rollback, SnapshotEnd
 from tailrace.errors import BadPosition, DataGone, Forbidden, Retryable, TailraceError, UnknownFeed
-from tailrace.events import Mutations, Rollback, SnapshotEnd
 from tailrace.model.json_rows import bytes_field, mutation_to_row
 from tailrace_server.serving.tailing.request import BadRequest
 

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from tailrace.consuming.events import Mutations, Rollback, SnapshotEnd
 from tailrace.consuming.session import Event
-from tailrace.events import Mutations, Rollback, SnapshotEnd
-from tailrace.stream import Stream
+from tailrace.trio.stream import Stream
 from tailrace_server.serving.tailing.messages import (
     encode_message,
     encode_mutations,

@@ -10,7 +10,7 @@ import pytest
 
 from tailrace import errors
 from tailrace.block import encode_block
-from tailrace.events import Mutations, Rollback, SnapshotEnd
+from tailrace.consuming.events import Mutations, Rollback, SnapshotEnd
 from tailrace.model.failover import FailoverLog
 from tailrace.model.json_rows import mutation_to_row
 from tailrace.model.position import Position

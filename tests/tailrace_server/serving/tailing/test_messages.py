@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.block import encode_block
+from tailrace.consuming.events import Mutations, Rollback
 from tailrace.errors import BadPosition, DataGone, Forbidden, Overloaded, StreamEnded, TailraceError, UnknownFeed
-from tailrace.events import Mutations, Rollback
 from tailrace.model import EndReason
 from tailrace.model.json_rows import field_bytes
 from tailrace_server.serving.tailing.messages import (

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tailrace.consuming.ring import RingChange
     from tailrace.model.position import Positions
-    from tailrace.ring import RingChange
 
 
 @dataclass(frozen=True, slots=True)

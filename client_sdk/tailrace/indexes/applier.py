@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from tailrace.checkpoint import Checkpoint
-from tailrace.events import Event, Mutations, Rollback
+from tailrace.consuming.events import Event, Mutations, Rollback
+from tailrace.consuming.ring import RingChange, RingChunk
 from tailrace.indexes import AppliedMutation, Index, IndexBusy, PreparedIndex
+from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN
 from tailrace.model.position import Position, Positions
-from tailrace.ring import RingChange, RingChunk
 
 # A transaction: small enough to be short, large enough that its commit does not matter. 64 MiB bounds the memory.
 APPLY_ROWS_MAX = 10_000

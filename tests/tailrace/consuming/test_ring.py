@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.block import Stamps, encode_block
-from tailrace.ring import SMALL_ROWS, Ring, RingChange, RingChunk, unbounded_ring
+from tailrace.consuming.ring import SMALL_ROWS, Ring, RingChange, RingChunk, unbounded_ring
 
 PLENTY = 1 << 40
 

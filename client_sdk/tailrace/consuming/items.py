@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Protocol
 
+from tailrace.consuming.events import Mutations, Rollback
 from tailrace.consuming.session import Wanted
-from tailrace.events import Mutations, Rollback
 from tailrace.model import Item, Version
 from tailrace.model.position import Positions
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from tailrace.consuming.events import Event
     from tailrace.requests.replies import PartitionMap
-    from tailrace.trio.feed import Feed
     from tailrace.wire.filters import StreamFilter
+
+
+class ItemStream(Protocol):
+    """The stream of a feed, inside its context."""
+
+    @property
+    def latest_positions(self) -> Positions: ...
+    def __aiter__(self) -> AsyncIterator[Event]: ...
+
+
+class ItemFeed(Protocol):
+    """The feed whose items are read."""
+
+    @property
+    def name(self) -> str: ...
+    async def partition_map(self) -> PartitionMap: ...
+    def stream(self, wanted: Wanted) -> AbstractAsyncContextManager[ItemStream]: ...
 
 
 class Items:
@@ -24,7 +43,7 @@ class Items:
     is open in between. A checkpoint once a partition.
     """
 
-    def __init__(self, feed: Feed, wanted_rows: StreamFilter) -> None:
+    def __init__(self, feed: ItemFeed, wanted_rows: StreamFilter) -> None:
         self._feed = feed
         self._wanted_rows = wanted_rows
         self._map: PartitionMap | None = None

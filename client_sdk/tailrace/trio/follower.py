@@ -2,33 +2,31 @@
 
 Two tasks: one reads what arrives, up to the bounds of a transaction; the other applies it, on the index's own thread,
 and of each key only the newest. So the slower the index, the more a transaction holds, and the fewer rows it writes.
-What is done with the index, and in which order, is in ``applying``.
+What is done with the index, and in which order, is in ``applier``.
 """
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import trio
 
-from tailrace.applying import BUSY_PAUSE_S, Applier, Back, Batch, Jobs
+from tailrace.consuming.events import Rollback
 from tailrace.consuming.partition import PartitionStatus
+from tailrace.consuming.ring import RING_ROWS
 from tailrace.consuming.session import Wanted
 from tailrace.errors import StreamEnded, VersionLost
-from tailrace.events import Rollback
 from tailrace.indexes import Index, IndexBusy
+from tailrace.indexes.applier import BUSY_PAUSE_S, Applier, Back, Batch, Jobs
+from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.link.forks import OfOneProcess
-from tailrace.model import EndReason, Version
+from tailrace.model import EndReason, Level, Version
 from tailrace.model.arguments import count
 from tailrace.model.position import Positions
-from tailrace.ring import RING_ROWS
+from tailrace.trio.host import Host
 from tailrace.trio.lifetime import Lifetime
-
-if TYPE_CHECKING:
-    from tailrace.checkpoint import Checkpoint
-    from tailrace.trio.feed import Feed
-
+from tailrace.trio.stream import Stream
 
 # A program that starts while another one has the index locked is told so after a while.
 OPEN_BUSY_SECONDS = 60.0
@@ -37,13 +35,24 @@ OPEN_BUSY_SECONDS = 60.0
 _followed: dict[int, Follower] = {}
 
 
+class FollowedFeed(Protocol):
+    """The feed that an index follows."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def host(self) -> Host: ...
+    def level(self, text: str) -> Level: ...
+    def stream(self, wanted: Wanted) -> Stream: ...
+
+
 class Follower(OfOneProcess):
     """Applies a feed to an index, each batch together with its checkpoint. Made by `Feed.follow`.
 
     All tasks of one trio run may call its methods. If the index raises an exception, the body ends with it.
     """
 
-    def __init__(self, feed: Feed, index: Index, *, visibility: str = "disk", ring: int = RING_ROWS) -> None:
+    def __init__(self, feed: FollowedFeed, index: Index, *, visibility: str = "disk", ring: int = RING_ROWS) -> None:
         self._feed = feed
         self._index = index
         self._applier = Applier(index)

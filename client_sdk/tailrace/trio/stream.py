@@ -9,18 +9,18 @@ from typing import cast
 
 import trio
 
+from tailrace.consuming.events import ReplicaEvent, Rollback
 from tailrace.consuming.partition import PartitionStatus
+from tailrace.consuming.ring import RingChange
 from tailrace.consuming.session import ConsumerSession, Event
 from tailrace.consuming.wanted import Wanted
 from tailrace.errors import Forbidden, NotLeader, StreamEnded, TailraceError, Unreachable, WrongProcess
-from tailrace.events import ReplicaEvent, Rollback
 from tailrace.link.finder import Finder
 from tailrace.link.forks import OfOneProcess
 from tailrace.link.watch import keep_looking
 from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Positions
-from tailrace.ring import RingChange
 from tailrace.trio.host import Host
 from tailrace.trio.lifetime import Lifetime
 from tailrace.trio.link import SILENT_INTERVALS_MAX, Silence

@@ -6,8 +6,8 @@ import pytest
 
 from tailrace.block import FLAG_SEQS, Block, encode_block
 from tailrace.block.encode import Stamps
+from tailrace.consuming.events import Mutations
 from tailrace.errors import BadBlock
-from tailrace.events import Mutations
 from tailrace.model import Mutation
 
 KEYS = [b"a", b"b", b"c", b"d"]

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from tailrace.consuming.events import Event, ReplicaEvent
 from tailrace.consuming.wanted import Wanted
 from tailrace.errors import StreamEnded, TailraceError, Unreachable
-from tailrace.events import Event, ReplicaEvent
 from tailrace.link.address import Address
 from tailrace.link.finder import Finder
 from tailrace.model import EndReason, Level
 from tailrace.model.position import Position, Positions
-from tailrace.stream import Stream
 from tailrace.trio.host import Host
+from tailrace.trio.stream import Stream
 from tailrace.wire.messages import Hello, HelloOk
 from tailrace.wire.replica_messages import Replica
 

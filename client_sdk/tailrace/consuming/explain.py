@@ -11,11 +11,11 @@ import enum
 from typing import Any, NamedTuple
 
 from tailrace.consuming.resume import Decision, Move, Record, bare_floor, bounds, decide
+from tailrace.consuming.ring import Ring
 from tailrace.errors import ProtocolError
 from tailrace.model import EndReason, Level
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, ResumeReason, common_seq
 from tailrace.model.position import Position
-from tailrace.ring import Ring
 from tailrace.wire.stream_messages import ResumeAnswer, RollBack, StreamEnd, StreamRequest
 
 

@@ -7,8 +7,8 @@ import trio
 
 import tailrace
 from tailrace import BadPosition, DataGone, Mutations, Outcome, Position, Positions, Rollback
+from tailrace.consuming.explain import explain, request_of
 from tailrace.errors import ProtocolError
-from tailrace.explaining import explain, request_of
 from tailrace.model import EndReason, Level
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
 from tailrace.wire.opcodes import Opcode

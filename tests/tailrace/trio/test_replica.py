@@ -4,12 +4,12 @@ import pytest
 import trio
 from tests.ports import free_port
 
+from tailrace.consuming.events import Agreed, LeaderCheck, Mutations, SnapshotEnd, SnapshotStart
 from tailrace.errors import NotLeader, Unreachable
-from tailrace.events import Agreed, LeaderCheck, Mutations, SnapshotEnd, SnapshotStart
 from tailrace.link.address import Address
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
-from tailrace.replica import replica_stream
+from tailrace.trio.replica import replica_stream
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import HelloOk

@@ -9,10 +9,10 @@ import trio.testing
 
 import tailrace
 from tailrace import Delete, Put
-from tailrace import follower as follower_module
-from tailrace.applying import APPLY_ROWS_MAX
 from tailrace.indexes import IndexBusy, MemoryIndex, SQLiteIndex, sqlite
+from tailrace.indexes.applier import APPLY_ROWS_MAX
 from tailrace.model.hashing import key_hash, partition_of_hash
+from tailrace.trio import follower as follower_module
 
 
 def partition_of(key):
