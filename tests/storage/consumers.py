@@ -93,7 +93,7 @@ class Consumer:
                 self._start_over(consumed, partition.log)
                 return "trimmed"
             stream.begin_snapshot()
-            self.position = consumed.snapshot_started(stream.announcement())
+            self.position = consumed.snapshot_started(stream.announce())
             if not self._snapshot(stream, consumed):
                 return "stopped"
             stream.end_snapshot()

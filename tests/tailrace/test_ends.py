@@ -96,7 +96,7 @@ def partition_of(node):
 
 def connection_of(node):
     """The one with the consumer's stream."""
-    [connection] = [connection for connection in node.connections if connection.rounds.streams]
+    [connection] = [connection for connection in node.connections if connection.rounds.slots]
     return connection
 
 
@@ -112,7 +112,7 @@ async def test_end_reached(consume, feed):
 async def test_closed(node, consumer, feed):
     """Which the node says to who has asked for it; a consumer that has not asks again."""
     connection = connection_of(node)
-    for stream_id in list(connection.rounds.streams):
+    for stream_id in list(connection.rounds.slots):
         connection.rounds.close(stream_id, EndReason.CLOSED, "closed by a test")
     connection.pump()
     await consumer.ends_with(EndReason.CLOSED)

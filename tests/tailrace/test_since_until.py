@@ -305,7 +305,7 @@ async def test_a_quiet_partition_ends_by_the_clock(running, client, clock):
         await feed.put(b"a", b"1", level="memory")
         assert await read(stream) == [1]
     assert 0.2 < trio.current_time() - begun < 5
-    assert not any(connection.rounds.next_until_us for connection in running.node.connections)
+    assert not any(connection.rounds.deadlines.next_us for connection in running.node.connections)
 
 
 async def test_a_clock_that_is_set_ahead_is_noticed(running, feed, clock):
@@ -325,8 +325,8 @@ async def test_an_idle_stream_has_no_task_of_its_own(running, client, clock):
     feed = await client.create_feed("idle", partitions=64)
     before = trio.lowlevel.current_statistics().tasks_living
     async with feed.consume(until=moment(10**15)):
-        [connection] = [connection for connection in running.node.connections if connection.rounds.streams]
-        assert len(connection.rounds.streams) == 64
+        [connection] = [connection for connection in running.node.connections if connection.rounds.slots]
+        assert len(connection.rounds.slots) == 64
         assert connection.end_times._runs
         assert trio.lowlevel.current_statistics().tasks_living < before + 16
 

@@ -35,6 +35,7 @@ from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.progress import Progress
 from tailrace_server.stream.replica_stream import ReplicaStream
 from tailrace_server.stream.rounds import Rounds
+from tailrace_server.stream.stream_slot import StreamSlot
 
 if TYPE_CHECKING:
     from tailrace.block import Block
@@ -150,7 +151,7 @@ class Connection:
 
     async def drained(self) -> None:
         """Returns once every stream has ended and all that was sent has left."""
-        while self.rounds.streams or self.transport.backlog_bytes:
+        while self.rounds.slots or self.transport.backlog_bytes:
             self._drained = trio.Event()
             await self._drained.wait()
 
@@ -327,7 +328,7 @@ class Connection:
     def pump(self) -> None:
         """Sends what the streams have, as far as the consumer has granted room and the socket takes it."""
         rounds, transport = self.rounds, self.transport
-        rounds.examined_bytes = 0
+        examined_max = rounds.examined_bytes + PUMP_BYTES
         while not transport.backlog_bytes:
             buffers = rounds.next_buffers(PUMP_BYTES)
             if buffers:
@@ -335,16 +336,16 @@ class Connection:
                 transport.send(*(buffers if len(buffers) <= BUFFERS_MAX else _joined(buffers)))
             if not rounds.has_news:
                 break
-            if rounds.examined_bytes >= PUMP_BYTES:
+            if rounds.examined_bytes >= examined_max:
                 self._pump_soon()
                 break
             if not buffers:
                 break
-        for stream, part in rounds.next_loads():
+        for slot, part in rounds.next_loads():
             # The stream may be closed, and the segment removed, before it has been read.
             self.node.storage.pins.pin(part.segment)
-            self.nursery.start_soon(self._load, stream, part)
-        if self.draining and not rounds.streams:
+            self.nursery.start_soon(self._load, slot, part)
+        if self.draining and not rounds.slots:
             self._drained.set()
 
     def _pump_soon(self) -> None:
@@ -359,16 +360,16 @@ class Connection:
         if not self.is_closing:
             self.pump()
 
-    async def _load(self, stream: PartitionStream, part: DiskPart) -> None:
+    async def _load(self, slot: StreamSlot, part: DiskPart) -> None:
         """Reads a chunk of a segment, which is pinned, in a thread; goes on with the stream that waits for it."""
         node = self.node
         try:
             blocks, index = await self._loaded(part)
         except SegmentDamaged as error:
             node.storage.found_damage(error)
-            self.rounds.load_failed(stream, str(error))
+            self.rounds.load_failed(slot, str(error))
         else:
-            self.rounds.loaded(stream, part, blocks, index)
+            self.rounds.loaded(slot, part, blocks, index)
         finally:
             node.storage.pins.unpin(part.segment)
         self.flush()
@@ -419,9 +420,9 @@ class Connection:
 
     def end_streams(self, which: Callable[[PartitionStream], bool], reason: EndReason, message: str) -> None:
         """Ends the streams for which ``which`` is true; the next flush sends the end."""
-        for stream in list(self.rounds.streams.values()):
-            if which(stream):
-                self.rounds.close(stream.id, reason, message)
+        for slot in list(self.rounds.slots.values()):
+            if which(slot.stream):
+                self.rounds.close(slot.stream.id, reason, message)
                 self.has_news()
 
     def status(self, now: float) -> dict[str, Any]:
@@ -432,7 +433,7 @@ class Connection:
             "peer": self.transport.peer,
             "name": self.name,
             "age_s": now - self.opened_at,
-            "streams": len(self.rounds.streams),
+            "streams": len(self.rounds.slots),
             "barriers": len(self.rounds.barriers),
             "outstanding_bytes": self.rounds.outstanding_bytes,
             "backlog_bytes": self.transport.backlog_bytes,

@@ -30,7 +30,7 @@ class EndTimes:
 
     def look(self) -> None:
         """A stream that ends at a time was opened, or the wall clock may have been set."""
-        if self._connection.rounds.next_until_us is None:
+        if self._connection.rounds.deadlines.next_us is None:
             return
         self._changed.set()
         if not self._runs:
@@ -40,7 +40,7 @@ class EndTimes:
     async def _run(self) -> None:
         connection = self._connection
         node, rounds = connection.node, connection.rounds
-        while (until_us := rounds.next_until_us) is not None:
+        while (until_us := rounds.deadlines.next_us) is not None:
             wall_us = node.clock.wall_us()
             if until_us > wall_us:
                 self._changed = trio.Event()
@@ -49,13 +49,13 @@ class EndTimes:
                 continue
             accepted = None
             if node.leadership.role is Role.FOLLOWER:
-                feed_ids = rounds.timed_feeds()
+                feed_ids = rounds.deadlines.feed_ids()
                 try:
                     accepted = await node.leadership.leaders_seqs(feed_ids)
                 except (TailraceError, OSError):  # it may have written before that time what is not here yet
                     await trio.sleep(ASK_AGAIN_SECONDS)
                     continue
-                if node.leadership.role is not Role.FOLLOWER or rounds.timed_feeds() != feed_ids:
+                if node.leadership.role is not Role.FOLLOWER or rounds.deadlines.feed_ids() != feed_ids:
                     continue  # others were opened meanwhile
             if rounds.time_passed(wall_us, accepted):
                 # What they still have to show may not be durable yet.

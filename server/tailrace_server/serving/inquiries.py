@@ -30,7 +30,7 @@ class Inquiries:
         rounds, waiting = self._connection.rounds, self._waiting
         if waiting is not None and waiting.lost_partition is not None:
             waiting = None
-        if not rounds.streams or waiting is not None:
+        if not rounds.slots or waiting is not None:
             rounds.barrier_behind(cookie, waiting)
             return
         self._waiting = rounds.barrier_elsewhere(cookie)
@@ -43,7 +43,7 @@ class Inquiries:
             return
         connection = self._connection
         connection.rounds.asked(barrier)
-        feed_ids = sorted({stream.partition.feed_id for stream in connection.rounds.streams.values()})
+        feed_ids = sorted({slot.stream.partition.feed_id for slot in connection.rounds.slots.values()})
         self._under_way = True
         connection.nursery.start_soon(self._inquire, barrier, feed_ids)
 

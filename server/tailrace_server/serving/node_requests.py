@@ -27,7 +27,7 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
     node = connection.node
     limits, identity = node.config.limits, node.identity
     connection.name = hello.name
-    connection.rounds.window_bytes = min(hello.window_bytes, limits.window_bytes_max)
+    connection.rounds.set_window(min(hello.window_bytes, limits.window_bytes_max))
     connection.decoder.body_bytes_max = limits.frame_body_bytes_max
     connection.greeted, connection.right = True, node.leadership.rights
     if hello.session:

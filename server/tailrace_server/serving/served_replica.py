@@ -59,7 +59,7 @@ class ServedReplica:
                 peer.doors.pop(self, None)
             node.leadership.replicas.closed(peer, partition)
 
-        stream.on_close = closed
+        stream.when_closed(closed)
         partition.watch(Level.DISK, moved)
         partition.watch(Level.QUORUM, moved)
         moved()

@@ -40,7 +40,7 @@ def _on_stream_request(connection: Connection, frame: Frame) -> None:
     """Opens a stream, or says why it cannot begin as it was asked to."""
     request = StreamRequest.decode(frame.body)
     _check_replica(connection.node, request)
-    is_open = frame.id in connection.rounds.streams or frame.id in connection.sought
+    is_open = frame.id in connection.rounds.slots or frame.id in connection.sought
     if not is_open and _is_unknown(connection, request):
         _end_once_sure(connection, frame.id, request)
         return
@@ -200,7 +200,7 @@ def _is_sought(connection: Connection, id: int, request: StreamRequest) -> bool:
 def _checked(connection: Connection, id: int, request: StreamRequest) -> Partition | None:
     """The partition that a stream may be opened of; None where it was said that there can be none."""
     node, rounds = connection.node, connection.rounds
-    if id in rounds.streams or id in connection.sought:
+    if id in rounds.slots or id in connection.sought:
         raise ProtocolError(f"STREAM_REQUEST: stream {id} is open already")
     if request.filter.unknown:
         names = ", ".join(map(repr, request.filter.unknown))
@@ -215,8 +215,8 @@ def _checked(connection: Connection, id: int, request: StreamRequest) -> Partiti
         raise NotDurable("visibility quorum needs a set of nodes, and this node is in none: use disk")
     if request.level == Level.MEMORY and node.storage.committer.failure is not None:
         raise node.storage.committer.failure.with_traceback(None)
-    if len(rounds.streams) >= node.config.limits.streams_max:
-        raise Overloaded(f"{len(rounds.streams)} streams are open on this connection; use another one")
+    if len(rounds.slots) >= node.config.limits.streams_max:
+        raise Overloaded(f"{len(rounds.slots)} streams are open on this connection; use another one")
     return node.feeds.of_id(request.feed_id).partitions[request.partition]
 
 
@@ -245,7 +245,7 @@ def _begin(
     connection.send_answers()
     rounds.open(stream, connection.has_news)
     connection.end_times.look()
-    if id not in rounds.streams:  # it has had its end already
+    if id not in rounds.slots:  # it has had its end already
         return
     if isinstance(stream, ReplicaStream) and request.replica is not None and request.state == "leader":
         is_system = partition.feed_id == SYSTEM_FEED_ID

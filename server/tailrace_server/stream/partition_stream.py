@@ -42,7 +42,7 @@ def examined_bytes(block: Block) -> int:
 
 
 class PartitionStream:
-    """The state of a stream. ``delivered_seq`` is the last seq sent at which a consumer may stand."""
+    """How far a stream has come, and the rest of its snapshot. Only this class and its subclass change its fields."""
 
     def __init__(
         self,
@@ -68,35 +68,37 @@ class PartitionStream:
         self.id = id
         self.partition = partition
         self.level = level
+        self.wanted = wanted
+        # The last seq sent at which a consumer may stand. Invariant: it never falls, and
+        # snapshot_after <= delivered_seq <= snapshot_last.
         self.delivered_seq = after_seq
-        # The end of the snapshot that the consumer was in, or of what it has read again: no snapshot ends below it, and
-        # no stream.
+        # The bounds of the snapshot that was taken last. Invariant, between snapshots: snapshot_last == delivered_seq.
+        self.snapshot_after = after_seq
+        self.snapshot_last = after_seq
+        # The end of the snapshot that the consumer was in, or of the keys that it has read again. No snapshot ends
+        # below it. Invariant: end_seq is None or end_seq >= promised_seq.
         self.promised_seq = promised_seq
         self.end_seq = end_seq if end_seq is None else max(end_seq, promised_seq)
         self.until_us = until_us
-        self.awaits_time = until_us is not None  # the time is still to come
-        self.is_past_time = False  # a row was sent that was stamped too late
-        self.snapshot_after = after_seq
-        self.snapshot_last = after_seq
-        self.in_snapshot = False
+        # The time is still to come. Invariant: False without until_us; it never becomes True again.
+        self.awaits_time = until_us is not None
+        self.is_past_time = False  # a row was sent that was stamped too late; the stream ends in the same turn
+        # Nothing superseded is missing in the snapshot: its consumer may stand at the end of each block.
         self.is_complete = True
-        self.is_published = False  # to a replica: it takes the snapshot over in one step
-        self.wanted = wanted
+        # To a replica, which takes the snapshot over in one step. Invariant: not both this and is_complete.
+        self.is_published = False
         self.is_announced = False  # the consumer knows of the snapshot that it is in
-        self.examined_bytes = 0  # that were looked through since somebody set this to 0
+        self.examined_bytes = 0  # looked through in this turn
         self._filtered = FilterCache() if filtered is None else filtered
         self._pins = pins
         self._purge_seq = purge_seq
         self._taken_purge_seq = 0  # the partition's when the present snapshot was taken
         self._parts: collections.deque[DiskPart] = collections.deque()
         self._blocks: collections.deque[Block] = collections.deque()
-        self.key = (partition.feed_id, partition.id, id)  # its place in a round
 
     @property
     def has_news(self) -> bool:
-        """There is something to send, at this stream's level."""
-        if self.in_snapshot:
-            return not self._parts or not self._parts[0].needs_load
+        """Between snapshots: the stream's level shows mutations that were not delivered."""
         visible_seq = self.partition.visible_seq(self.level)
         if visible_seq <= self.delivered_seq or visible_seq < self.promised_seq:
             return False
@@ -136,7 +138,7 @@ class PartitionStream:
     def only_block(self) -> Block | None:
         """The block of a snapshot that begins now and has no other; None where it has several, or the stream an end."""
         block = self.partition.newest_block
-        if block is None or self.in_snapshot or self.end_seq is not None or self.until_us is not None:
+        if block is None or self.end_seq is not None or self.until_us is not None:
             return None
         header = block.header
         if header.first_seq > self.delivered_seq + 1 or header.last_seq > self.partition.visible_seq(self.level):
@@ -158,7 +160,7 @@ class PartitionStream:
         if self.end_seq is not None:
             visible_seq = min(visible_seq, self.end_seq)
         self.snapshot_after = self.snapshot_last = self.delivered_seq
-        self.in_snapshot, self.is_announced, self.is_published = True, False, False
+        self.is_announced = self.is_published = False
         self.is_complete = self.delivered_seq >= partition.trim_seq
         if self.delivered_seq < partition.flushed_seq:
             self._take_segments(self.promised_seq)
@@ -193,12 +195,13 @@ class PartitionStream:
         """
         return self.wanted is None or self.is_announced or (self.snapshot_after == 0 and self._taken_purge_seq > 0)
 
-    def announcement(self) -> SnapshotStartMessage:
+    def announce(self) -> SnapshotStartMessage:
         """What the consumer is told of the snapshot that it is in from now on.
 
         What has been purged since the snapshot was taken is not missing in it: told of that, a consumer that begins
         would go on above a deletion that it has not been sent.
         """
+        self.is_announced = True
         partition = self.partition
         return SnapshotStartMessage(
             partition.id,
@@ -275,6 +278,10 @@ class PartitionStream:
         """The last block of the snapshot has been sent."""
         return not self._parts and not self._blocks
 
+    def begin_turn(self) -> None:
+        """Lets a filtered stream look through EXAMINED_BYTES_MAX again."""
+        self.examined_bytes = 0
+
     def next_block(self) -> Block | None:
         """The next block of the snapshot; None where no more are, or others should have their turn.
 
@@ -328,7 +335,6 @@ class PartitionStream:
         """The stream is between snapshots again."""
         assert self.all_sent, "a snapshot ends where it was announced to end"
         self.delivered_seq = self.snapshot_last  # whose row may have been purged
-        self.in_snapshot = False
 
     def before_block(self, block: Block) -> Sequence[bytes]:
         """Frames that go before ``block`` of the snapshot that was announced."""

@@ -27,12 +27,12 @@ from tailrace_server.stream.partition_stream import PartitionStream
 
 
 class ReplicaStream(PartitionStream):
-    """``now()``: monotonic seconds. ``on_close`` is called once, when the stream is over."""
+    """``now()``: monotonic seconds."""
 
     def __init__(self, *arguments: Any, now: Callable[[], float], **options: Any) -> None:
         """As `PartitionStream`."""
         super().__init__(*arguments, **options)
-        self.on_close: Callable[[], None] | None = None
+        self._on_close: Callable[[], None] | None = None
         self._now = now
         # What it holds may have come to it of another one, or in a run.
         self._lacks_producers = self.delivered_seq > 0
@@ -122,10 +122,14 @@ class ReplicaStream(PartitionStream):
         table = self.partition.sinks.as_of(seq)
         return [SinksTold(self.partition.id, seq, to_json(table)).encode(self.id)] if table else []
 
+    def when_closed(self, on_close: Callable[[], None]) -> None:
+        """Has ``on_close`` called once, when the stream is over."""
+        self._on_close = on_close
+
     def close(self) -> None:
-        """Also tells whoever serves the replica."""
+        """Closes the stream, then calls what `when_closed` was given."""
         super().close()
-        on_close, self.on_close = self.on_close, None
+        on_close, self._on_close = self._on_close, None
         if on_close is not None:
             on_close()
 

@@ -13,8 +13,9 @@ from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.stream_messages import StreamEnd
 from tailrace_server.replication.role import Role
 from tailrace_server.serving.end_times import EndTimes
+from tailrace_server.stream.deadlines import ENDS_MAX
 from tailrace_server.stream.partition_stream import PartitionStream
-from tailrace_server.stream.rounds import ENDS_MAX, Rounds
+from tailrace_server.stream.rounds import Rounds
 
 
 class VirtualClock:
@@ -72,10 +73,10 @@ def test_each_ends_at_its_time():
             connection.open(id, StoredPartition(id), seconds)
         begun = trio.current_time()
         ended = {}
-        while connection.rounds.streams:
-            before = set(connection.rounds.streams)
+        while connection.rounds.slots:
+            before = set(connection.rounds.slots)
             await trio.sleep(0.25)
-            ended |= dict.fromkeys(before - set(connection.rounds.streams), trio.current_time() - begun)
+            ended |= dict.fromkeys(before - set(connection.rounds.slots), trio.current_time() - begun)
         assert ended == pytest.approx({2: 60.0, 3: 60.5, 1: 3600.0}, abs=0.26)
         assert connection.turns == 3, "nothing was done in between"
 
@@ -87,7 +88,7 @@ def test_many_end_a_few_at_a_time():
         for id in range(1, 2 * ENDS_MAX + 2):
             connection.open(id, StoredPartition(0), 5)
         await trio.sleep(6)
-        assert not connection.rounds.streams
+        assert not connection.rounds.slots
         assert connection.turns == 3
 
     on_virtual_time(work)
@@ -109,13 +110,13 @@ def test_a_follower_waits_for_what_its_leader_has_written_before():
         await trio.sleep(5.5)
         assert stream.awaits_time
         await trio.sleep(1)
-        assert (stream.awaits_time, connection.rounds.streams) == (False, {1: stream})
+        assert (stream.awaits_time, list(connection.rounds.slots)) == (False, [1])
         assert asked == [[partition.feed_id]] * 2
         for value in (b"before", b"too late"):
             partition.put((b"k", value))
         while connection.rounds.next_buffers(1 << 20):
             pass
-        assert not connection.rounds.streams
+        assert not connection.rounds.slots
         assert stream.delivered_seq == 1
 
     on_virtual_time(work)
@@ -127,13 +128,13 @@ def test_what_was_taken_before_is_sent_first():
         partition.put((b"k", b"v"))
         stream = connection.open(1, partition, 5)
         await trio.sleep(6)
-        assert stream.id in connection.rounds.streams, "it is not durable yet"
+        assert stream.id in connection.rounds.slots, "it is not durable yet"
         assert connection.hurried == 1
         partition.put((b"k", b"too late"))
         partition.sync()
         while connection.rounds.next_buffers(1 << 20):
             pass
-        assert not connection.rounds.streams
+        assert not connection.rounds.slots
         assert stream.delivered_seq == 1
 
     on_virtual_time(work)
@@ -144,15 +145,15 @@ def test_a_clock_that_is_set():
         connection.open(1, StoredPartition(), 100)
         connection.clock.ahead_us = -50_000_000
         await trio.sleep(101)
-        assert connection.rounds.streams, "it is set back: it takes longer"
+        assert connection.rounds.slots, "it is set back: it takes longer"
         await trio.sleep(50)
-        assert not connection.rounds.streams
+        assert not connection.rounds.slots
         connection.open(2, StoredPartition(), 1_000)
         await trio.sleep(1)
         connection.clock.ahead_us = 1_000_000_000
         connection.end_times.look()
         await trio.sleep(0.001)
-        assert not connection.rounds.streams, "it is set ahead: that is found at the next look"
+        assert not connection.rounds.slots, "it is set ahead: that is found at the next look"
 
     on_virtual_time(work)
 
@@ -161,10 +162,10 @@ def test_a_stream_that_is_closed_is_waited_for_no_more():
     async def work(connection):
         connection.open(1, StoredPartition(), 100)
         connection.rounds.close_all()
-        assert connection.rounds.next_until_us is None
+        assert connection.rounds.deadlines.next_us is None
         connection.open(2, StoredPartition(), 50)
         await trio.sleep(51)
-        assert not connection.rounds.streams
+        assert not connection.rounds.slots
 
     on_virtual_time(work)
 
@@ -181,7 +182,7 @@ def test_a_row_that_is_too_late_ends_it_and_covers_its_barriers():
     names = [frame.opcode.name for frame in frames]
     assert names == ["SNAPSHOT_START", "BLOCK", "BLOCK", "BLOCK", "STREAM_END", "BARRIER_REACHED", "ROUND_COMPLETE"]
     assert StreamEnd.decode(frames[4].body).reason is EndReason.END_REACHED
-    assert (rounds.streams, rounds.next_until_us) == ({}, None)
+    assert (rounds.slots, rounds.deadlines.next_us) == ({}, None)
 
 
 def test_a_full_window_does_not_keep_it_from_ending():
@@ -192,7 +193,7 @@ def test_a_full_window_does_not_keep_it_from_ending():
     rounds.open(PartitionStream(1, partition, Level.DISK, 0, None, 0, pins=partition.pins, until_us=25), lambda: None)
     while rounds.next_buffers(1 << 20):
         pass
-    assert not rounds.streams
+    assert not rounds.slots
 
 
 def test_streams_of_one_time_are_told_apart_by_it():
@@ -202,8 +203,9 @@ def test_streams_of_one_time_are_told_apart_by_it():
         rounds.open(
             PartitionStream(id, partition, Level.DISK, 0, None, 0, pins=partition.pins, until_us=9), lambda: None
         )
-    assert [rounds._timed.bisect_key_left((9, stream.key)) for stream in rounds.streams.values()] == list(range(100))
+    keys = [(9, slot.key) for slot in rounds.slots.values()]
+    assert [rounds.deadlines._slots.bisect_key_left(key) for key in keys] == list(range(100))
     for id in range(100, 0, -1):
-        assert rounds.next_until_us == 9
+        assert rounds.deadlines.next_us == 9
         rounds.close(id, EndReason.CLOSED)
-    assert rounds.next_until_us is None
+    assert rounds.deadlines.next_us is None

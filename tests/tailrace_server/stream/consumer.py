@@ -80,23 +80,23 @@ class Consumer:
                 self.largest_block_bytes = max(self.largest_block_bytes, len(frame.body))
             self.receive(frame)
         assert not self.decoder.held_bytes
-        for stream, part in self.rounds.next_loads():
-            stream.partition.pins.pin(part.segment)  # as a connection does: the stream may be closed meanwhile
-            self.loads.append((stream, part))
+        for slot, part in self.rounds.next_loads():
+            slot.stream.partition.pins.pin(part.segment)  # as a connection does: the stream may be closed meanwhile
+            self.loads.append((slot, part))
         return size
 
     def load(self, index=0):
         """Ends one of the loads that are under way."""
-        stream, part = self.loads.pop(index)
+        slot, part = self.loads.pop(index)
         try:
             blocks, following = part.load()
         except SegmentDamaged as error:
             self.failures.append(error)
-            self.rounds.load_failed(stream, str(error))
+            self.rounds.load_failed(slot, str(error))
         else:
-            self.rounds.loaded(stream, part, blocks, following)
+            self.rounds.loaded(slot, part, blocks, following)
         finally:
-            stream.partition.pins.unpin(part.segment)
+            slot.stream.partition.pins.unpin(part.segment)
 
     def read_all(self):
         """Reads and loads until nothing more comes, granting everything; the names of the frames of each stream."""

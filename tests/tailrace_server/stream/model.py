@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.tailrace_server.stored import StoredPartition
 from tests.tailrace_server.stream.consumer import Consumer
+from tests.tailrace_server.stream.slots import check_slots
 
 from tailrace.model import EndReason, Level
 from tailrace.wire.filters import EVERYTHING, StreamFilter
@@ -142,9 +143,9 @@ class StreamsModel(RuleBasedStateMachine):
     @rule()
     def barrier(self):
         needed = {}
-        for id, stream in self.rounds.streams.items():
-            high_seq = stream.partition.high_seq
-            needed[id] = high_seq if stream.end_seq is None else min(high_seq, stream.end_seq)
+        for id, slot in self.rounds.slots.items():
+            high_seq, end_seq = slot.stream.partition.high_seq, slot.stream.end_seq
+            needed[id] = high_seq if end_seq is None else min(high_seq, end_seq)
         self.cookies.append(needed)
         self.rounds.barrier(len(self.cookies).to_bytes(4, "big"))
 
@@ -184,6 +185,14 @@ class StreamsModel(RuleBasedStateMachine):
             assert partition.account.used == partition.tree.memory_bytes
 
     @invariant()
+    def slots_are_as_their_states_say(self):
+        if hasattr(self, "rounds"):
+            check_slots(self.rounds)
+            ended = [slot for slot, _ in self.consumer.loads if slot.stream.id not in self.rounds.slots]
+            held = sum(slot.holds_chunk for slot in self.rounds.slots.values())
+            assert self.rounds._reads._chunks == held + len(ended)
+
+    @invariant()
     def the_window_is_kept(self):
         if hasattr(self, "rounds"):
             assert self.rounds.outstanding_bytes == self.sent - self.granted
@@ -192,7 +201,7 @@ class StreamsModel(RuleBasedStateMachine):
     @invariant()
     def ends_have_their_reasons(self):
         for id, held in self.consumer.streams.items() if hasattr(self, "consumer") else ():
-            assert held.end is None or id not in self.rounds.streams
+            assert held.end is None or id not in self.rounds.slots
             match held.end and held.end.reason:
                 case EndReason.END_REACHED:
                     assert held.snapshot is None
@@ -219,7 +228,7 @@ class StreamsModel(RuleBasedStateMachine):
         assert self.back == len(self.cookies), "a cookie did not come back"
         for id, stream in self.opened.items():
             held = self.held(id)
-            if id in self.rounds.streams:
+            if id in self.rounds.slots:
                 assert held.snapshot is None
                 assert held.seq == stream.partition.high_seq
                 assert stream.end_seq is None or stream.end_seq > held.seq

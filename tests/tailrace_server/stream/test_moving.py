@@ -29,7 +29,7 @@ def slow(made, monkeypatch):
 
 
 def test_a_slow_stream_gives_memory_back_after_a_flush(slow):
-    stream = slow.rounds.streams[1]
+    stream = slow.rounds.slots[1].stream
     slow.partition.flush()
     assert not stream._blocks
     assert slow.news
@@ -43,7 +43,7 @@ def test_a_slow_stream_gives_memory_back_after_a_flush(slow):
 def test_it_keeps_what_is_not_flushed(slow):
     slow.put((b"new", b"1"))
     slow.partition.flush(9)
-    stream = slow.rounds.streams[1]
+    stream = slow.rounds.slots[1].stream
     assert [block.header.first_seq for block in stream._blocks] == [10]
     slow.rounds.window_bytes = 1 << 30
     slow.read()
@@ -52,9 +52,9 @@ def test_it_keeps_what_is_not_flushed(slow):
 
 def test_little_is_not_let_go_of(slow):
     slow.partition.flush(4)
-    assert len(slow.rounds.streams[1]._blocks) == 8
+    assert len(slow.rounds.slots[1].stream._blocks) == 8
     slow.partition.flush(9)
-    assert len(slow.rounds.streams[1]._blocks) == 1
+    assert len(slow.rounds.slots[1].stream._blocks) == 1
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_what_all_streams_of_a_connection_hold_is_bounded(many_slow, monkeypatch
     holding = []
     for partition in many_slow.partitions:
         partition.flush()
-        holding.append([id for id, stream in many_slow.rounds.streams.items() if stream.flushed_bytes])
+        holding.append([id for id, slot in many_slow.rounds.slots.items() if slot.stream.flushed_bytes])
     assert holding == [[0], [0, 1], [], [3], [3, 4], [], [6], [6, 7]]
     assert many_slow.rounds.moves == 6
     many_slow.rounds.window_bytes = 1 << 30
@@ -126,9 +126,8 @@ def test_what_was_folded_meanwhile_is_told_to_be_incomplete(slow):
 def test_who_has_sent_nothing_yet_is_told_of_the_purge_when_it_lets_go(made, monkeypatch):
     monkeypatch.setattr(partition_stream, "HELD_BYTES_MAX", 500)
     made.put((b"k", b"1"), (b"k", None), (b"x", b"3"))
-    stream = made.open()
-    stream.begin_snapshot()
-    made.rounds._announce(stream)
+    made.open()
+    made.rounds._start_snapshot(made.rounds.slots[1])
     made.partition.flush()
     made.partition.fold(purge_before_us=1)
     monkeypatch.setattr(partition_stream, "HELD_BYTES_MAX", 0)

@@ -53,8 +53,8 @@ def connection(partitions):
 def read_all(connection):
     """A function that reads what is sent now: (opcode, stream id) of each frame."""
     consumer = Consumer(connection)
-    for id, stream in connection.streams.items():
-        consumer.add(id, stream.partition)
+    for id, slot in connection.slots.items():
+        consumer.add(id, slot.stream.partition)
 
     def read():
         consumer.log.clear()
@@ -137,7 +137,7 @@ def test_a_stream_that_drains_comes_to_the_end_of_its_snapshot_and_begins_none(c
     assert sorted(read_all()) == [("STREAM_END", id) for id in (1, 2, 4)]
     connection.credit(1 << 20)
     assert read_all() == [(BLOCK, 3), (END, 3), ("STREAM_END", 3)]
-    assert not connection.streams
+    assert not connection.slots
 
 
 def test_streams_of_feeds_and_partitions_that_are_gone_are_not_watched(connection, partitions):
@@ -155,7 +155,7 @@ def test_a_stream_that_asks_for_no_more_than_it_has_ends_at_once(partitions):
     connection.open(stream, lambda: calls.append(1))
     assert calls
     assert StreamEnd.decode(FrameDecoder().receive_data(b"".join(connection.next_buffers(1)))[0].body).partition == 0
-    assert not connection.streams
+    assert not connection.slots
 
 
 filters = st.sampled_from([None, StreamFilter(b"k"), StreamFilter(b"other"), StreamFilter(b"", True)])
@@ -187,7 +187,7 @@ operations = st.lists(
 def test_the_way_of_one_block_gives_the_bytes_of_the_general_one(make_partition, steps, window, join_bytes_max, first):
     """The same history twice, once without the short way: after each step both have sent the same and stand alike."""
     short, general = (OneSide(make_partition, window) for _ in range(2))
-    general.rounds._only_block = lambda stream, bytes_max: []
+    general.rounds._only_block = lambda slot, bytes_max: []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rounds, "JOIN_BYTES_MAX", join_bytes_max)
         for step in [("open", 0, Level.DISK, 0, None, first), *steps, ("pump", 1 << 20)]:
@@ -209,7 +209,8 @@ class OneSide:
 
     def state(self):
         made = self.rounds
-        streams = [(s.id, s.delivered_seq, s.snapshot_after, s.snapshot_last) for s in made.streams.values()]
+        open_streams = [slot.stream for slot in made.slots.values()]
+        streams = [(s.id, s.delivered_seq, s.snapshot_after, s.snapshot_last) for s in open_streams]
         return made.round_number, made.outstanding_bytes, made.examined_bytes, made.has_news, self.notified, streams
 
     def write(self, partition, rows, value_bytes):

@@ -119,9 +119,8 @@ def rows_of(partition, start):
     )
     rounds.open(stream, lambda: None)
     ends = []
-    while stream.id in rounds.streams:
-        if not stream.in_snapshot:
-            stream.begin_snapshot()
+    while stream.id in rounds.slots:
+        stream.begin_snapshot()
         while (part := stream.part_to_load) is not None or not stream.all_sent:
             if part is not None:
                 part.loaded(*part.load())

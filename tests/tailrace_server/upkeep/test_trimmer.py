@@ -157,4 +157,4 @@ async def test_a_history_that_was_trimmed_starts_again(engine):
     while rounds.next_buffers(1 << 20) or rounds.has_news:
         for stream, part in rounds.next_loads():
             rounds.loaded(stream, part, *part.load())
-    assert rounds.streams[1].delivered_seq == 4
+    assert rounds.slots[1].stream.delivered_seq == 4
