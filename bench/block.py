@@ -28,7 +28,7 @@ from tailrace.block import Block, block_from_arrow, encode_block, hash_array
 from tailrace.block.lazy import numpy_or_none, pyarrow_or_none
 from tailrace.consuming.events import Mutations
 from tailrace.model.hashing import hash_keys
-from tailrace_server.partition.validation import check_at_door
+from tailrace_server.partition.validation import validate_block
 
 HASHES = (0, 2**64 - 1)
 DEFAULT_SHAPE = (1000, 16, 100)  # rows, bytes of a key, bytes of a value
@@ -124,8 +124,8 @@ def lines_of(keys: list[bytes], values: list[bytes]) -> list[Line]:
         Line("from Arrow", lambda: block_from_arrow(*arrays, partition=0, compress=False)),
         Line("from Arrow, hashes given", lambda: block_from_arrow(*arrays, partition=0, hashes=hashes, compress=False)),
         Line("header and checksums (parse)", lambda: Block.parse(data)),
-        Line("checks at the door", lambda: check_at_door(arrived(block), *HASHES), None, None, 50),
-        Line("parse and door together", lambda: check_at_door(Block.parse(data), *HASHES), None, None, 50),
+        Line("checks at the door", lambda: validate_block(arrived(block), *HASHES), None, None, 50),
+        Line("parse and door together", lambda: validate_block(Block.parse(data), *HASHES), None, None, 50),
         Line("stamp (seqs, timestamp, header's sum)", lambda: block.stamped(7, 9)),
     ]
 

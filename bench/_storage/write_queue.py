@@ -67,7 +67,7 @@ def _partition_of(rows: int) -> Partition:
     for first_seq in range(1, rows + 1, _BLOCK_ROWS):
         tree = tree.append(block.stamped(first_seq, first_seq))
     partition = Partition(bytes(16), 0, 0, 2**64 - 1)
-    partition.put_tree(tree)
+    partition.replace_tree(tree)
     partition.high_seq = partition.durable_seq = tree.last_seq
     return partition
 

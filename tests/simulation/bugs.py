@@ -11,12 +11,12 @@ from tailrace_server.compaction import worker
 from tailrace_server.partition import published as appending
 from tailrace_server.publishing.stages import Stages
 from tailrace_server.state.last_batches import LastBatches
-from tailrace_server.state.published_runs import Run, Runs
+from tailrace_server.state.published_batches import PublishedBatch, PublishedBatches
 from tailrace_server.stream import rounds
 from tailrace_server.upkeep.committer import Committer
 
 _identity_of = worker.identity_of
-_append_run = appending.append_run
+_append_batch = appending.append_batch
 _finish_seal = Stages.finish_seal
 
 
@@ -58,7 +58,7 @@ def _drop_after_refetch(ring, seq, by_seq, keys):
 
 def _forget_the_batch(partition, blocks, sinks, journal):
     """A publish writes its rows, and not which batch they are."""
-    return _append_run(partition, blocks, {}, journal)
+    return _append_batch(partition, blocks, {}, journal)
 
 
 def _leave_out_the_batches(self, seq):
@@ -70,10 +70,10 @@ def _write_apart(partition, blocks, sinks, journal):
     """Each block of a publish is a record of its own; the last one says of which batch it is."""
     first_seq = partition.high_seq + 1
     for block in blocks[:-1]:
-        _append_run(partition, [block], {}, journal)
-    versions = _append_run(partition, blocks[-1:], sinks, journal)._replace(first_seq=first_seq)
-    partition.runs.drop_above(first_seq - 1)
-    partition.runs.add(Run(first_seq - 1, versions.last_seq, len(blocks)))
+        _append_batch(partition, [block], {}, journal)
+    versions = _append_batch(partition, blocks[-1:], sinks, journal)._replace(first_seq=first_seq)
+    partition.published.drop_above(first_seq - 1)
+    partition.published.add(PublishedBatch(first_seq - 1, versions.last_seq, len(blocks)))
     return versions
 
 
@@ -93,10 +93,10 @@ BUGS = {
     "a barrier answered one round early": (rounds, "_covered", _covered_by_this_round),
     "a purge without raising the purge seq": (worker, "identity_of", _purge_in_silence),
     "a ring dropped after a refetch": (Ring, "replacing", _drop_after_refetch),
-    "a publish that forgets its batch": (appending, "append_run", _forget_the_batch),
+    "a publish that forgets its batch": (appending, "append_batch", _forget_the_batch),
     "a manifest without the last batches": (LastBatches, "as_of", _leave_out_the_batches),
-    "a publish that is journaled block by block": (appending, "append_run", _write_apart),
-    "a publish that anybody may stand inside of": (Runs, "add", _remember_no_run),
+    "a publish that is journaled block by block": (appending, "append_batch", _write_apart),
+    "a publish that anybody may stand inside of": (PublishedBatches, "add", _remember_no_run),
     "a stage that is sealed before it is durable": (Stages, "finish_seal", _seal_without_sync),
 }
 

@@ -20,7 +20,7 @@ from tailrace_server.config import Config, Storage
 from tailrace_server.feeds.feed import creation_to_bytes
 from tailrace_server.manifest import producers_to_json
 from tailrace_server.node.start import recover
-from tailrace_server.partition.replica_apply import adopt_log, take_replica, tell_producers
+from tailrace_server.partition.replica_apply import apply_block, apply_producers, follow_log
 from tailrace_server.runtime.host import Host
 from tailrace_server.state.producers import ProducerTable
 from tailrace_server.upkeep.filling import Filling
@@ -150,10 +150,10 @@ class Follower:
     def _learn_of_feed(self, system):
         info = FeedInfo("orders", FEED_ID, 1, "hash", "compact", None, None, 259_200, "stream")
         log = FailoverLog([FailoverEntry(FIRST_BRANCH, 1, 0)])
-        adopt_log(system, log, self.node.storage.journal)
+        follow_log(system, log, self.node.storage.journal)
         if system.high_seq == 0:
             block = encode_block([FEED_ID], [creation_to_bytes(info, FIRST_BRANCH)], partition=0)
-            take_replica(system, block.stamped(1, 1_000), self.node.storage.journal, 0.0)
+            apply_block(system, block.stamped(1, 1_000), self.node.storage.journal, 0.0)
             self.node.storage.committer.note(system)
         _, created = self.node.feeds.reconcile(self.node.storage.journal, 10)
         for feed in created:
@@ -174,7 +174,7 @@ class Follower:
             point = await roll_back(self.node.storage, partition, common, left, self.node.leadership.on_shortfall)
             assert point == partition.high_seq == stands
             common = common_seq(partition.log, partition.high_seq, leader.log, leader.seq) or 0
-        adopt_log(partition, leader.log, self.node.storage.journal)
+        follow_log(partition, leader.log, self.node.storage.journal)
         if not self.is_told:  # what was merged came without its producers, and a crash may have come between
             self.tell()
 
@@ -200,7 +200,7 @@ class Follower:
         block = leader.block(first_seq, last_seq)
         if first_seq <= partition.high_seq:
             block = cut_above(block, partition.high_seq)
-        take_replica(partition, block, self.node.storage.journal, self.clock.monotonic())
+        apply_block(partition, block, self.node.storage.journal, self.clock.monotonic())
         self.node.storage.committer.note(partition)
         self.node.storage.flusher.note(partition)
         if not block.header.producer_id:
@@ -209,7 +209,7 @@ class Follower:
     def tell(self):
         partition = self.partition
         value = self.history.table(partition.high_seq)
-        tell_producers(partition, value, partition.high_seq, self.node.storage.journal, self.clock.monotonic())
+        apply_producers(partition, value, partition.high_seq, self.node.storage.journal, self.clock.monotonic())
         self.is_told = True
 
     async def fill(self):
@@ -231,7 +231,7 @@ class Follower:
         if self.rnd.random() < 0.1:
             filling.abandon()
             return
-        tell_producers(partition, leader.table(last_seq), last_seq, self.node.storage.journal, self.clock.monotonic())
+        apply_producers(partition, leader.table(last_seq), last_seq, self.node.storage.journal, self.clock.monotonic())
         await filling.finish(leader.log)
 
     async def commit(self):
@@ -242,7 +242,7 @@ class Follower:
     def told(self):
         """The leader says what is durable there, and what is at a majority."""
         seq = self.history.seq
-        self.partition.told(seq, self.rnd.randint(0, seq))
+        self.partition.set_leader_seqs(seq, self.rnd.randint(0, seq))
 
     async def flush(self):
         await self.node.storage.flusher.flush(self.partition)

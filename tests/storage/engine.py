@@ -22,6 +22,7 @@ from tailrace_server.directory.uptime_file import store_uptime
 from tailrace_server.journal import lock_directory
 from tailrace_server.journal.format import file_name
 from tailrace_server.node.start import recover
+from tailrace_server.partition.writing import write_block
 from tailrace_server.runtime.host import Host
 
 from .ledger import Ledger
@@ -124,8 +125,8 @@ class Engine:
             producer_seq=told.next_number(producer),
             compress=False,
         )
-        taken = partition.take(
-            block, self.node.storage.journal, now_us=self.clock.wall_us(), now=self.clock.monotonic()
+        taken = write_block(
+            partition, block, self.node.storage.journal, now_us=self.clock.wall_us(), now=self.clock.monotonic()
         )
         assert taken.fresh, "a new block is taken for one that is sent again"
         told.given(producer, taken.versions, names, values, partition.last_timestamp)

@@ -22,6 +22,7 @@ from tailrace.block import encode_block
 from tailrace.errors import NoSpace, NotDurable, VersionConflict, VersionLost
 from tailrace.model import Level, Version
 from tailrace.wire.messages import WriteFlag
+from tailrace_server.partition.writing import write_block
 from tailrace_server.segment import SegmentDamaged
 
 from .checks import check, check_running
@@ -267,7 +268,9 @@ def conditional(engine, key, value, flags, version=None):
     partition = engine.partition("c")
     partition.keys.catch_up(partition.tree, lambda: False)
     block = encode_block([key], [value], partition=0, producer_id=77, producer_seq=1)
-    return partition.take(block, engine.node.storage.journal, now_us=1, now=1.0, flags=flags, if_version=version)
+    return write_block(
+        partition, block, engine.node.storage.journal, now_us=1, now=1.0, flags=flags, if_version=version
+    )
 
 
 async def test_hazard_18_a_condition_sees_what_is_flushed(engine):

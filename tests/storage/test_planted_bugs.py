@@ -65,8 +65,8 @@ original_install = Installer._install
 
 
 async def trim_before_the_manifest(self, partition):
-    controls = partition.homes.controls
-    partition.homes.manifest_written(controls, partition.durable_seq)
+    controls = partition.journal_references.controls
+    partition.journal_references.manifest_written(controls, partition.durable_seq)
     await self._trimmer._trim_journal()
     return await original_flush(self, partition)
 
@@ -80,7 +80,7 @@ def purge_in_silence(task, identities, decision=worker._ALL_STAY):
 
 
 async def install_before_the_manifest(self, partition, chain, **changes):
-    partition.install(chain, partition.homes.controls)
+    partition.install(chain, partition.journal_references.controls)
     await original_install(self, partition, chain, **changes)
 
 

@@ -13,6 +13,7 @@ from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace_server.config import Config, Storage
 from tailrace_server.feeds.feed import SYSTEM_FEED_NAME
 from tailrace_server.node.start import recover
+from tailrace_server.partition.writing import write_block
 from tailrace_server.runtime.host import Host
 from tailrace_server.upkeep.holding import HELD_SECONDS
 
@@ -90,7 +91,7 @@ class MadeDirectory:
             block = encode_block(
                 keys, values, partition=number, producer_id=PRODUCER, producer_seq=producer_seq, compress=False
             )
-            taken = partition.take(block, self.node.storage.journal, now_us=self.host.clock.wall_us(), now=0.0)
+            taken = write_block(partition, block, self.node.storage.journal, now_us=self.host.clock.wall_us(), now=0.0)
             for seq, row in enumerate(rows, taken.versions.first_seq):
                 self.rows[name, number, seq] = row
             self.node.storage.flusher.note(partition)

@@ -13,6 +13,7 @@ from tailrace_server.compaction.worker import compact
 from tailrace_server.manifest import segment_name
 from tailrace_server.partition.chain import Pins
 from tailrace_server.partition.partition import Partition
+from tailrace_server.partition.writing import write_block
 from tailrace_server.segment import Segment
 from tailrace_server.upkeep.flusher import identity_of, write_segment
 
@@ -54,7 +55,9 @@ class TakingPartition:
             number = self.numbers
         block = encode_block([key], [value], partition=0, producer_id=7, producer_seq=number)
         self.partition.keys.catch_up(self.partition.tree, lambda: False)
-        return self.partition.take(block, self.journal, now_us=now_us, now=0.0, flags=flags, if_version=if_version)
+        return write_block(
+            self.partition, block, self.journal, now_us=now_us, now=0.0, flags=flags, if_version=if_version
+        )
 
     def refused(self):
         """The number of what was refused is the next one's."""
@@ -90,8 +93,7 @@ class StoredPartition(Partition):
 
     def hang_recovered(self, block):
         """Hangs a block that has its seqs, as if file 1 of a journal had held it."""
-        self.homes.block(1, block.header.last_seq)
-        self.hang(block, self.log.branch_at(block.header.last_seq), 0.0)
+        self.append_journaled(block, self.log.branch_at(block.header.last_seq), 1, 0.0)
 
     def sync(self):
         """Everything is durable."""

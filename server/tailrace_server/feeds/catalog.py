@@ -240,7 +240,7 @@ class Catalog:
         final = [feed_id for feed_id in gone if rows[feed_id].seq <= stable_seq]
         partition = self.system.partitions[0]
         if partition.state != "leader":  # until the leader has said how far it is, it may have more rows
-            whole = whole and partition.was_told and partition.high_seq >= partition.leader_durable_seq
+            whole = whole and partition.knows_leader_seqs and partition.high_seq >= partition.leader_durable_seq
         absent = [] if keep_absent else [id for id in self._by_id if id not in rows and id != SYSTEM_FEED_ID]
         if whole and stable_seq >= partition.high_seq:
             final += absent
@@ -302,4 +302,4 @@ def _shown(setting: object) -> str:
 
 def _listed(feed: Feed, seq: int) -> None:
     for partition in feed.partitions:
-        partition.listed_seq = seq
+        partition.list_at(seq)

@@ -9,8 +9,9 @@ from typing import Any
 from tailrace.block.header import TIMESTAMP_MAX
 from tailrace.errors import ProtocolError, TailraceError
 from tailrace.model import FeedInfo
+from tailrace.model.failover import FailoverLog
 from tailrace.model.hashing import key_hash, partition_of_hash, partition_range
-from tailrace_server.partition.branching import new_branch
+from tailrace_server.partition.branching import with_branch
 from tailrace_server.partition.partition import Partition
 from tailrace_server.state.memory import MemoryAccount
 
@@ -37,10 +38,10 @@ class Feed:
     def of(cls, info: FeedInfo, first_branch: bytes, account: MemoryAccount) -> Feed:
         """A feed with empty partitions, all of them on ``first_branch`` (16 bytes)."""
         ranges = (partition_range(number, info.partitions) for number in range(info.partitions))
-        partitions = [Partition(info.feed_id, number, *range_, account) for number, range_ in enumerate(ranges)]
-        log = new_branch(partitions[0], first_branch)  # it says the same of each of them, and never changes
-        for partition in partitions:
-            partition.log = log
+        log = with_branch(FailoverLog(), first_branch, 0)  # one for all partitions: it is immutable
+        partitions = [
+            Partition(info.feed_id, number, *range_, account, log=log) for number, range_ in enumerate(ranges)
+        ]
         return cls(info, first_branch, partitions)
 
     def partition_of(self, key: bytes) -> Partition:
@@ -50,8 +51,7 @@ class Feed:
 
 def system_feed(account: MemoryAccount) -> Feed:
     """The feed of feeds (feed_rows.py), as every directory has it from the beginning: empty, and without a branch."""
-    partition = Partition(SYSTEM_FEED_ID, 0, *partition_range(0, 1), account)
-    partition.takes_writes = False
+    partition = Partition(SYSTEM_FEED_ID, 0, *partition_range(0, 1), account, takes_writes=False)
     return Feed(SYSTEM_FEED, b"", [partition])
 
 

@@ -26,7 +26,7 @@ from tailrace_server.feeds.feed import Feed
 from tailrace_server.journal import Record, Rollback, Stretch
 from tailrace_server.journal.format import FILE_BYTES_MAX, RECORD_HEADER_BYTES
 from tailrace_server.partition.partition import Partition
-from tailrace_server.partition.published import recover_run
+from tailrace_server.partition.published import recover_batch
 from tailrace_server.state.last_batches import LastBatch
 from tailrace_server.state.producer_columns import Results
 from tailrace_server.state.use_times import UseTimes
@@ -196,13 +196,12 @@ class PendingBlocks:
         made = blocks.joined([partitions[slot].merge_cuts for slot, _, _ in blocks.partitions()])
         for (slot, begin, end), own in zip(blocks.partitions(), made, strict=True):
             partition = partitions[slot]
-            for file, last_seq in blocks.files(begin, end):
-                partition.homes.block(file, last_seq)
+            partition.reference_blocks(blocks.files(begin, end))
             _restore(partition, own)
             used_at = self._times.at_each(blocks.lsns[begin:end])
             for branch, first, last in _branches(partition.log, blocks.last_seqs[begin:end]):
                 results = Results(*(column[begin + first : begin + last] for column in blocks.results))
-                partition.producers.record_all(partition.id, branch, results, used_at[first:last])
+                partition.restore_results(branch, results, used_at[first:last])
 
 
 def _restore(partition: Partition, items: Sequence[Block | _Run]) -> None:
@@ -215,7 +214,7 @@ def _restore(partition: Partition, items: Sequence[Block | _Run]) -> None:
         if blocks:
             partition.restore_blocks(blocks)
             blocks = []
-        recover_run(partition, item.blocks, item.sinks, item.file)
+        recover_batch(partition, item.blocks, item.sinks, item.file)
     if blocks:
         partition.restore_blocks(blocks)
 

@@ -35,7 +35,7 @@ from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entr
 from tailrace_server.partition.chain import Chain, LostSegment
 from tailrace_server.partition.cutting import cut_segment, straddling
 from tailrace_server.partition.partition import Partition
-from tailrace_server.partition.published import recover_run, recover_sinks
+from tailrace_server.partition.published import recover_batch, recover_sinks
 from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.state.use_times import UseTimes
 
@@ -225,7 +225,7 @@ class FeedRecovery:
             return
         with _usable(record):
             published = decode_published(record.payload, record.covered)
-        _recover_run(partition, published, record.lsn, file, rollbacks)
+        _recover_batch(partition, published, record.lsn, file, rollbacks)
 
     def _recover_control(self, record: Record, file: int) -> None:
         """What a partition has beside its blocks: its log, and its producers."""
@@ -241,7 +241,7 @@ class FeedRecovery:
                     told = ProducersRecord.decode(record.payload)
                     _recover_producers(partition, told, now)
                     told_seq = told.seq
-        partition.keep_record(file, told_seq)
+        partition.keep_journal_file(file, told_seq)
 
 
 @contextlib.contextmanager
@@ -259,19 +259,17 @@ def _usable(record: Record) -> Iterator[None]:
 def _restore_partition(partition: Partition, manifest: Manifest, disk: Disk, store: ManifestStore, now: float) -> None:
     """Opens the segments. A damaged one is told by ``partition.damage``: other partitions are not concerned."""
     segments: list[Segment] = []
+    damage: SegmentDamaged | None = None
     for entry in manifest.segments:
         path = store.segment_path(manifest.feed_id, manifest.partition, entry.id)
         try:
             segments.append(_open_segment(store, path, entry))
         except SegmentDamaged as error:
             log.error("partition %s of feed %s cannot be served: %s", partition.id, partition.feed_id.hex(), error)
-            partition.damage = partition.damage or error
+            damage = damage or error
             segments.append(LostSegment(manifest.identity_of(entry), entry.nbytes, error))
     producers = producers_from_json(manifest.producers, partition.id, now)
-    partition.restore(manifest.flushed_seq, Chain(segments), manifest.log, producers, manifest.last_timestamp)
-    partition.purge_seq, partition.trim_seq = manifest.purge_seq, manifest.trim_seq
-    partition.sinks.tell(manifest.sinks)
-    partition.rollbacks = manifest.rollbacks
+    partition.restore(manifest, Chain(segments), producers, damage)
 
 
 def _open_segment(store: ManifestStore, path: str, entry: SegmentEntry) -> Segment:
@@ -305,14 +303,14 @@ def _finish_rollback(
             part = cut_segment(disk, store, whole, seq, (record.log or partition.log).branch_at(seq), segment_id)
         except (SegmentDamaged, BadBlock) as error:
             log.error("partition %s of feed %s cannot be served: %s", partition.id, partition.feed_id.hex(), error)
-            partition.damage = SegmentDamaged(whole.path, 0, f"it cannot be cut at seq {seq}: {error}")
+            partition.set_damage(SegmentDamaged(whole.path, 0, f"it cannot be cut at seq {seq}: {error}"))
             return
         chain = Chain((*chain.segments, part))
     for segment in partition.chain.segments[len(partition.chain.through(seq).segments) :]:
         segment.close()
     if not any(isinstance(segment, LostSegment) for segment in chain.segments):
-        partition.damage = None
-    partition.stand_at(chain.flushed_seq, chain, partition.log, partition.rollbacks)
+        partition.set_damage(None)
+    partition.roll_back_to(chain.flushed_seq, chain, partition.log, partition.rollbacks)
 
 
 def _recover_block(partition: Partition, record: Record, file: int, now: float, rollbacks: Sequence[Rollback]) -> None:
@@ -324,14 +322,13 @@ def _recover_block(partition: Partition, record: Record, file: int, now: float, 
             raise BadDirectory(
                 f"the journal has blocks of feed {partition.feed_id.hex()}, and no branch of it: repair it"
             )
-        partition.homes.block(file, header.last_seq)
-        partition.hang(record.block, partition.log.branch_at(header.last_seq), now)
+        partition.append_journaled(record.block, partition.log.branch_at(header.last_seq), file, now)
         _merge_some(partition)
     elif case is BlockCase.GAP:
         raise _gap(partition, header.first_seq, header.last_seq, file)
 
 
-def _recover_run(
+def _recover_batch(
     partition: Partition, published: PublishedRecord, lsn: int, file: int, rollbacks: Sequence[Rollback]
 ) -> None:
     """As ``_recover_block``, of blocks that are there together or not at all, with the batches that they are of."""
@@ -342,7 +339,7 @@ def _recover_run(
     first, last = published.blocks[0].header, published.blocks[-1].header
     case = _case_of(partition, published.blocks[0], last.last_seq, lsn, rollbacks)
     if case is BlockCase.NEXT:
-        recover_run(partition, published.blocks, published.sinks, file)
+        recover_batch(partition, published.blocks, published.sinks, file)
         _merge_some(partition)
     elif case is BlockCase.GAP:
         raise _gap(partition, first.first_seq, last.last_seq, file)
@@ -379,7 +376,7 @@ def _is_held(partition: Partition, block: Block) -> bool:
 
 def _merge_some(partition: Partition) -> None:
     if partition.tree.unmerged_blocks >= UNMERGED_BLOCKS_MAX:
-        partition.put_tree(partition.tree.merge_aged(partition.high_seq, partition.merge_cuts))
+        partition.replace_tree(partition.tree.merge_aged(partition.high_seq, partition.merge_cuts))
 
 
 def _gap(partition: Partition, first_seq: int, last_seq: int, file: int) -> Incomplete:
@@ -392,17 +389,16 @@ def _gap(partition: Partition, first_seq: int, last_seq: int, file: int) -> Inco
 def _recover_log(partition: Partition, record: LogRecord) -> None:
     """Unless the manifest has it, or a later one."""
     if (record.rollbacks, record.log.term) > (partition.rollbacks, partition.log.term):
-        partition.log = record.log
+        partition.restore_log(record.log)
 
 
 def _recover_rollback(partition: Partition, record: RollbackRecord, now: float) -> None:
     """What was voided has not been applied, so nothing is above but what a manifest has that was written later."""
     if record.rollbacks <= partition.rollbacks:
-        partition.producers.drop_above(partition.high_seq)  # what a leader before has told of seqs to come
+        partition.restore_producers(None)  # those that an earlier leader sent ahead of its blocks
         return
-    partition.log, partition.rollbacks = record.log, record.rollbacks
-    partition.producers = producers_from_json(record.producers, partition.id, now)
-    partition.last_timestamp = partition.held_timestamp
+    producers = producers_from_json(record.producers, partition.id, now)
+    partition.restore_rollback(record.log, record.rollbacks, producers)
 
 
 def _recover_producers(partition: Partition, record: ProducersRecord, now: float) -> None:
@@ -411,7 +407,6 @@ def _recover_producers(partition: Partition, record: ProducersRecord, now: float
     Where those have not all come, what it says of them is forgotten by ``settle_producers``, at the end or by a record.
     """
     if record.seq < partition.high_seq:
-        partition.producers.drop_above(partition.high_seq)
+        partition.restore_producers(None)
         return
-    told = producers_from_json(record.value, partition.id, now)
-    partition.producers.join_told(told, partition.flushed_seq, record.seq, now)
+    partition.restore_producers(producers_from_json(record.value, partition.id, now), record.seq, now)

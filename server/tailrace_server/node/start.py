@@ -227,9 +227,8 @@ def _recover(config: Config, host: Host, found: _Found) -> Node:
             node.services.unclean_start = "the directory was restored or repaired"
         for partition in catalog.partitions():
             if not config.is_alone:
-                partition.state = "follower"
                 # A manifest may have had an entry before the blocks up to its base were durable.
-                partition.log = entries_through(partition.log, partition.high_seq)
+                partition.restore_log(entries_through(partition.log, partition.high_seq))
         if config.is_alone:
             _begin_branches(node, is_restored=is_restored)
         _reconcile(node)

@@ -1,4 +1,4 @@
-"""How a partition gets a new branch: where its leader begins to lead, or cannot prove that it has lost nothing."""
+"""Begins a new branch in a partition: when its leader begins to lead, or cannot prove that it has lost nothing."""
 
 from __future__ import annotations
 
@@ -14,27 +14,20 @@ if TYPE_CHECKING:
     from tailrace_server.partition.partition import Partition
 
 
-def new_branch(partition: Partition, branch: bytes, term: int | None = None) -> FailoverLog:
-    """The failover log as it will be when a branch begins where the partition ends; it is to be made durable first.
-
-    ``term``: that of the branch, the next one by default.
-    """
-    return partition.log.with_entry(FailoverEntry(branch, term or partition.log.term + 1, partition.high_seq))
+def with_branch(log: FailoverLog, branch: bytes, base: int, term: int | None = None) -> FailoverLog:
+    """Returns ``log`` with a new branch that begins at seq ``base``, in ``term`` or by default in the next one."""
+    return log.with_entry(FailoverEntry(branch, term or log.term + 1, base))
 
 
 def begin_branch(
     partition: Partition, branch: bytes, journal: Journal, term: int | None = None, *, now: float = 0.0
 ) -> None:
-    """Begins a new branch where the partition ends, with the next term, or with this one.
+    """Begins ``branch`` at the partition's high seq, in ``term`` or by default in the next one.
 
-    The entry stands in the journal after the blocks up to its base. ``now``: monotonic seconds.
+    Its entry stands in the journal behind the blocks up to its base. ``now`` is monotonic seconds. NoSpace, NotDurable.
     """
     settle_producers(partition, journal, now)
-    log = new_branch(partition, branch, term)
+    log = with_branch(partition.log, branch, partition.high_seq, term)
     payload = LogRecord(log, partition.rollbacks).encode()
     place = journal.append(RecordKind.FAILOVER_ENTRY, partition.feed_id, partition.id, payload)
-    partition.homes.control(journal.file_of(place))
-    # Whoever begins a branch leads: what a leader before has told is not what there is to follow any more, and what it
-    # had above is of another history.
-    partition.log, partition.leader_log = log, None
-    partition.forget_above(partition.high_seq)
+    partition.begin_branch(log, journal.file_of(place))

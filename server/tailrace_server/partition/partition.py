@@ -1,8 +1,10 @@
-"""A partition: one node's copy of a range of keys. Everything here is synchronous and runs on the node's loop.
+"""A partition: one node's copy of a range of keys. All of its methods are synchronous and run on the node's loop.
 
-A mutation's way: ``take`` (checks, seqs, journal, tree) -> ``durable_through`` (after the fsync) -> streams, and later
-``install`` (when a segment has it) -> out of the tree. On a follower ``replica_apply.py`` is its beginning. What the
-leader says by ``told`` and what is durable here decide what is shown.
+``Partition`` alone changes its state: other files call its methods and read its fields (tests/test_owners.py).
+
+    append ──> journal, tree ── durable_through (after the fsync) ──> streams ── install (a segment has it) ──> chain
+
+A producer's blocks come by writing.py, the leader's by replica_apply.py, those of a publish by published.py.
 
     seqs   1 ............ flushed_seq ............ durable_seq ....... high_seq
            [ chain: segments        ] [ tree: the write queue                 ]
@@ -11,88 +13,104 @@ leader says by ``told`` and what is durable here decide what is shown.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from tailrace.block import Block
-from tailrace.errors import Forbidden, UnknownFeed
+from tailrace.errors import UnknownFeed
 from tailrace.model import Level, Version, VersionRange
 from tailrace.model.failover import FailoverLog
 from tailrace.model.hashing import key_hash
-from tailrace.wire.messages import WriteFlag
 from tailrace_server.blocks import Found
 from tailrace_server.journal import Journal
+from tailrace_server.manifest import Manifest
 from tailrace_server.partition.chain import Chain
-from tailrace_server.partition.conditions import CONDITIONS, holds
-from tailrace_server.partition.validation import check_at_door
 from tailrace_server.segment import Read, SegmentDamaged, SegmentFile
-from tailrace_server.state.journal_references import Homes
+from tailrace_server.state.expected import Expected
+from tailrace_server.state.journal_references import JournalReferences
 from tailrace_server.state.last_batches import LastBatch, LastBatches
 from tailrace_server.state.memory import MemoryAccount
-from tailrace_server.state.producers import ProducerTable, Verdict, result_of_resend
-from tailrace_server.state.published_runs import Run, Runs
+from tailrace_server.state.producer_columns import Results
+from tailrace_server.state.producers import ProducerTable
+from tailrace_server.state.published_batches import PublishedBatch, PublishedBatches
 from tailrace_server.tree.key_index import KeyIndex, OpenBlocks
 from tailrace_server.tree.tree import Tree
 
-# To go through the enumeration itself takes longer than to make all else of a partition's watchers.
+# Iterating over the enumeration takes longer than creating all other watchers of a partition.
 _LEVELS = tuple(Level)
-
-
-class Taken(NamedTuple):
-    """What became of a block: the versions that it has, and whether it was written just now."""
-
-    versions: VersionRange
-    fresh: bool
 
 
 class Partition:
     """A contiguous range of a feed's key hashes, ``hash_first`` to ``hash_last``, both included."""
 
     def __init__(
-        self, feed_id: bytes, id: int, hash_first: int, hash_last: int, account: MemoryAccount | None = None
+        self,
+        feed_id: bytes,
+        id: int,
+        hash_first: int,
+        hash_last: int,
+        account: MemoryAccount | None = None,
+        *,
+        log: FailoverLog | None = None,
+        takes_writes: bool = True,
     ) -> None:
-        """``account`` is the node's, for what all write queues hold."""
+        """Makes an empty partition; ``account`` is the node's, for the memory of all write queues."""
+        # Identity. Invariant: 0 <= hash_first <= hash_last. None of these fields changes.
         self.feed_id = feed_id
         self.id = id
         self.hash_first = hash_first
         self.hash_last = hash_last
-        self.log = FailoverLog()
+        self.takes_writes = takes_writes  # from clients; False for ``_feeds``, which only the node writes
         self.account = MemoryAccount() if account is None else account
+
+        # History. Invariant: the newest branch of ``log`` begins at or below high_seq.
+        self.log = FailoverLog() if log is None else log
+        self.rollbacks = 0  # how often the partition was rolled back: work begun before a rollback is void
+        self.listed_seq = 0  # the seq of the row of ``_feeds`` that lists the feed; 0 if it is not known
+
+        # Seqs. Invariant: 0 <= flushed_seq <= durable_seq <= high_seq once the start has synced the journal.
+        self.high_seq = 0  # the last seq that was assigned, durable or not
+        self.durable_seq = 0  # the last seq that the journal holds, fsynced
+        self.purge_seq = 0  # tombstones at or below it may be gone. Invariant: purge_seq <= flushed_seq
+        self.trim_seq = 0  # rows at or below it were dropped by age. Invariant: trim_seq <= flushed_seq
+        self.last_timestamp = 0  # microseconds since 1970; it never falls, except in a rollback
+
+        # Rows. Invariant: the chain covers (0, tree.base_seq], the tree covers (tree.base_seq, high_seq].
         self.chain = Chain()
         self.tree = Tree()
-        self.homes = Homes()
-        self.has_manifest = False
-        self.is_dropped = False
-        self.damage: SegmentDamaged | None = None  # of a segment that could not be opened: nothing more is taken
-        self.newest_block: Block | None = None
-        self.takes_writes = True  # by clients; those of ``_feeds`` are the node's
-        self.listed_seq = 0  # of the row of ``_feeds`` that made the feed; 0 where none is known
-        self.rollbacks = 0  # how often it was: what was begun before belongs to another history
-        self.leader_log: FailoverLog | None = None  # on a follower, as it was told last
-        self.state = "leader"  # or "follower": the node says so
-        self.needs_quorum = False  # it belongs to a set: what a majority does not have yet should not be flushed
-        self.high_seq = 0  # the last seq that was given, durable or not
-        self.durable_seq = 0
-        self.leader_durable_seq = 0  # on a follower: how far the leader has it on its disk
-        self.was_told = False  # since the start, or since the last rollback
-        self.quorum_seq = 0  # how far a majority has it on its disks
-        self.on_durable: Callable[[], None] | None = None  # called when ``durable_seq`` has moved
-        self.purge_seq = 0
-        self.trim_seq = 0
-        self.last_timestamp = 0
+        self.newest_block: Block | None = None  # the tree's last block as it came; None if it is flushed or not known
+        self.keys = KeyIndex()  # Invariant: keys.indexed_seq <= high_seq
+        self.published = PublishedBatches()  # Invariant: each lies in (tree.base_seq, high_seq] and begins a block
         self._producers = ProducerTable()
         self._producers.charge_to(self.account.producers)
         self.sinks = LastBatches()
-        self.runs = Runs()  # of the tree: what was published in one step
-        self.run_producers: tuple[int, ProducerTable] | None = None  # as of the end of a run that is coming
-        self.run_sinks: tuple[int, dict[str, LastBatch]] | None = None
-        self.keys = KeyIndex()
+
+        # Files. Invariant: a journal file stays while journal_references names it.
+        self.journal_references = JournalReferences()
+        self.has_manifest = False
+        self.is_dropped = False  # Invariant: once True it stays True, and the tree is empty
+        self.damage: SegmentDamaged | None = None  # why a segment cannot be opened: the partition takes no writes
+
+        # Role, and what the leader or a majority has. Invariant: leader_durable_seq and quorum_seq fall in a rollback
+        # or with a new branch only. Both may be above high_seq on a follower that is behind.
+        self.state = "leader"  # or "follower"
+        self.needs_quorum = False  # in a set: rows that no majority has are not flushed unless memory is tight
+        self.leader_durable_seq = 0  # on a follower: the leader's durable_seq
+        self.knows_leader_seqs = False  # the leader has reported since the start, and since the last rollback
+        self.quorum_seq = 0  # the last seq that a majority has on its disks
+        self.leader_log: FailoverLog | None = None  # on a follower: the log that the leader sent last
+        self.expected = Expected()  # on a follower: what goes with the end of a published batch that is on its way
+
+        # Observers.
         self._watchers: dict[Level, dict[Callable[[], None], None]] = {level: {} for level in _LEVELS}
-        self._readers: dict[Callable[[], None], None] = {}
-        self.on_history_changed: Callable[[], None] | None = None  # called before anything of another history is taken
+        self._readers: dict[Callable[[], None], None] = {}  # called when rows move from the tree to a segment
+        self.on_durable: Callable[[], None] | None = None  # called when durable_seq has risen
+        self.on_history_changed: Callable[[], None] | None = None  # called before rows of another history come
 
     @property
     def producers(self) -> ProducerTable:
-        """What the partition remembers of its producers."""
+        """The results of the partition's producers, by which a block that is sent again is written once."""
         return self._producers
 
     @producers.setter
@@ -103,13 +121,65 @@ class Partition:
 
     @property
     def flushed_seq(self) -> int:
-        """Up to here segments have it all, but for what was trimmed."""
+        """The last seq that segments cover. Rows at or below it may have been trimmed."""
         return self.tree.base_seq
 
-    def visible_seq(self, level: Level) -> int:
-        """The last seq that a stream or a read of ``level`` shows, the end of a block or of a run.
+    @property
+    def stable_seq(self) -> int:
+        """The last seq that no failover can take back: rows up to it may be flushed, merged and purged."""
+        return min(self.safe_seq, self.quorum_seq) if self.needs_quorum else self.safe_seq
 
-        A follower shows at ``disk`` what both it and the leader have there. What it has flushed the leader had.
+    @property
+    def safe_seq(self) -> int:
+        """The last seq that both the leader and this node have on disk: the bound of a flush if memory is tight."""
+        return self.durable_seq if self.state == "leader" else min(self.durable_seq, self.leader_durable_seq)
+
+    @property
+    def held_timestamp(self) -> int:
+        """The last timestamp of the rows that are held, in microseconds; ``last_timestamp`` may be of lost rows."""
+        return self.tree.last_timestamp or self.chain.newest_timestamp
+
+    @property
+    def merge_cuts(self) -> list[int]:
+        """The seqs that no merged block may cross: bases of branches, and ends of published batches of many blocks."""
+        cuts = [entry.base for entry in self.log]
+        return cuts + self.published.cuts(self.tree.find) if self.published else cuts
+
+    def standing(self) -> tuple[int, int]:
+        """Returns (term, durable_seq), by which copies are compared at a promotion.
+
+        The term is that of the newest entry whose base is durable; 0 if there is none.
+        """
+        term = next((entry.term for entry in self.log if entry.base <= self.durable_seq), 0)
+        return term, self.durable_seq
+
+    def version_of(self, seq: int) -> Version:
+        """Returns the version of the row at ``seq``."""
+        return Version(self.id, self.log.branch_at(seq), seq)
+
+    def find(self, key: bytes, opened: OpenBlocks | None = None, read: Read = SegmentFile.read) -> Found | None:
+        """Returns the newest row of ``key``, at any level. ``index_keys`` has to have returned True before.
+
+        Raises UnknownFeed, SegmentDamaged if a segment that it needs cannot be read, and NotCached if ``read`` would
+        have to wait for the disk.
+        """
+        if self.is_dropped:  # during a look-up of many keys
+            raise UnknownFeed(f"feed {self.feed_id.hex()} was dropped")
+        found = self.keys.find(self.tree, key, opened)
+        if found is not None or not self.chain.segments:
+            return found
+        return self.chain.find(key, key_hash(key), read)
+
+    def index_keys(self, out_of_time: Callable[[], bool]) -> bool:
+        """Adds the tree's newest blocks to the index by key; False if ``out_of_time()`` ended it: call it again."""
+        return self.keys.catch_up(self.tree, out_of_time)
+
+    # Visibility
+
+    def visible_seq(self, level: Level) -> int:
+        """Returns the last seq that streams and reads of ``level`` show: the end of a block or of a published batch.
+
+        At ``disk`` a follower shows what both it and the leader have on disk. The leader had all that is flushed here.
         """
         if level == Level.MEMORY:
             return self.high_seq
@@ -120,135 +190,92 @@ class Partition:
         return self._end_at(min(self.durable_seq, self.quorum_seq))
 
     def _end_at(self, seq: int) -> int:
-        """The last end of a block or of a run at or below ``seq``: nobody stands inside one."""
+        """Returns the last end of a block or published batch at or below ``seq``: no stream stops inside one."""
         if seq > self.flushed_seq:
             block = self.tree.find(seq)
             assert block is not None, "what is shown is in the tree or in segments"
             first_seq, last_seq = block.seqs
             seq = seq if last_seq == seq else first_seq - 1
-            run = self.runs.around(seq)
-            return seq if run is None else run.after_seq
+            batch = self.published.around(seq)
+            return seq if batch is None else batch.after_seq
         return self.chain.end_at(seq)
 
     @property
-    def stable_seq(self) -> int:
-        """Up to here no history that may still be lost: what is flushed, merged, and purged of tombstones."""
-        return min(self.safe_seq, self.quorum_seq) if self.needs_quorum else self.safe_seq
-
-    @property
-    def safe_seq(self) -> int:
-        """Up to here may be flushed where memory is tight: it is on the leader's disk, and on this one."""
-        return self.durable_seq if self.state == "leader" else min(self.durable_seq, self.leader_durable_seq)
-
-    def standing(self) -> tuple[int, int]:
-        """What is compared at a promotion: the term of the newest entry that holds something here, and how far.
-
-        Only what is durable counts: an entry from its base on. Term 0 where there is none.
-        """
-        term = next((entry.term for entry in self.log if entry.base <= self.durable_seq), 0)
-        return term, self.durable_seq
-
-    def told(self, durable_seq: int, quorum_seq: int) -> None:
-        """The leader says how far it has the partition on its disk, and how far a majority has. Neither falls."""
-        if durable_seq > self.leader_durable_seq or not self.was_told:
-            self.was_told = True
-            self.leader_durable_seq = max(durable_seq, self.leader_durable_seq)
-            self._notify(Level.DISK)
-        self.set_quorum_seq(quorum_seq)
-
-    def set_quorum_seq(self, seq: int) -> None:
-        """A majority has everything up to ``seq`` on its disks. It never falls, but by ``forget_above``."""
-        if seq > self.quorum_seq:
-            self.quorum_seq = seq
-            self._notify(Level.QUORUM)
-
-    def forget_above(self, seq: int) -> None:
-        """What was said of seqs above ``seq`` is of a history that is none any more."""
-        self.leader_durable_seq = min(self.leader_durable_seq, seq)
-        self.quorum_seq = min(self.quorum_seq, seq)
-
-    def _notify(self, level: Level) -> None:
-        for notify in self._watchers[level]:
-            notify()
-
-    @property
     def is_watched(self) -> bool:
-        """Somebody has called ``watch``, and still cares."""
+        """Whether any call of ``watch`` is still in force."""
         return any(self._watchers.values())
 
     def watch(self, level: Level, notify: Callable[[], None]) -> None:
-        """Calls ``notify`` each time that more becomes visible at ``level``, until ``unwatch``."""
+        """Calls ``notify`` each time that more rows become visible at ``level``, until ``unwatch``."""
         self._watchers[level][notify] = None
 
     def unwatch(self, level: Level, notify: Callable[[], None]) -> None:
         """Ends ``watch``."""
         self._watchers[level].pop(notify, None)
 
-    def take(
-        self,
-        block: Block,
-        journal: Journal,
-        *,
-        now_us: int,
-        now: float,
-        flags: int = 0,
-        if_version: Version | None = None,
-        read: Read = SegmentFile.read,
-    ) -> Taken:
-        """Checks a producer's block, gives it its seqs, journals it and hangs it into the tree; or recognises a resend.
+    def _notify(self, level: Level) -> None:
+        for notify in self._watchers[level]:
+            notify()
 
-        With a condition in ``flags`` the by-key index has to be level with the tree; check and append are one step.
-        Raises BadBlock, OutOfOrder, OutcomeUnknown, VersionConflict, NoSpace or NotDurable, and NotCached where the
-        condition needs what ``read`` would have to wait for; nothing is kept then.
-        """
-        if self.damage is not None:
-            raise self.damage.with_traceback(None)
-        if self.is_dropped:  # while a condition waited for the by-key index
-            raise UnknownFeed(f"feed {self.feed_id.hex()} was dropped")
-        if not self.takes_writes:
-            raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
-        header = block.header
-        decision = self._producers.decide(
-            header.producer_id, header.producer_seq, resend=flags & WriteFlag.RESEND != 0, now=now
-        )
-        if decision.verdict is not Verdict.ACCEPT:
-            return Taken(result_of_resend(decision, header, self.id), fresh=False)
-        check_at_door(block, self.hash_first, self.hash_last)
-        if flags & CONDITIONS and not self._condition_holds(block, flags, if_version, read):
-            return Taken(VersionRange(self.id, self.log.branch, 0, 0), fresh=False)
-        # NamedTuple's own constructor takes twice as long, here and below.
-        return tuple.__new__(Taken, (self.append(block, journal, now_us=now_us, now=now), True))
+    def on_flush(self, moved: Callable[[], None]) -> None:
+        """Calls ``moved`` each time that rows have moved from the tree to a segment, until ``off_flush``."""
+        self._readers[moved] = None
 
-    def _condition_holds(self, block: Block, flags: int, if_version: Version | None, read: Read) -> bool:
-        key = block.open_columns().keys()[0]
-        found = self.find(key, read=read)
-        current = None if found is None or found.value is None else self.version_of(found.seq)
-        return holds(key, current, self.log, flags, if_version)
+    def off_flush(self, moved: Callable[[], None]) -> None:
+        """Ends ``on_flush``."""
+        self._readers.pop(moved, None)
+
+    # Role
+
+    def become(self, state: str, *, needs_quorum: bool, on_history_changed: Callable[[], None] | None) -> None:
+        """Takes the node's role: ``state`` is "leader" or "follower", ``needs_quorum`` tells a member of a set."""
+        self.state, self.needs_quorum, self.on_history_changed = state, needs_quorum, on_history_changed
+
+    def report_durable(self, notify: Callable[[], None] | None) -> None:
+        """Calls ``notify`` each time that ``durable_seq`` has risen; None ends it."""
+        self.on_durable = notify
+
+    def list_at(self, seq: int) -> None:
+        """Notes the seq of the row of ``_feeds`` that lists the feed."""
+        self.listed_seq = seq
+
+    def set_leader_seqs(self, durable_seq: int, quorum_seq: int) -> None:
+        """Notes what the leader reports: the last seqs on its disk and on a majority's disks. Neither falls."""
+        if durable_seq > self.leader_durable_seq or not self.knows_leader_seqs:
+            self.knows_leader_seqs = True
+            self.leader_durable_seq = max(durable_seq, self.leader_durable_seq)
+            self._notify(Level.DISK)
+        self.set_quorum_seq(quorum_seq)
+
+    def set_quorum_seq(self, seq: int) -> None:
+        """Notes that a majority has all rows up to ``seq`` on disk. A lower seq changes nothing."""
+        if seq > self.quorum_seq:
+            self.quorum_seq = seq
+            self._notify(Level.QUORUM)
+
+    def _forget_above(self, seq: int) -> None:
+        """Lowers the leader's and the majority's seqs to ``seq``: what they had above is of another history."""
+        self.leader_durable_seq = min(self.leader_durable_seq, seq)
+        self.quorum_seq = min(self.quorum_seq, seq)
+
+    # Writing
 
     def append(self, block: Block, journal: Journal, *, now_us: int, now: float) -> VersionRange:
-        """Gives a good block its seqs, journals it and hangs it into the tree. NoSpace, NotDurable: nothing is kept."""
-        # A timestamp never goes back within a partition, whatever the wall clock does.
+        """Assigns seqs to a valid block, journals it and puts it into the tree.
+
+        NoSpace, NotDurable: nothing has changed.
+        """
+        # A timestamp never falls within a partition, even if the wall clock does.
         timestamp = now_us if now_us > self.last_timestamp else self.last_timestamp
         stamped = block.stamped(self.high_seq + 1, timestamp)
         branch = self.log.branch
         place = journal.append_block(self.feed_id, self.id, branch, stamped)
-        self.homes.block(journal.file_of(place), stamped.header.last_seq)
-        return self.hang(stamped, branch, now)
+        return self.append_journaled(stamped, branch, journal.file_of(place), now)
 
-    def change_log(self, log: FailoverLog) -> None:
-        """``log`` is journaled; streams that were opened with another one end first."""
-        if self.on_history_changed is not None:
-            self.on_history_changed()
-        self.log = log
-
-    @property
-    def held_timestamp(self) -> int:
-        """The last stamp of what is held, in microseconds; ``last_timestamp`` may be that of rows that were lost."""
-        return self.tree.last_timestamp or self.chain.newest_timestamp
-
-    def hang(self, block: Block, branch: bytes, now: float) -> VersionRange:
-        """Puts a block that is journaled into the tree."""
+    def append_journaled(self, block: Block, branch: bytes, file: int, now: float) -> VersionRange:
+        """Puts a block of ``branch``, which the journal's ``file`` holds, into the tree."""
         header = block.header
+        self.journal_references.block(file, header.last_seq)
         before = self.tree.memory_bytes
         self.tree = tree = self.tree.append(block)
         self.account.change(tree.memory_bytes - before)
@@ -261,119 +288,200 @@ class Partition:
             notify()
         return versions
 
-    def restore_blocks(self, blocks: Sequence[Block]) -> None:
-        """Puts blocks that the journal held into the tree, at a start; their producers are told otherwise."""
-        self.put_tree(self.tree.extended(blocks))
-        last = blocks[-1].header
-        self.newest_block, self.high_seq, self.last_timestamp = blocks[-1], last.last_seq, last.timestamp
-
-    def hang_run(
+    def append_batch(
         self, blocks: Sequence[Block], sinks: Mapping[str, LastBatch], branch: bytes, file: int
     ) -> VersionRange:
-        """Puts a run that is journaled into the tree, all of it at once: nobody sees a part."""
+        """Puts a published batch, which the journal's ``file`` holds, into the tree in one step."""
         after_seq, last = self.high_seq, blocks[-1].header
-        before, tree = self.tree.memory_bytes, self.tree
+        tree = self.tree
         for block in blocks:
             tree = tree.append(block)
-        self.tree = tree
-        self.account.change(tree.memory_bytes - before)
+        self.replace_tree(tree)
         self.newest_block, self.high_seq = blocks[-1], last.last_seq
         self.last_timestamp = last.timestamp
-        self.runs.add(Run(after_seq, last.last_seq, len(blocks)))
-        self.homes.block(file, last.last_seq)
+        self.published.add(PublishedBatch(after_seq, last.last_seq, len(blocks)))
+        self.journal_references.block(file, last.last_seq)
         self.sinks.tell(sinks)
         self._notify(Level.MEMORY)
         return VersionRange(self.id, branch, after_seq + 1, last.last_seq)
 
-    @property
-    def merge_cuts(self) -> list[int]:
-        """The borders that no merged block may cross: where branches begin, and the ends of runs of several blocks."""
-        cuts = [entry.base for entry in self.log]
-        return cuts + self.runs.cuts(self.tree.find) if self.runs else cuts
+    def note_sinks(self, sinks: Mapping[str, LastBatch], file: int) -> None:
+        """Takes over last batches whose rows are held; the journal's ``file`` holds them."""
+        self.sinks.tell(sinks)
+        if sinks:
+            self.keep_journal_file(file, self.high_seq)
 
-    def version_of(self, seq: int) -> Version:
-        """The version that ``seq`` is."""
-        return Version(self.id, self.log.branch_at(seq), seq)
+    def keep_journal_file(self, file: int, seq: int) -> None:
+        """Keeps the journal's ``file``, which has a control record of rows up to ``seq``, until a manifest covers it.
 
-    def find(self, key: bytes, opened: OpenBlocks | None = None, read: Read = SegmentFile.read) -> Found | None:
-        """The newest row of ``key``, at any level; the by-key index has to be level with the tree.
-
-        Raises SegmentDamaged where a segment that would have to be looked at cannot be, and NotCached where ``read``
-        would have to wait for it.
+        If all of these rows are flushed, the next manifest does. So the journal of an idle partition can be trimmed.
         """
-        if self.is_dropped:  # while a look-up of many keys was under way
-            raise UnknownFeed(f"feed {self.feed_id.hex()} was dropped")
-        found = self.keys.find(self.tree, key, opened)
-        if found is not None or not self.chain.segments:
-            return found
-        return self.chain.find(key, key_hash(key), read)
+        if seq > self.flushed_seq:
+            self.journal_references.block(file, seq)
+        self.journal_references.control(file)
 
     def durable_through(self, seq: int) -> None:
-        """The journal holds everything up to ``seq``, fsynced."""
+        """Notes that the journal holds everything up to ``seq``, fsynced."""
         assert self.durable_seq <= seq <= self.high_seq
         self.durable_seq = seq
         for notify in self._watchers[Level.DISK]:
             notify()
-        if self.quorum_seq:  # told before it was durable here
+        if self.quorum_seq:  # a majority may have had it before this disk
             self._notify(Level.QUORUM)
         if self.on_durable is not None:
             self.on_durable()
 
-    # Storage
+    # History: branches, and what a leader sends
+
+    def begin_branch(self, log: FailoverLog, file: int) -> None:
+        """Takes over ``log``, whose newest entry begins at ``high_seq``; the journal's ``file`` holds it.
+
+        The node leads then: the log and the seqs that an earlier leader sent do not count any more.
+        """
+        self.journal_references.control(file)
+        self.log, self.leader_log = log, None
+        self._forget_above(self.high_seq)
+
+    def expect_log(self, log: FailoverLog) -> None:
+        """Notes the leader's ``log``; its entries are taken over as the blocks up to their bases come."""
+        known = self.log if self.leader_log is None else self.leader_log
+        begun = [entry.base for entry in log if entry not in known]
+        if begun:  # what was reported of seqs above was of another branch
+            self._forget_above(min(begun))
+        self.leader_log = log
+
+    def adopt_log(self, log: FailoverLog, file: int, *, rollbacks: int) -> None:
+        """Takes over ``log``, as far as its blocks are held; the journal's ``file`` holds it. Ends the streams first.
+
+        ``rollbacks`` is the new count: one more if an entry goes of which nothing is held.
+        """
+        self.journal_references.control(file)
+        self.rollbacks = rollbacks
+        self.end_history()
+        self.log = log
+
+    def end_history(self) -> None:
+        """Ends the streams and waits that were opened with the present history."""
+        if self.on_history_changed is not None:
+            self.on_history_changed()
+
+    def expect(self, expected: Expected) -> None:
+        """Keeps what the leader sent ahead of the published batch that it goes with."""
+        self.expected = expected
+
+    def adopt_expected(self) -> None:
+        """Takes over the producers and last batches that are expected as of ``high_seq``, and expects no more."""
+        producers = self.expected.producers_at(self.high_seq)
+        if producers is not None:
+            self.producers = producers
+        self.sinks.tell(self.expected.sinks_at(self.high_seq))
+        self.expected = Expected()
+
+    def adopt_producers(self, table: ProducerTable, seq: int, file: int) -> None:
+        """Takes over the leader's producers as of ``seq``; the journal's ``file`` holds them."""
+        self.keep_journal_file(file, seq)
+        self.producers = table
+
+    def drop_producers_above(self, file: int) -> None:
+        """Forgets results above ``high_seq``, of blocks that will not come; the journal's ``file`` says so."""
+        self._producers.drop_above(self.high_seq)
+        self.journal_references.cut(self.high_seq, self.flushed_seq)
+        self.journal_references.control(file)
+
+    # Start: the manifest first, then the journal's records
 
     def restore(
-        self, flushed_seq: int, chain: Chain, log: FailoverLog, producers: ProducerTable, timestamp: int
+        self, manifest: Manifest, chain: Chain, producers: ProducerTable, damage: SegmentDamaged | None = None
     ) -> None:
-        """Takes over what a manifest said, before anything else is done with the partition."""
-        self.chain, self.log, self.producers, self.last_timestamp = chain, log, producers, timestamp
-        self.tree = Tree(flushed_seq)
-        self.keys.drop_through(flushed_seq)
-        self.high_seq = self.durable_seq = flushed_seq
+        """Takes over a manifest; ``chain`` has its segments. ``damage`` says why one of them cannot be opened."""
+        self.chain, self.log, self.producers, self.damage = chain, manifest.log, producers, damage
+        self.tree = Tree(manifest.flushed_seq)
+        self.keys.drop_through(manifest.flushed_seq)
+        self.high_seq = self.durable_seq = manifest.flushed_seq
+        self.purge_seq, self.trim_seq = manifest.purge_seq, manifest.trim_seq
+        self.last_timestamp, self.rollbacks = manifest.last_timestamp, manifest.rollbacks
+        self.sinks.tell(manifest.sinks)
         self.has_manifest = True
 
-    def keep_record(self, file: int, seq: int) -> None:
-        """Keeps the journal's ``file``, which tells of rows up to ``seq``, until a manifest that covers them does.
+    def set_damage(self, damage: SegmentDamaged | None) -> None:
+        """Notes why a segment cannot be read, or that all can (None)."""
+        self.damage = damage
 
-        If all of them are flushed, the next manifest says it. So the journal of an idle partition can be trimmed.
+    def restore_blocks(self, blocks: Sequence[Block]) -> None:
+        """Puts blocks that the journal held into the tree; ``restore_results`` comes with their producers."""
+        self.replace_tree(self.tree.extended(blocks))
+        last = blocks[-1].header
+        self.newest_block, self.high_seq, self.last_timestamp = blocks[-1], last.last_seq, last.timestamp
+
+    def reference_blocks(self, files: Sequence[tuple[int, int]]) -> None:
+        """Notes which files of the journal hold restored blocks: (file, the last seq in it)."""
+        for file, last_seq in files:
+            self.journal_references.block(file, last_seq)
+
+    def restore_results(self, branch: bytes, results: Results, used_at: npt.NDArray[np.float64]) -> None:
+        """Records the producers' results of restored blocks of ``branch``."""
+        self._producers.record_all(self.id, branch, results, used_at)
+
+    def restore_log(self, log: FailoverLog) -> None:
+        """Takes over a log that the journal held. No stream is open yet."""
+        self.log = log
+
+    def restore_rollback(self, log: FailoverLog, rollbacks: int, producers: ProducerTable) -> None:
+        """Takes over the outcome of a rollback that the journal held. The blocks that it voided were not applied."""
+        self.log, self.rollbacks, self.producers = log, rollbacks, producers
+        self.last_timestamp = self.held_timestamp
+
+    def restore_producers(self, table: ProducerTable | None, seq: int = 0, now: float = 0.0) -> None:
+        """Joins in a leader's table as of ``seq`` that the journal held; None: forgets results above ``high_seq``."""
+        if table is None:
+            self._producers.drop_above(self.high_seq)
+        else:
+            self._producers.join_told(table, self.flushed_seq, seq, now)
+
+    # Storage
+
+    def replace_tree(self, tree: Tree) -> None:
+        """Puts ``tree`` in the place of the present one; it has the same rows, without those that were flushed."""
+        self.account.change(tree.memory_bytes - self.tree.memory_bytes)
+        self.tree = tree
+
+    def install(self, chain: Chain, controls: int, *, purge_seq: int = 0, trim_seq: int = 0) -> None:
+        """Notes that a durable manifest names ``chain`` and covers the first ``controls`` control records.
+
+        ``purge_seq`` and ``trim_seq`` are those of the manifest if they rose.
         """
-        if seq > self.flushed_seq:
-            self.homes.block(file, seq)
-        self.homes.control(file)
-
-    def install(self, chain: Chain, controls: int) -> None:
-        """Notes that the manifest durably names ``chain``, and says what the first ``controls`` control records do."""
         self.chain, self.has_manifest = chain, True
+        self.purge_seq, self.trim_seq = max(self.purge_seq, purge_seq), max(self.trim_seq, trim_seq)
         flushed_seq = max(chain.flushed_seq, self.flushed_seq)
-        self.homes.manifest_written(controls, flushed_seq)
+        self.journal_references.manifest_written(controls, flushed_seq)
         if flushed_seq > self.flushed_seq:
-            self.put_tree(self.tree.drop_through(flushed_seq))
+            self.replace_tree(self.tree.drop_through(flushed_seq))
             self.keys.drop_through(flushed_seq)
-            self.runs.drop_through(flushed_seq)
+            self.published.drop_through(flushed_seq)
             self.sinks.flushed(flushed_seq)
             if self.newest_block is not None and self.newest_block.header.last_seq <= flushed_seq:
                 self.newest_block = None
             for moved in list(self._readers):
                 moved()
 
-    def install_run(self, chain: Chain, controls: int, log: FailoverLog) -> None:
-        """``chain``, which ends with a run that was never in the tree, is what the manifest names now, durably.
+    def install_received(
+        self, chain: Chain, controls: int, log: FailoverLog, *, purge_seq: int = 0, trim_seq: int = 0
+    ) -> None:
+        """As ``install``, of a chain whose newest segment has rows that came from the leader and not from the tree.
 
-        The tree is empty. ``purge_seq`` and ``trim_seq`` are set already.
+        The tree is empty. ``log`` is the failover log from now on.
         """
-        assert not self.tree.block_count, "a run begins where the segments end"
+        assert not self.tree.block_count, "a received segment begins at the end of the chain"
         if log.branch != self.log.branch:
-            self.change_log(log)
-        if self.run_producers is not None and self.run_producers[0] == chain.flushed_seq:
-            self.producers = self.run_producers[1]
-        if self.run_sinks is not None and self.run_sinks[0] == chain.flushed_seq:
-            self.sinks.tell(self.run_sinks[1])
-        self.run_producers = self.run_sinks = None
+            self.end_history()
+            self.log = log
         self.high_seq = self.durable_seq = chain.flushed_seq
+        self.adopt_expected()
         self.last_timestamp = max(self.last_timestamp, chain.newest_timestamp)
         self.tree = Tree(chain.flushed_seq)
         self.newest_block = None
         self.keys.drop_through(chain.flushed_seq)
-        self.install(chain, controls)
+        self.install(chain, controls, purge_seq=purge_seq, trim_seq=trim_seq)
         for level in Level:
             self._notify(level)
         for moved in list(self._readers):
@@ -381,13 +489,13 @@ class Partition:
         if self.on_durable is not None:
             self.on_durable()
 
-    def stand_at(self, seq: int, chain: Chain, log: FailoverLog, rollbacks: int) -> None:
-        """The partition is rolled back: blocks above ``seq`` go, ``chain`` are the segments that stay.
+    def roll_back_to(self, seq: int, chain: Chain, log: FailoverLog, rollbacks: int, file: int | None = None) -> None:
+        """Drops the blocks above ``seq``, which is the end of a block or of ``chain``, the segments that stay.
 
-        ``seq`` is the end of a block, or of ``chain``. The journal says so, or a manifest.
+        The journal's ``file`` holds the rollback; None if a manifest does. ``rollbacks`` is the new count.
         """
         tree = self.tree.cut_above(seq) if seq > chain.flushed_seq else Tree(seq)
-        self.put_tree(tree)
+        self.replace_tree(tree)
         self.keys = KeyIndex()
         self.keys.drop_through(tree.base_seq)
         self.chain, self.log, self.rollbacks = chain, log, rollbacks
@@ -395,34 +503,21 @@ class Partition:
         self.high_seq, self.durable_seq = seq, min(self.durable_seq, seq)
         self.purge_seq, self.trim_seq = min(self.purge_seq, seq), min(self.trim_seq, seq)
         self.last_timestamp = self.held_timestamp
-        self.leader_log = self.run_producers = self.run_sinks = None
-        self.runs.drop_above(seq)
-        self.runs.drop_through(tree.base_seq)
+        self.published.drop_above(seq)
+        self.published.drop_through(tree.base_seq)
         self.sinks.forget_above(seq)
-        self.was_told = False
-        self.producers.drop_above(seq)
-        self.homes.cut(seq, tree.base_seq)
-        self.forget_above(seq)
-
-    def put_tree(self, tree: Tree) -> None:
-        """Puts a tree in place of the present one that says the same, or the same but for what was flushed."""
-        self.account.change(tree.memory_bytes - self.tree.memory_bytes)
-        self.tree = tree
-
-    def on_flush(self, moved: Callable[[], None]) -> None:
-        """Calls ``moved`` each time that something has gone from the tree to a segment, until ``off_flush``."""
-        self._readers[moved] = None
-
-    def off_flush(self, moved: Callable[[], None]) -> None:
-        """Ends ``on_flush``."""
-        self._readers.pop(moved, None)
+        self._producers.drop_above(seq)
+        self.journal_references.cut(seq, tree.base_seq)
+        if file is not None:
+            self.journal_references.control(file)
+        self.leader_log, self.expected, self.knows_leader_seqs = None, Expected(), False
+        self._forget_above(seq)
 
     def drop(self) -> None:
-        """The feed is no more: nothing of the partition is to be kept."""
+        """Frees the memory of the partition's rows and producers: its feed was dropped."""
         self.is_dropped = True
-        self.account.change(-self.tree.memory_bytes)
-        self.tree = Tree(self.high_seq)
-        self.runs = Runs()
+        self.replace_tree(Tree(self.high_seq))
+        self.published = PublishedBatches()
         self.producers = ProducerTable()
 
     def check(self) -> None:
@@ -433,5 +528,5 @@ class Partition:
         assert self.high_seq == self.tree.last_seq, "the tree does not end where the partition does"
         assert self.durable_seq <= self.high_seq, "more is durable than was given"
         assert len(self.log) <= 1 or self.log[0].base <= self.high_seq, "the newest branch begins above the last seq"
-        assert self.keys.indexed_seq <= self.high_seq, "the by-key index is ahead of the tree"
-        self.runs.check(self.flushed_seq, self.high_seq, self.tree.find)
+        assert self.keys.indexed_seq <= self.high_seq, "the index by key is ahead of the tree"
+        self.published.check(self.flushed_seq, self.high_seq, self.tree.find)

@@ -1,7 +1,7 @@
-"""How a partition gets a share of a batch: its blocks and whose batch it is, by one record of the journal, as one run.
+"""Writes a publish's rows to a partition: its blocks and the sink's last batch, by one record of the journal.
 
-A reader of the journal finds all of it or nothing, and so does a reader of the partition (state/published_runs.py). All
-functions are synchronous, and run on the node's loop.
+A reader of the journal finds all of the record or nothing, and so does a reader of the partition
+(state/published_batches.py). All functions are synchronous, and run on the node's loop.
 """
 
 from __future__ import annotations
@@ -32,11 +32,21 @@ def publish(
     before: LastBatch | None = None,
     through: int | None = None,
 ) -> VersionRange:
-    """Writes good blocks of a producer as one run, together with the batch that they are of, by one record.
+    """Writes a producer's blocks in one step, together with the batch that they belong to, by one record.
 
-    That the batch is not here yet is known (`last_batches.decide`). If the blocks are a part of the batch, ``before``
-    is the batch with the parts that are here, if any, and ``through`` the key hash up to which it is here then.
-    NoSpace, NotDurable: nothing is kept.
+    NoSpace, NotDurable: nothing has changed.
+
+    Args:
+        partition: The partition, which does not have the batch yet (`last_batches.decide`).
+        blocks: Valid blocks of the producer.
+        sink: The id of the sink.
+        batch: The number of the batch.
+        origin: Who numbers the sink's batches.
+        journal: The node's.
+        now_us: Wall clock, microseconds since 1970.
+        digest: The digest of all rows of the batch; None if it is not known.
+        before: The batch with the parts of it that are here; None if there are none.
+        through: The key hash up to which the partition has the batch then; None if the blocks are all of it.
     """
     timestamp = max(now_us, partition.last_timestamp)
     stamped = []
@@ -45,7 +55,7 @@ def publish(
         stamped.append(block.numbered(0, 0).stamped(seq + 1, timestamp))
         seq = stamped[-1].header.last_seq
     last = LastBatch(batch, origin, seq, digest)
-    return append_run(
+    return append_batch(
         partition, stamped, {sink: last if through is None else with_part(last, before, through)}, journal
     )
 
@@ -57,43 +67,37 @@ def with_part(last: LastBatch, before: LastBatch | None, through: int) -> LastBa
     return last._replace(digest=digest, parts=(*earlier, PartMark(last.seq, through)))
 
 
-def append_run(
+def append_batch(
     partition: Partition, blocks: Sequence[Block], sinks: Mapping[str, LastBatch], journal: Journal
 ) -> VersionRange:
-    """Journals stamped blocks that belong together and the last batches that go with them, and hangs them."""
+    """Journals stamped blocks and the last batches that go with them by one record, and appends the blocks."""
     covered, bodies = encode_published(sinks, blocks)
     branch = partition.log.branch_at(blocks[-1].header.last_seq)
     place = journal.append_published(partition.feed_id, partition.id, branch, covered, bodies)
-    return partition.hang_run(blocks, sinks, branch, journal.file_of(place))
+    return partition.append_batch(blocks, sinks, branch, journal.file_of(place))
 
 
-def recover_run(partition: Partition, blocks: Sequence[Block], sinks: Mapping[str, LastBatch], file: int) -> None:
-    """Hangs what ``append_run`` had written to the journal's file of this number."""
-    partition.hang_run(blocks, sinks, partition.log.branch_at(blocks[-1].header.last_seq), file)
+def recover_batch(partition: Partition, blocks: Sequence[Block], sinks: Mapping[str, LastBatch], file: int) -> None:
+    """Appends the blocks that ``append_batch`` had written to the journal's file of this number."""
+    partition.append_batch(blocks, sinks, partition.log.branch_at(blocks[-1].header.last_seq), file)
 
 
 def recover_sinks(partition: Partition, sinks: Mapping[str, LastBatch], through: int, file: int) -> None:
-    """Takes over what ``note_sinks`` had written to the journal's file of this number.
+    """Takes over the last batches that ``note_sinks`` had written to the journal's file of this number.
 
-    Rows above ``through`` were lost since, so what was said of them is void. A manifest may be newer than the record:
-    a later batch of a sink stays.
+    Rows above ``through`` were lost since, so batches of these rows do not count. A manifest may be newer than the
+    record: then the later batch of a sink stays.
     """
-    told = {}
+    found = {}
     for sink, last in sinks.items():
         known, noted = partition.sinks.find(sink), last.as_of(through)
         if noted is not None and (known is None or known.seq <= noted.seq):
-            told[sink] = noted
-    _note_sinks(partition, told, file)
+            found[sink] = noted
+    partition.note_sinks(found, file)
 
 
 def note_sinks(partition: Partition, sinks: Mapping[str, LastBatch], journal: Journal) -> None:
-    """Journals last batches that have come without their blocks, which are there."""
+    """Journals last batches that have come without their blocks, which the partition has."""
     covered, _ = encode_published(sinks, ())
     place = journal.append_published(partition.feed_id, partition.id, bytes(16), covered, ())
-    _note_sinks(partition, sinks, journal.file_of(place))
-
-
-def _note_sinks(partition: Partition, sinks: Mapping[str, LastBatch], file: int) -> None:
-    partition.sinks.tell(sinks)
-    if sinks:
-        partition.keep_record(file, partition.high_seq)
+    partition.note_sinks(sinks, journal.file_of(place))

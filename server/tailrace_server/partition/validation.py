@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SEQ_BYTES = 8
 
 
-def check_at_door(block: Block, hash_first: int, hash_last: int) -> None:
+def validate_block(block: Block, hash_first: int, hash_last: int) -> None:
     """BadBlock where ``block`` may not enter a partition that owns the hashes ``hash_first`` to ``hash_last``.
 
     Both ends are included. The block must be as a producer makes it: without seqs and timestamps, its key hashes inside

@@ -139,10 +139,8 @@ class Leadership:
 
     def adopt(self, partition: Partition) -> None:
         """A partition is what the node is; to be called of those of a feed that was just created."""
-        partition.state = self.role.value
-        partition.needs_quorum = self.in_set
-        if not self.is_alone:
-            partition.on_history_changed = partial(self._history_changed, partition)
+        on_history_changed = None if self.is_alone else partial(self._history_changed, partition)
+        partition.become(self.role.value, needs_quorum=self.in_set, on_history_changed=on_history_changed)
 
     def pause_writes(self) -> None:
         """For a handover: nothing more is written from now on, until ``resume_writes`` or another role."""

@@ -33,13 +33,13 @@ from tailrace_server.blocks import cut_above
 from tailrace_server.feeds.feed import Feed
 from tailrace_server.partition.partition import Partition
 from tailrace_server.partition.replica_apply import (
-    adopt_log,
+    apply_batch,
+    apply_block,
+    apply_producers,
+    apply_sinks,
     expect_producers,
+    follow_log,
     settle_producers,
-    take_replica,
-    take_run,
-    tell_producers,
-    tell_sinks,
 )
 from tailrace_server.replication.clusters import why_other_cluster
 from tailrace_server.replication.peers import host_of
@@ -114,7 +114,7 @@ class Taker:
         self._stream = None
         self._scope.cancel()
         for partition in self._partitions:
-            partition.on_durable = None
+            partition.report_durable(None)
 
     async def run(self) -> None:
         """Takes what comes, until ``until`` is reached, or until ``stop``.
@@ -145,7 +145,7 @@ class Taker:
         self._stream = stream
         if self._until is None:
             for partition in self._partitions:
-                partition.on_durable = partial(self._acknowledge, partition)
+                partition.report_durable(partial(self._acknowledge, partition))
 
     def _open(self) -> ReplicaStream:
         node = self._node
@@ -184,7 +184,7 @@ class Taker:
                 case Mutations():
                     await self._take(event)
                 case LeaderSeqs():
-                    self.feed.partitions[event.partition].told(event.durable_seq, event.quorum_seq)
+                    self.feed.partitions[event.partition].set_leader_seqs(event.durable_seq, event.quorum_seq)
                     if self._node.storage.memory.is_full:
                         self._node.storage.flusher.wake()
                 case StreamFailed():
@@ -198,7 +198,7 @@ class Taker:
                 case Producers():
                     self._told_producers(event, self.feed.partitions[event.partition])
                 case SinksTold():
-                    tell_sinks(
+                    apply_sinks(
                         self.feed.partitions[event.partition], event.value, event.seq, self._node.storage.journal
                     )
                 case LeaderCheck():
@@ -236,7 +236,7 @@ class Taker:
         self._follow_log(partition)
         if self._until is not None:
             # Nobody leads who would say so: what is fetched is on the disk of the one who has it.
-            partition.told(self._until[partition.id], 0)
+            partition.set_leader_seqs(self._until[partition.id], 0)
         if event.high_seq == partition.high_seq and self._on_snapshot is not None:
             self._on_snapshot()  # there is nothing to come
 
@@ -272,7 +272,7 @@ class Taker:
         if partition.id in self._fillings or partition.id in self._published:  # all of it is there at once, or nothing
             expect_producers(partition, event.value, event.seq, now)
         else:
-            tell_producers(partition, event.value, event.seq, node.storage.journal, now)
+            apply_producers(partition, event.value, event.seq, node.storage.journal, now)
 
     # Blocks
 
@@ -291,7 +291,7 @@ class Taker:
         await self._wait_for_memory()
         if self._stopped:
             return
-        take_replica(partition, block, node.storage.journal, node.clock.monotonic())
+        apply_block(partition, block, node.storage.journal, node.clock.monotonic())
         self._taken(partition)
 
     async def _wait_for_memory(self) -> None:
@@ -320,7 +320,7 @@ class Taker:
         """Takes over what of the other one's log has begun at or below what is held; acknowledged once durable."""
         node, found = self._node, self._logs[partition.id]
         if partition.log != found:
-            adopt_log(partition, found, node.storage.journal, node.clock.monotonic())
+            follow_log(partition, found, node.storage.journal, node.clock.monotonic())
         if self._durable_logs.get(partition.id) != partition.log:
             node.storage.committer.when_durable(partial(self._log_is_durable, partition, partition.log))
 
@@ -381,7 +381,7 @@ class Taker:
             await self._wait_for_memory()
             if self._stopped:
                 return
-            take_run(partition, published, self._node.storage.journal, self._node.clock.monotonic())
+            apply_batch(partition, published, self._node.storage.journal, self._node.clock.monotonic())
             self._taken(partition)
         with trio.CancelScope(shield=True):
             if filling is not None:

@@ -44,7 +44,7 @@ class Lookup:
         opened = OpenBlocks()
         while not self.is_done:
             partition = self._partitions[len(self.items)]
-            if not partition.keys.catch_up(partition.tree, out_of_time):
+            if not partition.index_keys(out_of_time):
                 return False
             found = partition.find(self._keys[len(self.items)], opened, self._reads.read)
             self._reads.forget()

@@ -15,7 +15,7 @@ from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_messages import Publish, StageBlock, Staged, StageSeal, published_to_json
 from tailrace_server.blocks import detached
-from tailrace_server.partition.validation import check_at_door
+from tailrace_server.partition.validation import validate_block
 from tailrace_server.publishing.stages import OpenStage
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _on_stage_block(connection: Connection, frame: Frame) -> None:
     partition = node.feeds.partition(message.feed_id, block.header.partition)
     if not partition.takes_writes:
         raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
-    check_at_door(block, partition.hash_first, partition.hash_last)
+    validate_block(block, partition.hash_first, partition.hash_last)
     if node.storage.space.low:
         raise NoSpace(node.storage.space.low)
     _reopen_left(connection, message.stage_id)

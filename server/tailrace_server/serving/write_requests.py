@@ -13,6 +13,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.blocks import detached
 from tailrace_server.partition.conditions import CONDITIONS
 from tailrace_server.partition.partition import Partition
+from tailrace_server.partition.writing import write_block
 from tailrace_server.segment import Read, Reads, SegmentDamaged, SegmentFile
 from tailrace_server.serving.connection import Connection
 from tailrace_server.serving.steps import run_in_steps
@@ -38,7 +39,7 @@ def _on_write(connection: Connection, frame: Frame) -> None:
     run_in_steps(
         connection,
         frame.id,
-        lambda out_of_time: partition.keys.catch_up(partition.tree, out_of_time),
+        partition.index_keys,
         lambda: _take_now(connection, frame.id, write, partition, block, reads.read),
         nbytes=len(frame.body),
     )
@@ -61,7 +62,8 @@ def _take(
     connection.writes = True
     storage.require_space()
     try:
-        versions, fresh = partition.take(
+        versions, fresh = write_block(
+            partition,
             block,
             node.storage.journal,
             now_us=node.clock.wall_us(),

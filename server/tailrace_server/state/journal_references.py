@@ -7,7 +7,7 @@ that was written after it. A file of the journal can go when nothing in it, nor 
 from __future__ import annotations
 
 
-class Homes:
+class JournalReferences:
     """For one partition. Files are numbers of journal files, which only grow."""
 
     __slots__ = ("_blocks", "_controls")

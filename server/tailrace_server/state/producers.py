@@ -96,7 +96,7 @@ class ProducerTable:
         self._charged = 0  # bytes that the node's account knows of
         # Of a replica: the leader's table as of this seq, which comes before the blocks up to there. They tell nothing
         # more, and may have been merged, so that they tell nothing.
-        self.told_through = 0
+        self.leader_seq = 0
 
     def __len__(self) -> int:
         return len(self._columns)
@@ -118,7 +118,7 @@ class ProducerTable:
 
     def record(self, producer_id: int, number: int, result: VersionRange, now: float) -> None:
         """Block ``number`` of a producer was written as ``result``."""
-        if result.last_seq <= self.told_through:
+        if result.last_seq <= self.leader_seq:
             return
         columns = self._columns
         known = len(columns)
@@ -134,7 +134,7 @@ class ProducerTable:
 
         ``used_at`` are their times, which do not fall.
         """
-        counts = (results.producers > 0) & (results.lasts > self.told_through)
+        counts = (results.producers > 0) & (results.lasts > self.leader_seq)
         results, used_at = results.of(counts), used_at[counts]
         if not len(results.numbers):
             return
@@ -201,9 +201,14 @@ class ProducerTable:
 
         A producer with nothing left is unknown then: its next block is out of order, and it takes a new id.
         """
-        self.told_through = min(self.told_through, seq)
+        self.leader_seq = min(self.leader_seq, seq)
         self._columns.drop_above(seq)
         self._charge()
+
+    def set_leader_seq(self, seq: int) -> None:
+        """Notes that the table is a leader's as of ``seq``, and forgets the results above."""
+        self.drop_above(seq)
+        self.leader_seq = seq
 
     def join_told(self, told: ProducerTable, after_seq: int, through_seq: int, now: float) -> None:
         """Takes over what ``told``, a leader's table as of ``through_seq``, has of seqs above ``after_seq``.
@@ -224,7 +229,7 @@ class ProducerTable:
         if len(left) > PRODUCERS_MAX:
             ages.append(0.0)
         self.restore(sorted(left, key=lambda entry: -entry.age_s)[-PRODUCERS_MAX:], min(ages, default=None), now)
-        self.told_through = through_seq
+        self.leader_seq = through_seq
 
     def snapshot(self, now: float) -> tuple[list[ProducerEntry], float | None]:
         """Returns all entries, least recently used first, and how long ago one was forgotten.

@@ -172,7 +172,7 @@ class PartitionStream:
 
     def _take_blocks(self, visible_seq: int) -> None:
         """Adds what the tree has up to ``visible_seq``, or up to the first end behind so much."""
-        partition, runs = self.partition, self.partition.runs
+        partition, runs = self.partition, self.partition.published
         size = 0
         is_end = True
         for block in partition.tree.blocks_after(self.snapshot_last):

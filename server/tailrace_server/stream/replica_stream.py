@@ -56,7 +56,7 @@ class ReplicaStream(PartitionStream):
 
     def _take_blocks(self, visible_seq: int) -> None:
         """As far as nothing was published; or one publish, where that comes first."""
-        runs = self.partition.runs
+        runs = self.partition.published
         following = next(self.partition.tree.blocks_after(self.snapshot_last), None) if runs else None
         if following is None or self._parts:
             super()._take_blocks(visible_seq)
@@ -73,7 +73,7 @@ class ReplicaStream(PartitionStream):
 
     def _before_published(self) -> int:
         """Where the block ends that comes before the next publish."""
-        run = self.partition.runs.above(self.snapshot_last)
+        run = self.partition.published.above(self.snapshot_last)
         first = None if run is None else self.partition.tree.find(run.after_seq + 1)
         return self.partition.high_seq if first is None else first.seqs[0] - 1
 
@@ -96,7 +96,7 @@ class ReplicaStream(PartitionStream):
     @property
     def _is_one_publish(self) -> bool:
         """The snapshot is what was published at once, by no producer."""
-        run = self.partition.runs.above(self.snapshot_after) if self.is_published else None
+        run = self.partition.published.above(self.snapshot_after) if self.is_published else None
         return run is not None and (run.after_seq, run.last_seq) == (self.snapshot_after, self.snapshot_last)
 
     def before_end(self) -> list[bytes]:

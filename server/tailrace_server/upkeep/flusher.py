@@ -320,7 +320,7 @@ class Flusher:
                     if block is not None:
                         merged.append(block)
                     await trio.lowlevel.checkpoint()
-            partition.put_tree(partition.tree.replaced(plan, merged, partition.merge_cuts))
+            partition.replace_tree(partition.tree.replaced(plan, merged, partition.merge_cuts))
             if self._host.clock.monotonic() >= until:
                 return
 
@@ -348,7 +348,9 @@ class Flusher:
             small, young = partition.tree.memory_bytes < self._limits.segment_bytes, now - since < self._limits.age_s
             if partition in self._failed or (small and young and not is_pressed):
                 continue
-            queues.append(Queue(partition, self._stable_bytes(partition), now - since, partition.homes.oldest))
+            queues.append(
+                Queue(partition, self._stable_bytes(partition), now - since, partition.journal_references.oldest)
+            )
         chosen = choose(
             queues,
             self._limits,
@@ -422,7 +424,7 @@ class Flusher:
         if journal.replay_seconds <= FOR_STOP_REPLAY_SECONDS:
             return
         log.info("the journal has %s records: flushing, for the next start", journal.records)
-        waiting = [(partition.homes.oldest, partition) for partition in self._dirty]
+        waiting = [(partition.journal_references.oldest, partition) for partition in self._dirty]
         oldest_first = sorted(
             [(oldest, -partition.tree.memory_bytes, partition) for oldest, partition in waiting if oldest is not None],
             key=lambda place: place[:2],
@@ -469,7 +471,7 @@ def _blocks_through(partition: Partition, seq: int) -> list[Block]:
         if block.header.last_seq > seq or (whole and size > SEGMENT_BYTES_MAX):
             break
         blocks.append(block)
-        if partition.runs.around(block.header.last_seq) is None:
+        if partition.published.around(block.header.last_seq) is None:
             whole = len(blocks)
     return blocks[:whole]
 

@@ -112,16 +112,14 @@ class Installer:
         if len(chain.segments) > SEGMENTS_MAX:
             raise Overloaded(f"partition {partition.id} of feed {partition.feed_id.hex()} has {SEGMENTS_MAX} segments")
         purge_seq, trim_seq = max(partition.purge_seq, purge_seq), max(partition.trim_seq, trim_seq)
-        controls = partition.homes.controls
+        controls = partition.journal_references.controls
         manifest = manifest_of(partition, chain, self._placement_id)._replace(purge_seq=purge_seq, trim_seq=trim_seq)
         if log is not None:
             last_timestamp = max(manifest.last_timestamp, chain.newest_timestamp)
-            manifest = manifest._replace(log=log, last_timestamp=last_timestamp)
-            if partition.run_sinks is not None and partition.run_sinks[0] == chain.flushed_seq:
-                manifest = manifest._replace(sinks={**manifest.sinks, **partition.run_sinks[1]})
-        table = partition.producers
-        if log is not None and partition.run_producers is not None and partition.run_producers[0] == chain.flushed_seq:
-            table = partition.run_producers[1]
+            sinks = {**manifest.sinks, **partition.expected.sinks_at(chain.flushed_seq)}
+            manifest = manifest._replace(log=log, last_timestamp=last_timestamp, sinks=sinks)
+        expected = partition.expected.producers_at(chain.flushed_seq) if log is not None else None
+        table = partition.producers if expected is None else expected
         producers, now = table.copy(), self._host.clock.monotonic()
 
         def write() -> None:
@@ -130,11 +128,10 @@ class Installer:
 
         await self._host.workers.in_thread(write)
         self.installs += 1
-        partition.purge_seq, partition.trim_seq = purge_seq, trim_seq
         if log is None:
-            partition.install(chain, controls)
+            partition.install(chain, controls, purge_seq=purge_seq, trim_seq=trim_seq)
         else:
-            partition.install_run(chain, controls, log)
+            partition.install_received(chain, controls, log, purge_seq=purge_seq, trim_seq=trim_seq)
         orphans = self._orphans.pop(partition, [])
         if orphans:
             await self._host.workers.in_thread(lambda: _remove(self._host.disk, orphans))

@@ -69,7 +69,7 @@ def point_below(partition: Partition, seq: int) -> Point:
     block = partition.tree.find(seq + 1)
     assert block is not None, "what is not flushed is in the tree"
     below = block.seqs[0] - 1
-    run = partition.runs.around(below)
+    run = partition.published.around(below)
     return Point(below if run is None else run.after_seq, partition.chain)
 
 
@@ -101,8 +101,7 @@ async def roll_back(
         await storage.all_durable()
         if partition.is_dropped:
             raise UnknownFeed(f"feed {partition.feed_id.hex()} was dropped")
-        if partition.on_history_changed is not None:
-            partition.on_history_changed()
+        partition.end_history()
         point = point_below(partition, seq)
         blocks = list(partition.tree.blocks_after(max(point.seq, partition.flushed_seq)))
         kept = len(point.chain.segments)
@@ -162,10 +161,8 @@ def _stand(storage: Storage, partition: Partition, point: Point, log_left: Failo
     producers = producers_to_json(partition.producers, point.seq, storage.host.clock.monotonic())
     payload = RollbackRecord(point.seq, held, rollbacks, producers).encode()
     place = storage.journal.append(RecordKind.ROLLED_BACK, partition.feed_id, partition.id, payload)
-    partition.stand_at(point.seq, point.chain, held, rollbacks)
-    partition.homes.control(storage.journal.file_of(place))
-    if partition.on_history_changed is not None:  # of streams that have been opened meanwhile
-        partition.on_history_changed()
+    partition.roll_back_to(point.seq, point.chain, held, rollbacks, storage.journal.file_of(place))
+    partition.end_history()  # of streams that were opened meanwhile
 
 
 def _time_name(wall_us: int) -> str:

@@ -130,11 +130,11 @@ class Trimmer:
         for number, partition in enumerate(list(self._catalog.partitions()), 1):
             if number % LOOKS_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
-            oldest = partition.homes.oldest
-            if oldest is not None and oldest < needed and partition.homes.waits_for_manifest_only:
+            oldest = partition.journal_references.oldest
+            if oldest is not None and oldest < needed and partition.journal_references.waits_for_manifest_only:
                 with contextlib.suppress(UnknownFeed):  # dropped while another manifest was written
                     await self._installer.write(partition)
-                oldest = partition.homes.oldest
+                oldest = partition.journal_references.oldest
             if oldest is not None:
                 needed = min(needed, oldest)
         # Until the directory of a dropped feed is marked a start may find it, and then it needs the blocks of the feed:

@@ -194,7 +194,7 @@ class Histories:
 
 def _appended_blocks(partition):
     """The newest one, with all that were published together with it."""
-    run = partition.runs.above(partition.high_seq - 1)
+    run = partition.published.above(partition.high_seq - 1)
     return [partition.newest_block] if run is None else partition.tree.blocks_after(run.after_seq)
 
 

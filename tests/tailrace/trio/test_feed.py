@@ -8,7 +8,7 @@ import trio
 import tailrace
 from tailrace import Delete, Put, VersionConflict
 from tailrace.model.hashing import key_hash, partition_of_hash
-from tailrace_server.partition.branching import new_branch
+from tailrace_server.partition.branching import with_branch
 
 LEVELS = ["memory", "disk"]
 
@@ -215,7 +215,7 @@ async def test_get_names_a_version_that_is_lost(feed, node):
     version = await feed.put(b"k", b"1")
     assert (await feed.get(b"k", at_least=version)).version == version
     partition = node.feeds.named(feed.name).partitions[version.partition]
-    partition.log = new_branch(partition, b"w" * 16)
+    partition.log = with_branch(partition.log, b"w" * 16, partition.high_seq)
     with pytest.raises(tailrace.VersionLost):
         await feed.get(b"k", at_least=version._replace(seq=2))
     assert (await feed.get(b"k", at_least=version)).version == version

@@ -30,6 +30,7 @@ from tailrace_server.state.last_batches import LastBatch
 from tailrace_server.state.memory import MemoryAccount
 from tailrace_server.state.producers import ProducerTable
 from tailrace_server.state.use_times import UseTimes
+from tailrace_server.upkeep.installer import manifest_of
 
 FEEDS = (b"f" * 16, b"g" * 16)
 PARTITIONS = 3
@@ -219,8 +220,9 @@ def recovery_of(writing, found, bytes_max=1 << 30):
         catalog.add(Feed.of(info_of(feed), FIRST_BRANCH, catalog.account))
     for (feed, number), (seq, log, timestamp, rollbacks) in writing.flushed.items():
         partition = catalog.partition(feed, number)
-        partition.restore(seq, Chain(), log, ProducerTable(), timestamp)
-        partition.rollbacks = rollbacks
+        manifest = manifest_of(partition, Chain(), bytes(16))
+        manifest = manifest._replace(flushed_seq=seq, log=log, last_timestamp=timestamp, rollbacks=rollbacks)
+        partition.restore(manifest, Chain(), ProducerTable())
     if found.rolled_back:
         recovery.gather(found.records.of_kind(RecordKind.ROLLED_BACK), bytes)
     return catalog, recovery
@@ -242,10 +244,10 @@ def state_of(partition):
         "timestamp": partition.last_timestamp,
         "newest": None if partition.newest_block is None else partition.newest_block.header.last_seq,
         "producers": partition.producers.snapshot(0.0),
-        "told": partition.producers.told_through,
-        "homes": (list(partition.homes._blocks.items()), partition.homes._controls),
+        "told": partition.producers.leader_seq,
+        "homes": (list(partition.journal_references._blocks.items()), partition.journal_references._controls),
         "sinks": partition.sinks.as_of(1 << 60),
-        "runs": list(partition.runs),
+        "runs": list(partition.published),
         "dropped": partition.is_dropped,
     }
 
@@ -369,7 +371,7 @@ def test_publishes_wait_with_the_blocks_beside_them():
     recovery.replay(found.records.parts(), journal)
     assert kinds == [RecordKind.FEED_CREATED]
     assert outcome(writing, by_columns) == outcome(writing, one_at_a_time)
-    assert sum(len(list(partition.runs)) for partition in catalog.partitions()) == 43
+    assert sum(len(list(partition.published)) for partition in catalog.partitions()) == 43
 
 
 def test_no_block_is_joined_across_the_beginning_of_a_branch():

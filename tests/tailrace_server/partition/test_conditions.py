@@ -8,7 +8,7 @@ from tests.tailrace_server.stored import TakingPartition
 from tailrace.errors import VersionConflict, VersionLost
 from tailrace.model import Version, VersionRange
 from tailrace.wire.messages import WriteFlag
-from tailrace_server.partition.branching import new_branch
+from tailrace_server.partition.branching import with_branch
 
 U, V = b"u" * 16, b"v" * 16
 
@@ -20,7 +20,7 @@ def made():
 
 def test_an_old_version_keeps_its_branch(made):
     old = made.take(b"old", b"v").versions
-    made.partition.log = new_branch(made.partition, V)
+    made.partition.log = with_branch(made.partition.log, V, made.partition.high_seq)
     assert made.partition.log == ((V, 2, 1), (U, 1, 0))
     new = made.take(b"new", b"v").versions
     assert (old.branch, new.branch) == (U, V)

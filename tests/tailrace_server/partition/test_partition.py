@@ -6,6 +6,7 @@ from tailrace.errors import BadBlock, NoSpace
 from tailrace.model import Level, VersionRange
 from tailrace.wire.failures import OutOfOrder
 from tailrace.wire.messages import WriteFlag
+from tailrace_server.partition.writing import write_block
 
 U = b"u" * 16
 
@@ -40,7 +41,7 @@ def test_what_the_journal_does_not_take_leaves_nothing(made):
 def test_what_is_bad_leaves_nothing(made):
     block = encode_block([b"k"], [b"v"], partition=0, producer_id=7, producer_seq=1).stamped(1, 1)
     with pytest.raises(BadBlock):
-        made.partition.take(block, made.journal, now_us=1, now=0.0)
+        write_block(made.partition, block, made.journal, now_us=1, now=0.0)
     assert made.journal.blocks == []
     assert made.take(b"k", b"v").versions.first_seq == 1
 

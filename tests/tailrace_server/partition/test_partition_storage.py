@@ -13,6 +13,7 @@ from tailrace.model import Version
 from tailrace.wire.messages import WriteFlag
 from tailrace_server.partition.chain import Chain, LostSegment
 from tailrace_server.partition.partition import Partition
+from tailrace_server.partition.writing import write_block
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.serving.lookup import Lookup
 from tailrace_server.state.memory import MemoryAccount
@@ -29,7 +30,9 @@ class Made:
     def take(self, key, value, flags=0, if_version=None):
         block = encode_block([key], [value], partition=0, producer_id=7, producer_seq=self.numbers + 1)
         self.partition.keys.catch_up(self.partition.tree, lambda: False)
-        taken = self.partition.take(block, self.journal, now_us=1000, now=0.0, flags=flags, if_version=if_version)
+        taken = write_block(
+            self.partition, block, self.journal, now_us=1000, now=0.0, flags=flags, if_version=if_version
+        )
         if taken.fresh:
             self.numbers += 1
             self.partition.sync()
@@ -179,11 +182,11 @@ def test_a_file_of_the_journal_is_needed_until_its_blocks_are_in_a_segment(made)
     made.take(b"a", b"1")
     made.journal.file_of = lambda place: 2
     made.take(b"b", b"2")
-    assert made.partition.homes.oldest == 1
+    assert made.partition.journal_references.oldest == 1
     made.partition.flush(1)
-    assert made.partition.homes.oldest == 2
+    assert made.partition.journal_references.oldest == 2
     made.partition.flush()
-    assert made.partition.homes.oldest is None
+    assert made.partition.journal_references.oldest is None
 
 
 def test_who_watches_flushes_hears_of_each_that_moved_something(made):

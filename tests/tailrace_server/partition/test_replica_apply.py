@@ -14,7 +14,8 @@ from tailrace_server.feeds.feed import system_feed
 from tailrace_server.journal import RecordKind
 from tailrace_server.journal.controls import LogRecord, RollbackRecord
 from tailrace_server.partition.partition import Partition
-from tailrace_server.partition.replica_apply import OtherHistory, adopt_log, take_replica, tell_producers
+from tailrace_server.partition.replica_apply import OtherHistory, apply_block, apply_producers, follow_log
+from tailrace_server.partition.writing import write_block
 from tailrace_server.state.memory import MemoryAccount
 
 FEED = b"f" * 16
@@ -47,10 +48,10 @@ class Made:
         self.partition = Partition(FEED, 0, *partition_range(0, 1))
         self.partition.state = "follower"
         self.journal = Journal()
-        adopt_log(self.partition, FailoverLog([U]), self.journal)
+        follow_log(self.partition, FailoverLog([U]), self.journal)
 
     def take(self, block):
-        take_replica(self.partition, block, self.journal, 0.0)
+        apply_block(self.partition, block, self.journal, 0.0)
 
     def sync(self):
         self.partition.durable_through(self.partition.high_seq)
@@ -93,20 +94,20 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(made, block):
 
 def test_a_key_of_another_partition_is_refused():
     partition = Partition(FEED, 0, *partition_range(0, 64))
-    adopt_log(partition, FailoverLog([U]), Journal())
+    follow_log(partition, FailoverLog([U]), Journal())
     with pytest.raises(BadBlock, match="outside of partition"):
-        take_replica(partition, block_of(1, 20), Journal(), 0.0)
+        apply_block(partition, block_of(1, 20), Journal(), 0.0)
 
 
 def test_nothing_is_taken_before_a_log_is_known():
-    with pytest.raises(BadBlock, match="knows no branch"):
-        take_replica(Partition(FEED, 0, *partition_range(0, 1)), block_of(1, 1), Journal(), 0.0)
+    with pytest.raises(BadBlock, match="has no failover log yet"):
+        apply_block(Partition(FEED, 0, *partition_range(0, 1)), block_of(1, 1), Journal(), 0.0)
 
 
 def test_an_entry_is_taken_over_when_its_base_is_reached(made):
     made.take(block_of(1, 3))
     log = FailoverLog([V, U])
-    assert not adopt_log(made.partition, log, made.journal)
+    assert not follow_log(made.partition, log, made.journal)
     assert made.partition.log == FailoverLog([U])
     made.take(block_of(4, 1))
     assert made.partition.log == log
@@ -118,8 +119,8 @@ def test_an_entry_is_taken_over_when_its_base_is_reached(made):
 
 def test_an_entry_that_holds_nothing_is_given_up_by_a_rollback_to_where_it_stands(made):
     made.take(block_of(1, 4))
-    adopt_log(made.partition, FailoverLog([V, U]), made.journal)
-    assert adopt_log(made.partition, FailoverLog([U]), made.journal)
+    follow_log(made.partition, FailoverLog([V, U]), made.journal)
+    assert follow_log(made.partition, FailoverLog([U]), made.journal)
     kind, payload = made.journal.controls[-1]
     record = RollbackRecord.decode(payload)
     assert (kind, record.seq, record.rollbacks, record.log) == (RecordKind.ROLLED_BACK, 4, 1, FailoverLog([U]))
@@ -129,7 +130,7 @@ def test_an_entry_that_holds_nothing_is_given_up_by_a_rollback_to_where_it_stand
 def test_a_log_of_another_history_is_refused(made):
     made.take(block_of(1, 3))
     with pytest.raises(OtherHistory):
-        adopt_log(made.partition, FailoverLog([W, U]), made.journal)
+        follow_log(made.partition, FailoverLog([W, U]), made.journal)
     assert made.partition.log == FailoverLog([U])
 
 
@@ -137,7 +138,7 @@ def test_streams_end_before_another_log_is_there(made):
     seen = []
     made.take(block_of(1, 4))
     made.partition.on_history_changed = lambda: seen.append(made.partition.log)
-    adopt_log(made.partition, FailoverLog([V, U]), made.journal)
+    follow_log(made.partition, FailoverLog([V, U]), made.journal)
     assert seen == [FailoverLog([U])]
 
 
@@ -149,28 +150,28 @@ def test_what_is_shown_is_durable_here_and_there_and_the_end_of_a_block(made):
     assert [partition.visible_seq(level) for level in Level] == [9, 0, 0]
     made.sync()
     assert [partition.visible_seq(level) for level in Level] == [9, 0, 0]
-    partition.told(8, 5)
+    partition.set_leader_seqs(8, 5)
     assert [partition.visible_seq(level) for level in Level] == [9, 6, 3]
     assert (partition.safe_seq, partition.stable_seq) == (8, 8)
     partition.needs_quorum = True
     assert partition.stable_seq == 5
-    partition.told(7, 4)
+    partition.set_leader_seqs(7, 4)
     assert (partition.leader_durable_seq, partition.quorum_seq) == (8, 5), "neither falls"
-    partition.told(9, 9)
+    partition.set_leader_seqs(9, 9)
     assert shown == [3, 9]
 
 
 def test_what_was_told_of_another_branch_is_forgotten(made):
     made.take(block_of(1, 3))
     made.sync()
-    made.partition.told(10, 10)
-    adopt_log(made.partition, FailoverLog([V, U]), made.journal)
+    made.partition.set_leader_seqs(10, 10)
+    follow_log(made.partition, FailoverLog([V, U]), made.journal)
     assert (made.partition.leader_durable_seq, made.partition.quorum_seq) == (4, 4)
 
 
 def test_an_entry_counts_for_where_it_stands_from_its_base_on(made):
     made.take(block_of(1, 4))
-    adopt_log(made.partition, FailoverLog([V, U]), made.journal)
+    follow_log(made.partition, FailoverLog([V, U]), made.journal)
     assert made.partition.standing() == (1, 0)
     made.sync()
     assert made.partition.standing() == (2, 4)
@@ -193,18 +194,18 @@ def test_producers_that_were_told_are_those_of_the_leader(made):
         "branches": [U.branch.hex()],
         "entries": [["0000000000000007", 2, 1.0, [[1, 0, 1, 2], [2, 0, 3, 3]]]],
     }
-    tell_producers(made.partition, value, 3, made.journal, 0.0)
+    apply_producers(made.partition, value, 3, made.journal, 0.0)
     [entry], _ = made.partition.producers.snapshot(0.0)
     assert (entry.producer_id, entry.last_number) == (7, 2)
     assert made.journal.controls[-1][0] is RecordKind.PRODUCERS_TOLD
     with pytest.raises(BadBlock):
-        tell_producers(made.partition, value, 2, made.journal, 0.0)
+        apply_producers(made.partition, value, 2, made.journal, 0.0)
     with pytest.raises(BadBlock):
-        tell_producers(made.partition, {"entries": []}, 3, made.journal, 0.0)
+        apply_producers(made.partition, {"entries": []}, 3, made.journal, 0.0)
 
 
 def test_clients_do_not_write_the_list_of_feeds():
     [partition] = system_feed(MemoryAccount()).partitions
     block = encode_block([b"k"], [b"v"], partition=0, producer_id=1, producer_seq=1)
     with pytest.raises(Forbidden):
-        partition.take(block, Journal(), now_us=1, now=0.0)
+        write_block(partition, block, Journal(), now_us=1, now=0.0)

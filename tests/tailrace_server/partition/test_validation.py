@@ -14,7 +14,7 @@ from tailrace.block.layout import read_layout
 from tailrace.errors import BadBlock, TooLarge
 from tailrace.model.hashing import hash_keys, partition_of_hash, partition_range
 from tailrace.wire.filters import StreamFilter
-from tailrace_server.partition.validation import check_at_door
+from tailrace_server.partition.validation import validate_block
 from tailrace_server.stream.filter import filter_block
 
 KEYS = [key for key in (b"key %d" % i for i in range(400)) if partition_of_hash(hash_keys([key])[0], 4) == 2]
@@ -31,15 +31,15 @@ def rows(request):
 def test_a_producers_block_comes_in(rows):
     for compress in (True, False):
         block = encode_block(KEYS[:rows], VALUES[:rows], partition=2, compress=compress)
-        check_at_door(Block.parse(block.tobytes()), *RANGE)
+        validate_block(Block.parse(block.tobytes()), *RANGE)
 
 
 def test_the_ends_of_the_range_belong_to_it():
     block = encode_block([b"a", b"b"], [b"", b""], partition=2, hashes=[100, 200])
-    check_at_door(block, 100, 200)
+    validate_block(block, 100, 200)
     for first, last in ((101, 200), (100, 199), (0, 99), (201, 2**64 - 1)):
         with pytest.raises(BadBlock, match="outside of partition 2"):
-            check_at_door(block, first, last)
+            validate_block(block, first, last)
 
 
 @pytest.mark.parametrize(
@@ -48,16 +48,16 @@ def test_the_ends_of_the_range_belong_to_it():
 def test_the_servers_columns_are_not_the_producers_to_send(stamps):
     block = encode_block([b"a", b"b"], [b"", b""], partition=2, stamps=stamps)
     with pytest.raises(BadBlock, match="columns of seqs or timestamps"):
-        check_at_door(block, 0, 2**64 - 1)
+        validate_block(block, 0, 2**64 - 1)
 
 
 def test_the_servers_numbers_are_not_the_producers_to_send():
     block = encode_block([b"a", b"b"], [b"", b""], partition=2)
     with pytest.raises(BadBlock, match="in its header"):
-        check_at_door(block.stamped(1, 5), 0, 2**64 - 1)
+        validate_block(block.stamped(1, 5), 0, 2**64 - 1)
     timed = Block.parse(block.header._replace(timestamp=5).pack() + bytes(block.body))
     with pytest.raises(BadBlock, match="in its header"):
-        check_at_door(timed, 0, 2**64 - 1)
+        validate_block(timed, 0, 2**64 - 1)
 
 
 def test_broken_columns_do_not_come_in(rows):
@@ -66,7 +66,7 @@ def test_broken_columns_do_not_come_in(rows):
     body[8 * rows] = 1
     header = block.header._replace(body_sum=xxhash.xxh3_64_intdigest(bytes(body)))
     with pytest.raises(BadBlock, match="key offsets begin at 1"):
-        check_at_door(Block.parse(header.pack() + bytes(body)), *RANGE)
+        validate_block(Block.parse(header.pack() + bytes(body)), *RANGE)
 
 
 def test_whatever_a_filter_leaves_of_what_comes_in_is_a_block():
@@ -76,18 +76,18 @@ def test_whatever_a_filter_leaves_of_what_comes_in_is_a_block():
     nbytes = encode_block(keys, values, partition=2, compress=False).header.raw_bytes
     values[1] = bytes(BODY_BYTES_MAX - 8 * len(keys) - nbytes)
     largest = encode_block(keys, values, partition=2, compress=False)
-    check_at_door(largest, 0, 2**64 - 1)
+    validate_block(largest, 0, 2**64 - 1)
     left = filter_block(largest.stamped(1, 1), StreamFilter(b"w"))
     assert left is not None
     assert left.rows == 1000
     values[1] += b"x"
     with pytest.raises(TooLarge, match="make several blocks"):
-        check_at_door(encode_block(keys, values, partition=2, compress=False), 0, 2**64 - 1)
+        validate_block(encode_block(keys, values, partition=2, compress=False), 0, 2**64 - 1)
 
 
 def test_nothing_decompressed_is_kept():
     block = encode_block(KEYS, VALUES, partition=2)
-    check_at_door(block, *RANGE)
+    validate_block(block, *RANGE)
     assert block.open_columns() is not block.open_columns()
 
 
@@ -119,7 +119,7 @@ def test_one_row_is_judged_as_the_general_check_does(key, value, changes, number
             struct.pack_into("<I", body, 4 * at, number)
     fields = {"body_sum": xxhash.xxh3_64_intdigest(body), "stored_bytes": len(body), "raw_bytes": len(body)}
     hostile = Block.parse(good.header._replace(**fields).pack() + body)
-    assert refusal(check_at_door, hostile, 0, 2**64 - 1) == refusal(check_generally, hostile)
+    assert refusal(validate_block, hostile, 0, 2**64 - 1) == refusal(check_generally, hostile)
 
 
 def check_generally(block):

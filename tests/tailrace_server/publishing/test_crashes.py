@@ -215,22 +215,24 @@ async def test_a_crash_before_every_call():
 
 def forget_the_batch(monkeypatch):
     """The record has the blocks, and not the batch."""
-    append_run = appending.append_run
+    append_batch = appending.append_batch
     monkeypatch.setattr(
-        appending, "append_run", lambda partition, blocks, sinks, journal: append_run(partition, blocks, {}, journal)
+        appending,
+        "append_batch",
+        lambda partition, blocks, sinks, journal: append_batch(partition, blocks, {}, journal),
     )
 
 
 def write_block_by_block(monkeypatch):
     """Each block is a record of its own, and only the last one says of which batch it is."""
-    append_run = appending.append_run
+    append_batch = appending.append_batch
 
     def apart(partition, blocks, sinks, journal):
         for one in blocks[:-1]:
-            append_run(partition, [one], {}, journal)
-        return append_run(partition, blocks[-1:], sinks, journal)
+            append_batch(partition, [one], {}, journal)
+        return append_batch(partition, blocks[-1:], sinks, journal)
 
-    monkeypatch.setattr(appending, "append_run", apart)
+    monkeypatch.setattr(appending, "append_batch", apart)
 
 
 def say_the_batch_too_early(monkeypatch):

@@ -124,7 +124,7 @@ async def test_it_keeps_the_journal_of_an_idle_partition_for_a_manifest_only():
 async def check_homes(world):
     for partition in world.feed.partitions:
         assert partition.flushed_seq == partition.high_seq == 4
-        assert partition.homes.oldest is not None
-        assert partition.homes.waits_for_manifest_only
+        assert partition.journal_references.oldest is not None
+        assert partition.journal_references.waits_for_manifest_only
         await world.node.storage.installer.write(partition)
-        assert partition.homes.oldest is None
+        assert partition.journal_references.oldest is None

@@ -16,7 +16,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_messages import SinksTold
 from tailrace_server.blocks import cut_above
 from tailrace_server.partition import published as appending
-from tailrace_server.partition.replica_apply import adopt_log, take_replica, take_run, tell_sinks
+from tailrace_server.partition.replica_apply import apply_batch, apply_block, apply_sinks, follow_log
 from tailrace_server.state.last_batches import LastBatch
 from tailrace_server.stream import partition_stream
 from tailrace_server.stream.partition_stream import PartitionStream
@@ -71,7 +71,7 @@ class Published(StoredPartition):
                 self.all_runs.append((after_seq, self.high_seq))
                 self.sync()
             case "merge":
-                self.put_tree(self.tree.merge_aged(self.durable_seq, self.merge_cuts))
+                self.replace_tree(self.tree.merge_aged(self.durable_seq, self.merge_cuts))
             case "flush":
                 self.flush()
             case "fold":
@@ -146,7 +146,7 @@ def test_a_replica_has_the_last_batches_wherever_it_stands(steps):
     """It takes what it is sent as a node does; where it could crash, rows and last batches agree."""
     partition, replica, journal = Published(), StoredPartition(1), RecordingJournal()
     replica.id, replica.log = partition.id, FailoverLog()
-    adopt_log(replica, partition.log, journal)
+    follow_log(replica, partition.log, journal)
 
     def check():
         batches = [index for index, (_, last) in enumerate(partition.all_runs) if last <= replica.high_seq]
@@ -160,7 +160,7 @@ def test_a_replica_has_the_last_batches_wherever_it_stands(steps):
         )
         for frame in FrameDecoder().receive_data(b"".join(stream.at_start())):
             told = SinksTold.decode(frame.body)
-            tell_sinks(replica, told.value, told.seq, journal)
+            apply_sinks(replica, told.value, told.seq, journal)
         while stream.has_news:
             blocks = read_snapshot(stream)
             stream.end_snapshot()
@@ -168,15 +168,15 @@ def test_a_replica_has_the_last_batches_wherever_it_stands(steps):
                 blocks[0] = cut_above(blocks[0], replica.high_seq)
             if stream.is_complete:
                 for block in blocks:
-                    take_replica(replica, block, journal, 0.0)
+                    apply_block(replica, block, journal, 0.0)
                     check()
             told = frames_of(stream)
             if told is not None:
                 assert told.seq == stream.snapshot_last
-                tell_sinks(replica, told.value, told.seq, journal)
+                apply_sinks(replica, told.value, told.seq, journal)
             if stream.is_published:
                 assert blocks[-1].header.last_seq == stream.snapshot_last
-                take_run(replica, blocks, journal, 0.0)
+                apply_batch(replica, blocks, journal, 0.0)
             elif not stream.is_complete:  # a segment of its own
                 fill(replica, stream.snapshot_last)
             check()
@@ -193,14 +193,11 @@ def test_a_replica_has_the_last_batches_wherever_it_stands(steps):
 
 def fill(replica, last_seq):
     """As a run that was written past the tree: the rows are not looked at here."""
-    sinks = replica.run_sinks
     replica.tree = type(replica.tree)(last_seq)
-    replica.runs.drop_through(last_seq)
+    replica.published.drop_through(last_seq)
     replica.high_seq = replica.durable_seq = last_seq
     replica.keys.drop_through(last_seq)
-    if sinks is not None and sinks[0] == last_seq:
-        replica.sinks.tell(sinks[1])
-    replica.run_sinks = None
+    replica.adopt_expected()
 
 
 def test_a_publish_of_one_block_is_a_snapshot_of_its_own_to_a_replica():

@@ -16,7 +16,7 @@ from tailrace.model.failover import FailoverEntry, FailoverLog
 from tailrace_server.config import Config
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, creation_to_bytes
 from tailrace_server.node.start import recover
-from tailrace_server.partition.replica_apply import adopt_log, take_replica
+from tailrace_server.partition.replica_apply import apply_block, follow_log
 from tailrace_server.runtime.host import Host
 from tailrace_server.upkeep.rollback import roll_back
 
@@ -164,7 +164,7 @@ class Follower:
             clock=FakeClock(), randomness=SeededRandomness(), disk=self.disk, workers=InlineWorkers(self.disk)
         )
         self.start()
-        adopt_log(self.partition, U, self.node.storage.journal)
+        follow_log(self.partition, U, self.node.storage.journal)
 
     def start(self):
         self.node = recover(Config(DATA, replica_of=("leader", 1)), self.host)
@@ -175,7 +175,7 @@ class Follower:
         info = FeedInfo(name, feed_id, 2, "hash", "compact", None, None, 259_200, "stream")
         value = None if drops else creation_to_bytes(info, b"b" * 16)
         block = encode_block([feed_id], [value], partition=0).stamped(self.partition.high_seq + 1, 1_000)
-        take_replica(self.partition, block, self.node.storage.journal, 0.0)
+        apply_block(self.partition, block, self.node.storage.journal, 0.0)
         self.node.storage.journal.sync()
         self.partition.durable_through(self.partition.high_seq)
 
@@ -207,9 +207,9 @@ def test_a_follower_drops_a_feed_only_when_that_cannot_be_lost_any_more():
     follower.node.feed_changes.reconcile()
     follower.row("orders", drops=True)
     assert follower.node.feed_changes.reconcile() == ([], [])
-    follower.partition.told(2, 1)
+    follower.partition.set_leader_seqs(2, 1)
     assert follower.names() == ["orders"], "a majority does not have it"
-    follower.partition.told(2, 2)
+    follower.partition.set_leader_seqs(2, 2)
     assert follower.names() == []
 
 
@@ -218,11 +218,11 @@ async def test_a_feed_whose_row_was_rolled_back_goes_when_all_of_the_list_is_the
     follower.row("kept")
     follower.row("undone")
     follower.node.feed_changes.reconcile()
-    follower.partition.told(2, 2)
+    follower.partition.set_leader_seqs(2, 2)
     await roll_back(follower.node.storage, follower.partition, 1, U, follower.node.leadership.on_shortfall)
     follower.node.feed_changes.reconcile()
     assert follower.names() == ["kept", "undone"], "the leader may have more rows"
-    follower.partition.told(2, 1)
+    follower.partition.set_leader_seqs(2, 1)
     assert follower.names() == ["kept", "undone"], "the leader has more rows"
     follower.row("new")
     follower.node.feed_changes.reconcile()

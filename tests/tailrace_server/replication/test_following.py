@@ -19,6 +19,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import LeaderSeqs
 from tailrace.wire.stream_messages import ResumeAnswer, RollBack, StreamEnd, StreamOk, StreamRequest
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
+from tailrace_server.partition.writing import write_block
 
 LEADER = "127.0.0.1:1"
 
@@ -80,16 +81,16 @@ async def test_a_get_at_disk_waits_for_the_leaders_disk(greeted, feed_id, partit
     """Hazard 15: this disk has it, but a crash of the leader could still lose it."""
     await greeted.send(Get(feed_id, Level.DISK, [KEY], 1).encode(6))
     await nothing_yet(greeted)
-    partition.told(1, 0)
+    partition.set_leader_seqs(1, 0)
     running.node.connections.flush()
     assert Got.decode((await greeted.receive()).body, [KEY])[0].version.seq == 1
 
 
 async def test_a_get_at_quorum_waits_for_what_the_leader_says(greeted, feed_id, partition, running):
     await greeted.send(Get(feed_id, Level.QUORUM, [KEY], 1).encode(6))
-    partition.told(1, 0)
+    partition.set_leader_seqs(1, 0)
     await nothing_yet(greeted)
-    partition.told(1, 1)
+    partition.set_leader_seqs(1, 1)
     running.node.connections.flush()
     assert Got.decode((await greeted.receive()).body, [KEY])[0].version.seq == 1
 
@@ -227,7 +228,7 @@ async def test_a_stream_at_disk_shows_what_the_leader_has_on_its_disk(greeted, f
     await greeted.send(request(feed_id, level=Level.DISK).encode(9))
     assert (await greeted.receive()).opcode is Opcode.STREAM_OK
     await nothing_yet(greeted)
-    partition.told(1, 0)
+    partition.set_leader_seqs(1, 0)
     running.node.connections.flush()
     assert (await greeted.receive()).opcode is Opcode.SNAPSHOT_START
 
@@ -312,7 +313,7 @@ async def test_a_barrier_waits_for_what_the_leader_has_accepted(greeted, streami
     assert streaming.asked == [[feed_id]]
     await streaming.answer(seqs_of(feed_id, 2))
     await nothing_yet(greeted)
-    partition.take(block_of(KEY, number=2), running.node.storage.journal, now_us=0, now=0.0)
+    write_block(partition, block_of(KEY, number=2), running.node.storage.journal, now_us=0, now=0.0)
     running.node.connections.flush()
     frames = [await greeted.receive() for _ in range(3)]
     assert [frame.opcode for frame in frames] == [Opcode.SNAPSHOT_START, Opcode.BLOCK, Opcode.BARRIER_REACHED]

@@ -441,7 +441,7 @@ async def test_the_block_leaves_before_it_is_on_the_leaders_disk(running, greete
 async def test_producers_are_told_where_blocks_do_not_tell_them(running, greeted, replicas, feed_id, partition):
     for number in range(1, WRITES + 1):
         await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY, number=number)), id=5)
-    partition.put_tree(partition.tree.merge_aged(partition.high_seq, [entry.base for entry in partition.log]))
+    partition.replace_tree(partition.tree.merge_aged(partition.high_seq, [entry.base for entry in partition.log]))
     assert len(list(partition.tree.blocks_after(0))) < WRITES, "some are one by now"
     await replicas[0].follow(feed_id)
     assert (await replicas[0].until(Opcode.SNAPSHOT_START)).id == STREAM

@@ -767,7 +767,7 @@ async def test_nothing_is_at_quorum_by_what_a_lost_leader_has_said(members):
         await members[0].kill()
         await members[2].kill()
         [partition] = members[1].node.feeds.named("orders").partitions
-        partition.told(8, 8)
+        partition.set_leader_seqs(8, 8)
         await members[1].promote(force=True)
         await put(feed, numbered(10, 3), level="disk")
         assert partition.high_seq == 8
@@ -1472,7 +1472,7 @@ async def test_who_leads_by_force_forgets_what_a_majority_had_of_what_it_lacks(m
         [partition] = members[2].node.feeds.named("orders").partitions
         await members[0].kill()
         await members[1].kill()
-        partition.told(9, 9)
+        partition.set_leader_seqs(9, 9)
         await members[2].promote(force=True)
         with trio.move_on_after(0.3) as scope:
             await feed.put(b"k", b"w", level="quorum")
@@ -1662,7 +1662,7 @@ async def test_who_leads_with_a_part_of_a_snapshot_recognises_what_it_has_of_it(
         for block in blocks:
             level = Level.QUORUM if block is blocks[-1] else Level.MEMORY
             await connection.ask(Opcode.WRITE, write(feed_id, block, level))
-    partition.put_tree(partition.tree.merge_aged(partition.high_seq, partition.merge_cuts))
+    partition.replace_tree(partition.tree.merge_aged(partition.high_seq, partition.merge_cuts))
     merged = [block for block in partition.tree.blocks_after(0) if not block.header.producer_id]
     assert merged[-1].header.last_seq > len(blocks) - RESULTS_MAX
     monkeypatch.setattr(Taker, "_snapshot_ended", never)

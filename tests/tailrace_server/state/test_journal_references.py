@@ -3,15 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.state.journal_references import Homes
+from tailrace_server.state.journal_references import JournalReferences
 
 
 def test_a_partition_without_records_needs_no_file():
-    assert Homes().oldest is None
+    assert JournalReferences().oldest is None
 
 
 def test_a_file_is_needed_until_its_last_block_is_flushed():
-    homes = Homes()
+    homes = JournalReferences()
     homes.block(3, 10)
     homes.block(3, 20)
     homes.block(4, 25)
@@ -24,7 +24,7 @@ def test_a_file_is_needed_until_its_last_block_is_flushed():
 
 
 def test_a_control_record_that_came_while_the_manifest_was_written_still_needs_its_file():
-    homes = Homes()
+    homes = JournalReferences()
     homes.control(1)
     controls = homes.controls
     homes.control(1)
@@ -39,7 +39,7 @@ STEPS = st.lists(st.sampled_from(["block", "control", "rotate", "begin", "end", 
 
 @given(STEPS, st.randoms(use_true_random=False))
 def test_no_file_is_given_up_that_holds_something_without_another_home(steps, rnd):
-    homes = Homes()
+    homes = JournalReferences()
     file = seq = flushed = 1
     records = []  # (file, seq or None) without a home
     begun = None

@@ -7,22 +7,22 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.state.published_runs import Run, Runs
+from tailrace_server.state.published_batches import PublishedBatch, PublishedBatches
 
 # Blocks of so many rows; each item is a run of several, or a block that is none.
 QUEUES = st.lists(st.tuples(st.booleans(), st.lists(st.integers(1, 4), min_size=1, max_size=4)), max_size=8)
 
 
 def made(queue):
-    """Runs, and all blocks, of a queue."""
-    runs, blocks, seq = Runs(), [], 0
+    """PublishedBatches, and all blocks, of a queue."""
+    runs, blocks, seq = PublishedBatches(), [], 0
     for is_run, sizes in queue:
         after_seq = seq
         for rows in sizes if is_run else sizes[:1]:
             blocks.append(SimpleNamespace(seqs=(seq + 1, seq + rows)))
             seq += rows
         if is_run:
-            runs.add(Run(after_seq, seq, len(sizes)))
+            runs.add(PublishedBatch(after_seq, seq, len(sizes)))
     return runs, blocks, seq
 
 

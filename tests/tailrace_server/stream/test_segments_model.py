@@ -41,7 +41,7 @@ class MovingModel(StreamsModel):
         partition = self.partitions[which]
         plan = partition.tree.merge_plan(partition.durable_seq, [0])
         if plan is not None:
-            partition.put_tree(partition.tree.replaced(plan, list(plan.merge()), [0]))
+            partition.replace_tree(partition.tree.replaced(plan, list(plan.merge()), [0]))
 
     @rule(**WHENEVER)
     def remove_what_nobody_needs(self, which):

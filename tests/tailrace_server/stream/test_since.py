@@ -68,7 +68,7 @@ def test_everything_stamped_since_comes_or_it_is_said_that_it_is_gone(steps, his
             partition.write_at(now, *details[1])
             partition.sync()
         elif kind == "merge":
-            partition.put_tree(partition.tree.merge_aged(partition.durable_seq))
+            partition.replace_tree(partition.tree.merge_aged(partition.durable_seq))
         elif kind == "flush":
             partition.flush()
         elif kind == "fold" and (partition.flush() or partition.chain.segments):

@@ -14,6 +14,7 @@ from tailrace.block import encode_block
 from tailrace_server.config import Config, Storage
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.node.start import recover
+from tailrace_server.partition.writing import write_block
 from tailrace_server.runtime.host import Host
 from tailrace_server.segment import NotCached
 from tailrace_server.serving.lookup import Lookup
@@ -69,7 +70,7 @@ class Engine:
         keys, values = map(list, zip(*rows, strict=True))
         block = encode_block(keys, values, partition=0, producer_id=producer, producer_seq=number, compress=False)
         now_us, now = self.clock.wall_us(), self.clock.monotonic()
-        taken = partition.take(block, self.node.storage.journal, now_us=now_us, now=now, flags=flags)
+        taken = write_block(partition, block, self.node.storage.journal, now_us=now_us, now=now, flags=flags)
         if taken.fresh:
             self.written.setdefault((partition.feed_id, partition.id), []).extend(rows)
             self.flusher.note(partition)

@@ -104,7 +104,7 @@ async def test_a_trim_holds_up_no_flush(engine, aged):
         await write(partition)
 
     for partition in aged:  # as after an unclean start: nothing but its branch is to be kept
-        partition.homes.control(1)
+        partition.journal_references.control(1)
     engine.node.storage.installer.write = slowly
     flushed = trio.Event()
     engine.flusher.on_flushed = lambda partition: flushed.set() if partition is busy else None

@@ -11,7 +11,7 @@ import pytest
 from tailrace.block import encode_block
 from tailrace_server.manifest.producers import producers_to_json
 from tailrace_server.partition.branching import begin_branch
-from tailrace_server.partition.replica_apply import settle_producers, take_replica, tell_producers
+from tailrace_server.partition.replica_apply import apply_block, apply_producers, settle_producers
 from tailrace_server.state.producers import Verdict
 from tailrace_server.upkeep.rollback import roll_back
 
@@ -55,7 +55,7 @@ class Replica:
             "branches": [self.partition.log.branch.hex()],
             "entries": [[f"{p:016x}", found[-1][0], 0.0, found] for p, found in results.items() if found],
         }
-        tell_producers(self.partition, value, known[-1][3], self.engine.node.storage.journal, self.now)
+        apply_producers(self.partition, value, known[-1][3], self.engine.node.storage.journal, self.now)
 
     def take(self):
         """The next block of the snapshot, of one write or of several."""
@@ -68,7 +68,7 @@ class Replica:
         names = names if count == 1 else {}
         block = encode_block([b"k"] * rows, [b"v" * 100] * rows, partition=0, compress=False, **names)
         stamped = block.stamped(taken[0][2], self.engine.clock.wall_us())
-        take_replica(self.partition, stamped, self.engine.node.storage.journal, self.now)
+        apply_block(self.partition, stamped, self.engine.node.storage.journal, self.now)
         self.held += taken
         self.engine.flusher.note(self.partition)
         self.engine.sync(self.partition)
@@ -192,11 +192,11 @@ async def test_what_is_told_of_flushed_rows_keeps_the_journal_for_a_manifest_onl
     assert replica.partition.flushed_seq == replica.partition.high_seq
     value = producers_to_json(replica.partition.producers, replica.partition.high_seq, replica.now)
     journal = replica.engine.node.storage.journal
-    tell_producers(replica.partition, value, replica.partition.high_seq, journal, replica.now)
+    apply_producers(replica.partition, value, replica.partition.high_seq, journal, replica.now)
     if restarts:
         journal.sync()
         replica.kill()
-    assert replica.partition.homes.oldest is not None
-    assert replica.partition.homes.waits_for_manifest_only
+    assert replica.partition.journal_references.oldest is not None
+    assert replica.partition.journal_references.waits_for_manifest_only
     await replica.engine.node.storage.installer.write(replica.partition)
-    assert replica.partition.homes.oldest is None
+    assert replica.partition.journal_references.oldest is None

@@ -12,7 +12,7 @@ from tailrace_server.journal import RecordKind, open_journal
 from tailrace_server.offline.repair import repair
 from tailrace_server.offline.verify import verify
 from tailrace_server.partition.branching import begin_branch
-from tailrace_server.partition.replica_apply import adopt_log, take_replica
+from tailrace_server.partition.replica_apply import apply_block, follow_log
 from tailrace_server.upkeep.rollback import roll_back
 
 V = FailoverEntry(b"v" * 16, 2, 2)
@@ -250,10 +250,10 @@ async def test_who_has_led_forgets_what_an_earlier_leader_told(engine):
     """After a handover no log is told again where all have the same: the next block is on the branch that goes on."""
     partition = engine.create()
     engine.put(partition, (b"a", b"1"))
-    adopt_log(partition, partition.log, engine.node.storage.journal)
+    follow_log(partition, partition.log, engine.node.storage.journal)
     begin_branch(partition, b"w" * 16, engine.node.storage.journal)
     led = partition.log
     block = encode_block([b"b"], [b"2"], partition=0, compress=False).stamped(2, partition.last_timestamp)
-    take_replica(partition, block, engine.node.storage.journal, engine.clock.monotonic())
+    apply_block(partition, block, engine.node.storage.journal, engine.clock.monotonic())
     assert partition.log == led
     partition.check()

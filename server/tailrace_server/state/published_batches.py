@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tailrace.block import Block
 
 
-class Run(NamedTuple):
+class PublishedBatch(NamedTuple):
     """The seqs (``after_seq``, ``last_seq``] of one publish, which had so many blocks."""
 
     after_seq: int
@@ -24,33 +24,33 @@ class Run(NamedTuple):
     blocks: int
 
 
-class Runs:
+class PublishedBatches:
     """Of one partition, in the order of their seqs."""
 
     def __init__(self) -> None:
-        self._runs: list[Run] = []
+        self._runs: list[PublishedBatch] = []
         self._lasts: list[int] = []
 
     def __bool__(self) -> bool:
         return bool(self._runs)
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[PublishedBatch]:
         return iter(self._runs)
 
-    def add(self, run: Run) -> None:
+    def add(self, run: PublishedBatch) -> None:
         """A publish, above all others."""
         assert not self._runs or self._lasts[-1] <= run.after_seq < run.last_seq
         self._runs.append(run)
         self._lasts.append(run.last_seq)
 
-    def around(self, seq: int) -> Run | None:
+    def around(self, seq: int) -> PublishedBatch | None:
         """The run that ``seq`` is strictly inside of; None where somebody may stand there."""
         index = bisect_right(self._lasts, seq)
         if index < len(self._runs) and self._runs[index].after_seq < seq:
             return self._runs[index]
         return None
 
-    def above(self, seq: int) -> Run | None:
+    def above(self, seq: int) -> PublishedBatch | None:
         """The first run that ends above ``seq``."""
         index = bisect_right(self._lasts, seq)
         return self._runs[index] if index < len(self._runs) else None

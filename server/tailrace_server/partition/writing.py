@@ -1,0 +1,85 @@
+"""Writes a producer's block to a partition that leads: checks it, and appends it with its seqs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.errors import Forbidden, UnknownFeed
+from tailrace.model import Version, VersionRange
+from tailrace.wire.messages import WriteFlag
+from tailrace_server.partition.conditions import CONDITIONS, holds
+from tailrace_server.partition.validation import validate_block
+from tailrace_server.segment import Read, SegmentFile
+from tailrace_server.state.producers import Verdict, result_of_resend
+
+if TYPE_CHECKING:
+    from tailrace.block import Block
+    from tailrace_server.journal import Journal
+    from tailrace_server.partition.partition import Partition
+
+
+class WriteResult(NamedTuple):
+    """The versions of a block; ``fresh`` if it was written now, False if an earlier send was."""
+
+    versions: VersionRange
+    fresh: bool
+
+
+def write_block(
+    partition: Partition,
+    block: Block,
+    journal: Journal,
+    *,
+    now_us: int,
+    now: float,
+    flags: int = 0,
+    if_version: Version | None = None,
+    read: Read = SegmentFile.read,
+) -> WriteResult:
+    """Checks a producer's block and appends it, or returns the versions that an earlier send of it got.
+
+    With a condition in ``flags``, ``Partition.index_keys`` has to have returned True before; the check and the append
+    are one step. An error changes nothing.
+
+    Args:
+        partition: The partition, whose leader this node is.
+        block: As the producer sent it, without seqs.
+        journal: The node's.
+        now_us: Wall clock, microseconds since 1970: the timestamp of the rows, unless the partition's last is later.
+        now: Monotonic clock, seconds.
+        flags: Of the WRITE.
+        if_version: The version that the writer expects, for IF_VERSION.
+        read: Reads bytes of a segment, for a condition.
+
+    Raises:
+        BadBlock, TooLarge: The block is not valid.
+        OutOfOrder, OutcomeUnknown: Its number does not follow the producer's last one.
+        VersionConflict, VersionLost: The condition does not hold.
+        NotCached: ``read`` would have to wait for the disk.
+        NoSpace, NotDurable: The journal takes nothing.
+        Forbidden, UnknownFeed, SegmentDamaged: The partition takes no writes.
+    """
+    if partition.damage is not None:
+        raise partition.damage.with_traceback(None)
+    if partition.is_dropped:  # while a condition waited for the index by key
+        raise UnknownFeed(f"feed {partition.feed_id.hex()} was dropped")
+    if not partition.takes_writes:
+        raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
+    header = block.header
+    decision = partition.producers.decide(
+        header.producer_id, header.producer_seq, resend=flags & WriteFlag.RESEND != 0, now=now
+    )
+    if decision.verdict is not Verdict.ACCEPT:
+        return WriteResult(result_of_resend(decision, header, partition.id), fresh=False)
+    validate_block(block, partition.hash_first, partition.hash_last)
+    if flags & CONDITIONS and not _condition_holds(partition, block, flags, if_version, read):
+        return WriteResult(VersionRange(partition.id, partition.log.branch, 0, 0), fresh=False)
+    # NamedTuple's own constructor takes twice as long.
+    return tuple.__new__(WriteResult, (partition.append(block, journal, now_us=now_us, now=now), True))
+
+
+def _condition_holds(partition: Partition, block: Block, flags: int, if_version: Version | None, read: Read) -> bool:
+    key = block.open_columns().keys()[0]
+    found = partition.find(key, read=read)
+    current = None if found is None or found.value is None else partition.version_of(found.seq)
+    return holds(key, current, partition.log, flags, if_version)

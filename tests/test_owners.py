@@ -1,0 +1,276 @@
+"""State has one owner: the fields of a class are assigned in its own file only. Other files call methods, and read.
+
+To add a class, add a line to ``OWNERS``: the class, its file, and the names that its values go by in other files of its
+package. The fields need no list: they are the attributes that the class assigns to ``self``, its annotated class
+attributes, its ``__slots__`` and its properties with a setter.
+
+How the test decides. It has no types, so it goes by names. It looks at each assignment to an attribute (plain,
+augmented, annotated, in a tuple, of an item, as the target of ``for`` and ``with``, by ``del``, ``setattr`` and
+``delattr``) in the sources of the owner's package. If the attribute is a field of an owner, the receiver decides:
+
+    partition.high_seq = 5              reported, unless the file is the owner's: ``partition`` is a name of the owner
+    self.partition.high_seq = 5         reported: the receiver's last name counts, without leading underscores
+    feed.partitions[0].high_seq = 5     reported: of what is indexed or called the name counts, without a plural's "s"
+    anything.leader_durable_seq = 5     reported: no other class of the package has a field of this name
+    self.high_seq = 5                   not reported: the object's own field
+
+A call that changes a part of the owner counts as an assignment: ``partition.sinks.tell(...)`` is reported if the
+owner's line names ``sinks`` with the methods that change it.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("client_sdk/tailrace", "server/tailrace_server", "spark_sink/pyspark_tailrace")
+SERVER = "server/tailrace_server"
+
+
+class Owner(NamedTuple):
+    """A class whose fields only its own file changes.
+
+    ``names`` are those of its values in other files. ``parts`` are fields of the owner, with their methods that change
+    them: the owner alone calls these.
+    """
+
+    class_name: str
+    file: str
+    names: frozenset[str]
+    parts: tuple[tuple[str, frozenset[str]], ...]
+
+    @property
+    def package(self):
+        return "/".join(self.file.split("/")[:2])
+
+
+def owner(class_name, file, names, **parts):
+    methods = tuple((part, frozenset(of.split())) for part, of in parts.items())
+    return Owner(class_name, file, frozenset(names.split()), methods)
+
+
+OWNERS = (
+    owner(
+        "Partition",
+        f"{SERVER}/partition/partition.py",
+        "partition p listed",
+        account="change",
+        journal_references="block control manifest_written cut",
+        keys="catch_up drop_through",
+        producers="record record_all restore drop_above join_told set_leader_seq charge_to evict_through",
+        published="add drop_through drop_above",
+        sinks="tell flushed forget_above",
+    ),
+)
+
+
+def assigned_fields(class_node):
+    """The attributes that a class assigns to ``self``, annotates, or names in ``__slots__``, and its setters."""
+    found = set()
+    for node in class_node.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__slots__" for t in node.targets):
+            found |= {item.value for item in ast.walk(node.value) if isinstance(item, ast.Constant)}
+        if isinstance(node, ast.FunctionDef) and any(
+            isinstance(decorator, ast.Attribute) and decorator.attr == "setter" for decorator in node.decorator_list
+        ):
+            found.add(node.name)
+    for node in ast.walk(class_node):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            found.add(node.attr)
+    return found
+
+
+def fields_by_class(trees):
+    """{(file, class): fields} of all classes in ``trees``, which are {file: tree}."""
+    return {
+        (file, node.name): assigned_fields(node)
+        for file, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def name_of(receiver):
+    """The name that a receiver goes by: the last one, without underscores before it, in the singular."""
+    while isinstance(receiver, ast.Subscript | ast.Call):
+        receiver = receiver.value if isinstance(receiver, ast.Subscript) else receiver.func
+        inner = name_of(receiver)
+        return inner.removesuffix("s")
+    name = receiver.attr if isinstance(receiver, ast.Attribute) else getattr(receiver, "id", "")
+    return name.lstrip("_")
+
+
+class Change(NamedTuple):
+    """An assignment to ``receiver.attribute``, or a call of its ``method``."""
+
+    line: int
+    receiver: ast.expr
+    attribute: str
+    method: str | None = None
+
+
+def changes(tree):
+    """Yields each assignment to an attribute or its items, and each call ``receiver.attribute.method()``."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=receiver, attr=attribute, ctx=ast.Store() | ast.Del()):
+                yield Change(node.lineno, receiver, attribute)
+            case ast.Subscript(value=ast.Attribute(receiver, attribute), ctx=ast.Store() | ast.Del()):
+                yield Change(node.lineno, receiver, attribute)
+            case ast.Call(func=ast.Name("setattr" | "delattr"), args=[receiver, ast.Constant(attribute), *_]):
+                yield Change(node.lineno, receiver, attribute)
+            case ast.Call(func=ast.Attribute(ast.Attribute(receiver, attribute), method)):
+                yield Change(node.lineno, receiver, attribute, method)
+
+
+def violations(trees, owners):
+    """Lines "file:line: ..." of each change of an owner's field in another file; ``trees`` are {file: tree}."""
+    classes = fields_by_class(trees)
+    unique_of = {one: unique_fields(one, classes) for one in owners}
+    found = []
+    for file, tree in trees.items():
+        others = [one for one in owners if one.file != file and file.startswith(one.package)]
+        made = list(changes(tree)) if others else []
+        for one in others:
+            fields, unique = classes[one.file, one.class_name], unique_of[one]
+            for line, receiver, attribute, method in made:
+                text = f"{file}:{line}: {ast.unparse(receiver)}.{attribute}"
+                is_named = name_of(receiver) in one.names
+                if method is not None:
+                    if is_named and method in dict(one.parts).get(attribute, ()):
+                        found.append(f"{text}.{method}() changes a part of {one.class_name}")
+                elif attribute in fields and ast.unparse(receiver) != "self" and (is_named or attribute in unique):
+                    found.append(f"{text} is a field of {one.class_name}, which alone assigns it")
+    return sorted(found)
+
+
+def unique_fields(one, classes):
+    """The fields of an owner that no other class of its package has."""
+    elsewhere = [
+        fields
+        for (file, name), fields in classes.items()
+        if (file, name) != (one.file, one.class_name) and file.startswith(one.package)
+    ]
+    return classes[one.file, one.class_name].difference(*elsewhere)
+
+
+@functools.cache
+def product():
+    """{file: tree} of all sources of the three packages."""
+    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in paths}
+
+
+def test_state_has_one_owner():
+    found = violations(product(), OWNERS)
+    assert not found, "\n".join(["call a method of the owner instead:", *found])
+
+
+def test_every_part_that_an_owner_names_is_a_field_of_it():
+    classes = fields_by_class(product())
+    for one in OWNERS:
+        assert set(dict(one.parts)) <= classes[one.file, one.class_name]
+
+
+# The test of the test.
+
+THING = """
+class Thing:
+    __slots__ = ("slot",)
+    noted: int
+
+    def __init__(self):
+        self.size = 0
+        self.rarely_named, self._hidden = 1, 2
+        self.log = []
+
+    @property
+    def table(self):
+        return 1
+
+    @table.setter
+    def table(self, table):
+        self._hidden = table
+"""
+OTHER = """
+class Other:
+    def __init__(self):
+        self.size = 0
+"""
+SMALL_OWNERS = (owner("Thing", "some/package/thing.py", "thing", log="append"),)
+
+
+def reported(source, file="some/package/user.py"):
+    sources = {"some/package/thing.py": THING, "some/package/other.py": OTHER, file: source}
+    return violations({name: ast.parse(text) for name, text in sources.items()}, SMALL_OWNERS)
+
+
+def test_fields_are_read_from_the_class():
+    [node] = ast.parse(THING).body
+    assert assigned_fields(node) == {"slot", "noted", "size", "rarely_named", "_hidden", "log", "table"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "thing.size = 1",
+        "thing.size += 1",
+        "thing.size: int = 1",
+        "del thing.size",
+        "thing.log[0] = 1",
+        "thing.log[0], x = 1, 2",
+        "del thing.log[0]",
+        "thing.slot, other = 1, 2",
+        "(a, [thing.size, *thing.noted]) = 1",
+        "for thing.size in range(3): pass",
+        "with open('a') as thing.size: pass",
+        "setattr(thing, 'size', 1)",
+        "delattr(thing, 'size')",
+        "self.thing.size = 1",
+        "self._thing.size = 1",
+        "a.b.things[0].size = 1",
+        "things[0].size = 1",
+        "self.thing_of().rarely_named = 1",
+        "thing.table = 1",
+        "x.rarely_named = 1",
+        "thing.log.append(1)",
+        "self._thing.log.append(1)",
+    ],
+)
+def test_a_change_from_another_file_is_reported(source):
+    [line] = {line.split(": ")[0] for line in reported(f"\n{source}")}
+    assert line == "some/package/user.py:2"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "thing.size",
+        "size = thing.size",
+        "thing.change(size=1)",
+        "self.size = 1",
+        "self.rarely_named = 1",
+        "x.size = 1",
+        "thing.unknown = 1",
+        "thing.log.copy()",
+        "x.log.append(1)",
+        "thing.size.value = 1",
+    ],
+)
+def test_what_changes_no_owned_field_is_not_reported(source):
+    assert reported(source) == []
+
+
+def test_the_owner_may_change_its_own_fields():
+    assert reported(f"{THING}\nthing.size = 1", "some/package/thing.py") == []
+
+
+def test_another_package_has_values_of_this_name_too():
+    assert reported("thing.size = 1", "some/program/user.py") == []
