@@ -36,10 +36,10 @@ KILLS_MAX = 5
 
 
 class Interruption(NamedTuple):
-    """A kill: how many mutations the leader had on its disk, the micro-batch that was being written, which server was
+    """A kill of the leader in the middle of a micro-batch.
 
-    killed and which one promoted, and for how long none led, in seconds. ``kills`` counts those before it too, of which
-    nothing was in flight.
+    ``written`` is the number of mutations that the leader had on its disk, and ``down_s`` the seconds without a leader.
+    ``kills`` counts this kill and the earlier ones, at which no batch was in flight.
     """
 
     written: int

@@ -198,7 +198,8 @@ def _rates(count: int, nbytes: int, elapsed: float) -> str:
 
 
 def megabytes(nbytes: int) -> str:
-    """
+    """Returns a number of bytes in MB (1,000,000 bytes).
+
     >>> megabytes(1_234_567)
     '1.2 MB'
     """
@@ -206,7 +207,8 @@ def megabytes(nbytes: int) -> str:
 
 
 def mebibytes(nbytes: int) -> str:
-    """
+    """Returns a number of bytes in MiB (1,048,576 bytes).
+
     >>> mebibytes(2 << 30)
     '2,048 MiB'
     """
@@ -214,7 +216,8 @@ def mebibytes(nbytes: int) -> str:
 
 
 def seconds(elapsed: float) -> str:
-    """
+    """Returns a time in s, or in ms below one second.
+
     >>> seconds(0.01234)
     '12.3 ms'
     """
