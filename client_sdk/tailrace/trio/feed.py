@@ -264,7 +264,7 @@ class Feed:
             stages: The sealed stages of the batch.
             origin: The program that numbers the batches, such as a checkpoint. Default: the sink.
             compare: Refuse a batch that was published before with other rows. If False, each partition keeps the rows
-                that it took first.
+                that it took first. A partition that has some parts of the batch takes the others from these stages.
 
         Returns:
             The versions that were written, and the partitions that had the batch already.

@@ -87,8 +87,12 @@ class World:
 
     def stage(self, batch, part, parts):
         """A sealed stage with a part of a batch's rows, in blocks of one row."""
-        id, places = self._stage_ids(16), itertools.product(range(part, 4, parts), range(PARTITIONS))
-        found = [block(number, PARTITIONS, rows=1, name=b"%d-%d-" % (batch, row)) for row, number in places]
+        places = itertools.product(range(part, 4, parts), range(PARTITIONS))
+        return self.seal([block(number, PARTITIONS, rows=1, name=b"%d-%d-" % (batch, row)) for row, number in places])
+
+    def seal(self, found):
+        """A sealed stage of blocks."""
+        id = self._stage_ids(16)
         for number, made in enumerate(found):
             self.node.stages.take(self.feed.info.feed_id, id, number, 0, made)
         open_stage = self.node.stages._open[id]
@@ -117,9 +121,12 @@ class World:
 
     def written(self, partition):
         """The keys of a partition in order, as often as they are there."""
+        return list(itertools.chain.from_iterable(one.open_columns().keys() for one in self.blocks(partition)))
+
+    def blocks(self, partition):
+        """The blocks of a partition, in order."""
         blocks = [one for segment in partition.chain.segments for one in segment.read_blocks(0, 1 << 40)[0]]
-        blocks += partition.tree.blocks_after(partition.flushed_seq)
-        return list(itertools.chain.from_iterable(one.open_columns().keys() for one in blocks))
+        return [*blocks, *partition.tree.blocks_after(partition.flushed_seq)]
 
 
 def digest_of_batch(batch):

@@ -10,9 +10,11 @@ import trio
 import trio.testing
 from tests.memory_disk import READING, MemoryDisk
 from tests.tailrace_server.publishing import test_crashes
+from tests.tailrace_server.publishing.blocks import keys_of
 from tests.tailrace_server.publishing.test_crashes import PARTITIONS, batch_of, endings
 
-from tailrace.errors import NoSpace, TooLarge, UnknownStage
+from tailrace.block import encode_block
+from tailrace.errors import BatchChanged, NoSpace, TooLarge, UnknownStage
 from tailrace.model.hashing import HASH_MAX, key_hash
 from tailrace.wire.stage_messages import Publish
 from tailrace_server.config import Storage
@@ -368,6 +370,36 @@ async def test_a_batch_that_goes_on_from_other_stages_begins_above_what_is_there
     await world.publish(0, [world.stage(0, part, 4) for part in (3, 1, 0, 2)])
     assert [len(set(world.written(partition))) for partition in world.feed.partitions] == [4, 4]
     assert [len(world.written(partition)) for partition in world.feed.partitions] == [4, 4]
+
+
+async def test_a_batch_that_goes_on_with_other_rows_has_those_of_one_try_by_key_hash(world):
+    """Rows that are not compared: up to the last part they are those of the first try, and above of the second."""
+    partition = world.feed.partitions[0]
+    first = keys_of(0, PARTITIONS, 6, b"a-")
+    second = [*first[:3], *keys_of(0, PARTITIONS, 3, b"b-")]
+    stages = [
+        world.seal([encode_block([key], [value], partition=0) for key in keys for value in values])
+        for keys, values in ((first, [b"1", b"2"]), (second, [b"3", b"4"]))
+    ]
+    while not world.last(partition):
+        await world.node.publisher.publish(world.request(0, stages[:1], partitions=(0,), digest=1))
+    through = world.last(partition).parts[0].through
+    with pytest.raises(BatchChanged):
+        await world.node.publisher.publish(world.request(0, stages[1:], partitions=(0,), digest=2))
+    while (await world.node.publisher.publish(world.request(0, stages[1:], partitions=(0,)))).more:
+        pass
+    expected = {key: [b"1", b"2"] for key in first if key_hash(key) <= through}
+    assert 0 < len(expected) < len(first)
+    expected |= {key: [b"3", b"4"] for key in second if key_hash(key) > through}
+    found = {}
+    for made in world.blocks(partition):
+        columns = made.open_columns()
+        for row in range(len(columns)):
+            found.setdefault(columns.key_at(row), []).append(columns.value_at(row))
+    assert found == expected
+    assert world.last(partition).is_complete
+    # The digest stays that of the first try: neither try is taken for the whole batch without a word.
+    assert world.last(partition).digest == 1
 
 
 async def test_publishes_of_several_sinks_are_cut_at_a_time_and_more_wait(world):
