@@ -27,7 +27,7 @@ PARTITIONS = 16
 CONNECTIONS_MAX = 16
 
 
-class _Held:
+class _Connection:
     """``writer`` is made when it is first asked for."""
 
     def __init__(self, client: blocking.Client, feed: blocking.Feed, level: str) -> None:
@@ -56,62 +56,62 @@ class _Held:
 
 
 # By process, since a process that was forked must not speak on its parent's connection; least recently used first.
-_held: collections.OrderedDict[tuple[int, SinkOptions], _Held] = collections.OrderedDict()
+_connections: collections.OrderedDict[tuple[int, SinkOptions], _Connection] = collections.OrderedDict()
 
 
 @contextlib.contextmanager
-def held_writer(options: SinkOptions) -> Iterator[tuple[blocking.Feed, blocking.Writer]]:
+def cached_writer(options: SinkOptions) -> Iterator[tuple[blocking.Feed, blocking.Writer]]:
     """A feed and a writer to it, kept for the next task of this process if the body succeeds, else closed.
 
     Raises UnknownFeed, ValueError where the feed has other partitions than the options say, Unreachable, Forbidden.
     """
-    with _held_for(options) as held:
-        yield held.feed, held.writer
+    with _connection_for(options) as connection:
+        yield connection.feed, connection.writer
 
 
 @contextlib.contextmanager
-def held_feed(options: SinkOptions) -> Iterator[blocking.Feed]:
-    """A feed, as ``held_writer``, for stages and publishes."""
-    with _held_for(options) as held:
-        yield held.feed
+def cached_feed(options: SinkOptions) -> Iterator[blocking.Feed]:
+    """A feed, as ``cached_writer``, for stages and publishes."""
+    with _connection_for(options) as connection:
+        yield connection.feed
 
 
 @contextlib.contextmanager
-def _held_for(options: SinkOptions) -> Iterator[_Held]:
+def _connection_for(options: SinkOptions) -> Iterator[_Connection]:
     key = (os.getpid(), options)
-    held = _reused(key) or _open(options)
+    connection = _reused(key) or _open(options)
     try:
-        yield held
+        yield connection
     except BaseException:
-        held.client.close()
+        connection.client.close()
         raise
-    _keep(key, held)
+    _keep(key, connection)
 
 
-def _reused(key: tuple[int, SinkOptions]) -> _Held | None:
+def _reused(key: tuple[int, SinkOptions]) -> _Connection | None:
     """What an earlier task has left, where its feed is still there; else it is closed."""
-    held = _held.pop(key, None)
-    if held is None:
+    connection = _connections.pop(key, None)
+    if connection is None:
         return None
     with contextlib.ExitStack() as unless_same:
-        unless_same.callback(held.client.close)
-        if held.is_same():
+        unless_same.callback(connection.client.close)
+        if connection.is_same():
             unless_same.pop_all()
-            return held
+            return connection
     return None
 
 
-def _keep(key: tuple[int, SinkOptions], held: _Held) -> None:
-    other = _held.pop(key, None)
+def _keep(key: tuple[int, SinkOptions], connection: _Connection) -> None:
+    other = _connections.pop(key, None)
     if other is not None:  # of a task that ran beside this one
         other.client.close()
-    _held[key] = held
-    if len(_held) > CONNECTIONS_MAX:
-        _, oldest = _held.popitem(last=False)
+    _connections[key] = connection
+    if len(_connections) > CONNECTIONS_MAX:
+        _, oldest = _connections.popitem(last=False)
         oldest.client.close()
 
 
-def _open(options: SinkOptions) -> _Held:
+def _open(options: SinkOptions) -> _Connection:
     with contextlib.ExitStack() as on_error:
         client = on_error.enter_context(
             blocking.connect(
@@ -123,9 +123,9 @@ def _open(options: SinkOptions) -> _Held:
             )
         )
         feed = _found_or_created(client, options)
-        held = _Held(client, feed, options.level)
+        connection = _Connection(client, feed, options.level)
         on_error.pop_all()
-    return held
+    return connection
 
 
 def _found_or_created(client: blocking.Client, options: SinkOptions) -> blocking.Feed:

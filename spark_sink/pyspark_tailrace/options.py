@@ -151,7 +151,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def check_of_stream(options: SinkOptions) -> None:
+def check_stream_options(options: SinkOptions) -> None:
     """ValueError for what only a batch job can say: it would be ignored."""
     given = [name for name in ("batch_id", "origin") if getattr(options, name) is not None]
     if given:
@@ -161,7 +161,7 @@ def check_of_stream(options: SinkOptions) -> None:
         )
 
 
-def check_of_job(options: SinkOptions) -> None:
+def check_job_options(options: SinkOptions) -> None:
     """ValueError for what only a stream can say. (A ``sink_id`` alone changes nothing: the job is written once.)"""
     if options.first_batch:
         raise ValueError("option 'first_batch' is for streams: a batch job has a number of its own, option 'batch_id'")

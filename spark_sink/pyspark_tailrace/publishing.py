@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from pyspark_tailrace.connections import IN_FLIGHT_BYTES, held_feed
+from pyspark_tailrace.connections import IN_FLIGHT_BYTES, cached_feed
 from pyspark_tailrace.options import SinkOptions
-from pyspark_tailrace.routing import Cut
+from pyspark_tailrace.routing import RoutedBlock
 from tailrace.blocking import Feed, Stage
 from tailrace.errors import BatchBehind, BatchChanged, TooLarge, UnknownStage, Unreachable
 from tailrace.requests.staging import Published, SealedStage
@@ -53,44 +53,44 @@ _LAST_TRY_S = 1.0
 assert STAGE_PARTITION_BYTES * 2 < PUBLISH_BYTES
 
 
-class Share(NamedTuple):
+class TaskStage(NamedTuple):
     """A sealed stage, and how many bytes of each partition it has."""
 
     stage: SealedStage
     nbytes: dict[int, int]
 
 
-TaskStages: TypeAlias = tuple[Share, ...]
+TaskStages: TypeAlias = tuple[TaskStage, ...]
 
 
-def stage_cuts(feed: Feed, cuts: Iterable[Cut]) -> TaskStages:
+def stage_blocks(feed: Feed, blocks: Iterable[RoutedBlock]) -> TaskStages:
     """Stages blocks under fresh ids; they are on the node's disk when this returns, and nobody sees them.
 
     Raises UnknownStage where the node has lost some of it meanwhile, TooLarge, Unreachable, ...
     """
     try:
-        return tuple(_staged(feed, cuts))
+        return tuple(_staged(feed, blocks))
     except UnknownStage as error:
         raise UnknownStage(f"{error}. {STAGED_ANEW}") from error
 
 
-def _staged(feed: Feed, cuts: Iterable[Cut]) -> Iterator[Share]:
+def _staged(feed: Feed, blocks: Iterable[RoutedBlock]) -> Iterator[TaskStage]:
     stage: Stage | None = None
     nbytes: dict[int, int] = {}
-    for cut in cuts:
+    for routed in blocks:
         if stage is None:
             stage, nbytes = feed.stage(in_flight_bytes=IN_FLIGHT_BYTES), {}
-        stage.send(cut.block, digest=cut.digest())
-        partition = cut.block.header.partition
-        nbytes[partition] = nbytes.get(partition, 0) + cut.block.nbytes
+        stage.send(routed.block, digest=routed.digest())
+        partition = routed.block.header.partition
+        nbytes[partition] = nbytes.get(partition, 0) + routed.block.nbytes
         if nbytes[partition] >= STAGE_PARTITION_BYTES:
-            yield Share(stage.seal(), nbytes)
+            yield TaskStage(stage.seal(), nbytes)
             stage = None
     if stage is not None:
-        yield Share(stage.seal(), nbytes)
+        yield TaskStage(stage.seal(), nbytes)
 
 
-def numberer(query: str, first_batch: int) -> str:
+def batch_origin(query: str, first_batch: int) -> str:
     """Who gives the numbers of a query's batches: another one where something else is added to them.
 
     Were it the same one, batches whose numbers fall, since the option was left out, would be passed over as old ones.
@@ -110,7 +110,7 @@ def publish_batch(options: SinkOptions, sink: str, batch: int, origin: str, task
 def make_feed(options: SinkOptions) -> None:
     """Creates the feed where it is not there and the sink may: what is there is checked. For input without a row."""
     if options.create_feed:
-        with held_feed(options):
+        with cached_feed(options):
             pass
 
 
@@ -121,9 +121,9 @@ def publish_job(options: SinkOptions, job_id: str, tasks: Sequence[TaskStages]) 
         _publish(options, job_id, batch, job_id, [share.stage for share in part], JOB_MAY_BE_PUBLISHED)
 
 
-def parts(shares: Iterable[Share], bytes_max: int) -> Iterator[list[Share]]:
+def parts(shares: Iterable[TaskStage], bytes_max: int) -> Iterator[list[TaskStage]]:
     """The shares in order, in parts in which no partition has more than ``bytes_max``, unless one share alone has."""
-    part: list[Share] = []
+    part: list[TaskStage] = []
     held: dict[int, int] = {}
     for share in shares:
         if part and any(held.get(partition, 0) + size > bytes_max for partition, size in share.nbytes.items()):
@@ -145,7 +145,7 @@ def _publish(
     """
     deadline = time.monotonic() + options.retry_for_s
     try:
-        with held_feed(options) as feed:
+        with cached_feed(options) as feed:
             left_s = max(deadline - time.monotonic(), _LAST_TRY_S)
             return feed.publish(sink, batch, stages, origin=origin, compare=options.is_compared, timeout=left_s)
     except Unreachable as error:

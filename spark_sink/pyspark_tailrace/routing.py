@@ -34,16 +34,16 @@ PIECE_BYTES = 16 * 1024 * 1024
 # Values that do not compress, such as images, would take a sixth of the task's own time for nothing.
 PASSED_OVER_MAX = 15
 # What may wait for its block to fill up: all blocks of a feed of 32 partitions, and smaller blocks beyond.
-WAITING_BYTES_MAX = 48 * 1024 * 1024
+BUFFERED_BYTES_MAX = 48 * 1024 * 1024
 # Above this many, partition numbers are sorted as they are, below in 16 bits, which is several times faster.
 _SHORT_NUMBERS = 1 << 16
 
 assert BLOCK_ROWS_MAX <= ROWS_MAX
-assert PIECE_BYTES <= WAITING_BYTES_MAX
+assert PIECE_BYTES <= BUFFERED_BYTES_MAX
 
 
 class _Source:
-    """Memory that waiting parts are slices of, and how many of them there are."""
+    """Memory that buffered rows are slices of, and how many of them there are."""
 
     __slots__ = ("nbytes", "parts")
 
@@ -52,7 +52,7 @@ class _Source:
         self.parts = 0
 
 
-class _Part(NamedTuple):
+class _Rows(NamedTuple):
     """Rows in order: keys and values as Arrow binary arrays, a null value deletes; hash and size of each row."""
 
     keys: Any
@@ -61,29 +61,29 @@ class _Part(NamedTuple):
     sizes: NDArray[np.int64]
     source: _Source
 
-    def rows(self, start: int, stop: int) -> _Part:
+    def rows(self, start: int, stop: int) -> _Rows:
         part = slice(start, stop)
-        return _Part(self.keys[part], self.values[part], self.hashes[part], self.sizes[part], self.source)
+        return _Rows(self.keys[part], self.values[part], self.hashes[part], self.sizes[part], self.source)
 
 
-class Cut(NamedTuple):
+class RoutedBlock(NamedTuple):
     """A block, and the rows that it was made of."""
 
     block: Block
-    rows: _Part
+    rows: _Rows
 
     def digest(self) -> int:
         """Returns the digest of its rows, without opening the block."""
         return digest_of_arrays(self.rows.hashes, self.rows.values)
 
 
-class _Waiting:
+class _Buffer:
     """What waits of one partition."""
 
     __slots__ = ("nbytes", "parts", "rows")
 
     def __init__(self) -> None:
-        self.parts: list[_Part] = []
+        self.parts: list[_Rows] = []
         self.rows = 0
         self.nbytes = 0
 
@@ -93,11 +93,11 @@ class Router:
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
-        self._waiting: dict[int, _Waiting] = {}
-        self.waiting_bytes = 0
+        self._buffers: dict[int, _Buffer] = {}
+        self.buffered_bytes = 0
         self._trials = Trials()
 
-    def add(self, keys: Any, values: Any, numbers: Any | None = None) -> Iterator[Cut]:
+    def add(self, keys: Any, values: Any, numbers: Any | None = None) -> Iterator[RoutedBlock]:
         """Adds rows (Arrow binary arrays); the blocks that are full with them.
 
         ``numbers``: the partition of each row as the job has computed it, if it has. Raises ValueError for a null or
@@ -109,61 +109,61 @@ class Router:
         if numbers is not None:
             _check_numbers(numbers, found, keys, self._partitions)
         for start, stop in spans(np.cumsum(sizes), PIECE_BYTES, ROWS_MAX):
-            piece = _Part(keys, values, hashes, sizes, _Source(0)).rows(start, stop)
+            piece = _Rows(keys, values, hashes, sizes, _Source(0)).rows(start, stop)
             yield from self._add_piece(piece, found[start:stop])
 
-    def rest(self) -> Iterator[Cut]:
+    def flush(self) -> Iterator[RoutedBlock]:
         """The blocks that are not full."""
-        for partition in sorted(self._waiting):
+        for partition in sorted(self._buffers):
             yield from self._cut(partition, whole=True)
 
-    def _add_piece(self, piece: _Part, found: NDArray[np.int64]) -> Iterator[Cut]:
+    def _add_piece(self, piece: _Rows, found: NDArray[np.int64]) -> Iterator[RoutedBlock]:
         if np.any(found[1:] < found[:-1]):
             short = found.astype(np.uint16) if self._partitions <= _SHORT_NUMBERS else found
             order = np.argsort(short, kind="stable")
             rows = pa.array(order)
             found = found[order]
             keys, values = piece.keys.take(rows), piece.values.take(rows)
-            piece = _Part(keys, values, piece.hashes[order], piece.sizes[order], piece.source)
+            piece = _Rows(keys, values, piece.hashes[order], piece.sizes[order], piece.source)
         source = _Source(int(piece.sizes.sum()))
         starts = np.flatnonzero(np.diff(found, prepend=-1))
         stops = np.append(starts[1:], len(found))
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             yield from self._gather(int(found[start]), piece._replace(source=source).rows(start, stop))
-        if self.waiting_bytes > WAITING_BYTES_MAX:
-            yield from self.rest()
+        if self.buffered_bytes > BUFFERED_BYTES_MAX:
+            yield from self.flush()
 
-    def _gather(self, partition: int, part: _Part) -> Iterator[Cut]:
-        waiting = self._hold(partition, part)
-        if waiting.nbytes >= BLOCK_BYTES or waiting.rows >= BLOCK_ROWS_MAX:
+    def _gather(self, partition: int, part: _Rows) -> Iterator[RoutedBlock]:
+        buffer = self._add_to_buffer(partition, part)
+        if buffer.nbytes >= BLOCK_BYTES or buffer.rows >= BLOCK_ROWS_MAX:
             yield from self._cut(partition, whole=False)
 
-    def _hold(self, partition: int, part: _Part) -> _Waiting:
-        waiting = self._waiting.setdefault(partition, _Waiting())
-        waiting.parts.append(part)
-        waiting.rows += len(part.hashes)
-        waiting.nbytes += int(part.sizes.sum())
+    def _add_to_buffer(self, partition: int, part: _Rows) -> _Buffer:
+        buffer = self._buffers.setdefault(partition, _Buffer())
+        buffer.parts.append(part)
+        buffer.rows += len(part.hashes)
+        buffer.nbytes += int(part.sizes.sum())
         if not part.source.parts:
-            self.waiting_bytes += part.source.nbytes
+            self.buffered_bytes += part.source.nbytes
         part.source.parts += 1
-        return waiting
+        return buffer
 
-    def _release(self, partition: int) -> _Part:
+    def _release(self, partition: int) -> _Rows:
         """All that waits of a partition, as one part."""
-        parts = self._waiting.pop(partition).parts
+        parts = self._buffers.pop(partition).parts
         for part in parts:
             part.source.parts -= 1
             if not part.source.parts:
-                self.waiting_bytes -= part.source.nbytes
+                self.buffered_bytes -= part.source.nbytes
         if len(parts) == 1:
             return parts[0]
         keys = pa.concat_arrays([part.keys for part in parts])
         values = pa.concat_arrays([part.values for part in parts])
         hashes = np.concatenate([part.hashes for part in parts])
         sizes = np.concatenate([part.sizes for part in parts])
-        return _Part(keys, values, hashes, sizes, _Source(int(sizes.sum())))
+        return _Rows(keys, values, hashes, sizes, _Source(int(sizes.sum())))
 
-    def _cut(self, partition: int, *, whole: bool) -> Iterator[Cut]:
+    def _cut(self, partition: int, *, whole: bool) -> Iterator[RoutedBlock]:
         """The full blocks of what waits of ``partition``, and with ``whole`` the last one too."""
         all_rows = self._release(partition)
         ends = np.cumsum(all_rows.sizes)
@@ -171,11 +171,11 @@ class Router:
             part = all_rows.rows(start, stop)
             full = int(part.sizes.sum()) >= BLOCK_BYTES or stop - start == BLOCK_ROWS_MAX
             if full or whole:
-                yield Cut(self._encode(partition, part), part)
+                yield RoutedBlock(self._encode(partition, part), part)
             else:
-                self._hold(partition, part)
+                self._add_to_buffer(partition, part)
 
-    def _encode(self, partition: int, part: _Part) -> Block:
+    def _encode(self, partition: int, part: _Rows) -> Block:
         compress = self._trials.is_due()
         block = block_from_arrow(part.keys, part.values, partition=partition, hashes=part.hashes, compress=compress)
         if compress:

@@ -36,12 +36,12 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pyspark_tailrace.connections import held_feed, held_writer
+from pyspark_tailrace.connections import cached_feed, cached_writer
 from pyspark_tailrace.options import EXACTLY_ONCE, JOB_PREFIX, SinkOptions
 from pyspark_tailrace.ordering import in_order
-from pyspark_tailrace.publishing import TaskStages, make_feed, numberer, publish_batch, publish_job, stage_cuts
+from pyspark_tailrace.publishing import TaskStages, batch_origin, make_feed, publish_batch, publish_job, stage_blocks
 from pyspark_tailrace.reading.schema import COLUMNS
-from pyspark_tailrace.routing import Cut, Router
+from pyspark_tailrace.routing import RoutedBlock, Router
 from pyspark_tailrace.values import check_json_type, json_values
 from tailrace.requests.staging import Published
 
@@ -52,7 +52,7 @@ BATCH_ID = "streaming.sql.batchId"
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WrittenMessage(WriterCommitMessage):
     """What a task tells the driver: counts only, since these travel through it."""
 
     partition: int
@@ -65,7 +65,7 @@ class Written(WriterCommitMessage):
 
 
 @dataclass
-class Staged(WriterCommitMessage):
+class StagedMessage(WriterCommitMessage):
     """What a task tells the driver of what it has staged, and of which micro-batch ("" and -1 of a batch job)."""
 
     partition: int
@@ -89,7 +89,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         if self._options.delivery != EXACTLY_ONCE:
             return write_batches(self._options, iterator)
         query_id, batch = _micro_batch()
-        return Staged(_task(), query_id, batch, stage_batches(self._options, iterator))
+        return StagedMessage(_task(), query_id, batch, stage_batches(self._options, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publishes what these tasks have staged, once, however often it is called for this batch.
@@ -99,7 +99,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         was published with other rows.
         """
         _make_feed_if_empty(self._options, messages)
-        staged = [message for message in messages if isinstance(message, Staged)]
+        staged = [message for message in messages if isinstance(message, StagedMessage)]
         if not staged:
             return
         queries = {message.query_id for message in staged}
@@ -107,8 +107,10 @@ class StreamSink(DataSourceStreamArrowWriter):
             raise RuntimeError(f"tasks of the queries {sorted(queries)} have come to the commit of batch {batchId}")
         [query_id] = queries
         sink, batch = self._options.sink_id or query_id, batchId + self._options.first_batch
-        origin = numberer(query_id, self._options.first_batch)
-        _tell(publish_batch(self._options, sink, batch, origin, [message.stages for message in staged]), sink, batch)
+        origin = batch_origin(query_id, self._options.first_batch)
+        _warn_of_repeat(
+            publish_batch(self._options, sink, batch, origin, [message.stages for message in staged]), sink, batch
+        )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing: a commit whose answer was lost is followed by this call, so what it says may be published.
@@ -129,17 +131,17 @@ class BatchSink(DataSourceArrowWriter):
         """Stages a task's rows, or writes them; returns once the node has them on disk."""
         if self._options.delivery != EXACTLY_ONCE:
             return write_batches(self._options, iterator)
-        return Staged(_task(), "", -1, stage_batches(self._options, iterator))
+        return StagedMessage(_task(), "", -1, stage_batches(self._options, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publishes what the tasks have staged, once. Warns in the log if partitions had a numbered batch already."""
         _make_feed_if_empty(self._options, messages)
-        stages = [message.stages for message in messages if isinstance(message, Staged)]
+        stages = [message.stages for message in messages if isinstance(message, StagedMessage)]
         options = self._options
         if options.batch_id is not None and options.sink_id is not None:
             origin = options.origin or options.sink_id
             told = publish_batch(options, options.sink_id, options.batch_id, origin, stages)
-            _tell(told, options.sink_id, options.batch_id)
+            _warn_of_repeat(told, options.sink_id, options.batch_id)
         else:
             publish_job(options, self._job_id, stages)
 
@@ -149,11 +151,11 @@ class BatchSink(DataSourceArrowWriter):
 
 def _make_feed_if_empty(options: SinkOptions, messages: Iterable[WriterCommitMessage | None]) -> None:
     """Readers may wait for the feed, and a wrong count of partitions shows before the first row."""
-    if not any(message.has_rows for message in messages if isinstance(message, Written | Staged)):
+    if not any(message.has_rows for message in messages if isinstance(message, WrittenMessage | StagedMessage)):
         make_feed(options)
 
 
-def _tell(published: Published, sink: str, batch: int) -> None:
+def _warn_of_repeat(published: Published, sink: str, batch: int) -> None:
     """Warns of the part of a batch that was published before this call, as by a driver that died before it noted that.
 
     Spark takes no metrics of a sink that is written in Python, so the log, which goes to stderr, is all there is.
@@ -263,21 +265,21 @@ def _check_column(name: str, types: Mapping[str, DataType], permitted: tuple[typ
         raise ValueError(f"column {name!r} is {types[name].simpleString()}, and has to be {names}: {advice}")
 
 
-def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Written:
+def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> WrittenMessage:
     """The body of a task that delivers at least once. A task without rows asks nothing of the node.
 
     Raises ValueError or TooLarge for rows that no feed takes, UnknownFeed, Unreachable after ``retry_for`` seconds, and
     what else the node refuses for good; a part of the rows may be written then.
     """
-    written = Written(_task(), 0, 0)
+    written = WrittenMessage(_task(), 0, 0)
     first, rest = _first(options, batches)
     if first is None:
         return written
-    with held_writer(options) as (feed, writer):
-        for cut in _cuts(options, feed.resolve().partitions, itertools.chain((first,), rest)):
-            writer.send(cut.block)
+    with cached_writer(options) as (feed, writer):
+        for routed in _blocks(options, feed.resolve().partitions, itertools.chain((first,), rest)):
+            writer.send(routed.block)
             written.blocks += 1
-            written.rows += cut.block.rows
+            written.rows += routed.block.rows
         writer.flush()
     return written
 
@@ -287,8 +289,8 @@ def stage_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Ta
     first, rest = _first(options, batches)
     if first is None:
         return ()
-    with held_feed(options) as feed:
-        return stage_cuts(feed, _cuts(options, feed.resolve().partitions, itertools.chain((first,), rest)))
+    with cached_feed(options) as feed:
+        return stage_blocks(feed, _blocks(options, feed.resolve().partitions, itertools.chain((first,), rest)))
 
 
 def _first(
@@ -299,11 +301,11 @@ def _first(
     return next(rest, None), rest
 
 
-def _cuts(options: SinkOptions, partitions: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Cut]:
+def _blocks(options: SinkOptions, partitions: int, batches: Iterator[pa.RecordBatch]) -> Iterator[RoutedBlock]:
     router = Router(partitions)
     for batch in batches:
         yield from router.add(*_columns(batch, options))
-    yield from router.rest()
+    yield from router.flush()
 
 
 def _ordered(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -58,7 +58,7 @@ class TailraceSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """The sink of a streaming query. Raises ValueError for options or columns that it cannot take."""
-        from pyspark_tailrace.options import check_of_stream, sink_options
+        from pyspark_tailrace.options import check_stream_options, sink_options
         from pyspark_tailrace.sink import StreamSink, check_schema, with_columns
 
         if overwrite:
@@ -68,19 +68,19 @@ class TailraceSource(DataSource):
                 "which writes the rows that have changed"
             )
         options = with_columns(sink_options(self.options), schema, is_case_sensitive=self.is_case_sensitive)
-        check_of_stream(options)
+        check_stream_options(options)
         check_schema(schema, options)
         return StreamSink(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """The sink of a batch job. Raises ValueError for options or columns that it cannot take."""
-        from pyspark_tailrace.options import check_of_job, sink_options
+        from pyspark_tailrace.options import check_job_options, sink_options
         from pyspark_tailrace.sink import BatchSink, check_schema, with_columns
 
         if overwrite:
             raise ValueError("mode 'overwrite' would have to drop what the feed holds: use mode 'append'")
         options = with_columns(sink_options(self.options), schema, is_case_sensitive=self.is_case_sensitive)
-        check_of_job(options)
+        check_job_options(options)
         check_schema(schema, options)
         return BatchSink(options)
 

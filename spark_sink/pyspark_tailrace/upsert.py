@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyspark_tailrace.publishing import numberer
+from pyspark_tailrace.publishing import batch_origin
 from pyspark_tailrace.source import FORMAT
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def upsert_batch(**options: object) -> Callable[[DataFrame, int], None]:
         sink_id = told.get("sink_id", query_id)
         if sink_id is None:
             raise ValueError("Spark does not tell the query's id here: give upsert_batch(sink_id=...)")
-        origin = numberer(told.get("origin", query_id or sink_id), first_batch)
+        origin = batch_origin(told.get("origin", query_id or sink_id), first_batch)
         numbered = told | {"sink_id": sink_id, "batch_id": str(batch + first_batch), "origin": origin}
         if numbered.get("delivery") == "at_least_once":
             numbered = told

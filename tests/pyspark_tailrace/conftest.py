@@ -34,8 +34,8 @@ def spark(tmp_path_factory):
 
 
 @pytest.fixture
-def nothing_held():
+def no_connections():
     """In the end no connection is left for another task of this process."""
     yield
-    while connections._held:
-        connections._held.popitem()[1].client.close()
+    while connections._connections:
+        connections._connections.popitem()[1].client.close()

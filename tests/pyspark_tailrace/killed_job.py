@@ -71,7 +71,7 @@ class KilledSink(StreamSink):
 
 def _send_and_kill(options, sink, batch, origin, stages, if_unknown):
     """The request has left this machine; whether it is handled nobody here will know."""
-    with publishing.held_feed(options) as feed:
+    with publishing.cached_feed(options) as feed:
         client = feed._client
         call = client._session.call
 

@@ -6,10 +6,10 @@ import pytest
 
 import tailrace
 from pyspark_tailrace import connections
-from pyspark_tailrace.connections import held_writer
+from pyspark_tailrace.connections import cached_writer
 from pyspark_tailrace.options import sink_options
 
-pytestmark = pytest.mark.usefixtures("nothing_held")
+pytestmark = pytest.mark.usefixtures("no_connections")
 
 
 def options_of(node, feed, **options):
@@ -18,46 +18,46 @@ def options_of(node, feed, **options):
 
 def test_next_task_has_the_same_writer(shared_node, feed_name):
     options = options_of(shared_node, feed_name)
-    with held_writer(options) as (feed, first):
+    with cached_writer(options) as (feed, first):
         assert feed.resolve().partitions == 16
-    with held_writer(options_of(shared_node, feed_name)) as (_, second):
+    with cached_writer(options_of(shared_node, feed_name)) as (_, second):
         assert second is first
-    with held_writer(options_of(shared_node, feed_name, order_by="a")) as (_, third):
+    with cached_writer(options_of(shared_node, feed_name, order_by="a")) as (_, third):
         assert third is not first
 
 
 def test_writer_that_has_failed_is_closed(shared_node, feed_name):
     options = options_of(shared_node, feed_name)
-    with pytest.raises(RuntimeError), held_writer(options) as (_, first):
+    with pytest.raises(RuntimeError), cached_writer(options) as (_, first):
         raise RuntimeError
     with pytest.raises(tailrace.Unreachable, match="was closed"):
         first.flush()
-    with held_writer(options) as (_, second):
+    with cached_writer(options) as (_, second):
         second.put(b"k", b"v")
         second.flush()
 
 
 def test_two_tasks_at_a_time_have_their_own(shared_node, feed_name):
     options = options_of(shared_node, feed_name)
-    with held_writer(options) as (_, first), held_writer(options) as (_, second):
+    with cached_writer(options) as (_, first), cached_writer(options) as (_, second):
         assert first is not second
         for writer in (first, second):
             writer.put(b"k", b"v")
             writer.flush()
-    assert len(connections._held) == 1
-    with held_writer(options) as (_, third):
+    assert len(connections._connections) == 1
+    with cached_writer(options) as (_, third):
         third.put(b"k", b"v")
         third.flush()
 
 
-def test_connections_that_are_held_are_bounded(start_node, monkeypatch):
+def test_cached_connections_are_bounded(start_node, monkeypatch):
     monkeypatch.setattr(connections, "CONNECTIONS_MAX", 2)
     node = start_node()
     writers = {}
     for number in (0, 1, 0, 2):
-        with held_writer(options_of(node, f"feed-{number}")) as (_, writers[number]):
+        with cached_writer(options_of(node, f"feed-{number}")) as (_, writers[number]):
             pass
-    assert [options.feed for _, options in connections._held] == ["feed-0", "feed-2"]
+    assert [options.feed for _, options in connections._connections] == ["feed-0", "feed-2"]
     with pytest.raises(tailrace.Unreachable, match="was closed"):
         writers[1].flush()
     writers[0].flush()
@@ -65,17 +65,17 @@ def test_connections_that_are_held_are_bounded(start_node, monkeypatch):
 
 def test_process_that_was_forked_makes_a_connection_of_its_own(shared_node, feed_name, monkeypatch):
     options = options_of(shared_node, feed_name)
-    with held_writer(options) as (_, first):
+    with cached_writer(options) as (_, first):
         pass
     monkeypatch.setattr("os.getpid", lambda: -1)
-    with held_writer(options) as (_, second):
+    with cached_writer(options) as (_, second):
         assert second is not first
 
 
 def test_connection_that_the_node_has_dropped_is_made_again(start_node, contents):
     node = start_node(noop_interval_s=0.1)
     for number in range(2):
-        with held_writer(options_of(node, "orders")) as (_, writer):
+        with cached_writer(options_of(node, "orders")) as (_, writer):
             writer.put(b"k", b"%d" % number)
             writer.flush()
         time.sleep(1.2)
@@ -86,7 +86,7 @@ def test_connection_that_the_node_has_dropped_is_made_again(start_node, contents
 
 def written(node, feed, value, **options):
     """One task writes; gives how many partitions the feed has."""
-    with held_writer(options_of(node, feed, **options)) as (found, writer):
+    with cached_writer(options_of(node, feed, **options)) as (found, writer):
         for number in range(20):  # to several partitions
             writer.put(b"%d" % number, value)
         writer.flush()
@@ -125,7 +125,7 @@ def test_feed_that_was_dropped_is_not_made_unless_the_job_says_so(shared_node, f
         client.drop_feed(feed_name)
     with pytest.raises(tailrace.UnknownFeed, match=r"\.option\('create_feed', 'true'\)"):
         written(shared_node, feed_name, b"2", create_feed="false")
-    assert not connections._held
+    assert not connections._connections
 
 
 def test_another_node_at_the_same_address(start_node, tmp_path, contents):
@@ -143,19 +143,22 @@ def test_another_node_at_the_same_address(start_node, tmp_path, contents):
 def test_feed_that_is_not_there(shared_node, feed_name):
     options = options_of(shared_node, feed_name, create_feed="false")
     text = rf"there is no feed '{feed_name}'.*\.option\('create_feed', 'true'\)"
-    with pytest.raises(tailrace.UnknownFeed, match=text), held_writer(options):
+    with pytest.raises(tailrace.UnknownFeed, match=text), cached_writer(options):
         pass
-    assert not connections._held
+    assert not connections._connections
 
 
 def test_feed_is_created_with_the_partitions_asked_for(shared_node, feed_name):
-    with held_writer(options_of(shared_node, feed_name, partitions="3")) as (feed, _):
+    with cached_writer(options_of(shared_node, feed_name, partitions="3")) as (feed, _):
         assert feed.resolve().partitions == 3
     for create_feed in ("true", "false"):
-        with held_writer(options_of(shared_node, feed_name, create_feed=create_feed)) as (feed, _):
+        with cached_writer(options_of(shared_node, feed_name, create_feed=create_feed)) as (feed, _):
             assert feed.resolve().partitions == 3
         options = options_of(shared_node, feed_name, create_feed=create_feed, partitions="4")
-        with pytest.raises(ValueError, match=r"has 3 partitions, and option 'partitions' says 4"), held_writer(options):
+        with (
+            pytest.raises(ValueError, match=r"has 3 partitions, and option 'partitions' says 4"),
+            cached_writer(options),
+        ):
             pass
 
 
@@ -163,11 +166,11 @@ def test_nobody_there(start_node):
     node = start_node()
     options = options_of(node, "orders", retry_for="0.3")
     node.stop()
-    with pytest.raises(tailrace.Unreachable, match=r"no node at .* within 0\.3 s: .*refused"), held_writer(options):
+    with pytest.raises(tailrace.Unreachable, match=r"no node at .* within 0\.3 s: .*refused"), cached_writer(options):
         pass
 
 
 def test_token(shared_node, feed_name):
     options = options_of(shared_node, feed_name, token="secret")
-    with pytest.raises(tailrace.Forbidden, match="token"), held_writer(options):
+    with pytest.raises(tailrace.Forbidden, match="token"), cached_writer(options):
         pass

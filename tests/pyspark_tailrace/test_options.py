@@ -12,8 +12,8 @@ from pyspark_tailrace.options import (
     RETRY_FOR_S,
     SinkOptions,
     SortColumn,
-    check_of_job,
-    check_of_stream,
+    check_job_options,
+    check_stream_options,
     sink_options,
 )
 
@@ -127,9 +127,9 @@ def test_what_cannot_be_had(option, text):
 @pytest.mark.parametrize(
     ("check", "option", "text"),
     [
-        (check_of_stream, {"batch_id": "0"}, "option 'batch_id' is for batch jobs"),
-        (check_of_stream, {"origin": "o"}, "option 'origin' is for batch jobs"),
-        (check_of_job, {"first_batch": "1", "batch_id": "1"}, "option 'first_batch' is for streams"),
+        (check_stream_options, {"batch_id": "0"}, "option 'batch_id' is for batch jobs"),
+        (check_stream_options, {"origin": "o"}, "option 'origin' is for batch jobs"),
+        (check_job_options, {"first_batch": "1", "batch_id": "1"}, "option 'first_batch' is for streams"),
     ],
 )
 def test_numbers_that_would_be_ignored(check, option, text):
@@ -138,11 +138,11 @@ def test_numbers_that_would_be_ignored(check, option, text):
 
 
 def test_numbers_that_are_not_ignored():
-    check_of_stream(sink_options(LEAST))
-    check_of_stream(sink_options(LEAST | {"sink_id": "s", "first_batch": "1"}))
-    check_of_job(sink_options(LEAST))
-    check_of_job(sink_options(LEAST | {"sink_id": "s", "batch_id": "0", "origin": "o"}))
-    check_of_job(sink_options(LEAST | {"sink_id": "s"}))
+    check_stream_options(sink_options(LEAST))
+    check_stream_options(sink_options(LEAST | {"sink_id": "s", "first_batch": "1"}))
+    check_job_options(sink_options(LEAST))
+    check_job_options(sink_options(LEAST | {"sink_id": "s", "batch_id": "0", "origin": "o"}))
+    check_job_options(sink_options(LEAST | {"sink_id": "s"}))
 
 
 @pytest.mark.parametrize(

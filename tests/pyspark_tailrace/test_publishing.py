@@ -14,11 +14,11 @@ from tests.processes import SMALL_PARTS
 import tailrace
 from pyspark_tailrace import connections, publishing, sink
 from pyspark_tailrace.options import sink_options
-from pyspark_tailrace.publishing import Share, parts, publish_batch, publish_job
-from pyspark_tailrace.sink import BatchSink, Staged, StreamSink, stage_batches
+from pyspark_tailrace.publishing import TaskStage, parts, publish_batch, publish_job
+from pyspark_tailrace.sink import BatchSink, StagedMessage, StreamSink, stage_batches
 from tailrace.requests.staging import SealedStage
 
-pytestmark = pytest.mark.usefixtures("nothing_held")
+pytestmark = pytest.mark.usefixtures("no_connections")
 
 
 @pytest.fixture
@@ -58,9 +58,9 @@ def test_only_the_attempts_that_count_are_published(options, history):
 
 def test_a_task_without_rows_stages_nothing(options):
     assert stage(options, rows(0, 0)) == ()
-    assert not connections._held
+    assert not connections._connections
     publish_batch(options, "query", 0, "query", [(), ()])
-    assert not connections._held
+    assert not connections._connections
 
 
 def test_a_task_with_much_of_one_partition_makes_several_stages(options, history, monkeypatch):
@@ -74,7 +74,7 @@ def test_a_task_with_much_of_one_partition_makes_several_stages(options, history
 
 @given(st.lists(st.dictionaries(st.integers(0, 2), st.integers(1, 10), min_size=1), max_size=12), st.integers(10, 20))
 def test_parts_keep_the_order_and_the_bound(sizes, bytes_max):
-    shares = [Share(SealedStage(b"%d" % number, (), 1, 1), nbytes) for number, nbytes in enumerate(sizes)]
+    shares = [TaskStage(SealedStage(b"%d" % number, (), 1, 1), nbytes) for number, nbytes in enumerate(sizes)]
     found = list(parts(shares, bytes_max))
     assert [share for part in found for share in part] == shares
     for part in found:
@@ -157,9 +157,9 @@ def test_messages_of_another_batch_or_query_are_refused(options):
     share = stage(options, rows(0, 1))
     stream = StreamSink(options)
     with pytest.raises(RuntimeError, match="have come to the commit of batch 1"):
-        stream.commit([Staged(0, "q", 0, share)], 1)
+        stream.commit([StagedMessage(0, "q", 0, share)], 1)
     with pytest.raises(RuntimeError, match="queries"):
-        stream.commit([Staged(0, "q", 1, share), Staged(1, "r", 1, share)], 1)
+        stream.commit([StagedMessage(0, "q", 1, share), StagedMessage(1, "r", 1, share)], 1)
 
 
 @pytest.fixture

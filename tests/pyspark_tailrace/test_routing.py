@@ -10,7 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyspark_tailrace import routing
-from pyspark_tailrace.routing import BLOCK_BYTES, BLOCK_ROWS_MAX, WAITING_BYTES_MAX, Router, Trials, partition_of_hashes
+from pyspark_tailrace.routing import (
+    BLOCK_BYTES,
+    BLOCK_ROWS_MAX,
+    BUFFERED_BYTES_MAX,
+    Router,
+    Trials,
+    partition_of_hashes,
+)
 from tailrace.block import FLAG_COMPRESSED, KEY_BYTES_MAX, VALUE_BYTES_MAX, digest_of_block
 from tailrace.errors import TooLarge
 from tailrace.model.hashing import HASH_MAX, key_hash, partition_begin, partition_of_hash
@@ -31,7 +38,7 @@ def rows_of(block):
 def routed(router, batches):
     """The rows of each partition in the order of their blocks, and the blocks."""
     cuts = [c for rows in batches for c in router.add(binary([k for k, _ in rows]), binary([v for _, v in rows]))]
-    cuts += router.rest()
+    cuts += router.flush()
     blocks = [cut.block for cut in cuts]
     assert [cut.digest() for cut in cuts] == [digest_of_block(block) for block in blocks]
     found = defaultdict(list)
@@ -68,12 +75,12 @@ def test_rows_come_to_their_partition_in_order(batches, partitions, bounds):
     router = Router(partitions)
     with pytest.MonkeyPatch.context() as patch:
         for name, bound in zip(
-            ("BLOCK_BYTES", "BLOCK_ROWS_MAX", "PIECE_BYTES", "WAITING_BYTES_MAX"), bounds, strict=True
+            ("BLOCK_BYTES", "BLOCK_ROWS_MAX", "PIECE_BYTES", "BUFFERED_BYTES_MAX"), bounds, strict=True
         ):
             patch.setattr(routing, name, bound)
         found, blocks = routed(router, batches)
     assert found == wanted
-    assert router.waiting_bytes == 0
+    assert router.buffered_bytes == 0
     for block in blocks:
         hashes = block.columns().hashes()
         assert hashes == [key_hash(key) for key, _ in rows_of(block)]
@@ -85,7 +92,7 @@ def test_columns_that_are_slices():
     keys, values = binary([b"x", b"a", b"b", b"y"]), binary([b"0", None, b"2", b"3"])
     router = Router(1)
     assert list(router.add(keys[1:3], values[1:3])) == []
-    [cut] = router.rest()
+    [cut] = router.flush()
     assert cut.digest() == digest_of_block(cut.block)
     assert rows_of(cut.block) == [(b"a", None), (b"b", b"2")]
 
@@ -120,10 +127,10 @@ def test_what_waits_is_bounded_where_partitions_fill_unevenly():
         value = rnd.randbytes(1000)
         rows = [(keys[0], value)] * 999 + [(keys[1], b"")]
         list(router.add(binary([k for k, _ in rows]), binary([v for _, v in rows])))
-        most = max(most, router.waiting_bytes)
-    assert 10 * BLOCK_BYTES < most <= WAITING_BYTES_MAX + BLOCK_BYTES
-    list(router.rest())
-    assert router.waiting_bytes == 0
+        most = max(most, router.buffered_bytes)
+    assert 10 * BLOCK_BYTES < most <= BUFFERED_BYTES_MAX + BLOCK_BYTES
+    list(router.flush())
+    assert router.buffered_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -139,7 +146,7 @@ def test_rows_that_no_feed_takes(keys, values, error, text):
     router = Router(2)
     with pytest.raises(error, match=text):
         list(router.add(binary(keys), binary(values)))
-    assert list(router.rest()) == []
+    assert list(router.flush()) == []
 
 
 def numbers_of(keys, partitions):
@@ -151,7 +158,7 @@ def test_right_numbers(kind):
     keys = [b"%d" % n for n in range(100)]
     router = Router(7)
     assert list(router.add(binary(keys), binary(keys), pa.array(numbers_of(keys, 7), kind))) == []
-    assert sum(cut.block.header.rows for cut in router.rest()) == 100
+    assert sum(cut.block.header.rows for cut in router.flush()) == 100
 
 
 @pytest.mark.parametrize("change", [1, -1, 7, -100])

@@ -33,7 +33,7 @@ from pyspark_tailrace.sink import check_schema, with_columns, write_batches
 from tailrace.block import FLAG_COMPRESSED, VALUE_BYTES_MAX
 from tailrace.model.hashing import key_hash, partition_of_hash
 
-pytestmark = pytest.mark.usefixtures("nothing_held")
+pytestmark = pytest.mark.usefixtures("no_connections")
 
 
 @pytest.fixture
@@ -282,7 +282,7 @@ def test_failure_of_the_job_closes_the_connection(shared_node, feed_name):
     options = sink_options({"url": shared_node.url, "feed": feed_name, "create_feed": "true"})
     with pytest.raises(RuntimeError, match="of the job"):
         write_batches(options, failing())
-    assert not connections._held
+    assert not connections._connections
 
 
 # Connections that break

@@ -17,7 +17,7 @@ from pyspark_tailrace.demo.git import GitFailed
 from pyspark_tailrace.demo.history import History, open_history
 from pyspark_tailrace.demo.plan import CHANGES_MIN
 from pyspark_tailrace.demo.progress import ProgressBars
-from pyspark_tailrace.demo.run import Results, run
+from pyspark_tailrace.demo.run import DemoResults, run
 from pyspark_tailrace.demo.standard_library import StandardLibrary
 from pyspark_tailrace.demo.stderr import stderr_to
 from pyspark_tailrace.demo.workspace import Workspace, open_workspace
@@ -54,14 +54,14 @@ def demo(
     _require_equal(found)
 
 
-async def _run_until_stopped(history: History, total: int, workspace: Workspace, bars: ProgressBars) -> Results:
+async def _run_until_stopped(history: History, total: int, workspace: Workspace, bars: ProgressBars) -> DemoResults:
     """The demo; KeyboardInterrupt where a signal ends it, once it has cleaned up.
 
     The signals come as events. A KeyboardInterrupt of the signal's handler may strike inside of trio itself, which then
     ends without any clean-up.
     """
     stopped = False
-    found: Results | Exception | None = None
+    found: DemoResults | Exception | None = None
 
     async def stop(scope: trio.CancelScope) -> None:
         nonlocal stopped
@@ -111,7 +111,7 @@ def _print(lines: Iterable[str]) -> None:
         typer.echo(line)
 
 
-def _require_equal(found: Results) -> None:
+def _require_equal(found: DemoResults) -> None:
     different = len(found.comparison.differences)
     if different:
         raise CommandFailed(f"the index is not equal to the tree: {different:,} paths differ")

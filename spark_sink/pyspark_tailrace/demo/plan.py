@@ -19,7 +19,7 @@ FILES_PER_BATCH = 3
 CHANGES_MIN = 48
 
 
-class Plan(NamedTuple):
+class FilePlan(NamedTuple):
     """Bounds of a file in rows and bytes, and how many files Spark takes at once."""
 
     file_rows_max: int
@@ -27,11 +27,11 @@ class Plan(NamedTuple):
     files_per_batch: int
 
 
-def plan_files(changes: int) -> Plan:
+def plan_files(changes: int) -> FilePlan:
     """The plan for so many changes.
 
     >>> plan_files(240).file_rows_max
     10
     """
     rows = -(-changes // FILES_MIN)
-    return Plan(min(max(rows, 1), FILE_ROWS_MAX), FILE_BYTES_MAX, FILES_PER_BATCH)
+    return FilePlan(min(max(rows, 1), FILE_ROWS_MAX), FILE_BYTES_MAX, FILES_PER_BATCH)

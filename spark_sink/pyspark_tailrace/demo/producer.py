@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark_tailrace.demo.changes import Change
     from pyspark_tailrace.demo.history import History
-    from pyspark_tailrace.demo.plan import Plan
+    from pyspark_tailrace.demo.plan import FilePlan
 
 # A folder is not listed in one moment. If two files appear while Spark lists it, it may see the second one alone and
 # take it first. Between two files there is more time than a listing of hundreds of files takes, milliseconds; that the
@@ -36,7 +36,7 @@ class Produced(NamedTuple):
 class Producer:
     """Writes the history to ``folder``. ``produced`` may be read from any thread while it works."""
 
-    def __init__(self, history: History, folder: Path, plan: Plan) -> None:
+    def __init__(self, history: History, folder: Path, plan: FilePlan) -> None:
         self._history = history
         self._folder = folder
         self._plan = plan

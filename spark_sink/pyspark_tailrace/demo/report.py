@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark_tailrace.demo.history import History
     from pyspark_tailrace.demo.interruption import Interruption
     from pyspark_tailrace.demo.memory import MemoryMeter
-    from pyspark_tailrace.demo.run import Results
+    from pyspark_tailrace.demo.run import DemoResults
     from pyspark_tailrace.demo.search import Search
     from pyspark_tailrace.demo.workspace import Workspace
 
@@ -49,7 +49,7 @@ def opening(total: int, workspace: Workspace) -> Iterator[str]:
     yield f"It has {total:,} changes of paths. Working in {workspace.root}, {where}."
 
 
-def results(found: Results, server_bytes: int) -> Iterator[str]:
+def results(found: DemoResults, server_bytes: int) -> Iterator[str]:
     """What came of it. ``server_bytes``: of the servers' files, once they have stopped."""
     yield ""
     yield from killed(found.interruption, found.produced.changes)
@@ -95,7 +95,7 @@ def compared(comparison: Comparison) -> Iterator[str]:
         yield f"    and {rest:,} more"
 
 
-def figures(found: Results, server_bytes: int) -> Iterator[str]:
+def figures(found: DemoResults, server_bytes: int) -> Iterator[str]:
     """How much and how fast."""
     produced = found.produced
     total, nbytes = produced.changes, produced.data_bytes

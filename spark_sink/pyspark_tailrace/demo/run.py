@@ -41,7 +41,7 @@ MEASURE_EVERY_S = 0.5
 T = TypeVar("T")
 
 
-class Results(NamedTuple):
+class DemoResults(NamedTuple):
     """What a run has shown. Times are seconds, from the first file on where they are not said to be of something."""
 
     produced: Produced
@@ -59,7 +59,7 @@ class Results(NamedTuple):
     url: str
 
 
-async def run(history: History, total: int, workspace: Workspace, bars: ProgressBars) -> Results:
+async def run(history: History, total: int, workspace: Workspace, bars: ProgressBars) -> DemoResults:
     """Runs the whole of it; nothing is left running. ``total``: how many changes the history has.
 
     Raises DemoFailed, JavaNotFound or ImportError for what is missing, GitFailed, and what the SDK raises.
@@ -74,7 +74,7 @@ async def run(history: History, total: int, workspace: Workspace, bars: Progress
                 starting.start_soon(servers.start)
                 starting.start_soon(trio.to_thread.run_sync, job.start_session)
             nursery.start_soon(servers.watch)
-            results = await _Run(history, total, workspace, servers, job, meter, bars).results()
+            results = await _DemoRun(history, total, workspace, servers, job, meter, bars).results()
             nursery.cancel_scope.cancel()
     finally:
         try:
@@ -85,7 +85,7 @@ async def run(history: History, total: int, workspace: Workspace, bars: Progress
     return results
 
 
-class _Run:
+class _DemoRun:
     """What the stages of a run share, once the servers and Spark have started."""
 
     def __init__(
@@ -108,7 +108,7 @@ class _Run:
         self._plan = plan_files(total)
         self._producer = Producer(history, workspace.changes, self._plan)
 
-    async def results(self) -> Results:
+    async def results(self) -> DemoResults:
         async with AsyncExitStack() as stack:
             # A change of leader takes a while: everything here waits as long for it as for a server's start.
             client = await stack.enter_async_context(
@@ -121,7 +121,7 @@ class _Run:
 
     async def _fed_and_followed(
         self, client: tailrace.Client, feed: tailrace.Feed, follower: tailrace.Follower
-    ) -> Results:
+    ) -> DemoResults:
         self._bars.begin(self._total)
         started = time.monotonic()
         async with trio.open_nursery() as nursery:
@@ -141,7 +141,7 @@ class _Run:
                 await follower.barrier()
                 level = time.monotonic()
             nursery.cancel_scope.cancel()
-        return Results(
+        return DemoResults(
             produced=self._producer.produced,
             interruption=interruption,
             batches=batches,

@@ -10,13 +10,13 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_tailrace.reading.feed_client import FeedClient, open_stream
 from pyspark_tailrace.reading.latest_state import LatestState
-from pyspark_tailrace.reading.node import Node, open_stream
-from pyspark_tailrace.reading.offsets import NOTHING, NodeFeed, NodePartition, goes_on
+from pyspark_tailrace.reading.offsets import NOTHING, FeedState, PartitionState, resume_at
 from pyspark_tailrace.reading.options import EARLIEST, LATEST, STATE, ReadOptions
 from pyspark_tailrace.reading.partition_reader import read_split
 from pyspark_tailrace.reading.schema import Shape, has_column
-from pyspark_tailrace.reading.splits import Part, Split, cut
+from pyspark_tailrace.reading.splits import SeqRange, Split, cut
 from tailrace.consuming.events import Mutations, Rollback
 from tailrace.consuming.session import Wanted
 from tailrace.errors import DataGone, StreamEnded, UnknownFeed
@@ -36,7 +36,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Returns the tasks. Raises UnknownFeed, also for a partition that is not there, Unreachable, ..."""
-        with contextlib.closing(Node(self._options)) as node:
+        with contextlib.closing(FeedClient(self._options)) as node:
             feed = node.feed()
             starts, ends, trimmed = node.starting(feed), node.ending(feed), node.kept_since(feed)
         ranges = [
@@ -47,11 +47,11 @@ class BatchReader(DataSourceReader):
         # Spark would take no task at all for one whose partition it does not tell.
         return [Split(feed.cluster_id, feed.feed_id, task, is_history=feed.is_history) for task in tasks or [[]]]
 
-    def _exact(self, feed: NodeFeed) -> bool:
+    def _exact(self, feed: FeedState) -> bool:
         """Ranges may be read in pieces: seqs of a history stay what they are, and no two rows are to be compared."""
         return feed.is_history and self._options.read != STATE
 
-    def _wanted_partitions(self, feed: NodeFeed) -> Iterable[int]:
+    def _wanted_partitions(self, feed: FeedState) -> Iterable[int]:
         only = self._options.partition_ids
         if only is None:
             return feed.partitions
@@ -61,7 +61,7 @@ class BatchReader(DataSourceReader):
             raise UnknownFeed(f"the feed has no partition {min(missing)}: it has {count} (option 'partition_ids')")
         return sorted(only)
 
-    def _range(self, id: int, feed: NodeFeed, start: Position, end: Position, trim_seq: int) -> Part:
+    def _range(self, id: int, feed: FeedState, start: Position, end: Position, trim_seq: int) -> SeqRange:
         """Returns the range of a partition that is read. Raises DataGone, StreamEnded if it cannot be given."""
         options, partition = self._options, feed.partitions[id]
         start, end = (self._in_history(id, position, partition) for position in (start, end))
@@ -79,11 +79,11 @@ class BatchReader(DataSourceReader):
             if options.fail_on_data_loss:
                 raise DataGone(f"partition {id}: seq {start.seq + 1} has been trimmed: {_GOES_ON}")
             start = Position.at(partition.log, trim_seq)
-        return Part(id, start, end.seq, end)
+        return SeqRange(id, start, end.seq, end)
 
-    def _in_history(self, id: int, position: Position, partition: NodePartition) -> Position:
+    def _in_history(self, id: int, position: Position, partition: PartitionState) -> Position:
         """Returns the position, or the last one that it has in common with the node's history."""
-        found = goes_on(position, partition)
+        found = resume_at(position, partition)
         if found.waits:
             raise StreamEnded(
                 f"partition {id}: the node does not know seq {position.seq} of term {position.log.term} yet: it was "
@@ -98,7 +98,7 @@ class BatchReader(DataSourceReader):
             )
         return found.position
 
-    def _check_as_of(self, id: int, feed: NodeFeed, trim_seq: int) -> None:
+    def _check_as_of(self, id: int, feed: FeedState, trim_seq: int) -> None:
         """Raises DataGone if the state of an earlier moment is not kept."""
         if not feed.is_history:
             raise DataGone(

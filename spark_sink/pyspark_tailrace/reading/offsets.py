@@ -19,7 +19,7 @@ from tailrace.model.position import Position, Positions
 NOTHING = Position.at(FailoverLog(), 0)
 
 
-class NodePartition(NamedTuple):
+class PartitionState(NamedTuple):
     """A partition as the node has it: its failover log, its last seq, and the last one that the level shows."""
 
     log: FailoverLog
@@ -27,13 +27,13 @@ class NodePartition(NamedTuple):
     visible_seq: int
 
 
-class NodeFeed(NamedTuple):
+class FeedState(NamedTuple):
     """A feed as the node has it. ``is_history``: it keeps every mutation, so a range can be read again exactly."""
 
     cluster_id: bytes
     feed_id: bytes
     is_history: bool
-    partitions: Mapping[int, NodePartition]
+    partitions: Mapping[int, PartitionState]
 
     @property
     def shown(self) -> Positions:
@@ -42,7 +42,7 @@ class NodeFeed(NamedTuple):
         return Positions(self.cluster_id, self.feed_id, positions)
 
 
-class GoesOn(NamedTuple):
+class Resumption(NamedTuple):
     """Where a query goes on in a partition. ``lost``: its own position is not in the node's history.
 
     ``waits``: the node knows less than the query does, as one does that was put back from an older copy.
@@ -66,12 +66,12 @@ def from_offset(offset: Mapping[str, Any]) -> Positions:
     return Positions.parse(text)
 
 
-def goes_on(position: Position, node: NodePartition) -> GoesOn:
+def resume_at(position: Position, node: PartitionState) -> Resumption:
     """Where a query that has read up to ``position`` goes on with the node's history."""
     if not position.log:
-        return GoesOn(position)
+        return Resumption(position)
     if node.log.term < position.log.term:
-        return GoesOn(position, waits=True)
+        return Resumption(position, waits=True)
     last = position.snapshot_last
     if last == SNAPSHOT_LAST_UNKNOWN:
         last = position.seq
@@ -80,8 +80,8 @@ def goes_on(position: Position, node: NodePartition) -> GoesOn:
         position.log, position.seq, position.snapshot_first, last, position.purge_seq, node.log, node.high_seq, 0
     )
     if resume.seq == position.seq:
-        return GoesOn(position)
-    return GoesOn(Position.at(node.log, resume.seq) if resume.seq else NOTHING, lost=True)
+        return Resumption(position)
+    return Resumption(Position.at(node.log, resume.seq) if resume.seq else NOTHING, lost=True)
 
 
 def agree(position: Position, log: FailoverLog, seq: int) -> bool:

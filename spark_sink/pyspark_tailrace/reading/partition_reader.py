@@ -17,10 +17,10 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pyspark_tailrace.reading.node import Node, open_stream
+from pyspark_tailrace.reading.feed_client import FeedClient, open_stream
 from pyspark_tailrace.reading.offsets import agree
 from pyspark_tailrace.reading.options import ReadOptions
-from pyspark_tailrace.reading.splits import Part, Split
+from pyspark_tailrace.reading.splits import SeqRange, Split
 from tailrace.consuming.events import Mutations, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.consuming.session import Wanted
 from tailrace.errors import DataGone, StreamEnded
@@ -38,10 +38,10 @@ ADVICE = (
 )
 
 
-class PartProgress:
+class RangeProgress:
     """How much of a part has come. Pure."""
 
-    def __init__(self, part: Part, *, is_history: bool, strict: bool) -> None:
+    def __init__(self, part: SeqRange, *, is_history: bool, strict: bool) -> None:
         """``strict``: a loss is an error."""
         self.part = part
         self._is_history = is_history
@@ -122,7 +122,7 @@ def read_split(options: ReadOptions, split: Split, rows: StreamFilter) -> Iterat
     Unreachable after ``retry_for`` seconds, UnknownFeed and BadPosition where the feed was dropped.
     """
     strict, is_history = options.fail_on_data_loss, split.is_history
-    waiting = {part.partition: PartProgress(part, is_history=is_history, strict=strict) for part in split.parts}
+    waiting = {part.partition: RangeProgress(part, is_history=is_history, strict=strict) for part in split.parts}
     while waiting:
         try:
             yield from _read_stream(options, split, waiting, rows)
@@ -139,7 +139,7 @@ def read_split(options: ReadOptions, split: Split, rows: StreamFilter) -> Iterat
 
 
 def _read_stream(
-    options: ReadOptions, split: Split, waiting: dict[int, PartProgress], rows: StreamFilter
+    options: ReadOptions, split: Split, waiting: dict[int, RangeProgress], rows: StreamFilter
 ) -> Iterator[Any]:
     wanted = Wanted(
         options.feed,
@@ -183,9 +183,9 @@ def _read_stream(
                 del waiting[event.partition]
 
 
-def _check_ends(options: ReadOptions, waiting: Mapping[int, PartProgress]) -> None:
+def _check_ends(options: ReadOptions, waiting: Mapping[int, RangeProgress]) -> None:
     """StreamEnded where what is waited for will not come, since the node has lost it."""
-    with contextlib.closing(Node(options)) as node:
+    with contextlib.closing(FeedClient(options)) as node:
         partitions = node.feed().partitions
     for id, progress in waiting.items():
         log = partitions[id].log
@@ -194,10 +194,10 @@ def _check_ends(options: ReadOptions, waiting: Mapping[int, PartProgress]) -> No
 
 
 def _without_trimmed(
-    options: ReadOptions, split: Split, waiting: Mapping[int, PartProgress]
-) -> tuple[Split, dict[int, PartProgress]]:
+    options: ReadOptions, split: Split, waiting: Mapping[int, RangeProgress]
+) -> tuple[Split, dict[int, RangeProgress]]:
     """What is left of the parts that have not come whole, of a history that has been trimmed."""
-    with contextlib.closing(Node(options)) as node:
+    with contextlib.closing(FeedClient(options)) as node:
         trimmed = node.kept_since(node.feed())
     left = {}
     for id, progress in waiting.items():
@@ -205,5 +205,5 @@ def _without_trimmed(
         seq = max(trimmed[id], progress.at_seq)
         if seq < part.stop_seq:
             part = part._replace(start=Position.at(part.end.log, seq))
-            left[id] = PartProgress(part, is_history=True, strict=False)
+            left[id] = RangeProgress(part, is_history=True, strict=False)
     return split.with_parts([progress.part for progress in left.values()]), left

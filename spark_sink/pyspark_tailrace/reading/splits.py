@@ -23,7 +23,7 @@ TOGETHER_ROWS = 20_000
 TOGETHER_PARTS = 256
 
 
-class Part(NamedTuple):
+class SeqRange(NamedTuple):
     """The rows of ``partition`` above ``start`` up to ``stop_seq``, of a range that ends at ``end``."""
 
     partition: int
@@ -40,13 +40,13 @@ class Part(NamedTuple):
 class Split(InputPartition):
     """A task's parts, at most one of each partition."""
 
-    def __init__(self, cluster_id: bytes, feed_id: bytes, parts: Iterable[Part], *, is_history: bool) -> None:
+    def __init__(self, cluster_id: bytes, feed_id: bytes, parts: Iterable[SeqRange], *, is_history: bool) -> None:
         self.parts = tuple(parts)
         self.cluster_id = cluster_id
         self.feed_id = feed_id
         self.is_history = is_history
 
-    def with_parts(self, parts: Iterable[Part]) -> Split:
+    def with_parts(self, parts: Iterable[SeqRange]) -> Split:
         """A split of the same feed."""
         return Split(self.cluster_id, self.feed_id, parts, is_history=self.is_history)
 
@@ -60,7 +60,7 @@ class Split(InputPartition):
         return f"Split({', '.join(f'{p.partition}: ({p.start.seq}, {p.stop_seq}]' for p in self.parts)})"
 
 
-def cut(ranges: Iterable[Part], min_partitions: int | None, *, exact: bool) -> list[list[Part]]:
+def cut(ranges: Iterable[SeqRange], min_partitions: int | None, *, exact: bool) -> list[list[SeqRange]]:
     """The parts of each task: at least ``min_partitions`` of these where ``exact`` and there are so many rows.
 
     ``ranges`` are whole ranges, none empty. ``exact``: a range may be read in several pieces.
@@ -73,16 +73,16 @@ def cut(ranges: Iterable[Part], min_partitions: int | None, *, exact: bool) -> l
     return _together(pieces, wanted)
 
 
-def _pieces(part: Part, share: int) -> list[Part]:
+def _pieces(part: SeqRange, share: int) -> list[SeqRange]:
     count = math.ceil(part.rows / share)
     bounds = [part.start.seq + part.rows * index // count for index in range(count + 1)]
     starts = [part.start, *(Position.at(part.end.log, seq) for seq in bounds[1:-1])]
     return [part._replace(start=start, stop_seq=stop) for start, stop in zip(starts, bounds[1:], strict=True)]
 
 
-def _together(pieces: list[Part], wanted: int) -> list[list[Part]]:
+def _together(pieces: list[SeqRange], wanted: int) -> list[list[SeqRange]]:
     """Neighbours in one task, as long as these are small, of different partitions, and tasks remain enough."""
-    tasks: list[list[Part]] = []
+    tasks: list[list[SeqRange]] = []
     can_save = len(pieces) - wanted
     rows = 0
     for piece in pieces:

@@ -16,20 +16,20 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_tailrace.reading.admission import even_shares, next_turn, whole_snapshots
-from pyspark_tailrace.reading.node import Node, check_feed
+from pyspark_tailrace.reading.feed_client import FeedClient, check_feed
 from pyspark_tailrace.reading.offsets import (
     NOTHING,
-    GoesOn,
-    NodeFeed,
+    FeedState,
+    Resumption,
     from_offset,
-    goes_on,
+    resume_at,
     rolled_back,
     to_offset,
 )
 from pyspark_tailrace.reading.options import FAIL, ReadOptions
 from pyspark_tailrace.reading.partition_reader import read_split
 from pyspark_tailrace.reading.schema import Shape, has_column
-from pyspark_tailrace.reading.splits import Part, Split, cut
+from pyspark_tailrace.reading.splits import SeqRange, Split, cut
 from tailrace.errors import DataGone, NotLeader
 from tailrace.model.position import Position, Positions
 from tailrace.wire.filters import StreamFilter
@@ -45,7 +45,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._node = Node(options)
+        self._node = FeedClient(options)
         self._initial: dict[str, str] | None = None
         self._target: Positions | None = None  # of Trigger.AvailableNow
         self._planned: Positions | None = None
@@ -76,7 +76,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         feed = self._node.feed(fresh=False)
         positions = from_offset(start)
         check_feed(positions, feed)
-        begins = {id: self._goes_on(id, positions, feed) for id in feed.partitions}
+        begins = {id: self._resume_at(id, positions, feed) for id in feed.partitions}
         begins, taken = self._taken(feed, begins, limit)
         ends = dict(positions)
         for id, rows in taken.items():
@@ -89,8 +89,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_offset(self._planned)
 
     def _taken(
-        self, feed: NodeFeed, begins: dict[int, GoesOn], limit: ReadLimit
-    ) -> tuple[dict[int, GoesOn], dict[int, int]]:
+        self, feed: FeedState, begins: dict[int, Resumption], limit: ReadLimit
+    ) -> tuple[dict[int, Resumption], dict[int, int]]:
         """How many rows each partition gives from where; that is moved where a loss is no error, and some are gone."""
         while True:
             available = {id: self._available(id, begin, feed) for id, begin in begins.items()}
@@ -103,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise
                 begins = kept
 
-    def _kept(self, feed: NodeFeed, begins: Mapping[int, GoesOn]) -> dict[int, GoesOn]:
+    def _kept(self, feed: FeedState, begins: Mapping[int, Resumption]) -> dict[int, Resumption]:
         """``begins``; where that is gone, what the history keeps."""
         moved = dict(begins)
         for id, trim_seq in self._node.kept_since(feed).items():
@@ -112,14 +112,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 moved[id] = begin._replace(position=Position.at(feed.partitions[id].log, trim_seq))
         return moved
 
-    def _goes_on(self, id: int, positions: Positions, feed: NodeFeed) -> GoesOn:
+    def _resume_at(self, id: int, positions: Positions, feed: FeedState) -> Resumption:
         position = positions.get(id, NOTHING)
-        begin = goes_on(position, feed.partitions[id])
+        begin = resume_at(position, feed.partitions[id])
         if begin.lost and self._options.on_rollback == FAIL:
             raise rolled_back(id, position, begin.position.seq)
         return begin
 
-    def _available(self, id: int, begin: GoesOn, feed: NodeFeed) -> int:
+    def _available(self, id: int, begin: Resumption, feed: FeedState) -> int:
         shown, seq = feed.partitions[id].visible_seq, begin.position.seq
         if begin.waits:
             return 0
@@ -130,7 +130,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(shown - seq, 0)
 
     def _admitted(
-        self, feed: NodeFeed, begins: Mapping[int, GoesOn], available: Mapping[int, int], limit: ReadLimit
+        self, feed: FeedState, begins: Mapping[int, Resumption], available: Mapping[int, int], limit: ReadLimit
     ) -> dict[int, int]:
         rows = self._rows_limit(feed, begins, available, limit)
         if rows is None or sum(available.values()) <= rows:
@@ -147,7 +147,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return taken
 
     def _rows_limit(
-        self, feed: NodeFeed, begins: Mapping[int, GoesOn], available: Mapping[int, int], limit: ReadLimit
+        self, feed: FeedState, begins: Mapping[int, Resumption], available: Mapping[int, int], limit: ReadLimit
     ) -> int | None:
         """How many rows the batch may have; None: all."""
         if isinstance(limit, ReadAllAvailable):
@@ -183,8 +183,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = cut(ranges, self._options.min_partitions, exact=feed.is_history)
         return [Split(feed.cluster_id, feed.feed_id, task, is_history=feed.is_history) for task in parts]
 
-    def _range(self, id: int, first: Positions, last: Positions, feed: NodeFeed) -> Part | None:
-        begin, end = self._goes_on(id, first, feed), self._goes_on(id, last, feed)
+    def _range(self, id: int, first: Positions, last: Positions, feed: FeedState) -> SeqRange | None:
+        begin, end = self._resume_at(id, first, feed), self._resume_at(id, last, feed)
         if begin.waits or end.waits:
             raise NotLeader(
                 f"partition {id}: this node is at term {feed.partitions[id].log.term}, and the query has seen "
@@ -192,7 +192,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         if end.position.seq <= begin.position.seq:
             return None
-        return Part(id, begin.position, end.position.seq, end.position)
+        return SeqRange(id, begin.position, end.position.seq, end.position)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """A task's rows, as Arrow batches of the query's schema."""

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from pyspark_tailrace.demo.changes import Change
-from pyspark_tailrace.demo.plan import Plan
+from pyspark_tailrace.demo.plan import FilePlan
 from pyspark_tailrace.demo.producer import Produced, Producer
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ class ListedHistory:
 
 
 async def test_all_is_written_and_counted(tmp_path):
-    producer = Producer(ListedHistory(8), tmp_path / "changes", Plan(3, 1 << 20, 1))
+    producer = Producer(ListedHistory(8), tmp_path / "changes", FilePlan(3, 1 << 20, 1))
     assert producer.produced == Produced()
     await producer.run()
     assert producer.finished.is_set()
@@ -44,7 +44,7 @@ async def test_all_is_written_and_counted(tmp_path):
 
 async def test_cancelled_producer_leaves_the_history(tmp_path):
     history = ListedHistory(1_000)
-    producer = Producer(history, tmp_path / "changes", Plan(1, 1 << 20, 1))
+    producer = Producer(history, tmp_path / "changes", FilePlan(1, 1 << 20, 1))
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(producer.run)

@@ -6,11 +6,11 @@ import pytest
 
 from pyspark_tailrace.reading.offsets import (
     NOTHING,
-    GoesOn,
-    NodePartition,
+    PartitionState,
+    Resumption,
     agree,
     from_offset,
-    goes_on,
+    resume_at,
     rolled_back,
     to_offset,
 )
@@ -41,21 +41,25 @@ def test_no_offset(offset):
 @pytest.mark.parametrize(
     ("position", "node", "wanted"),
     [
-        (NOTHING, NodePartition(LOG_U, 10, 10), GoesOn(NOTHING)),
-        (Position.at(LOG_U, 10), NodePartition(LOG_U, 10, 10), GoesOn(Position.at(LOG_U, 10))),
+        (NOTHING, PartitionState(LOG_U, 10, 10), Resumption(NOTHING)),
+        (Position.at(LOG_U, 10), PartitionState(LOG_U, 10, 10), Resumption(Position.at(LOG_U, 10))),
         # It stands at the fork: nothing is lost, and the position keeps its own log.
-        (Position.at(LOG_U, 100), NodePartition(LOG_VU, 120, 120), GoesOn(Position.at(LOG_U, 100))),
-        (Position.at(LOG_U, 101), NodePartition(LOG_VU, 120, 120), GoesOn(Position.at(LOG_VU, 100), lost=True)),
+        (Position.at(LOG_U, 100), PartitionState(LOG_VU, 120, 120), Resumption(Position.at(LOG_U, 100))),
+        (Position.at(LOG_U, 101), PartitionState(LOG_VU, 120, 120), Resumption(Position.at(LOG_VU, 100), lost=True)),
         # The same branch, and the node has not got so far any more: its copy is older than it says.
-        (Position.at(LOG_U, 10), NodePartition(LOG_U, 8, 8), GoesOn(Position.at(LOG_U, 8), lost=True)),
-        (Position.at(LOG_U, 10), NodePartition(LOG_W, 20, 20), GoesOn(NOTHING, lost=True)),
-        (Position.at(LOG_VU, 110), NodePartition(LOG_U, 120, 120), GoesOn(Position.at(LOG_VU, 110), waits=True)),
+        (Position.at(LOG_U, 10), PartitionState(LOG_U, 8, 8), Resumption(Position.at(LOG_U, 8), lost=True)),
+        (Position.at(LOG_U, 10), PartitionState(LOG_W, 20, 20), Resumption(NOTHING, lost=True)),
+        (Position.at(LOG_VU, 110), PartitionState(LOG_U, 120, 120), Resumption(Position.at(LOG_VU, 110), waits=True)),
         # Inside a run, which the node has lost the end of: to its start.
-        (Position.at(LOG_U, 90, 40, 120), NodePartition(LOG_VU, 130, 130), GoesOn(Position.at(LOG_VU, 40), lost=True)),
+        (
+            Position.at(LOG_U, 90, 40, 120),
+            PartitionState(LOG_VU, 130, 130),
+            Resumption(Position.at(LOG_VU, 40), lost=True),
+        ),
     ],
 )
-def test_where_a_query_goes_on(position, node, wanted):
-    assert goes_on(position, node) == wanted
+def test_where_a_query_resumes(position, node, wanted):
+    assert resume_at(position, node) == wanted
 
 
 def test_the_same_mutation_in_both_histories():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.cloudpickle import dumps
 
-from pyspark_tailrace.reading.splits import TOGETHER_ROWS, Part, Split, cut
+from pyspark_tailrace.reading.splits import TOGETHER_ROWS, SeqRange, Split, cut
 from tailrace.model.failover import FailoverEntry, FailoverLog
 from tailrace.model.position import Position
 
@@ -16,7 +16,7 @@ LOG = FailoverLog([FailoverEntry(b"v" * 16, 2, 1000), FailoverEntry(b"u" * 16, 1
 
 def part(partition, start, stop):
     end = Position.at(LOG, stop)
-    return Part(partition, Position.at(LOG, start) if start else Position.at(FailoverLog(), 0), stop, end)
+    return SeqRange(partition, Position.at(LOG, start) if start else Position.at(FailoverLog(), 0), stop, end)
 
 
 @st.composite

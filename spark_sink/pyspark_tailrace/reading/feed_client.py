@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import NamedTuple
 
-from pyspark_tailrace.reading.offsets import NOTHING, NodeFeed, NodePartition
+from pyspark_tailrace.reading.offsets import NOTHING, FeedState, PartitionState
 from pyspark_tailrace.reading.options import EARLIEST, LATEST, ReadOptions
 from tailrace import blocking
 from tailrace.consuming.events import Mutations, SnapshotEnd, SnapshotStart
@@ -24,7 +24,7 @@ from tailrace.wire.stream_messages import ResumeAnswer
 ASKING_PART = 0.1
 
 
-class Peek(NamedTuple):
+class NextSnapshot(NamedTuple):
     """What comes next in a partition: the last seq of the snapshot, and how many bytes a row has about."""
 
     snapshot_last: int
@@ -50,13 +50,13 @@ def _client(options: ReadOptions) -> blocking.Client:
     )
 
 
-class Node:
+class FeedClient:
     """A feed as a node has it. Connects with the first question. Errors as of ``tailrace.blocking``."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._client: blocking.Client | None = None
-        self._feed: NodeFeed | None = None
+        self._feed: FeedState | None = None
         self._good_until = 0.0
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class Node:
             self._client.close()
             self._client = None
 
-    def feed(self, *, fresh: bool = True) -> NodeFeed:
+    def feed(self, *, fresh: bool = True) -> FeedState:
         """The feed as it is now; not ``fresh``: as it was a moment ago. Raises UnknownFeed, Unreachable."""
         begin = time.monotonic()
         if self._feed is not None and not fresh and begin < self._good_until:
@@ -81,18 +81,18 @@ class Node:
             shown = high_seq if level is Level.MEMORY else durable_seq
             if level is Level.QUORUM:
                 shown = self._answer(feed_id, partition["id"]).visible_seq
-            partitions[partition["id"]] = NodePartition(log, high_seq, shown)
+            partitions[partition["id"]] = PartitionState(log, high_seq, shown)
         is_history = value["feed"]["retention"] == "history"
-        self._feed = NodeFeed(client.cluster_id, feed_id, is_history, partitions)
+        self._feed = FeedState(client.cluster_id, feed_id, is_history, partitions)
         end = time.monotonic()
         self._good_until = end + (end - begin) / ASKING_PART
         return self._feed
 
-    def kept_since(self, feed: NodeFeed) -> dict[int, int]:
+    def kept_since(self, feed: FeedState) -> dict[int, int]:
         """The seq up to which each partition of a history has been trimmed."""
         return {id: self._trim_seq(feed, id) for id in feed.partitions}
 
-    def starting(self, feed: NodeFeed) -> Positions:
+    def starting(self, feed: FeedState) -> Positions:
         """Returns the positions that ``startingOffsets`` names.
 
         Raises BadPosition for those of another feed, and DataGone if a time, or positions, are below what is kept.
@@ -110,7 +110,7 @@ class Node:
         check_feed(positions, feed)
         return positions
 
-    def ending(self, feed: NodeFeed) -> Positions:
+    def ending(self, feed: FeedState) -> Positions:
         """Returns the positions that ``endingOffsets`` names; by default all that was acknowledged, at any level.
 
         Raises as ``starting``.
@@ -125,7 +125,7 @@ class Node:
         check_feed(positions, feed)
         return positions
 
-    def since(self, feed: NodeFeed, since_us: int, *, strict: bool = True) -> Positions:
+    def since(self, feed: FeedState, since_us: int, *, strict: bool = True) -> Positions:
         """The positions before the first mutation of each partition that was stamped then or later.
 
         DataGone where one of them may be gone; not ``strict``: there, the position before all that is kept.
@@ -152,10 +152,10 @@ class Node:
             return Position.at(position.log, event.first_seq - 1)
         return position
 
-    def _trim_seq(self, feed: NodeFeed, id: int) -> int:
+    def _trim_seq(self, feed: FeedState, id: int) -> int:
         return self._answer(feed.feed_id, id).trim_seq if feed.is_history else 0
 
-    def peek(self, feed: NodeFeed, partition: int, position: Position) -> Peek:
+    def peek(self, feed: FeedState, partition: int, position: Position) -> NextSnapshot:
         """What comes next in ``partition`` for who stands at ``position``, where something does."""
         shown = feed.partitions[partition].visible_seq
         since = Positions(feed.cluster_id, feed.feed_id, {partition: position} if position != NOTHING else {})
@@ -168,8 +168,8 @@ class Node:
                     last = event.last_seq
                 elif isinstance(event, Mutations):
                     header = event.block.header
-                    return Peek(min(last, shown), header.raw_bytes / header.rows)
-        return Peek(shown, 0.0)
+                    return NextSnapshot(min(last, shown), header.raw_bytes / header.rows)
+        return NextSnapshot(shown, 0.0)
 
     def _wanted(self, partition: int) -> Wanted:
         options = self._options
@@ -196,7 +196,7 @@ class Node:
         return self._client
 
 
-def check_feed(positions: Positions, feed: NodeFeed) -> None:
+def check_feed(positions: Positions, feed: FeedState) -> None:
     """BadPosition where ``positions`` are of another feed, UnknownFeed where of more partitions than there are."""
     positions.require_feed(feed.cluster_id, feed.feed_id)
     missing = positions.keys() - feed.partitions.keys()

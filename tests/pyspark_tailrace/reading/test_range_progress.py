@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_tailrace.reading.partition_reader import PartProgress
-from pyspark_tailrace.reading.splits import Part
+from pyspark_tailrace.reading.partition_reader import RangeProgress
+from pyspark_tailrace.reading.splits import SeqRange
 from tailrace import DataGone, Mutations, StreamEnded
 from tailrace.block import Stamps, encode_block
 from tailrace.model.failover import FailoverEntry, FailoverLog
@@ -19,7 +19,7 @@ LOG = FailoverLog([FailoverEntry(b"u" * 16, 1, 0)])
 
 
 def part_of(start, end):
-    return Part(0, Position.at(LOG, start) if start else Position.at(FailoverLog(), 0), end, Position.at(LOG, end))
+    return SeqRange(0, Position.at(LOG, start) if start else Position.at(FailoverLog(), 0), end, Position.at(LOG, end))
 
 
 def block_of(keys, seqs):
@@ -30,7 +30,7 @@ def block_of(keys, seqs):
 
 def read(keys, part, runs, *, strict=True):
     """The seqs that a task gives, of a node that has folded each of ``runs`` (after, last]."""
-    progress, given = PartProgress(part, is_history=False, strict=strict), []
+    progress, given = RangeProgress(part, is_history=False, strict=strict), []
     for after, last in runs:
         if progress.done or last <= part.start.seq:
             continue
@@ -85,7 +85,7 @@ def test_without_the_error_what_is_left_comes(keys, data):
 def test_snapshot_that_is_announced_again():
     """Its rows were there while it was in memory; then it went on from a segment, which reaches further."""
     keys = [b"a", b"b", b"c", b"d", b"c"]
-    progress = PartProgress(part_of(0, 4), is_history=False, strict=True)
+    progress = RangeProgress(part_of(0, 4), is_history=False, strict=True)
     progress.snapshot_started(4)
     progress.take(Mutations(block_of(keys, [1, 2])))
     progress.snapshot_started(5)
@@ -94,7 +94,7 @@ def test_snapshot_that_is_announced_again():
 
 
 def test_gap_in_a_history():
-    progress = PartProgress(part_of(0, 4), is_history=True, strict=True)
+    progress = RangeProgress(part_of(0, 4), is_history=True, strict=True)
     progress.snapshot_started(4)
     with pytest.raises(DataGone, match="seq 1 has been trimmed") as caught:
         progress.take(Mutations(block_of([b"k"] * 4, [3, 4])))
@@ -102,7 +102,7 @@ def test_gap_in_a_history():
 
 
 def test_another_mutation_at_the_end():
-    progress = PartProgress(part_of(0, 4), is_history=True, strict=True)
+    progress = RangeProgress(part_of(0, 4), is_history=True, strict=True)
     progress.check_end(LOG)
     with pytest.raises(StreamEnded, match="seq 4 was lost"):
         progress.check_end(FailoverLog([FailoverEntry(b"v" * 16, 2, 3), LOG[0]]))
