@@ -1,9 +1,9 @@
-"""Tailrace for Spark: the data source ``tailrace``, and what a job needs around it.
+"""Tailrace for Spark: the data source ``tailrace``, sessions, and the partition of a key as a column.
 
-Spark finds this package by its name and imports it in a process of its own whenever a source is not built in. An
-exception there would take every other source found that way down with ours. So nothing is imported before it is asked
-for, and ``DefaultSource``, the attribute that Spark looks for, is simply absent where it cannot be had; a warning then
-says why. Programs call ``register(spark)``, or ``local_session()``, which does it.
+Spark finds this package by its name, and imports it in a separate process whenever a job names a source that is not
+built in. An exception there would break every other source that is found this way. So names are imported on first use.
+If ``DefaultSource``, the attribute that Spark looks for, cannot be imported, it is absent and a warning says why.
+Programs call ``register(spark)``, or ``local_session()``, which registers the source itself.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def __getattr__(name: str) -> object:
     try:
         found: object = getattr(importlib.import_module(module), attribute)
     except Exception as error:
-        # A missing library is an ImportError, one built for another version can be anything. Spark asks with
-        # hasattr(), which lets only AttributeError through without harm.
+        # A missing library raises ImportError; a library that was built for another version can raise anything.
+        # Spark asks with hasattr(), which treats only AttributeError as "absent".
         if name != "DefaultSource":
             raise
         warnings.warn(f"the Spark source 'tailrace' is not available: {error}", RuntimeWarning, stacklevel=2)

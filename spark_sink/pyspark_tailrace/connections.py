@@ -1,11 +1,11 @@
-"""Connections that outlive tasks.
+"""Caches connections, so that the tasks of a Spark worker share them.
 
-Spark's Python workers live on from task to task. So does the connection, and with it the writer's producer: were it a
-new one for each task, the node would soon have to forget some, and could no longer tell what was sent twice. A
-connection that the node has ended meanwhile, because it was silent, is made again by the next task.
+A Python worker of Spark runs many tasks. The cached connection keeps the writer's producer from task to task. With a
+new producer for each task, the node would soon forget some of them, and could no longer recognise a block that is sent
+twice. If the node has closed an idle connection, the next task connects again.
 
-Between two tasks a feed can be dropped and made again, and another node, which began anew, can come to the same
-address. So each task asks for the feed; where it is another one the connection is given up, and with it its producer.
+Between two tasks a feed can be dropped and created again, or an empty node can take over the address. So each task asks
+for the feed's id, and drops the connection with its producer if the id has changed.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pyspark_tailrace.options import SinkOptions
 from tailrace import blocking
 from tailrace.errors import UnknownFeed
 
-# A task's; several run on one machine.
+# For each task; several tasks run on one machine.
 IN_FLIGHT_BYTES = 8 * 1024 * 1024
-# Of a feed that the sink creates, unless it is told otherwise.
+# The partitions of a feed that the sink creates, unless option 'partitions' says otherwise.
 PARTITIONS = 16
-# A worker serves every query of its session in turn: so many feeds keep their connection.
+# A worker serves every query of its session in turn. Connections beyond these are closed, the oldest first.
 CONNECTIONS_MAX = 16
 
 
 class _Connection:
-    """``writer`` is made when it is first asked for."""
+    """A client, its feed, and a writer that is opened on first use."""
 
     def __init__(self, client: blocking.Client, feed: blocking.Feed, level: str) -> None:
         self.client = client
@@ -41,7 +41,10 @@ class _Connection:
         return self.feed.resolve().feed_id, self.client.cluster_id
 
     def is_same(self) -> bool:
-        """Whether the feed is still the one that it was. One round trip; Unreachable, Forbidden."""
+        """Returns whether the feed and its cluster still have the same ids. One round trip.
+
+        Raises Unreachable, Forbidden.
+        """
         self.feed.forget()
         try:
             return self._ask() == self._identity
@@ -55,15 +58,16 @@ class _Connection:
         return self._writer
 
 
-# By process, since a process that was forked must not speak on its parent's connection; least recently used first.
+# By process, because a forked process must not use its parent's connection. The least recently used comes first.
 _connections: collections.OrderedDict[tuple[int, SinkOptions], _Connection] = collections.OrderedDict()
 
 
 @contextlib.contextmanager
 def cached_writer(options: SinkOptions) -> Iterator[tuple[blocking.Feed, blocking.Writer]]:
-    """A feed and a writer to it, kept for the next task of this process if the body succeeds, else closed.
+    """Yields a feed and a writer to it. They stay open for the next task of this process if the body succeeds.
 
-    Raises UnknownFeed, ValueError where the feed has other partitions than the options say, Unreachable, Forbidden.
+    Raises UnknownFeed, ValueError if the feed has another number of partitions than the options say, Unreachable,
+    Forbidden.
     """
     with _connection_for(options) as connection:
         yield connection.feed, connection.writer
@@ -71,7 +75,7 @@ def cached_writer(options: SinkOptions) -> Iterator[tuple[blocking.Feed, blockin
 
 @contextlib.contextmanager
 def cached_feed(options: SinkOptions) -> Iterator[blocking.Feed]:
-    """A feed, as ``cached_writer``, for stages and publishes."""
+    """Yields a feed, for stages and publishes. See ``cached_writer``."""
     with _connection_for(options) as connection:
         yield connection.feed
 
@@ -89,7 +93,7 @@ def _connection_for(options: SinkOptions) -> Iterator[_Connection]:
 
 
 def _reused(key: tuple[int, SinkOptions]) -> _Connection | None:
-    """What an earlier task has left, where its feed is still there; else it is closed."""
+    """Returns the connection of an earlier task if its feed is the same; otherwise closes it and returns None."""
     connection = _connections.pop(key, None)
     if connection is None:
         return None
@@ -103,7 +107,7 @@ def _reused(key: tuple[int, SinkOptions]) -> _Connection | None:
 
 def _keep(key: tuple[int, SinkOptions], connection: _Connection) -> None:
     other = _connections.pop(key, None)
-    if other is not None:  # of a task that ran beside this one
+    if other is not None:  # a task that ran at the same time has left it
         other.client.close()
     _connections[key] = connection
     if len(_connections) > CONNECTIONS_MAX:
@@ -135,7 +139,7 @@ def _found_or_created(client: blocking.Client, options: SinkOptions) -> blocking
     except UnknownFeed as error:
         if not options.create_feed:
             raise UnknownFeed(f"{error}; or let the sink create it, by .option('create_feed', 'true')") from None
-        # Another task may do the same at this moment: the feed is made once.
+        # Other tasks may do the same now; create_feed() creates it once.
         feed = client.create_feed(options.feed, partitions=options.partitions or PARTITIONS)
         found = feed.resolve()
     if options.partitions not in (None, found.partitions):

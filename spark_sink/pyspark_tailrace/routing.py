@@ -1,6 +1,6 @@
-"""Rows of Arrow batches cut into blocks by partition, by whole columns.
+"""Routes the rows of Arrow batches to partitions and encodes them in blocks, whole columns at a time.
 
-batch ──> hashes ──> partitions ──> rows by partition ──> parts that wait ──1 MiB──> block
+batch ──> hashes ──> partitions ──> rows by partition ──> buffers ──1 MiB──> block
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from tailrace.block import (
 )
 from tailrace.errors import TooLarge
 
-# A block of about this size, whatever the size of the batches that Spark hands over.
+# Blocks have about this size, however large Spark's batches are.
 BLOCK_BYTES = 1024 * 1024
 BLOCK_ROWS_MAX = 16_384
-# Rows are routed in pieces of this size: what a batch needs beside itself.
+# Rows are routed in pieces of this size, to bound the memory that a batch needs besides itself.
 PIECE_BYTES = 16 * 1024 * 1024
-# Values that do not compress, such as images, would take a sixth of the task's own time for nothing.
+# Trying to compress values that do not compress, such as images, takes a sixth of the task's time.
 PASSED_OVER_MAX = 15
-# What may wait for its block to fill up: all blocks of a feed of 32 partitions, and smaller blocks beyond.
+# The bound of all buffers: full blocks for a feed of up to 32 partitions, smaller blocks for larger feeds.
 BUFFERED_BYTES_MAX = 48 * 1024 * 1024
-# Above this many, partition numbers are sorted as they are, below in 16 bits, which is several times faster.
+# Up to this many partitions, their numbers are sorted as 16-bit integers, which is several times faster.
 _SHORT_NUMBERS = 1 << 16
 
 assert BLOCK_ROWS_MAX <= ROWS_MAX
@@ -43,7 +43,7 @@ assert PIECE_BYTES <= BUFFERED_BYTES_MAX
 
 
 class _Source:
-    """Memory that buffered rows are slices of, and how many of them there are."""
+    """Memory that buffered rows are slices of, and the number of these slices."""
 
     __slots__ = ("nbytes", "parts")
 
@@ -53,7 +53,7 @@ class _Source:
 
 
 class _Rows(NamedTuple):
-    """Rows in order: keys and values as Arrow binary arrays, a null value deletes; hash and size of each row."""
+    """Rows in order: keys and values as Arrow binary arrays (a null value deletes), with hash and size of each row."""
 
     keys: Any
     values: Any
@@ -67,18 +67,18 @@ class _Rows(NamedTuple):
 
 
 class RoutedBlock(NamedTuple):
-    """A block, and the rows that it was made of."""
+    """A block, and the rows that it encodes."""
 
     block: Block
     rows: _Rows
 
     def digest(self) -> int:
-        """Returns the digest of its rows, without opening the block."""
+        """Returns the digest of the rows, without opening the block."""
         return digest_of_arrays(self.rows.hashes, self.rows.values)
 
 
 class _Buffer:
-    """What waits of one partition."""
+    """The rows of one partition that are not in a block yet."""
 
     __slots__ = ("nbytes", "parts", "rows")
 
@@ -89,7 +89,7 @@ class _Buffer:
 
 
 class Router:
-    """Gathers the rows of each partition of a feed, and gives blocks as they fill up."""
+    """Buffers the rows of each partition of a feed, and yields a block when it is full."""
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
@@ -98,10 +98,10 @@ class Router:
         self._trials = Trials()
 
     def add(self, keys: Any, values: Any, numbers: Any | None = None) -> Iterator[RoutedBlock]:
-        """Adds rows (Arrow binary arrays); the blocks that are full with them.
+        """Adds rows (Arrow binary arrays), and yields the blocks that become full.
 
-        ``numbers``: the partition of each row as the job has computed it, if it has. Raises ValueError for a null or
-        empty key and for a wrong number, TooLarge for a key or value over its bound, each before a row is added.
+        ``numbers`` is the partition of each row if the job has computed it. Raises ValueError for a null or empty key
+        and for a wrong number, and TooLarge for a key or value over its bound, before any row is added.
         """
         sizes = _checked_sizes(keys, values)
         hashes = hash_array(keys)
@@ -113,7 +113,7 @@ class Router:
             yield from self._add_piece(piece, found[start:stop])
 
     def flush(self) -> Iterator[RoutedBlock]:
-        """The blocks that are not full."""
+        """Yields all remaining rows as blocks, full or not."""
         for partition in sorted(self._buffers):
             yield from self._cut(partition, whole=True)
 
@@ -149,7 +149,7 @@ class Router:
         return buffer
 
     def _release(self, partition: int) -> _Rows:
-        """All that waits of a partition, as one part."""
+        """Empties the buffer of a partition, and returns its rows."""
         parts = self._buffers.pop(partition).parts
         for part in parts:
             part.source.parts -= 1
@@ -164,7 +164,7 @@ class Router:
         return _Rows(keys, values, hashes, sizes, _Source(int(sizes.sum())))
 
     def _cut(self, partition: int, *, whole: bool) -> Iterator[RoutedBlock]:
-        """The full blocks of what waits of ``partition``, and with ``whole`` the last one too."""
+        """Yields the full blocks of a partition's buffer, and with ``whole`` the last one too."""
         all_rows = self._release(partition)
         ends = np.cumsum(all_rows.sizes)
         for start, stop in spans(ends, BLOCK_BYTES, BLOCK_ROWS_MAX):
@@ -184,37 +184,40 @@ class Router:
 
 
 class Trials:
-    """Whether lz4 is to be tried on a block: what the last blocks had no use for is tried now and then only.
+    """Decides whether to try lz4 on a block.
 
-    Each try in vain doubles the number of blocks that are passed over then, up to PASSED_OVER_MAX; one that was of use
-    ends it.
+    After a try that does not make its block smaller, blocks are passed over: 1, 3, 7, up to PASSED_OVER_MAX. After a
+    useful try every block is tried again.
     """
 
     def __init__(self) -> None:
         self._pause = self._left = 0
 
     def is_due(self) -> bool:
-        """Of the next block; to be asked once for each."""
+        """Returns whether to try lz4 on the next block. Call it once for each block."""
         if self._left:
             self._left -= 1
             return False
         return True
 
     def note(self, useful: bool) -> None:
-        """What came of a try."""
+        """Notes whether a try has made the block smaller."""
         self._pause = 0 if useful else min(2 * self._pause + 1, PASSED_OVER_MAX)
         self._left = self._pause
 
 
 def partition_of_hashes(hashes: NDArray[np.uint64], partitions: int) -> NDArray[np.int64]:
-    """The partition of each hash, in a feed of so many equal ranges: (hash * n) >> 64 without 128-bit integers."""
+    """Returns the partition of each hash in a feed of ``partitions`` equal ranges.
+
+    It is (hash * partitions) >> 64, computed without 128-bit integers.
+    """
     count, shift = np.uint64(partitions), np.uint64(32)
     upper, lower = hashes >> shift, hashes & np.uint64(0xFFFFFFFF)
     return ((upper * count + ((lower * count) >> shift)) >> shift).astype(np.int64)
 
 
 def _checked_sizes(keys: Any, values: Any) -> NDArray[np.int64]:
-    """Bytes of each row's key and value, which are within their bounds. ValueError, TooLarge."""
+    """Returns the bytes of each row. Raises ValueError for a null or empty key, TooLarge for a row over a bound."""
     if keys.null_count:
         raise ValueError(
             f"{keys.null_count} of {len(keys)} rows have a null key: give each a key, or filter them out, for example "
@@ -238,7 +241,7 @@ def _checked_sizes(keys: Any, values: Any) -> NDArray[np.int64]:
 
 
 def _check_numbers(numbers: Any, found: NDArray[np.int64], keys: Any, partitions: int) -> None:
-    """ValueError where the job's partition numbers are not those of the feed."""
+    """Raises ValueError if the job's partition numbers are not those of the feed."""
     advice = f"fill the partition column by partition_of(<the key column>, {partitions}), the feed's count"
     if numbers.null_count:
         raise ValueError(f"the partition column is null in {numbers.null_count} of {len(numbers)} rows: {advice}")

@@ -1,4 +1,4 @@
-"""A Spark session on this machine, and the registration of the source in any session."""
+"""Starts a Spark session on this machine, and registers the source in any session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 JVM_OPTIONS = "spark.driver.extraJavaOptions"
-# Earlier ones have no sinks that take Arrow batches of a stream. pyproject.toml says the same.
+# Earlier versions have no streaming sinks that take Arrow batches. pyproject.toml has the same bound.
 SPARK_VERSION_MIN = (4, 2)
 NO_PYSPARK = "Spark is not installed here. Install it with: pip install 'tailrace[spark-local]'"
 
@@ -91,7 +91,7 @@ def register(spark: SparkSession) -> None:
 
 
 def check_version(what: str, version: str) -> None:
-    """Raises ImportError if this version of Spark is older than the source can be used with."""
+    """Raises ImportError if this version of Spark is too old for the source."""
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is not None and (int(found[1]), int(found[2])) < SPARK_VERSION_MIN:
         least = ".".join(map(str, SPARK_VERSION_MIN))
@@ -101,7 +101,7 @@ def check_version(what: str, version: str) -> None:
 
 
 def session_settings(config: Mapping[str, object]) -> dict[str, str]:
-    """Spark's settings for a local session: ours, and over them those of ``config``."""
+    """Returns Spark's settings for a local session: ours, overridden by those of ``config``."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -116,8 +116,8 @@ def session_settings(config: Mapping[str, object]) -> dict[str, str]:
 
 def _prepare_environment(master: str) -> None:
     os.environ["JAVA_HOME"] = str(find_java().home)
-    # Otherwise the workers are whatever `python3` the PATH has, which may lack pyarrow and this package.
+    # Otherwise the workers run the first `python3` on the PATH, which may lack pyarrow and this package.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     if master.startswith("local"):
-        # Nobody else talks to a local Spark. Without it, Spark asks for the host's own name, which need not resolve.
+        # A local Spark needs no other address. Without this, Spark looks up the host's own name, which may not resolve.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

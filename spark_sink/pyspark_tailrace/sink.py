@@ -1,10 +1,11 @@
-"""The sink: each task makes blocks of its rows; where they are published exactly once, the driver says when.
+"""The sink: each task encodes its rows in blocks. With exactly_once the driver publishes them.
 
-    exactly_once     task: a stage, sealed ──message──> driver: one publish, of the stages of the tasks that count
+    exactly_once     task: a sealed stage ──message──> driver: one publish of the stages of all committed tasks
     at_least_once    task: writes, and returns when the node has its rows on disk
 
-A task that Spark runs again makes another stage, and nobody publishes the first one. A micro-batch that is run again is
-published again, in whatever pieces, and each partition passes over what it has. Source: docs/guides/spark.md.
+If Spark runs a task again, the task makes another stage, and the first one is never published. If it runs a micro-batch
+again, the batch is published again, in any pieces, and each partition skips its share if it has it. See
+docs/guides/spark.md.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ BATCH_ID = "streaming.sql.batchId"
 
 @dataclass
 class WrittenMessage(WriterCommitMessage):
-    """What a task tells the driver: counts only, since these travel through it."""
+    """A task's message to the driver after it has written: counts only, because messages pass through the driver."""
 
     partition: int
     rows: int
@@ -66,7 +67,7 @@ class WrittenMessage(WriterCommitMessage):
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """What a task tells the driver of what it has staged, and of which micro-batch ("" and -1 of a batch job)."""
+    """A task's message to the driver: its stages, and their query and micro-batch ("" and -1 for a batch job)."""
 
     partition: int
     query_id: str
@@ -79,7 +80,7 @@ class StagedMessage(WriterCommitMessage):
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """``df.writeStream.format("tailrace")``."""
+    """The sink of a streaming query: ``df.writeStream.format("tailrace")``."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -92,11 +93,11 @@ class StreamSink(DataSourceStreamArrowWriter):
         return StagedMessage(_task(), query_id, batch, stage_batches(self._options, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Publishes what these tasks have staged, once, however often it is called for this batch.
+        """Publishes the stages of these tasks, once, even if it is called again for this batch.
 
-        Warns in the log if partitions had the batch already. Raises UnknownStage if a stage is gone, BatchBehind if
-        another checkpoint has used the number, or a later batch of this one was published, and BatchChanged if this one
-        was published with other rows.
+        Warns in the log if partitions had the batch already. Raises UnknownStage if a stage is lost, BatchBehind if
+        another checkpoint has used the number or a later batch was published, and BatchChanged if this batch was
+        published with other rows.
         """
         _make_feed_if_empty(self._options, messages)
         staged = [message for message in messages if isinstance(message, StagedMessage)]
@@ -104,7 +105,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             return
         queries = {message.query_id for message in staged}
         if len(queries) != 1 or any(message.batch != batchId for message in staged):
-            raise RuntimeError(f"tasks of the queries {sorted(queries)} have come to the commit of batch {batchId}")
+            raise RuntimeError(f"the commit of batch {batchId} got messages of the queries {sorted(queries)}")
         [query_id] = queries
         sink, batch = self._options.sink_id or query_id, batchId + self._options.first_batch
         origin = batch_origin(query_id, self._options.first_batch)
@@ -113,18 +114,18 @@ class StreamSink(DataSourceStreamArrowWriter):
         )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing: a commit whose answer was lost is followed by this call, so what it says may be published.
+        """Does nothing: Spark also calls it after a commit whose answer was lost, so the batch may be published.
 
-        What is not goes by itself.
+        The node removes unpublished stages by itself.
         """
 
 
 class BatchSink(DataSourceArrowWriter):
-    """``df.write.format("tailrace").mode("append")``."""
+    """The sink of a batch job: ``df.write.format("tailrace").mode("append")``."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        # Made in the driver: tasks and the commit have the same one.
+        # Made in the driver, so that tasks and the commit have the same id.
         self._job_id = JOB_PREFIX + uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -134,7 +135,7 @@ class BatchSink(DataSourceArrowWriter):
         return StagedMessage(_task(), "", -1, stage_batches(self._options, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publishes what the tasks have staged, once. Warns in the log if partitions had a numbered batch already."""
+        """Publishes the stages of the tasks, once. Warns in the log if partitions had a numbered batch already."""
         _make_feed_if_empty(self._options, messages)
         stages = [message.stages for message in messages if isinstance(message, StagedMessage)]
         options = self._options
@@ -146,19 +147,19 @@ class BatchSink(DataSourceArrowWriter):
             publish_job(options, self._job_id, stages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing: what was staged goes by itself."""
+        """Does nothing: the node removes unpublished stages by itself."""
 
 
 def _make_feed_if_empty(options: SinkOptions, messages: Iterable[WriterCommitMessage | None]) -> None:
-    """Readers may wait for the feed, and a wrong count of partitions shows before the first row."""
+    """Creates or checks the feed if no task has rows: readers may wait for it, and a wrong count fails early."""
     if not any(message.has_rows for message in messages if isinstance(message, WrittenMessage | StagedMessage)):
         make_feed(options)
 
 
 def _warn_of_repeat(published: Published, sink: str, batch: int) -> None:
-    """Warns of the part of a batch that was published before this call, as by a driver that died before it noted that.
+    """Warns if parts of a batch were published before this call, for example by a driver that died before its note.
 
-    Spark takes no metrics of a sink that is written in Python, so the log, which goes to stderr, is all there is.
+    It warns in the log, which goes to stderr, because Spark takes no metrics from a sink written in Python.
     """
     skipped = len(published.skipped)
     if skipped and published.written:
@@ -177,13 +178,13 @@ def _task() -> int:
 
 
 def _micro_batch() -> tuple[str, int]:
-    """Query and batch that this task works for. RuntimeError where Spark does not tell."""
+    """Returns the query and the batch of this task. Raises RuntimeError if Spark does not tell them."""
     context = TaskContext.get()
     query_id, batch = (None if context is None else context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
     if not query_id or not batch:
         raise RuntimeError(
-            "Spark does not tell this task which query and micro-batch it is of, without which nothing can be "
-            "published once: use .option('delivery', 'at_least_once')"
+            "Spark does not tell this task its query and micro-batch, which exactly-once delivery needs: use "
+            ".option('delivery', 'at_least_once')"
         )
     return query_id, int(batch)
 
@@ -211,11 +212,11 @@ def with_columns(options: SinkOptions, schema: StructType, *, is_case_sensitive:
 
 
 def check_schema(schema: StructType, options: SinkOptions) -> None:
-    """Raises ValueError where the columns are not those that the sink takes; says which and what to do."""
+    """Raises ValueError if the sink cannot take these columns, with the column and what to do."""
     types = {field.name: field.dataType for field in schema.fields}
     if len(types) < len(schema.fields):
         twice = next(name for name, count in collections.Counter(schema.names).items() if count > 1)
-        raise ValueError(f"there is more than one column {twice!r}: drop all but one, or give them other names")
+        raise ValueError(f"there are several columns {twice!r}: drop all but one, or rename them")
     wanted: dict[str, tuple[type[DataType], ...]] = {options.key: _STRINGS}
     if not options.is_json:
         wanted[options.value] = _STRINGS
@@ -229,23 +230,23 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
         _check_column(name, types, _SORTABLE, "a number, a string, a time, binary or boolean: option 'order_by'")
     if not options.is_json and COLUMNS.keys() <= types.keys():  # as INSERT INTO a view gives them
         raise ValueError(
-            "partition, seq and timestamp are given by the node, so they cannot be written: select the other columns; "
-            "for INSERT INTO make the view with (key BINARY, value BINARY, deleted BOOLEAN)"
+            "the node sets partition, seq and timestamp, so they cannot be written: select the other columns; for "
+            "INSERT INTO create the view with (key BINARY, value BINARY, deleted BOOLEAN)"
         )
     extra = types.keys() - wanted.keys() - {column.name for column in options.order_by}
     if extra and not options.is_json:
         raise ValueError(
-            f"the sink has no use for the columns {', '.join(sorted(extra))}: put them into {options.value!r}, for "
+            f"the sink does not use the columns {', '.join(sorted(extra))}: put them into {options.value!r}, for "
             "example by to_json(struct(...)) or .option('value_format', 'json'), or drop them"
         )
     if options.is_json:
         for name in sorted(types.keys() - wanted.keys()):
             check_json_type(name, types[name])
     alike = [name for name in extra if name.lower() == options.deleted.lower()]
-    if alike:  # it would be a part of the value, and what is to be deleted would be written
+    if alike:  # it would be a part of the value, and deletions would be written as values
         raise ValueError(
-            f"column {alike[0]!r} is not {options.deleted!r}: say .option('deleted', {alike[0]!r}) where it tells what "
-            "is to be deleted, else give it another name"
+            f"column {alike[0]!r} is not {options.deleted!r}: give .option('deleted', {alike[0]!r}) if it marks "
+            "deletions, or rename it"
         )
 
 
@@ -257,19 +258,19 @@ _SORTABLE = (NumericType, StringType, BinaryType, BooleanType, DatetimeType)
 def _check_column(name: str, types: Mapping[str, DataType], permitted: tuple[type[DataType], ...], names: str) -> None:
     if name not in types:
         raise ValueError(
-            f"there is no column {name!r}; the columns are {', '.join(types)}. Rename one, or say by the options "
-            "'key', 'value', 'deleted', 'order_by' and 'partition_column' which are meant"
+            f"there is no column {name!r}; the columns are {', '.join(types)}. Rename one, or name them by the options "
+            "'key', 'value', 'deleted', 'order_by' and 'partition_column'"
         )
     if not isinstance(types[name], permitted):
-        advice = "cast it" if isinstance(types[name], AtomicType) else "make one of it, for example by to_json()"
-        raise ValueError(f"column {name!r} is {types[name].simpleString()}, and has to be {names}: {advice}")
+        advice = "cast it" if isinstance(types[name], AtomicType) else "convert it, for example by to_json()"
+        raise ValueError(f"column {name!r} is {types[name].simpleString()}, but must be {names}: {advice}")
 
 
 def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> WrittenMessage:
-    """The body of a task that delivers at least once. A task without rows asks nothing of the node.
+    """Writes the rows of a task that delivers at least once. A task without rows does not connect.
 
     Raises ValueError or TooLarge for rows that no feed takes, UnknownFeed, Unreachable after ``retry_for`` seconds, and
-    what else the node refuses for good; a part of the rows may be written then.
+    other final errors of the node. A part of the rows may be written then.
     """
     written = WrittenMessage(_task(), 0, 0)
     first, rest = _first(options, batches)
@@ -285,7 +286,7 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Wr
 
 
 def stage_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> TaskStages:
-    """As ``write_batches``, to stages, which nobody sees before they are published. UnknownStage where one was lost."""
+    """Stages the rows of a task; see ``write_batches`` for the errors. Raises UnknownStage if a stage was lost."""
     first, rest = _first(options, batches)
     if first is None:
         return ()
@@ -296,7 +297,7 @@ def stage_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Ta
 def _first(
     options: SinkOptions, batches: Iterator[pa.RecordBatch]
 ) -> tuple[pa.RecordBatch | None, Iterator[pa.RecordBatch]]:
-    """The first batch that has rows, None where there is none, and the rest."""
+    """Returns the first batch with rows, or None, and the other batches."""
     rest = (batch for batch in _ordered(options, batches) if batch.num_rows)
     return next(rest, None), rest
 
@@ -316,14 +317,14 @@ def _ordered(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Iterato
 
 
 class _Everything:
-    """Every column."""
+    """A container of every name."""
 
     def __contains__(self, name: object) -> bool:
         return True
 
 
 def _columns(batch: pa.RecordBatch, options: SinkOptions) -> tuple[Any, Any, Any | None]:
-    """Keys and values as binary arrays, nulls in place of the values of deletions; the partition column, if any."""
+    """Returns keys and values as binary arrays, with a null value for a deletion, and the partition column, if any."""
     keys = _binary(batch.column(options.key))
     values = json_values(batch, _value_columns(batch, options)) if options.is_json else _value_of(batch, options)
     if options.deleted in batch.schema.names:
@@ -338,7 +339,7 @@ def _value_of(batch: pa.RecordBatch, options: SinkOptions) -> Any:
 
 
 def _value_columns(batch: pa.RecordBatch, options: SinkOptions) -> list[str]:
-    """What has no other use than to be in the value. What only orders is in it too: it is the row's own."""
+    """Returns the columns of the value: those without another use. Columns of ``order_by`` are part of the value."""
     others = {options.key, options.deleted, options.partition_column}
     return [name for name in batch.schema.names if name not in others]
 

@@ -1,4 +1,4 @@
-"""The name under which Spark knows Tailrace, and what it makes for a job."""
+"""The data source ``tailrace``: makes the readers and writers of Spark's jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TailraceSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType | str:
-        """The columns of a feed. Asked for by readers alone; ValueError for options that they cannot take."""
+        """Returns the columns of a feed. Spark calls it for readers only. Raises ValueError for bad options."""
         from pyspark_tailrace.reading.options import read_options
         from pyspark_tailrace.reading.schema import SCHEMA
 
@@ -36,18 +36,18 @@ class TailraceSource(DataSource):
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The source of a streaming query. Raises ValueError for options or columns that it cannot take."""
+        """Returns the reader of a streaming query. Raises ValueError for bad options or columns."""
         from pyspark_tailrace.reading.options import stream_options
         from pyspark_tailrace.reading.schema import check_schema
         from pyspark_tailrace.reading.stream_reader import StreamReader
 
-        # Here too: without a look at the schema, this is the first place whose errors Spark shows.
+        # Checked here too: if Spark does not ask for the schema, this is the first call whose errors it shows.
         options = stream_options(self.options)
         check_schema(schema, is_case_sensitive=self.is_case_sensitive)
         return StreamReader(options, schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The source of a batch job. Raises ValueError for options or columns that it cannot take."""
+        """Returns the reader of a batch job. Raises ValueError for bad options or columns."""
         from pyspark_tailrace.reading.batch_reader import BatchReader
         from pyspark_tailrace.reading.options import batch_options
         from pyspark_tailrace.reading.schema import check_schema
@@ -57,15 +57,15 @@ class TailraceSource(DataSource):
         return BatchReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """The sink of a streaming query. Raises ValueError for options or columns that it cannot take."""
+        """Returns the sink of a streaming query. Raises ValueError for bad options or columns."""
         from pyspark_tailrace.options import check_stream_options, sink_options
         from pyspark_tailrace.sink import StreamSink, check_schema, with_columns
 
         if overwrite:
             raise ValueError(
-                "outputMode 'complete' would have to replace the whole feed with each batch, which no consumer could "
-                "follow: use outputMode 'append', or 'update' with .foreachBatch(pyspark_tailrace.upsert_batch(...)), "
-                "which writes the rows that have changed"
+                "outputMode 'complete' is not supported: it would replace the whole feed with each batch. Use "
+                "outputMode 'append', or 'update' with .foreachBatch(pyspark_tailrace.upsert_batch(...)), which writes "
+                "the changed rows"
             )
         options = with_columns(sink_options(self.options), schema, is_case_sensitive=self.is_case_sensitive)
         check_stream_options(options)
@@ -73,12 +73,12 @@ class TailraceSource(DataSource):
         return StreamSink(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """The sink of a batch job. Raises ValueError for options or columns that it cannot take."""
+        """Returns the sink of a batch job. Raises ValueError for bad options or columns."""
         from pyspark_tailrace.options import check_job_options, sink_options
         from pyspark_tailrace.sink import BatchSink, check_schema, with_columns
 
         if overwrite:
-            raise ValueError("mode 'overwrite' would have to drop what the feed holds: use mode 'append'")
+            raise ValueError("mode 'overwrite' is not supported: it would drop the feed's rows. Use mode 'append'")
         options = with_columns(sink_options(self.options), schema, is_case_sensitive=self.is_case_sensitive)
         check_job_options(options)
         check_schema(schema, options)
@@ -86,7 +86,7 @@ class TailraceSource(DataSource):
 
 
 class CaseSensitiveSource(TailraceSource):
-    """The same for a session with ``spark.sql.caseSensitive``, which Spark does not tell to sources."""
+    """The data source for a session with ``spark.sql.caseSensitive``, a setting that Spark does not tell to sources."""
 
     is_case_sensitive = True
 

@@ -1,4 +1,4 @@
-"""Cutting rows into pieces by their sizes."""
+"""Cuts rows into pieces by their sizes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 
 def spans(ends: NDArray[np.int64], bytes_max: int, rows_max: int) -> Iterator[tuple[int, int]]:
-    """Cuts rows into pieces (first row, row after the last), each of which ends where it reaches one of the bounds.
+    """Yields pieces (first row, row after the last). A piece ends with the row that reaches one of the bounds.
 
-    ``ends``: the bytes up to and with each row. A piece is larger than ``bytes_max`` by less than its last row.
+    ``ends`` are the bytes up to and including each row. A piece exceeds ``bytes_max`` by less than its last row.
     """
     start, rows = 0, len(ends)
     while start < rows:

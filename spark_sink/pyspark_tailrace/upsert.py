@@ -1,4 +1,4 @@
-"""Output mode update, by way of foreachBatch: Spark refuses it of every sink that is written in Python."""
+"""Supports output mode update by foreachBatch, because Spark refuses this mode for every sink written in Python."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ def _text(value: object) -> str:
 def _query_id(frame: DataFrame) -> str | None:
     try:
         found: str | None = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
-    except Exception:  # Spark Connect has no context; what it raises depends on its version
+    except Exception:  # Spark Connect has no context; the exception depends on its version
         return None
     return found

@@ -1,8 +1,8 @@
-"""Values made of columns: a JSON object of each row. By rows, since Arrow writes no JSON.
+"""Encodes columns as values: one JSON object for each row, row by row because Arrow writes no JSON.
 
-Nearly as Spark's ``to_json`` writes it: a column that is null is left out, times are ISO 8601, binary is base64. A
-decimal is a string, with all of its digits, which a number of JSON may not keep. A type that has no plain form in JSON
-is refused by the schema.
+The form is nearly that of Spark's ``to_json``: null columns are left out, times are ISO 8601, binary is base64. A
+decimal is a string with all its digits, because readers of JSON may round numbers. The schema check refuses types
+without a plain form in JSON.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _PLAIN = (
 
 
 def check_json_type(name: str, kind: DataType) -> None:
-    """Raises ValueError if the column ``name``, or a part of it, is of a type that has no plain form in JSON."""
+    """Raises ValueError if the type of column ``name``, or of a part of it, has no plain form in JSON."""
     if isinstance(kind, StructType):
         for member in kind.fields:
             check_json_type(f"{name}.{member.name}", member.dataType)
@@ -64,19 +64,19 @@ def check_json_type(name: str, kind: DataType) -> None:
     elif isinstance(kind, MapType):
         if type(kind.keyType) not in _NAMES:
             raise ValueError(
-                f"column {name!r} is a map whose keys are {kind.keyType.simpleString()}, which are no names in JSON "
-                "(option 'value_format'): cast the keys to strings, or make the value yourself, by to_json()"
+                f"column {name!r} is a map whose keys are {kind.keyType.simpleString()}, and a JSON object needs names "
+                "(option 'value_format'): cast the keys to strings, or build the value with to_json()"
             )
         check_json_type(f"{name}[]", kind.valueType)
     elif type(kind) not in _PLAIN:
         raise ValueError(
-            f"column {name!r} is {kind.simpleString()}, which has no plain form in JSON (option 'value_format'): cast "
-            "it, for example to a string, or drop it"
+            f"column {name!r} is of type {kind.simpleString()}, which has no plain form in JSON (option "
+            "'value_format'): cast it, for example to a string, or drop it"
         )
 
 
 def json_values(batch: pa.RecordBatch, columns: Sequence[str]) -> Any:
-    """Binary array of one JSON object for each row, of these columns in this order."""
+    """Returns a binary array with one JSON object for each row, of these columns in this order."""
     types = {name: batch.schema.field(name).type for name in columns}
     rows = batch.select(list(columns)).to_pylist()
     return pa.array([_encode({name: _value(row[name], types[name]) for name in columns}) for row in rows], pa.binary())
@@ -88,7 +88,7 @@ def _encode(row: dict[str, Any]) -> bytes:
 
 
 def _value(value: Any, kind: Any) -> Any:
-    """``value`` of Arrow type ``kind``, without the members of objects that are null."""
+    """Returns ``value``, of Arrow type ``kind``, for JSON. Null members of objects are left out."""
     if value is None:
         return None
     if pa.types.is_map(kind):
@@ -101,7 +101,7 @@ def _value(value: Any, kind: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if pa.types.is_float32(kind):
-        return float(str(np.float32(value)))  # the shortest digits that are this float: 0.1 stays 0.1
+        return float(str(np.float32(value)))  # the shortest digits of this float: 0.1 stays 0.1
     return value
 
 
@@ -110,7 +110,7 @@ def _name(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no form for."""
+    """Returns a value of a type that JSON lacks in its plain form."""
     match value:
         case datetime.datetime():
             text = value.isoformat(timespec="milliseconds" if value.microsecond % 1000 == 0 else "microseconds")

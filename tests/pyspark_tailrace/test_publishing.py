@@ -88,7 +88,7 @@ def test_a_node_that_is_gone_ends_the_publish_after_retry_for(start_node, capsys
     options = sink_options({"url": node.url, "feed": "orders", "create_feed": "true", "retry_for": "1"})
     shares = stage(options, rows(0, 10))
     node.kill()
-    text = r"batch 0 of query has no answer within 1 s \(option 'retry_for'\), and may be published: .*same checkpoint"
+    text = r"batch 0 of query got no answer within 1 s \(option 'retry_for'\), and may be published: .*same checkpoint"
     with pytest.raises(tailrace.Unreachable, match=text):
         publish_batch(options, "query", 0, "query", [shares])
     with pytest.raises(tailrace.Unreachable, match=r"may be published: .*The job has no number"):
@@ -156,7 +156,7 @@ def test_what_was_staged_for_a_feed_that_was_dropped_is_not_published_to_the_new
 def test_messages_of_another_batch_or_query_are_refused(options):
     share = stage(options, rows(0, 1))
     stream = StreamSink(options)
-    with pytest.raises(RuntimeError, match="have come to the commit of batch 1"):
+    with pytest.raises(RuntimeError, match="the commit of batch 1 got messages"):
         stream.commit([StagedMessage(0, "q", 0, share)], 1)
     with pytest.raises(RuntimeError, match="queries"):
         stream.commit([StagedMessage(0, "q", 1, share), StagedMessage(1, "r", 1, share)], 1)

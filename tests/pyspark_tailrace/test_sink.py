@@ -189,28 +189,36 @@ def test_names_of_columns_are_taken_as_the_schema_spells_them():
 @pytest.mark.parametrize(
     ("columns", "options", "text"),
     [
-        ({"value": StringType()}, {}, r"no column 'key'; the columns are value\. Rename one, or say by the options"),
+        (
+            {"value": StringType()},
+            {},
+            r"no column 'key'; the columns are value\. Rename one, or name them by the options",
+        ),
         ({"key": StringType(), "Val": StringType()}, {}, r"no column 'value'; the columns are key, Val"),
         (GOOD, {"key": "id"}, r"no column 'id'"),
-        (GOOD | {"key": LongType()}, {}, r"column 'key' is bigint, and has to be binary or string: cast it"),
+        (GOOD | {"key": LongType()}, {}, r"column 'key' is bigint, but must be binary or string: cast it"),
         (GOOD | {"value": schema_of(a=StringType())}, {}, r"column 'value' is struct<a:string>.*to_json"),
-        (GOOD | {"value": NullType()}, {}, r"column 'value' is void, and has to be binary or string"),
-        (GOOD | {"deleted": IntegerType()}, {}, r"column 'deleted' is int, and has to be boolean"),
+        (GOOD | {"value": NullType()}, {}, r"column 'value' is void, but must be binary or string"),
+        (GOOD | {"deleted": IntegerType()}, {}, r"column 'deleted' is int, but must be boolean"),
         (GOOD, {"deleted": "gone"}, r"no column 'gone'"),
         (GOOD, {"deleted": "deleted"}, r"no column 'deleted'"),
-        (GOOD | {"gone": StringType()}, {"deleted": "gone"}, r"column 'gone' is string, and has to be boolean"),
+        (GOOD | {"gone": StringType()}, {"deleted": "gone"}, r"column 'gone' is string, but must be boolean"),
         (JSON_COLUMNS, JSON | {"deleted": "removed"}, r"no column 'removed'; the columns are key, city, Deleted"),
         (
             JSON_COLUMNS | {"deleted": BooleanType()},
             JSON,
-            r"column 'Deleted' is not 'deleted': say \.option\('deleted', 'Deleted'\)",
+            r"column 'Deleted' is not 'deleted': give \.option\('deleted', 'Deleted'\)",
         ),
         (GOOD, {"partition_column": "p"}, r"no column 'p'"),
-        (GOOD | {"p": StringType()}, {"partition_column": "p"}, r"column 'p' is string, and has to be .*integer"),
+        (GOOD | {"p": StringType()}, {"partition_column": "p"}, r"column 'p' is string, but must be .*integer"),
         (GOOD, {"order_by": "t"}, r"no column 't'"),
         (GOOD | {"t": ArrayType(LongType())}, {"order_by": "t"}, r"column 't' is array<bigint>, .*'order_by'"),
         (GOOD | {"t": MapType(LongType(), LongType())}, {"order_by": "t desc"}, r"column 't' is map<"),
-        (GOOD | {"a": LongType(), "b": LongType()}, {}, r"no use for the columns a, b: put them into 'value'.*to_json"),
+        (
+            GOOD | {"a": LongType(), "b": LongType()},
+            {},
+            r"does not use the columns a, b: put them into 'value'.*to_json",
+        ),
     ],
 )
 def test_columns_that_the_sink_refuses(columns, options, text):
@@ -220,7 +228,7 @@ def test_columns_that_the_sink_refuses(columns, options, text):
 
 def test_two_columns_of_one_name_are_refused():
     schema = StructType([*schema_of(**GOOD).fields, StructField("value", BinaryType())])
-    with pytest.raises(ValueError, match=r"more than one column 'value': drop all but one"):
+    with pytest.raises(ValueError, match=r"several columns 'value': drop all but one"):
         check_schema(schema, sink_options({"url": "tailrace://a", "feed": "f"}))
 
 

@@ -53,16 +53,16 @@ def test_columns_in_their_order_without_blanks():
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (spark.TimeType(6), r"column 'c' is time\(6\)"),
-        (spark.VariantType(), "column 'c' is variant"),
-        (spark.DayTimeIntervalType(), "column 'c' is interval day to second"),
-        (spark.YearMonthIntervalType(), "column 'c' is interval year to month"),
-        (spark.CalendarIntervalType(), "column 'c' is interval"),
+        (spark.TimeType(6), r"column 'c' is of type time\(6\)"),
+        (spark.VariantType(), "column 'c' is of type variant"),
+        (spark.DayTimeIntervalType(), "column 'c' is of type interval day to second"),
+        (spark.YearMonthIntervalType(), "column 'c' is of type interval year to month"),
+        (spark.CalendarIntervalType(), "column 'c' is of type interval"),
         (
             spark.StructType([spark.StructField("a", spark.ArrayType(spark.VariantType()))]),
-            r"column 'c.a\[\]' is variant",
+            r"column 'c.a\[\]' is of type variant",
         ),
-        (spark.MapType(spark.StringType(), spark.VariantType()), r"column 'c\[\]' is variant"),
+        (spark.MapType(spark.StringType(), spark.VariantType()), r"column 'c\[\]' is of type variant"),
         (
             spark.MapType(spark.StructType([spark.StructField("a", spark.LongType())]), spark.LongType()),
             "column 'c' is a map whose keys are struct<a:bigint>",

@@ -1,7 +1,8 @@
-"""The demonstration: the history of a git repository as a feed, and an index of it that is compared with git.
+"""The demonstration: feeds the history of a git repository, and compares an index of the feed with git.
 
-In the order of the data: ``history`` opens a repository (``git`` runs the program, ``standard_library`` is for where
-there is no history) and gives ``changes``; ``producer`` writes them as ``jsonlines``; ``job`` is what Spark makes of
-these; ``server`` is the process that it writes to, and ``interruption`` kills it; ``comparison`` and ``search`` look at
-the index. ``run`` holds it all together, ``command`` is how it is called, and ``report`` what it prints.
+In the order of the data: ``history`` opens a repository and yields its ``changes``. ``git`` runs the program, and
+``standard_library`` is the input without a history. ``producer`` writes the changes as ``jsonlines``, and ``job`` is
+the Spark job that reads these files. ``server`` is a process that Spark writes to, and ``interruption`` kills one.
+``comparison`` and ``search`` read the index. ``run`` runs all of them, ``command`` is the command line, and ``report``
+makes the printed texts.
 """

@@ -1,15 +1,15 @@
-"""What the demonstration feeds: a path of a source tree has now this content, or is gone.
+"""The mutations of the demonstration: a path of a source tree has new content, or is deleted.
 
 The key is the path, as bytes, from the top of the tree. The value is UTF-8 JSON:
 
     {"mode": "100644", "blob": "<id>", "size": 412, "commit": "<id>", "time": 1700000000, "text": "..."}
 
 mode    as git writes it: 100644, 100755 (executable), 120000 (symbolic link), 160000 (submodule)
-blob    the id of the content, as in git; of a submodule the id of the commit that it stands at
+blob    the id of the content, as in git; for a submodule the id of its commit
 size    of the content, bytes; null for a submodule, whose content is elsewhere
-commit  the id of the commit; null where there is no history
-time    of the commit, or of the file where there is no history; seconds since 1970 UTC
-text    the content, up to 64 KiB and never within a character; null where it is no text, which is UTF-8 without NUL
+commit  the id of the commit; null without a history
+time    of the commit, or of the file without a history; seconds since 1970 UTC
+text    the content, up to 64 KiB and never cut within a character; null unless it is UTF-8 without NUL
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-TEXT_BYTES_MAX = 64 * 1024  # of a longer text the beginning is enough to be found by
+TEXT_BYTES_MAX = 64 * 1024  # the beginning of a longer text is enough for a search
 
 SUBMODULE_MODE = "160000"
 
 
 class TreeEntry(NamedTuple):
-    """What a source tree has at a path: ``mode`` and ``blob`` as in the value."""
+    """A path's entry in a source tree: ``mode`` and ``blob`` as in the value."""
 
     mode: str
     blob: str
 
 
 class Content(NamedTuple):
-    """What a value says of a blob's content: its size in bytes and, where it is text, its beginning."""
+    """The size of a blob's content in bytes, and the beginning of its text; ``text`` is None if it is no text."""
 
     size: int | None
     text: str | None
 
 
 class Change(NamedTuple):
-    """A change of one path; ``value`` is None where the path is gone.
+    """A change of one path; ``value`` is None if the path was deleted.
 
-    ``step`` counts what the history consists of (commits, files) from 1, for a progress bar.
+    ``step`` counts the commits (or files) of the history from 1, for a progress bar.
     """
 
     key: bytes
@@ -51,7 +51,7 @@ NO_CONTENT = Content(None, None)
 
 
 def text_of(content: bytes) -> str | None:
-    """The beginning of the whole ``content`` where it is text, else None."""
+    """Returns the beginning of ``content``, or None if it is no text. ``content`` is the whole content."""
     if b"\0" in content:
         return None
     try:
@@ -62,12 +62,12 @@ def text_of(content: bytes) -> str | None:
 
 
 def beginning_of(content: bytes) -> str:
-    """The first 64 KiB of a valid UTF-8 text, without a character that is cut there."""
+    """Returns the first 64 KiB of a valid UTF-8 text, without a character that is cut at the end."""
     return content[:TEXT_BYTES_MAX].decode(errors="ignore")
 
 
 def encode_value(entry: TreeEntry, content: Content, commit: str | None, time: int) -> bytes:
-    """The value of a path that is there."""
+    """Returns the value of a path that exists."""
     fields = {
         "mode": entry.mode,
         "blob": entry.blob,

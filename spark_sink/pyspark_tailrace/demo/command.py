@@ -1,4 +1,4 @@
-"""``tailrace demo``: the whole way of the data on real input, with the leader of three servers killed on the way."""
+"""The command ``tailrace demo``: runs all components on real input, and kills the leader of three servers."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def demo(
     ] = Path("."),
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="DIR", help="Where to work; kept. What an earlier run left there is replaced."),
+        typer.Option(
+            "--data", metavar="DIR", help="The working folder, which is kept. Replaces files of earlier runs."
+        ),
     ] = None,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the temporary folder that is taken without --data.")
-    ] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Without --data: keep the temporary working folder.")] = False,
 ) -> None:
     """Feed a repository's history through Spark into a set of servers, follow it with an index, and compare with git.
 
-    The leader of the set is killed on the way, for good, and another server promoted. The exit code is 1 where the
-    index is not equal to git's tree.
+    The leader of the set is killed in the middle, for good, and another server is promoted. The exit code is 1 if the
+    index differs from git's tree.
     """
     with _explained(), _stopped_by_sigterm():
         history, total = choose_history(repo)
@@ -55,9 +55,9 @@ def demo(
 
 
 async def _run_until_stopped(history: History, total: int, workspace: Workspace, bars: ProgressBars) -> DemoResults:
-    """The demo; KeyboardInterrupt where a signal ends it, once it has cleaned up.
+    """Runs the demo. Raises KeyboardInterrupt, after the clean-up, if a signal ends it.
 
-    The signals come as events. A KeyboardInterrupt of the signal's handler may strike inside of trio itself, which then
+    Signals come as events, because a KeyboardInterrupt of a signal handler may be raised inside trio itself, which then
     ends without any clean-up.
     """
     stopped = False
@@ -75,7 +75,7 @@ async def _run_until_stopped(history: History, total: int, workspace: Workspace,
                 nursery.start_soon(stop, nursery.cancel_scope)
                 try:
                     found = await run(history, total, workspace, bars)
-                except Exception as error:  # raised below: the nursery would make a group of it
+                except Exception as error:  # raised below, because the nursery would wrap it in a group
                     found = error
                 nursery.cancel_scope.cancel()
     except BaseException:
@@ -89,9 +89,9 @@ async def _run_until_stopped(history: History, total: int, workspace: Workspace,
 
 
 def choose_history(repo: Path) -> tuple[History, int]:
-    """The history to feed and the count of its changes: that of ``repo``, where it has enough of them.
+    """Returns the history to feed, and the count of its changes. It is that of ``repo`` if it has enough changes.
 
-    Prints which. WrongUsage where ``repo`` is no folder.
+    Prints its title. Raises WrongUsage if ``repo`` is no folder.
     """
     try:
         history = open_history(repo)
@@ -100,7 +100,7 @@ def choose_history(repo: Path) -> tuple[History, int]:
     _print(report.source(history))
     total = history.count()
     if total < CHANGES_MIN:
-        history = StandardLibrary(note=f"{total} changes are too few for a leader that is killed in the midst of them")
+        history = StandardLibrary(note=f"it has {total} changes, too few to kill a leader in the middle of them")
         _print(report.source(history))
         total = history.count()
     return history, total
@@ -114,12 +114,12 @@ def _print(lines: Iterable[str]) -> None:
 def _require_equal(found: DemoResults) -> None:
     different = len(found.comparison.differences)
     if different:
-        raise CommandFailed(f"the index is not equal to the tree: {different:,} paths differ")
+        raise CommandFailed(f"the index differs from git's tree in {different:,} paths")
 
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Raises the one cause of what went wrong, with all notes, as an error that the command line explains."""
+    """Raises the single cause of an error, with all notes, as an error that the command line explains."""
     try:
         yield
     except BaseException as error:
@@ -143,7 +143,7 @@ def _is_interrupt(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def _stopped_by_sigterm() -> Iterator[None]:
-    """SIGTERM does what Ctrl-C does; SIGINT gets its handler back, which a shell takes from what it runs behind."""
+    """Makes SIGTERM act as Ctrl-C, and restores SIGINT's handler, which shells disable for background processes."""
     before = [
         (signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)),
         (signal.SIGTERM, signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))),

@@ -1,4 +1,4 @@
-"""What the index holds against the tree that the history ends at, path by path, mode and blob by blob."""
+"""Compares the index with the tree at the end of the history, path by path: modes and blobs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-# What an entry without a mode or a blob is shown as: its value was not one of ours.
+# Shown for an entry without a mode or a blob, whose value was not one of ours.
 NOTHING = "nothing"
 
 
 class Difference(NamedTuple):
-    """A path that is not the same on both sides; None where one side does not have it."""
+    """A path that differs; None stands for a side without this path."""
 
     path: bytes
     expected: TreeEntry | None
@@ -28,7 +28,7 @@ class Difference(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The result: how many paths each side has, how many agree, and what does not, by path."""
+    """The result: the counts of paths on each side and of equal paths, and the differences by path."""
 
     expected: int
     found: int
@@ -48,19 +48,19 @@ def compare(expected: Mapping[bytes, TreeEntry], found: Mapping[bytes, TreeEntry
 
 
 def read_index(path: Path) -> dict[bytes, TreeEntry]:
-    """What the index holds, read as another program would: from its file."""
+    """Returns the entries of the index, read from its file as another program would."""
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT key, mode, blob FROM items")
         return {key: TreeEntry(mode or NOTHING, blob or NOTHING) for key, mode, blob in rows}
 
 
 def printable_path(path: bytes) -> str:
-    """A path on one line of a terminal: what is no UTF-8, and what is not printable, as escapes."""
+    """Returns a path for one line of a terminal: bytes that are not UTF-8 or not printable become escapes."""
     return printable(path.decode(errors="backslashreplace"))
 
 
 def printable(text: str) -> str:
-    """A text on one line of a terminal, which it cannot do anything to: spaces as such, the rest as escapes."""
+    """Returns a text that is safe on one line of a terminal: characters that are not printable become escapes."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
     )

@@ -1,4 +1,4 @@
-"""Why the demonstration ends without having shown what it is for."""
+"""The error of a demonstration that cannot go on."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tailrace.errors import TailraceError
 if TYPE_CHECKING:
     from pathlib import Path
 
-LOG_CHARACTERS = 1_500  # of a log's end in a message: about a screen, and the reason comes last
+LOG_CHARACTERS = 1_500  # of a log's end in a message: about a screen, as the reason comes last
 
 
 class DemoFailed(TailraceError):
-    """The demonstration cannot go on. The message says what failed, with its own words, and where to look."""
+    """The demonstration cannot go on. The message tells the failed part, its own error, and the log to read."""
 
 
 def last_words(log: Path) -> str:
-    """What to add to a message about a process that has ended: the end of its log, if it has said anything."""
+    """Returns the end of the log of a process that has ended, as an addition to a message; empty without a log."""
     text = log.read_text(errors="replace").strip() if log.exists() else ""
     lines = text[-LOG_CHARACTERS:].splitlines()
     if len(text) > LOG_CHARACTERS:
         lines = lines[1:]  # only a part of it is left
-    return "; its last words:" + "".join(f"\n  {line}" for line in lines) if lines else ""
+    return "; the end of its log:" + "".join(f"\n  {line}" for line in lines) if lines else ""

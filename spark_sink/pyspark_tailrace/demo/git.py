@@ -1,4 +1,4 @@
-"""Runs git, one process at a time or as a pipe that is read while it works, and reads blobs from one process."""
+"""Runs git: to its end, or as a pipe that is read while it works; reads blobs from one process."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PIPE_BYTES = 64 * 1024  # what a pipe holds on Linux
+PIPE_BYTES = 64 * 1024  # the size of a pipe on Linux
 READ_BYTES = 1 << 20  # of a large blob at once
-COMPLAINT_CHARACTERS = 500  # of what git says at its end; the reason comes last
+COMPLAINT_CHARACTERS = 500  # of the end of git's stderr, as the reason comes last
 
-# Git maps its packs whole into memory, all that it touches: with 1.4 GB of text, 1.7 GB resident. With these it is
-# 0.06 to 0.13 GB for its two processes together, and they take the same time.
+# Git maps whole packs into memory: 1.7 GB resident with 1.4 GB of text. With these settings its two processes take 0.06
+# to 0.13 GB together, and the same time.
 MEMORY_SETTINGS = (
     *("-c", "core.packedGitWindowSize=4m"),
     *("-c", "core.packedGitLimit=32m"),
     *("-c", "core.deltaBaseCacheLimit=32m"),
 )
 
-# These point git at another repository than the one it is told; a hook that calls us has them set.
+# These point git to another repository than its arguments. They are set if a git hook calls us.
 REDIRECTING = (
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -41,11 +41,11 @@ REDIRECTING = (
 
 
 class GitFailed(RuntimeError):
-    """Git could not do what it was asked to; the message has its own words."""
+    """Git has failed. The message has git's own error."""
 
 
 def run_git(repo: Path, *arguments: str) -> bytes:
-    """What git prints. GitFailed where it fails."""
+    """Returns git's output. Raises GitFailed if git fails."""
     done = subprocess.run(
         _command(repo, arguments), env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
@@ -57,10 +57,10 @@ def run_git(repo: Path, *arguments: str) -> bytes:
 
 @contextmanager
 def git_pipe(repo: Path, *arguments: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Runs git during the block, which gets its standard input and output and reads the output to its end.
+    """Runs git during the block, which gets its standard input and output, and reads the output to its end.
 
-    A block that ends closes both and waits: GitFailed where git failed. A block that is left by an exception ends git;
-    to a GitFailed what git said is added.
+    The end of the block closes both and waits for git, and raises GitFailed if git failed. If the block raises, git is
+    killed, and its error output is added to a GitFailed.
     """
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
@@ -87,10 +87,10 @@ def git_pipe(repo: Path, *arguments: str) -> Iterator[tuple[IO[bytes], IO[bytes]
 
 
 def _end(process: subprocess.Popen[bytes], complaints: IO[bytes]) -> str:
-    """Ends the process, if it has not ended by itself, and returns what it had said."""
+    """Ends the process, if it has not ended by itself, and returns its error output."""
     process.kill()
     if process.stdin is not None:
-        with suppress(BrokenPipeError):  # a request that could not be sent is still in the buffer
+        with suppress(BrokenPipeError):  # the buffer may have a request that could not be sent
             process.stdin.close()
     process.wait()
     return _said(complaints)
@@ -102,7 +102,7 @@ def _said(complaints: IO[bytes]) -> str:
 
 
 def split_at_nul(stream: IO[bytes]) -> Iterator[bytes]:
-    """What stands before each NUL byte of the stream, as it arrives."""
+    """Yields the stream's pieces between NUL bytes, as they arrive."""
     rest = b""
     while data := stream.read(PIPE_BYTES):
         *whole, rest = (rest + data).split(b"\0")
@@ -112,39 +112,39 @@ def split_at_nul(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 class BlobReader:
-    """Reads blobs from one ``git cat-file --batch``, in the order in which they are asked for.
+    """Reads blobs from one ``git cat-file --batch``, in the order of the requests.
 
-    Ask for a few before reading the first: git then works on the next while we work on this one. The requests that
-    are open must fit into the pipe to git, or both sides would wait for each other.
+    Ask for a few blobs before you read the first: git then works on the next one at the same time. The open requests
+    must fit into the pipe to git; otherwise both sides would wait for each other.
     """
 
-    OPEN_MAX = 32  # of at most 65 bytes each, half of the least that POSIX lets a pipe hold
+    OPEN_MAX = 32  # of at most 65 bytes each: half of the smallest pipe that POSIX permits
 
     def __init__(self, requests: IO[bytes], answers: IO[bytes]) -> None:
         self._requests = requests
         self._answers = answers
 
     def ask(self, blob: str) -> None:
-        """Asks for the blob with this id."""
+        """Requests the blob with this id."""
         self._requests.write(f"{blob}\n".encode())
         self._requests.flush()
 
     def read(self) -> Content:
-        """The oldest blob that was asked for and not read. GitFailed where the repository does not have it."""
+        """Returns the blob of the oldest open request. Raises GitFailed if the repository does not have it."""
         header = self._answers.readline().split()
         if len(header) != 3 or header[1] != b"blob":
             found = b" ".join(header).decode(errors="replace")
             raise GitFailed(
-                f"git has no such blob: {found or 'its output ended'}; the clone is damaged or partial "
-                "(git fsck shows the one, git fetch --refetch mends the other)"
+                f"git has no such blob: {found or 'its output ended'}. The clone is damaged (check with git fsck) or "
+                "partial (repair with git fetch --refetch)"
             )
         size = int(header[2])
         text = text_of(self._take(size)) if size <= TEXT_BYTES_MAX else self._long_text(size)
-        self._take(1)  # the line feed that ends each answer
+        self._take(1)  # the line feed after each answer
         return Content(size, text)
 
     def _long_text(self, size: int) -> str | None:
-        """Like ``text_of``, a piece at a time, since a blob can be larger than the memory."""
+        """Returns the text as ``text_of``, but reads in pieces, because a blob can be larger than the memory."""
         decoder = codecs.getincrementaldecoder("utf-8")()
         beginning, is_text, left = b"", True, size
         while left:
@@ -170,7 +170,7 @@ def _decodes(decoder: codecs.IncrementalDecoder, piece: bytes, *, final: bool) -
 
 
 def _command(repo: Path, arguments: tuple[str, ...]) -> list[str]:
-    # Replaced objects (git replace) are another history than the one that the ids name.
+    # With replaced objects (git replace) the history would be another than the ids name.
     return ["git", "--no-replace-objects", "-C", str(repo), *MEMORY_SETTINGS, *arguments]
 
 

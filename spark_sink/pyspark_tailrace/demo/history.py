@@ -1,8 +1,8 @@
-"""The history of a git repository as changes of a source tree, oldest first.
+"""Reads the history of a git repository as changes of a source tree, oldest first.
 
-It is the history of the commit that HEAD names when it is opened, along first parents: a merge changes what it changes
-against its first parent, and the root commit, or the oldest one of a shallow clone, brings everything that it has. A
-rename is a deletion and a new path. In this order the changes end at the very tree of that commit.
+It is the history of the commit that HEAD names at the start, along first parents. A merge has the changes against its
+first parent. The root commit, or the oldest commit of a shallow clone, adds all its paths. A rename is a deletion and a
+new path. In this order the changes end exactly at the tree of that commit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pyspark_tailrace.demo.standard_library import StandardLibrary
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-# A user's own settings must not change what git prints. They are undone as settings, which every git takes; the
-# options for it are younger.
+# A user's own settings must not change git's output. They are undone by settings, because the options for the same
+# purpose need a newer git.
 LOG = (
     *("-c", "log.diffMerges=separate"),
     *("-c", "log.showSignature=false"),
@@ -44,32 +44,32 @@ NO_MODE = b"000000"
 
 
 class History(Protocol):
-    """Changes that end at a tree which can be looked at in another way, for a comparison."""
+    """Changes that end at a tree, which can also be read in another way, for a comparison."""
 
     @property
     def title(self) -> str:
-        """What it is, in a few words."""
+        """A short description."""
 
     @property
     def note(self) -> str:
-        """Why it is not the history that was asked for; empty where it is."""
+        """The reason why it is not the requested history; empty if it is."""
 
     @property
     def steps(self) -> int:
         """The last change's ``step``, or a little more."""
 
     def count(self) -> int:
-        """How many changes there are."""
+        """Returns the number of changes."""
 
     def changes(self) -> Iterator[Change]:
-        """All changes, in order. Each call begins anew."""
+        """Yields all changes, in order. Each call starts from the first."""
 
     def expected(self) -> dict[bytes, TreeEntry]:
-        """The tree at which the changes end, by path; not taken from them."""
+        """Returns the tree at which the changes end, by path, read independently of them."""
 
 
 class LogEntry(NamedTuple):
-    """A line of the log: what ``commit`` made of ``path``; ``entry`` is None where it deleted it."""
+    """A line of the log: the entry of ``path`` after ``commit``; None if the commit deleted the path."""
 
     step: int
     commit: str
@@ -96,14 +96,15 @@ class GitHistory:
         return f"the history of {self.repo}, {self.steps:,} commits up to {self.commit[:12]}"
 
     def count(self) -> int:
-        """How many changes there are; reads no content. GitFailed where the clone is damaged."""
+        """Returns the number of changes; reads no content. Raises GitFailed if the clone is damaged."""
         with git_pipe(self.repo, *LOG, self.commit, "--") as (_, log):
             return sum(1 for _ in parse_log(split_at_nul(log)))
 
     def changes(self) -> Iterator[Change]:
-        """The changes of all commits, of one commit in the order of the paths. Memory: one blob, up to 1 MiB of it.
+        """Yields the changes of all commits, in each commit in the order of the paths. Memory: 1 MiB of one blob.
 
-        Runs git twice during the iteration; close the iterator to end it early. GitFailed where the clone is damaged.
+        Two git processes run during the iteration; close the iterator to end them early. Raises GitFailed if the clone
+        is damaged.
         """
         with (
             git_pipe(self.repo, *LOG, self.commit, "--") as (_, log),
@@ -125,14 +126,15 @@ class GitHistory:
 
 
 def open_history(path: Path) -> History:
-    """The history of the git repository at ``path`` (or around it), as of now: later commits do not change it.
+    """Returns the history of the git repository at ``path`` (or around it); later commits do not change it.
 
-    Where there is none, the Python standard library, with a note that says why. ValueError where ``path`` is no folder.
+    Without a repository it is the Python standard library, with a note of the reason. Raises ValueError if ``path`` is
+    no folder.
     """
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder; give the path of a git repository")
     if shutil.which("git") is None:
-        return StandardLibrary(note="there is no git here")
+        return StandardLibrary(note="git is not installed")
     try:
         run_git(path, "rev-parse", "--git-dir")
     except GitFailed as error:
@@ -146,7 +148,7 @@ def open_history(path: Path) -> History:
 
 
 def expected_tree(repo: Path, commit: str) -> dict[bytes, TreeEntry]:
-    """The tree of ``commit`` by path, as ``git ls-tree`` lists it: modes and ids, submodules too."""
+    """Returns the tree of ``commit`` by path, as ``git ls-tree`` lists it: modes and ids, with submodules."""
     tree = {}
     for line in run_git(repo, "ls-tree", "-r", "-z", "--full-tree", commit).split(b"\0")[:-1]:
         about, _, path = line.partition(b"\t")
@@ -156,15 +158,15 @@ def expected_tree(repo: Path, commit: str) -> dict[bytes, TreeEntry]:
 
 
 def parse_log(tokens: Iterable[bytes]) -> Iterator[LogEntry]:
-    """The lines of ``git log --raw -z --format='%H %ct'``, from its output split at NUL bytes.
+    """Yields the lines of ``git log --raw -z --format='%H %ct'``, from its output split at NUL bytes.
 
-    After each commit's id and time come its lines: modes, ids and the kind of change begin with a colon, and the path
-    follows as the next token. A path may be any bytes and begin in any way, so it is known by its place alone.
+    After each commit's id and time come its lines. A token with modes, ids and the kind of change begins with a colon,
+    and the path is the next token. A path may be any bytes, so only its place tells that it is a path.
     """
     step, commit, time = 0, "", 0
     remaining = iter(tokens)
     for token in remaining:
-        # git puts a line feed, as ever, between what it says of a commit and the changes.
+        # Even with -z git puts a line feed between a commit and its changes.
         line = token.lstrip(b"\n")
         if line.startswith(b":"):
             path = next(remaining, None)

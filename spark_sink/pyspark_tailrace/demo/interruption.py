@@ -1,11 +1,11 @@
-"""The kill: SIGKILL for the leader while the sink's writes are in flight, for good, and the proof that they were.
+"""Kills the leader for good (SIGKILL) while the sink's writes are in flight, and checks that they were.
 
-Micro-batches are written one after the other, each of whole files, and every mutation is a change of a file. So when
-the feed has as many mutations as there are changes up to the end of some file, nothing need be in flight; with any
-other number, a micro-batch has some of its writes answered and others not. That moment is waited for.
+Micro-batches have whole files and are written one after the other, and every mutation is a change of a file. If the
+feed has exactly the changes up to the end of some file, no write need be in flight. With any other number, a
+micro-batch has some of its writes answered and others not; ``interrupt`` waits for such a moment.
 
-Nobody leads for a second then, and another server is promoted, as an operator does it. Spark's own report of this
-micro-batch has to say that it ended after that.
+Then the set has no leader for a second, and another server is promoted, as by an operator. Spark's own report of this
+micro-batch must show that it ended later.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 # A micro-batch of a short history is written in some tens of milliseconds.
 POLL_S = 0.002
 BATCH_POLL_S = 0.2
-# So long nobody leads at least: longer than Spark takes to end a micro-batch whose writes are all answered.
+# The set is without a leader for at least this time: longer than Spark needs to end a micro-batch after its last
+# answer.
 DOWN_S = 1.0
-# A micro-batch may end between the look at the feed and the kill; then there is another one.
+# A micro-batch may end between the check of the feed and the kill; then another kill is needed.
 KILLS_MAX = 5
 
 
@@ -51,19 +52,19 @@ class Interruption(NamedTuple):
 
     @property
     def written_of_batch(self) -> int:
-        """How many of the micro-batch's changes were on the leader's disk."""
+        """The number of the micro-batch's changes that were on the leader's disk."""
         return self.written - self.batch.first_order + 1
 
 
 async def interrupt(
     servers: Servers, client: Client, feed: Feed, job: Job, producer: Producer, total: int
 ) -> Interruption:
-    """Kills the leader once a third of ``total`` is written and writes are in flight, and has another one promoted.
+    """Kills the leader when a third of ``total`` is written and writes are in flight, and promotes another server.
 
-    DemoFailed where all is written before such a moment was found.
+    Raises DemoFailed if all changes were written before such a moment.
     """
     for kills in range(1, KILLS_MAX + 1):
-        # Of a kill at which nothing was in flight: for the next one two others have to be left.
+        # After a kill without writes in flight, the killed server is needed again: two of three have to run.
         await servers.revive()
         leader = await servers.leader(client)
         written = await _moment(feed, producer, total)
@@ -80,17 +81,17 @@ async def interrupt(
             return Interruption(written, batch, leader, promoted, down_s, kills)
     raise DemoFailed(
         f"all {total:,} changes were written before the leader could be killed with some of a micro-batch's writes "
-        "answered and others not; run it again, or take a longer history"
+        "answered and others not. Run the demo again, or use a longer history"
     )
 
 
 async def written_changes(feed: Feed) -> int:
-    """How many mutations of the feed its leader has on its disk."""
+    """Returns how many mutations of the feed are on the leader's disk."""
     return sum(partition.durable_seq for partition in await feed.partitions())
 
 
 async def _moment(feed: Feed, producer: Producer, total: int) -> int | None:
-    """Waits for a good moment; how many changes are written now, None where all are."""
+    """Waits for a good moment. Returns the number of written changes then, or None if all are written."""
     while True:
         written = await written_changes(feed)
         if is_good_moment(written, total, producer.ends):
@@ -101,12 +102,12 @@ async def _moment(feed: Feed, producer: Producer, total: int) -> int | None:
 
 
 def is_good_moment(written: int, total: int, ends: Collection[int]) -> bool:
-    """A third is written, and a micro-batch is under way. ``ends``: the changes up to the end of each file."""
+    """Returns whether a third is written and a micro-batch in flight. ``ends``: the changes up to each file's end."""
     return 3 * written >= total and written < total and written not in ends
 
 
 async def _batch_written(job: Job, written: int) -> MicroBatch:
-    """The micro-batch in which the change after ``written`` of them is, once it is done."""
+    """Waits for the end of the micro-batch that has the change after the first ``written``, and returns it."""
     while True:
         batch = batch_of(await trio.to_thread.run_sync(job.micro_batches), written + 1)
         if batch is not None:
@@ -115,10 +116,13 @@ async def _batch_written(job: Job, written: int) -> MicroBatch:
 
 
 def batch_of(batches: Sequence[MicroBatch], order: int) -> MicroBatch | None:
-    """The micro-batch that has the change with this number."""
+    """Returns the micro-batch that has the change with this number, or None."""
     return next((batch for batch in batches if batch.first_order <= order <= batch.last_order), None)
 
 
 def was_in_flight(batch: MicroBatch, written: int, until: float) -> bool:
-    """Some of the batch's changes were written, and it did not end before ``until``, when still nobody led."""
+    """Returns whether only some of the batch's changes were written, and it ended after ``until``.
+
+    ``until`` is a time at which the set had no leader.
+    """
     return batch.first_order <= written < batch.last_order and batch.ended > until

@@ -1,4 +1,4 @@
-"""The Spark job of the demonstration: files of changes, read as a stream, into a feed."""
+"""The Spark job of the demonstration: reads files of changes as a stream, and writes them to a feed."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-# Each of them has a Python worker, of about 100 MB; more would not be faster, since the index takes longer.
+# Each core has a Python worker of about 100 MB. More would not be faster, because the index takes longer.
 CORES = 2
-# More than cores, so that the writes of a micro-batch are spread over some time.
+# More tasks than cores, so that the writes of a micro-batch are spread over some time.
 TASKS = 8
 
 CONFIG: Mapping[str, object] = {
-    # Spark takes no less than 450 MB. It is enough for micro-batches of 24 MB.
+    # Spark refuses less than 450 MB. This is enough for micro-batches of 24 MB.
     "spark.driver.memory": "512m",
-    # A quarter less memory than by default, and a run of a minute is faster: the simplest collector, a heap that begins
-    # small and gives back what it does not need, and only the quick compiler.
+    # A quarter less memory than by default, and faster for a run of a minute: the simplest collector, a heap that
+    # starts small and returns unused memory, and only the quick compiler.
     "spark.driver.extraJavaOptions": (
         "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseSerialGC -Xms64m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 "
         "-XX:TieredStopAtLevel=1"
     ),
-    # What Spark hands over to a Python worker at once: by default 10,000 rows, here of up to 64 KiB each.
+    # The rows that Spark passes to a Python worker at once. The default is 10,000, and a row has up to 64 KiB here.
     "spark.sql.execution.arrow.maxRecordsPerBatch": 1_000,
     "spark.sql.execution.arrow.maxBytesPerBatch": 4 << 20,
-    # Spark removes a shuffle's files once Java has collected what stood for it, which with little in the heap can be
-    # never: by default it asks for that twice an hour.
+    # Spark removes a shuffle's files after Java has collected its objects, which may never happen with a small heap. By
+    # default Spark starts a collection twice an hour.
     "spark.cleaner.periodicGC.interval": "15s",
-    # Every micro-batch is looked at when all are done.
+    # The reports of all micro-batches are checked at the end.
     "spark.sql.streaming.numRecentProgressUpdates": 100_000,
 }
 
-# Of Java and the Python workers: memory that was given back inside of them goes back to the system as well.
+# Makes Java and the Python workers return freed memory to the system.
 ENVIRONMENT = {"MALLOC_ARENA_MAX": "2", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 
 OBSERVED = "changes"
@@ -54,7 +54,7 @@ STOP_TIMEOUT_S = 15.0  # Java ends within a second of losing its input
 
 
 class MicroBatch(NamedTuple):
-    """What Spark says of a micro-batch: its changes, the least and the greatest ``order`` of them, and its times.
+    """Spark's report of a micro-batch: the number of changes, their least and greatest ``order``, and the times.
 
     ``started`` and ``ended`` are seconds since 1970 UTC.
     """
@@ -94,16 +94,16 @@ class Job:
                     master=f"local[{CORES}]", app_name="tailrace demo", config={**CONFIG, **settings}
                 )
             finally:
-                # It may be there even where the session is not.
+                # The Java machine may run even if the session could not be started.
                 self._gateway = _java_gateway()
 
     def start_query(
         self, folder: Path, *, url: str, feed: str, level: str, partitions: int, files_per_batch: int, checkpoint: Path
     ) -> None:
-        """Begins to write what the files in ``folder`` have, and will have, to the feed."""
+        """Starts the query that writes the present and future files of ``folder`` to the feed."""
         assert self._spark is not None
         with self._reporting():
-            # Once more: this is seldom the thread that has started the session.
+            # Registered again, because another thread may have started the session.
             register(self._spark)
             changes = read_changes(self._spark, folder, files_per_batch)
             self._query = write_changes(
@@ -111,30 +111,30 @@ class Job:
             )
 
     def wait_until_ended(self) -> None:
-        """Returns when the query was stopped. DemoFailed, with the reason, when it has failed."""
+        """Returns when the query was stopped. Raises DemoFailed, with the reason, if it has failed."""
         assert self._query is not None
         with self._reporting():
             self._query.awaitTermination()
 
     def finish(self) -> None:
-        """Returns when the query has written all that is in the folder, and has ended. DemoFailed as above."""
+        """Returns when the query has written all files of the folder, and has ended. Raises DemoFailed if it fails."""
         assert self._query is not None
         with self._reporting():
             self._query.processAllAvailable()
             self._query.stop()
 
     def micro_batches(self) -> list[MicroBatch]:
-        """Those that are done, in order."""
+        """Returns the micro-batches that are done, in order."""
         assert self._query is not None
         with self._reporting():
             progress = self._query.recentProgress
         return [batch for batch in map(parse_progress, progress) if batch is not None]
 
     def stop(self) -> None:
-        """Ends everything that was started; nothing of it runs when this returns. May be called twice."""
+        """Ends the session and the Java machine, and waits for their end. May be called twice."""
         spark, self._spark = self._spark, None
         gateway, self._gateway = self._gateway, None
-        # An error of the connection, where the Java machine has ended already.
+        # A connection error if the Java machine has already ended.
         with contextlib.suppress(Exception):
             if spark is not None:
                 spark.stop()
@@ -143,7 +143,7 @@ class Job:
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:
-        """Turns what PySpark raises into DemoFailed with a reason that can be read."""
+        """Turns PySpark's errors into DemoFailed with a readable reason."""
         try:
             yield
         except Exception as error:
@@ -156,14 +156,14 @@ class Job:
 
 
 def _java_gateway() -> Any:
-    """PySpark's, where it has been imported and has one."""
+    """Returns PySpark's gateway, or None if PySpark was not imported or has none."""
     pyspark: Any = sys.modules.get("pyspark")
     return None if pyspark is None else pyspark.SparkContext._gateway
 
 
 def _end_java(gateway: Any) -> None:
     """Ends the Java machine, which PySpark would let run until this process ends."""
-    # An error of its connection, where it has ended already.
+    # A connection error if it has already ended.
     with contextlib.suppress(Exception):
         gateway.shutdown()
     gateway.proc.stdin.close()
@@ -175,9 +175,9 @@ def _end_java(gateway: Any) -> None:
 
 
 def read_changes(spark: SparkSession, folder: Path, files_per_batch: int) -> DataFrame:
-    """The changes of the files in ``folder``, in micro-batches of so many files, the oldest first.
+    """Returns the changes of the files in ``folder``, in micro-batches of ``files_per_batch``, the oldest first.
 
-    Each micro-batch says what it has, for ``parse_progress``.
+    Each micro-batch reports its changes, for ``parse_progress``.
     """
     from pyspark.sql import functions as F
 
@@ -199,11 +199,11 @@ def read_changes(spark: SparkSession, folder: Path, files_per_batch: int) -> Dat
 def write_changes(
     changes: DataFrame, *, url: str, feed: str, level: str, partitions: int, checkpoint: Path
 ) -> StreamingQuery:
-    """Writes them to the feed.
+    """Writes the changes to the feed.
 
-    All changes of a key have to go through one task, in their order: so they are distributed by the partition of the
-    key, and each task sorts what it gets. Across micro-batches the order is that of the files. At least once: stages
-    are lost with their leader and end the query, and this one goes on; the feed keeps the newest row of each key.
+    All changes of a key must pass through one task in their order. So they are distributed by the partition of the key,
+    and each task sorts its rows. Across micro-batches the order is that of the files. Delivery is at least once,
+    because stages are lost with their leader, which would end the query. The feed keeps the newest row of each key.
     """
     return (
         changes.repartition(TASKS, partition_of("key", partitions))
@@ -220,7 +220,7 @@ def write_changes(
 
 
 def parse_progress(progress: Any) -> MicroBatch | None:
-    """What is needed of Spark's report of a micro-batch; None where there was nothing in it."""
+    """Returns Spark's report of a micro-batch, or None if the micro-batch was empty."""
     metrics = progress["observedMetrics"].get(OBSERVED)
     if metrics is None or not metrics["changes"]:
         return None
@@ -236,7 +236,7 @@ def parse_progress(progress: Any) -> MicroBatch | None:
 
 
 def first_out_of_order(batches: list[MicroBatch]) -> MicroBatch | None:
-    """The first micro-batch that does not begin where the one before it has ended, or has gaps; None where all do."""
+    """Returns the first micro-batch that has gaps or does not follow the one before it, or None."""
     expected = 1
     for batch in batches:
         if batch.first_order != expected or batch.last_order - batch.first_order + 1 != batch.changes:
@@ -246,18 +246,18 @@ def first_out_of_order(batches: list[MicroBatch]) -> MicroBatch | None:
 
 
 def reason(message: str) -> str:
-    """The cause in what Spark says of a failed query: the error of a Python worker, where it was one.
+    """Returns the cause of a failed query from Spark's message: the error of a Python worker if there is one.
 
     >>> reason("[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted\\n=== Streaming Query ===")
     'Job aborted'
     """
     _, found, traceback = message.rpartition(TRACEBACK)
     if found:
-        # The lines of the stack are indented, the error's is not.
+        # The lines of the stack are indented, and the line of the error is not.
         for line in traceback.splitlines():
             if line and not line.startswith(" "):
                 return line
-    # py4j says in its own first line which call has failed, and then what Java said.
+    # The first line is py4j's own, with the failed call; the message of Java follows.
     said = message.removeprefix("An error occurred while calling ").partition("\n: ")[2] or message
     first = said.strip().partition("\n")[0]
-    return first.rpartition("terminated with exception: ")[2] or "it does not say why"
+    return first.rpartition("terminated with exception: ")[2] or "no reason was given"

@@ -1,12 +1,12 @@
-"""Changes as JSON-lines files in a folder that Spark's file source watches.
+"""Writes changes as JSON-lines files to a folder that Spark's file source watches.
 
-A row: {"order": 17, "key": "<base64>", "value": "<text>", "deleted": false}. ``order`` counts the changes from 1: Spark
-packs files into tasks by their sizes, so that is how the later of two changes of a key is told. The key is base64,
-because a path may be any bytes and JSON is text. The value, JSON itself, is a string in it, so that its bytes stay as
-they are; it is null where ``deleted``.
+A row: {"order": 17, "key": "<base64>", "value": "<text>", "deleted": false}. ``order`` counts the changes from 1 and
+tells the later of two changes of a key, because Spark assigns files to tasks by their sizes. The key is base64, because
+a path may be any bytes and JSON is text. The value is JSON itself, as a string, so that its bytes do not change; it is
+null if ``deleted``.
 
-The files appear whole, by a rename from a name with a dot, which Spark passes over. Spark takes files in the order of
-their modification times, in milliseconds, so each file gets a later one than the file before it.
+A file appears complete, by a rename from a name with a leading dot, which Spark ignores. Spark takes files in the order
+of their modification times, in milliseconds, so each file gets a later time than the one before it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 SPARK_SCHEMA = "order LONG, key STRING, value STRING, deleted BOOLEAN"
 
-# A Spark task takes whole files: small enough for several tasks and micro-batches, large enough to be few.
+# A Spark task reads whole files: small enough for several tasks and micro-batches, large enough to be few.
 FILE_BYTES_MAX = 8 << 20
 FILE_ROWS_MAX = 50_000
 
 
 class WrittenFile(NamedTuple):
-    """A file that is there now. ``last_order`` and ``step`` are those of its last row's change."""
+    """A file that was written. ``last_order`` and ``step`` are those of its last row's change."""
 
     path: Path
     rows: int
@@ -47,15 +47,15 @@ def write_json_lines(
     file_bytes_max: int = FILE_BYTES_MAX,
     file_rows_max: int = FILE_ROWS_MAX,
 ) -> Iterator[WrittenFile]:
-    """Writes the changes to ``folder``, which is made where it is missing, and yields each file once it is there.
+    """Writes the changes to ``folder``, which is created if missing, and yields each file when it is complete.
 
-    Nothing is written ahead: the caller's loop sets the pace. A file ends before the row that would bring it over
-    ``file_bytes_max``, and after ``file_rows_max`` rows; a single row over the bound gets a file of its own. ValueError
-    where the folder has such files already, as their rows would be taken for these.
+    The caller's loop sets the pace: no file is written ahead. A file has at most ``file_rows_max`` rows and
+    ``file_bytes_max`` bytes; a row over this bound gets its own file. Raises ValueError if the folder already has such
+    files, because Spark would read them, too.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if next(folder.glob("part-*.jsonl"), None) is not None:
-        raise ValueError(f"{folder} has files of an earlier run; give an empty folder")
+        raise ValueError(f"{folder} has files of an earlier run: give an empty folder")
     modified_ms = 0
     order = 0
     for number, rows in enumerate(_files_of(changes, file_bytes_max, file_rows_max), start=1):
@@ -67,7 +67,7 @@ def write_json_lines(
 
 
 def encode_row(order: int, change: Change) -> bytes:
-    """The line of a change, with its line feed."""
+    """Returns the line of a change, with its line feed."""
     row = {
         "order": order,
         "key": base64.b64encode(change.key).decode(),
@@ -112,4 +112,4 @@ def _publish(path: Path, lines: list[bytes], modified_ms: int) -> None:
         os.utime(hidden, ns=(modified_ns, modified_ns))
         hidden.rename(path)
     finally:
-        hidden.unlink(missing_ok=True)  # there only where the disk is full, or the like
+        hidden.unlink(missing_ok=True)  # it is left after an error, such as a full disk

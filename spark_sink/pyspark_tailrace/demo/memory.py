@@ -1,8 +1,8 @@
-"""How much memory the demonstration takes: this process and all that it has started, looked at while they run.
+"""Measures the memory of this process and of all that it has started, while they run.
 
-Linux only; elsewhere there is no /proc, and nothing is measured. A process counts with its proportional share (PSS): of
-a page that n processes share, each has a n-th, so the sum is what the machine gives. Spark's Python workers, which are
-forks, would otherwise count most of their memory several times.
+Linux only; other systems have no /proc, so nothing is measured. A process counts with its proportional share (PSS): if
+n processes share a page, each counts one n-th, so the sum is the machine's memory. Otherwise Spark's Python workers,
+which are forks, would count most of their memory several times.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OTHERS = "others"
 
 
 class Process(NamedTuple):
-    """A running process; ``name`` as the kernel has it."""
+    """A running process, with the kernel's ``name`` for it."""
 
     id: int
     parent: int
@@ -34,7 +34,7 @@ class Process(NamedTuple):
 
 
 class MemoryMeter:
-    """Peaks, in bytes: of each role, and of all roles at one moment. Only what a sample has seen counts."""
+    """The peaks of the samples, in bytes: of each role, and of all roles at one moment."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
@@ -43,7 +43,7 @@ class MemoryMeter:
         self.peak_total = 0
 
     def sample(self, servers: Collection[int] = ()) -> None:
-        """Looks at every process once. ``servers`` are the servers' process ids."""
+        """Measures every process once. ``servers`` are the servers' process ids."""
         totals: dict[str, int] = {}
         for process, role in roles(read_processes(self._proc), self._self, servers).items():
             totals[role] = totals.get(role, 0) + read_memory_bytes(self._proc, process)
@@ -53,7 +53,7 @@ class MemoryMeter:
 
 
 def roles(processes: list[Process], root: int, servers: Collection[int]) -> dict[int, str]:
-    """What ``root`` and its descendants are for, by process id."""
+    """Returns the roles of ``root`` and its descendants, by process id."""
     children: dict[int, list[Process]] = {}
     for process in processes:
         children.setdefault(process.parent, []).append(process)
@@ -81,7 +81,7 @@ def _role(process: Process, parent_role: str, servers: Collection[int]) -> str:
 
 
 def read_processes(proc: Path) -> list[Process]:
-    """All processes of the machine; none where it does not show them."""
+    """Returns all processes of the machine, or an empty list if it does not show them."""
     try:
         names = [name for name in os.listdir(proc) if name.isdecimal()]
     except OSError:
@@ -96,7 +96,7 @@ def read_processes(proc: Path) -> list[Process]:
 
 
 def parse_stat(text: str) -> Process:
-    """A line of /proc/PID/stat; the name, in parentheses, may hold anything.
+    """Parses a line of /proc/PID/stat. The name, in parentheses, may have any characters.
 
     >>> parse_stat("42 (a (b) c) S 7 42 42 0 -1")
     Process(id=42, parent=7, name='a (b) c')
@@ -107,7 +107,7 @@ def parse_stat(text: str) -> Process:
 
 
 def read_memory_bytes(proc: Path, process: int) -> int:
-    """The proportional share of a process; its resident memory where the kernel does not give it; 0 if it is gone."""
+    """Returns the proportional share of a process, or its resident memory on older kernels; 0 if it has ended."""
     for file, field in (("smaps_rollup", "Pss:"), ("status", "VmRSS:")):
         try:
             text = (proc / str(process) / file).read_text()
@@ -120,7 +120,7 @@ def read_memory_bytes(proc: Path, process: int) -> int:
 
 
 def parse_kib(text: str, field: str) -> int | None:
-    """The number of a field of such a file, which are in KiB; None where it is not in it."""
+    """Returns a field of such a file, in KiB, or None if the file does not have it."""
     for line in text.splitlines():
         if line.startswith(field):
             return int(line.split()[1])

@@ -1,4 +1,4 @@
-"""The feed, and how a history is cut into files and micro-batches."""
+"""The settings of the feed, and of the files and micro-batches of a history."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 from pyspark_tailrace.demo.jsonlines import FILE_BYTES_MAX, FILE_ROWS_MAX
 
 FEED = "demo"
-# What Spark waits for, and what the index is shown: what is on the disks of two of the three servers.
+# Spark waits for this level, and the index reads at it: the disks of two of the three servers.
 LEVEL = "quorum"
 PARTITIONS = 16
 
-# Of a short history the files are small, so that there are several micro-batches: eight, at three files each.
+# A short history gets small files, so that there are several micro-batches: eight of three files each.
 FILES_MIN = 24
 FILES_PER_BATCH = 3
 
@@ -20,7 +20,7 @@ CHANGES_MIN = 48
 
 
 class FilePlan(NamedTuple):
-    """Bounds of a file in rows and bytes, and how many files Spark takes at once."""
+    """The bounds of a file in rows and bytes, and the number of files in a micro-batch."""
 
     file_rows_max: int
     file_bytes_max: int
@@ -28,7 +28,7 @@ class FilePlan(NamedTuple):
 
 
 def plan_files(changes: int) -> FilePlan:
-    """The plan for so many changes.
+    """Returns the plan for a number of changes.
 
     >>> plan_files(240).file_rows_max
     10

@@ -1,4 +1,4 @@
-"""The producer of the demonstration: writes a history as files for Spark, while Spark reads them."""
+"""Writes a history as files, while Spark reads them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pyspark_tailrace.demo.history import History
     from pyspark_tailrace.demo.plan import FilePlan
 
-# A folder is not listed in one moment. If two files appear while Spark lists it, it may see the second one alone and
-# take it first. Between two files there is more time than a listing of hundreds of files takes, milliseconds; that the
-# order was kept is checked all the same, by what each micro-batch says of itself.
+# Listing a folder takes time. If two files appear meanwhile, Spark may see only the second one and take it first. So
+# the interval between two files is longer than a listing of hundreds of files, which takes milliseconds. The reports of
+# the micro-batches are still checked for the order.
 FILE_INTERVAL_S = 0.05
 
 
 class Produced(NamedTuple):
-    """What has been written: files, the changes in them and their bytes, and the bytes of keys and values."""
+    """Counts of files, of the changes and deletions in them, of their bytes, and of the bytes of keys and values."""
 
     files: int = 0
     changes: int = 0
@@ -34,7 +34,7 @@ class Produced(NamedTuple):
 
 
 class Producer:
-    """Writes the history to ``folder``. ``produced`` may be read from any thread while it works."""
+    """Writes the history to ``folder``. Any thread may read ``produced`` meanwhile."""
 
     def __init__(self, history: History, folder: Path, plan: FilePlan) -> None:
         self._history = history
@@ -43,11 +43,11 @@ class Producer:
         self._deletions = 0
         self._data_bytes = 0
         self.produced = Produced()
-        self.ends: set[int] = set()  # of each file, how many changes there are up to its end
+        self.ends: set[int] = set()  # the number of changes up to the end of each file
         self.finished = trio.Event()
 
     async def run(self) -> None:
-        """Writes all of it, in a thread. Raises GitFailed where the repository cannot be read."""
+        """Writes all changes, in a thread. Raises GitFailed if the repository cannot be read."""
         await trio.to_thread.run_sync(self._write)
         self.finished.set()
 
@@ -73,10 +73,10 @@ class Producer:
                 )
                 time.sleep(FILE_INTERVAL_S)
         finally:
-            files.close()  # type: ignore[attr-defined]  # ends git, where it still runs
+            files.close()  # type: ignore[attr-defined]  # ends git if it still runs
 
     def _counted(self) -> Iterator[Change]:
-        """The changes; one that was read for the next file may be counted already."""
+        """Yields the changes and counts them; the first change of the next file may be counted already."""
         for change in self._history.changes():
             self._deletions += change.value is None
             self._data_bytes += len(change.key) + len(change.value or b"")

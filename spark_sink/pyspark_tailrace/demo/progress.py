@@ -1,4 +1,4 @@
-"""The progress of a run, on a terminal: how far the files, the feed and the index have come."""
+"""Shows the progress of a run on a terminal: the changes in files, in the feed and in the index."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ STAGES = ("in files", "written", "in the index")
 
 
 class ProgressBars:
-    """A context manager. Without a terminal it writes nothing.
+    """A context manager that shows progress bars. Without a terminal it writes nothing.
 
-    It has a copy of stderr, because stderr itself goes elsewhere while Spark starts.
+    It writes to a copy of stderr, because stderr itself is redirected while Spark runs.
     """
 
     def __init__(self) -> None:
@@ -43,12 +43,12 @@ class ProgressBars:
         self._file.close()
 
     def begin(self, total: int) -> None:
-        """From now on there are ``total`` changes to be counted."""
+        """Shows a bar of ``total`` changes for each stage."""
         self._progress.update(self._doing, visible=False)
         for stage in self._stages:
             self._progress.update(stage, total=total, visible=True)
 
     def show(self, *counts: int) -> None:
-        """How many changes have come to each stage."""
+        """Updates the number of changes that have reached each stage."""
         for stage, count in zip(self._stages, counts, strict=True):
             self._progress.update(stage, completed=count)

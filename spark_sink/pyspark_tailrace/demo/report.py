@@ -1,4 +1,4 @@
-"""What the demonstration prints: texts made from figures."""
+"""Makes the texts that the demonstration prints."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ QUERY = (
 
 
 def source(history: History) -> Iterator[str]:
-    """What is fed."""
+    """Yields the lines about the input."""
     if history.note:
-        yield f"There is no history to feed: {history.note}. So it is something else:"
+        yield f"The history cannot be used: {history.note}. The input is instead:"
     yield history.title[0].upper() + history.title[1:] + "."
 
 
 def opening(total: int, workspace: Workspace) -> Iterator[str]:
-    """What will be done."""
-    where = "which stays" if workspace.kept else "which is removed at the end"
-    yield f"It has {total:,} changes of paths. Working in {workspace.root}, {where}."
+    """Yields the line about the run."""
+    where = "which is kept" if workspace.kept else "which is removed at the end"
+    yield f"It has {total:,} changes of paths. The working folder is {workspace.root}, {where}."
 
 
 def results(found: DemoResults, server_bytes: int) -> Iterator[str]:
-    """What came of it. ``server_bytes``: of the servers' files, once they have stopped."""
+    """Yields the lines about the results. ``server_bytes``: the size of the servers' files after they have stopped."""
     yield ""
     yield from killed(found.interruption, found.produced.changes)
     yield ""
@@ -62,28 +62,28 @@ def results(found: DemoResults, server_bytes: int) -> Iterator[str]:
 
 
 def killed(kill: Interruption, total: int) -> Iterator[str]:
-    """The kill and its moment."""
+    """Yields the lines about the kill."""
     batch, done = kill.batch, kill.written_of_batch
     yield (
         f"The leader of three servers, {kill.killed.address}, was killed for good (SIGKILL) with {kill.written:,} of "
         f"{total:,} mutations on its disk ({kill.written / total:.0%}),"
     )
     yield (
-        f"while Spark was writing micro-batch {batch.id}: of its {batch.changes:,} mutations {done:,} were there, "
+        f"while Spark was writing micro-batch {batch.id}: {done:,} of its {batch.changes:,} mutations were there, "
         f"{batch.changes - done:,} were not."
     )
     yield (
-        f"{kill.promoted.address} was promoted (`{shell('tailrace', *promotion(kill.promoted))}`); for "
-        f"{kill.down_s:.1f} s nobody led."
+        f"{kill.promoted.address} was promoted (`{shell('tailrace', *promotion(kill.promoted))}`), after "
+        f"{kill.down_s:.1f} s without a leader."
     )
     if kill.kills > 1:
-        yield f"It was kill number {kill.kills}: nothing was in flight at the one before."
-    yield "The sink and the follower went on by themselves; every mutation is in the feed, and none twice."
+        yield f"It was kill number {kill.kills}: no write was in flight at the earlier ones."
+    yield "The sink and the follower continued by themselves. The feed has every mutation exactly once."
 
 
 def compared(comparison: Comparison) -> Iterator[str]:
-    """The comparison, and what is not equal."""
-    yield "The index, compared with the tree that the history ends at, path by path:"
+    """Yields the lines about the comparison, with the differences."""
+    yield "The index, compared path by path with the tree at the end of the history:"
     yield _figure("paths in the tree", f"{comparison.expected:,}")
     yield _figure("paths in the index", f"{comparison.found:,}")
     yield _figure("equal, mode and blob", f"{comparison.equal:,}")
@@ -96,7 +96,7 @@ def compared(comparison: Comparison) -> Iterator[str]:
 
 
 def figures(found: DemoResults, server_bytes: int) -> Iterator[str]:
-    """How much and how fast."""
+    """Yields the lines with counts, times and sizes."""
     produced = found.produced
     total, nbytes = produced.changes, produced.data_bytes
     superseded = total - found.rows_applied
@@ -106,19 +106,17 @@ def figures(found: DemoResults, server_bytes: int) -> Iterator[str]:
     yield _figure("written at the kill", f"{found.interruption.written:,}")
     yield _figure("in: all acknowledged", f"after {found.seconds_in:.1f} s{_rates(total, nbytes, found.seconds_in)}")
     yield _figure("out: in the index", f"after {found.seconds_out:.1f} s{_rates(total, nbytes, found.seconds_out)}")
-    yield _figure(
-        "barrier", f"{seconds(found.barrier_s)}, asked for when all was acknowledged, back when the index had it"
-    )
-    yield _figure("rows written to it", f"{found.rows_applied:,}; {superseded:,} had been superseded by then")
+    yield _figure("barrier", f"{seconds(found.barrier_s)}, from the last acknowledgement until the index had it")
+    yield _figure("rows written to it", f"{found.rows_applied:,}; {superseded:,} were superseded before")
     yield _figure("keys and values", megabytes(nbytes))
     yield _figure("as files for Spark", f"{megabytes(produced.file_bytes)} in {produced.files:,} files")
-    yield _figure("servers' data", f"{megabytes(server_bytes)}, of all three; the killed one stays behind")
+    yield _figure("servers' data", f"{megabytes(server_bytes)} of all three; the killed one has less than the others")
     yield _figure("index", megabytes(found.index_bytes))
     yield from memory(found.memory)
 
 
 def batch_times(times: Sequence[float]) -> str:
-    """How many micro-batches there were, and how long they took.
+    """Returns the number of micro-batches and their times.
 
     >>> batch_times([9.0, 1.0, 0.5, 3.0])
     "4; the first, which starts Spark's Python workers, took 9.0 s, the others 1.0 s (median)"
@@ -128,20 +126,20 @@ def batch_times(times: Sequence[float]) -> str:
 
 
 def memory(meter: MemoryMeter) -> Iterator[str]:
-    """The peaks of memory."""
+    """Yields the lines with the peaks of memory."""
     if not meter.peak_total:
         yield _figure("peak memory", "not measured: this system has no /proc")
         return
-    yield _figure("peak memory", f"{mebibytes(meter.peak_total)} together, at one moment; each at its own:")
+    yield _figure("peak memory", f"{mebibytes(meter.peak_total)} in total; each part at its own peak:")
     for role in MEMORY_ROLES:
         if role in meter.peaks:
             yield f"    {mebibytes(meter.peaks[role]):>10}  {role}"
 
 
 def searched(search: Search | None) -> Iterator[str]:
-    """A query of the full text and what it found."""
+    """Yields the lines about a full-text query."""
     if search is None:
-        yield "No text has a word of six letters to be searched for."
+        yield "There is no full-text query: no text has a word of six letters."
         return
     yield f"Full-text query {search.word!r}: {search.paths:,} paths in {seconds(search.seconds)}. The best:"
     for hit in search.hits:
@@ -149,33 +147,33 @@ def searched(search: Search | None) -> Iterator[str]:
 
 
 def by_hand(workspace: Workspace, commands: list[list[str]], url: str, search: Search | None) -> Iterator[str]:
-    """How to go on by hand. ``commands``: what each server was called with."""
+    """Yields the commands to try next. ``commands`` are the arguments of each server."""
     root = workspace.root if workspace.kept else Path("DIR")
     if workspace.kept:
-        yield f"To go on by hand ({workspace.root} stays until it is removed):"
+        yield f"To try it by hand ({workspace.root} is kept until you remove it):"
     else:
-        yield "With --data DIR everything would be kept, and you could go on by hand:"
+        yield "To try it by hand, run the demo with --data DIR, which keeps its files:"
     index = root / workspace.index.name
     query = QUERY.format(word="index" if search is None else search.word)
     tailrace = script()
     for number, command in enumerate(commands, 1):
         here = [word.replace(str(workspace.root), str(root)) for word in command]
-        # By default all of them would want the same two ports for these.
-        doors = ["--http", "off", "--ws", "off"]
-        yield _figure(f"server {number} of the set:", shell(tailrace, *here, *doors))
+        # By default all servers would use the same two ports for these listeners.
+        listeners = ["--http", "off", "--ws", "off"]
+        yield _figure(f"server {number} of the set:", shell(tailrace, *here, *listeners))
     yield _figure("tail the feed:", shell(tailrace, "tail", FEED, "--url", url))
-    # The statement has single quotes and nothing that a shell would see within double ones.
+    # The statement has single quotes, and no character that a shell expands within double quotes.
     yield _figure("query the index:", f'{shell(*sqlite(), index)} "{query}"')
 
 
 def script() -> str:
-    """The command ``tailrace`` as it can be called here."""
+    """Returns the command ``tailrace``, with its path if it is not on the PATH."""
     beside = Path(sys.executable).with_name("tailrace")
     return "tailrace" if shutil.which("tailrace") or not beside.exists() else str(beside)
 
 
 def sqlite() -> list[str]:
-    """A program that queries an SQLite file, given the file and the statement."""
+    """Returns a command that queries an SQLite file; its arguments are the file and the statement."""
     if shutil.which("sqlite3"):
         return ["sqlite3"]
     code = "import sqlite3, sys; [print(*row) for row in sqlite3.connect(sys.argv[1]).execute(sys.argv[2])]"
@@ -183,7 +181,7 @@ def sqlite() -> list[str]:
 
 
 def shell(*words: object) -> str:
-    """A command as it is typed."""
+    """Returns a command as typed in a shell."""
     return " ".join(shlex.quote(str(word)) for word in words)
 
 

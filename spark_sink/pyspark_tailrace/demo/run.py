@@ -1,4 +1,4 @@
-"""A run of the demonstration, from the history to the comparison."""
+"""Runs the demonstration, from the history to the comparison."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class DemoResults(NamedTuple):
-    """What a run has shown. Times are seconds, from the first file on where they are not said to be of something."""
+    """The results of a run. ``seconds_in`` and ``seconds_out`` count from the first file."""
 
     produced: Produced
     interruption: Interruption
@@ -60,9 +60,9 @@ class DemoResults(NamedTuple):
 
 
 async def run(history: History, total: int, workspace: Workspace, bars: ProgressBars) -> DemoResults:
-    """Runs the whole of it; nothing is left running. ``total``: how many changes the history has.
+    """Runs the whole demonstration, and stops all processes. ``total`` is the number of changes of the history.
 
-    Raises DemoFailed, JavaNotFound or ImportError for what is missing, GitFailed, and what the SDK raises.
+    Raises DemoFailed, JavaNotFound, ImportError for a missing package, GitFailed, and the SDK's errors.
     """
     servers = Servers(workspace.server_data, workspace.server_logs)
     job = Job(workspace.spark, workspace.spark_log)
@@ -86,7 +86,7 @@ async def run(history: History, total: int, workspace: Workspace, bars: Progress
 
 
 class _DemoRun:
-    """What the stages of a run share, once the servers and Spark have started."""
+    """A run after the servers and Spark have started."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class _DemoRun:
 
     async def results(self) -> DemoResults:
         async with AsyncExitStack() as stack:
-            # A change of leader takes a while: everything here waits as long for it as for a server's start.
+            # Requests wait as long for a change of leader as for the start of a server.
             client = await stack.enter_async_context(
                 tailrace.connect(self._servers.url, name="tailrace demo", retry_for=START_TIMEOUT_S)
             )
@@ -135,7 +135,7 @@ class _DemoRun:
             written = time.monotonic()
             batches = await self._checked_batches(feed)
             async with trio.open_nursery() as last:
-                # Spark is not needed any more, and the index may have a while to go: this gives back its memory.
+                # Spark is no longer needed, and the index may take a while: stopping Spark frees its memory.
                 last.start_soon(trio.to_thread.run_sync, self._job.stop)
                 asked = time.monotonic()
                 await follower.barrier()
@@ -158,7 +158,7 @@ class _DemoRun:
         )
 
     async def _start_query(self) -> None:
-        # Spark refuses a folder that is not there.
+        # Spark refuses a folder that does not exist.
         self._workspace.changes.mkdir(exist_ok=True)
         await in_thread(
             lambda: self._job.start_query(
@@ -173,16 +173,16 @@ class _DemoRun:
         )
 
     async def _checked_batches(self, feed: tailrace.Feed) -> list[MicroBatch]:
-        """The micro-batches. DemoFailed where the feed has not exactly what was sent, or the order was not kept."""
+        """Returns the micro-batches. Raises DemoFailed if the feed's mutations or their order are not as sent."""
         written, sent = await written_changes(feed), self._producer.produced.changes
         if written != sent:
-            raise DemoFailed(f"the feed has {written:,} mutations, and {sent:,} were sent: each has to be written once")
+            raise DemoFailed(f"the feed has {written:,} mutations, but {sent:,} were sent: each must be written once")
         batches = await in_thread(self._job.micro_batches)
         wrong = first_out_of_order(batches)
         if wrong is not None:
             raise DemoFailed(
-                f"Spark has taken files out of their order: micro-batch {wrong.id} has {wrong.changes:,} changes, "
-                f"numbered {wrong.first_order:,} to {wrong.last_order:,}; run it again"
+                f"Spark has read files out of order: micro-batch {wrong.id} has {wrong.changes:,} changes, numbered "
+                f"{wrong.first_order:,} to {wrong.last_order:,}. Run the demo again"
             )
         return batches
 
@@ -198,7 +198,7 @@ class _DemoRun:
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """Runs what blocks in a thread. A cancellation does not wait for it: stopping Spark ends what waits for Spark."""
+    """Runs a blocking function in a thread. Cancelling abandons it: it ends when Spark is stopped."""
     return await trio.to_thread.run_sync(function, abandon_on_cancel=True)
 
 

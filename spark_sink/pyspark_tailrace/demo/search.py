@@ -1,4 +1,4 @@
-"""A full-text query of the index, with a word that is sure to be found."""
+"""Runs a full-text query of the index, with a word that one of its texts has."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Shorter ones are in every text of some languages.
+# Shorter words are in every text of some languages.
 WORD_CHARACTERS_MIN = 6
 WORD = re.compile(rf"[A-Za-z]{{{WORD_CHARACTERS_MIN},}}")
 HITS_SHOWN = 5
 SNIPPET_WORDS = 8
 
-# A text that people look at first, else any.
+# A text that people read first, or any other.
 FIND_TEXT = (
     "SELECT text FROM items WHERE text IS NOT NULL "
     "ORDER BY lower(CAST(key AS TEXT)) NOT LIKE 'readme%', rowid LIMIT :count"
@@ -41,7 +41,7 @@ class Hit(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What was asked and found: so many ``paths``, the best of them as ``hits``."""
+    """A query and its result: the number of ``paths`` with the word, and the best of them as ``hits``."""
 
     word: str
     paths: int
@@ -50,7 +50,7 @@ class Search(NamedTuple):
 
 
 def search_index(path: Path) -> Search | None:
-    """Searches the index for a word that one of its texts has; None where no text has a word."""
+    """Searches the index for a word of one of its texts. Returns None if no text has a word."""
     with closing(sqlite3.connect(path)) as connection:
         word = _pick(connection)
         if word is None:
@@ -71,11 +71,11 @@ def _pick(connection: sqlite3.Connection) -> str | None:
 
 
 def frequent_word(text: str) -> str | None:
-    """The word of plain letters, six or more, that the text has most often, in lower case; None where it has none.
+    """Returns the most frequent word of six or more plain letters, in lower case, or None if there is no such word.
 
     >>> frequent_word("Barriers and barriers: a consistent point")
     'barriers'
     """
-    # Only whole words: the tokenizer of FTS5 takes letters of any alphabet, digits and marks together.
+    # Only whole words, because the tokenizer of FTS5 joins letters of any alphabet, digits and marks.
     words = Counter(word.lower() for word in re.findall(r"\w+", text) if WORD.fullmatch(word))
     return min(words, key=lambda word: (-words[word], word)) if words else None

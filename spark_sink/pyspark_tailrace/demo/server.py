@@ -1,4 +1,4 @@
-"""A server of the demonstration: ``tailrace serve`` as a process of its own."""
+"""Runs a server of the demonstration: ``tailrace serve`` in its own process."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# By this very Python, whatever the PATH has.
+# Run by this Python, whatever the PATH has.
 COMMAND = (sys.executable, "-c", "from tailrace.cli import main; main()")
 
 HOST = "127.0.0.1"
 READY = re.compile(r"tailrace: ready, frames on [^ ]*:(\d+),")
 
-# A start is mostly imports; after a kill it reads the whole journal too, some 100 MB a second.
+# A start is mostly imports. After a kill it also reads the whole journal, at some 100 MB/s.
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
 
@@ -31,7 +31,7 @@ STOP_TIMEOUT_S = 30.0
 class Server:
     """A server on ``data``; ``start``, ``kill`` and ``stop`` are for one task, ``watch`` for another.
 
-    ``port`` 0 is any that is free. ``members`` are the addresses of the set that it belongs to, its own among them.
+    ``port`` 0 stands for any free port. ``members`` are the addresses of all members of its set.
     """
 
     def __init__(self, data: Path, log: Path, port: int = 0, members: Sequence[str] = ()) -> None:
@@ -45,27 +45,27 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address of its listener, HOST:PORT."""
         return f"{HOST}:{self.port}"
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """The URL for clients."""
         return f"tailrace://{self.address}"
 
     @property
     def process_id(self) -> int | None:
-        """Of the process that runs now, or ran last."""
+        """The id of the process that runs now, or ran last; None before the first start."""
         return None if self._process is None else self._process.pid
 
     @property
     def arguments(self) -> list[str]:
-        """What ``tailrace`` is called with, but for what keeps it quiet."""
+        """The arguments of ``tailrace``, without those that keep it quiet."""
         members = ["--members", ",".join(self._members)] if self._members else []
         return ["serve", "--data", str(self.data), "--listen", self.address, *members]
 
     async def start(self) -> None:
-        """Starts it; returns once it is ready. DemoFailed, with what it said, where it ends or takes too long."""
+        """Starts it, and returns when it is ready. Raises DemoFailed, with its log, if it ends or takes too long."""
         command = [*COMMAND, *self.arguments, "--http", "off", "--ws", "off", "--log-level", "warning"]
         with self._log.open("ab") as log:
             self._process = await trio.lowlevel.open_process(
@@ -76,7 +76,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                # Ctrl-C is for this process, which then stops the server in its turn.
+                # Ctrl-C is only for this process, which then stops the server.
                 start_new_session=True,
             )
         line = ""
@@ -90,7 +90,7 @@ class Server:
         self._started.set()
 
     async def watch(self) -> None:
-        """Raises DemoFailed where the server ends without having been told to; else it never returns."""
+        """Raises DemoFailed if the server ends by itself; otherwise it never returns."""
         while True:
             await self._started.wait()
             self._started = trio.Event()
@@ -102,14 +102,14 @@ class Server:
                 raise DemoFailed(f"the server {how}{last_words(self._log)}")
 
     async def kill(self) -> None:
-        """Ends it by SIGKILL, at once: nothing runs between the call and the signal."""
+        """Ends it by SIGKILL at once, without a checkpoint before the signal."""
         process = self._ended_by_us = self._process
         assert process is not None
         process.kill()
         await _wait(process)
 
     async def stop(self) -> None:
-        """Stops it cleanly, where it runs. Not to be cancelled."""
+        """Stops it cleanly if it runs. Shielded from cancellation."""
         process = self._process
         if process is None:
             return

@@ -1,8 +1,8 @@
 """The servers of the demonstration: a set of three, whose leader is killed for good.
 
-Why three and not a leader with one replica: of a replica without a vote nobody waits for, so the promotion of it may
-lose what Spark was told was written, and Spark never writes that again. In a set a write at level quorum is on the
-disks of two before it is acknowledged, and whoever is promoted has it.
+Why three servers, and not a leader with one replica: writes do not wait for a replica without a vote. Its promotion may
+lose acknowledged rows, which Spark never writes again. In a set, a write at level quorum is on the disks of two members
+before it is acknowledged, and a promoted member has it.
 """
 
 from __future__ import annotations
@@ -39,50 +39,50 @@ class Servers:
 
     @property
     def url(self) -> str:
-        """Where clients find the set, whoever leads it."""
+        """The URL for clients, with the addresses of all members."""
         return "tailrace://" + ",".join(server.address for server in self.all)
 
     @property
     def process_ids(self) -> list[int]:
-        """Of those that have been started."""
+        """The process ids of the servers that were started."""
         return [server.process_id for server in self.all if server.process_id is not None]
 
     async def start(self) -> None:
-        """Starts all; returns once they are ready. DemoFailed as of `Server`."""
+        """Starts all servers, and returns when they are ready. Raises DemoFailed if one cannot start."""
         async with trio.open_nursery() as nursery:
             for server in self.all:
                 nursery.start_soon(server.start)
 
     async def watch(self) -> None:
-        """Raises DemoFailed where one ends without having been told to; else it never returns."""
+        """Raises DemoFailed if a server ends by itself; otherwise it never returns."""
         async with trio.open_nursery() as nursery:
             for server in self.all:
                 nursery.start_soon(server.watch)
 
     async def stop(self) -> None:
-        """Stops all that run. Not to be cancelled."""
+        """Stops all servers that run. Shielded from cancellation."""
         with trio.CancelScope(shield=True):
             for server in self.all:
                 await server.stop()
 
     async def leader(self, client: tailrace.Client) -> Server:
-        """Who leads, by what the node says that answers ``client``."""
+        """Returns the leader, as told by the node that answers ``client``."""
         feeds = await client.feeds()
         partitions = await client.feed(feeds[0].name).partitions()
         found = [server for server in self.all if server.address == partitions[0].leader]
         if not found:
-            raise DemoFailed(f"the leader is said to be at {partitions[0].leader!r}, where none of the servers is")
+            raise DemoFailed(f"a server names {partitions[0].leader!r} as leader, which is no member of the set")
         return found[0]
 
     async def kill(self, server: Server) -> None:
-        """Ends one by SIGKILL, at once."""
+        """Ends a server by SIGKILL, at once."""
         self.killed = server
         await server.kill()
 
     async def promote(self) -> Server:
-        """Makes another one than the killed one lead, as an operator does. DemoFailed with what the command says.
+        """Promotes a server that still runs, as an operator does. Raises DemoFailed with the output of the command.
 
-        One after the other is tried: one that had not caught up yet when the leader was killed is refused.
+        The servers are tried in turn, because one that had not caught up when the leader was killed refuses.
         """
         said = []
         for server in self.all:
@@ -101,22 +101,22 @@ class Servers:
         raise DemoFailed(f"no other server could be promoted: {'; '.join(said)}")
 
     async def revive(self) -> None:
-        """Starts the killed one again."""
+        """Starts the killed server again."""
         if self.killed is not None:
             await self.killed.start()
             self.killed = None
 
 
 def promotion(server: Server) -> list[str]:
-    """What ``tailrace`` is called with to make ``server`` lead."""
+    """Returns the arguments of ``tailrace`` that promote ``server``."""
     return ["promote", "--node", server.address]
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has now: each member of a set has to know those of all before it starts.
+    """Returns free ports: each member of a set has to know the ports of all members before it starts.
 
-    None that outgoing connections are given: who tries again and again to connect to one of these, where nobody listens
-    any more, is connected to itself some day.
+    They are outside of the range of outgoing connections. A process that keeps connecting to a port of that range
+    without a listener is connected to itself some day.
     """
     found: set[int] = set()
     while len(found) < count:

@@ -1,4 +1,4 @@
-"""The sources of Python's standard library, for the demonstration where there is no history of a repository."""
+"""The sources of Python's standard library: the demonstration's input without the history of a repository."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark_tailrace.demo.changes import Change, Content, TreeEntry, encode_val
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Installed packages lie below the library in some installations, and are not part of it.
+# In some installations, packages are below the library's folder. They are not part of it.
 NOT_THE_LIBRARY = {"site-packages", "dist-packages", "__pycache__"}
 
 
@@ -26,7 +26,7 @@ def _library_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class StandardLibrary:
-    """Every ``.py`` file below ``root``, as a new path. ``note`` says why it is this and no repository."""
+    """Every ``.py`` file below ``root``, as a new path. ``note`` is the reason for not using a repository."""
 
     note: str
     root: Path = field(default_factory=_library_folder)
@@ -40,11 +40,11 @@ class StandardLibrary:
         return sum(1 for _ in self._files())
 
     def count(self) -> int:
-        """How many changes there are: one for each file."""
+        """Returns the number of changes, one for each file."""
         return self.steps
 
     def changes(self) -> Iterator[Change]:
-        """A change for each file, in the order of the paths. Memory: one file."""
+        """Yields a change for each file, in the order of the paths. Memory: one file."""
         for step, path in enumerate(self._files(), start=1):
             content = _content(path)
             about = Content(len(content), text_of(content))
@@ -52,7 +52,7 @@ class StandardLibrary:
             yield Change(self._key(path), encode_value(_entry(path, content), about, None, time), step)
 
     def expected(self) -> dict[bytes, TreeEntry]:
-        """What the files are now."""
+        """Returns the present files."""
         return {self._key(path): _entry(path, _content(path)) for path in self._files()}
 
     def _files(self) -> Iterator[Path]:
@@ -65,12 +65,12 @@ class StandardLibrary:
 
 
 def blob_id(content: bytes) -> str:
-    """The id that git gives to this content."""
+    """Returns git's id of this content."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def _content(path: Path) -> bytes:
-    """What git would store: of a symbolic link its target."""
+    """Returns the content that git would store: for a symbolic link its target."""
     return os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
 
 

@@ -1,4 +1,4 @@
-"""Where stderr goes while Spark runs."""
+"""Redirects stderr while Spark runs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def stderr_to(log: Path) -> Iterator[None]:
-    """During the body, what this process and those that it starts write to stderr goes to a file.
+    """Redirects stderr of this process, and of processes that it starts, to a file during the body.
 
-    Java has warnings of its own, which no log setting can silence, and PySpark prints tracebacks of threads where Java
-    was killed.
+    Java prints warnings that no log setting can silence, and PySpark prints tracebacks of threads after Java was
+    killed.
     """
     sys.stderr.flush()
     kept = os.dup(2)

@@ -1,4 +1,4 @@
-"""The folder that a run works in: the files for Spark, the servers' data, the index, the logs."""
+"""The working folder of a run: the files for Spark, the servers' data, the index, the logs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MARKER = "MADE-BY-TAILRACE-DEMO"
-MARKER_TEXT = "Everything in this folder is made by `tailrace demo`, and replaced by its next run in here.\n"
+MARKER_TEXT = "All files in this folder were made by `tailrace demo`, and are replaced by its next run here.\n"
 SERVER = "server-"
-LOCK_OF_SERVER = "LOCK"  # what a node locks in its data directory, while it runs
+LOCK_OF_SERVER = "LOCK"  # a running node holds a lock on this file of its data directory
 
 
 class Workspace:
-    """Where things are. ``kept``: the folder stays when the run has ended."""
+    """The paths of a run's files. ``kept``: the folder is kept after the run."""
 
     def __init__(self, root: Path, *, kept: bool) -> None:
         self.root = root
@@ -38,17 +38,17 @@ class Workspace:
 
     @property
     def server_bytes(self) -> int:
-        """The bytes of all servers' files. While they run, they have some room ahead."""
+        """The size of all servers' files in bytes. While a server runs, it has allocated some room ahead."""
         files = (path for data in self.server_data for path in data.rglob("*"))
         return sum(path.stat().st_size for path in files if path.is_file())
 
 
 @contextlib.contextmanager
 def open_workspace(data: Path | None, *, keep: bool) -> Iterator[Workspace]:
-    """An empty folder for the body: ``data``, which is kept, or a temporary one, kept where ``keep`` says so.
+    """Yields an empty folder: ``data``, which is kept, or a temporary one, which is kept with ``keep``.
 
-    What an earlier run left in ``data`` is removed. A body that fails keeps the folder, whose logs tell why; not so
-    one that is interrupted. DemoFailed where ``data`` holds anything else, or is in use.
+    Files of an earlier run in ``data`` are removed. If the body raises, the folder is kept for its logs, but not if it
+    is interrupted. Raises DemoFailed if ``data`` has other files, or is in use.
     """
     root = Path(tempfile.mkdtemp(prefix="tailrace-demo-")) if data is None else data.absolute()
     workspace = Workspace(root, kept=keep or data is not None)
@@ -57,7 +57,7 @@ def open_workspace(data: Path | None, *, keep: bool) -> Iterator[Workspace]:
             try:
                 yield workspace
             except Exception as error:
-                # Whatever it was: the logs say more.
+                # The logs tell more about any error.
                 workspace.kept = True
                 error.add_note(f"the logs are in {root}")
                 raise
@@ -68,14 +68,14 @@ def open_workspace(data: Path | None, *, keep: bool) -> Iterator[Workspace]:
 
 @contextlib.contextmanager
 def _claimed(root: Path) -> Iterator[None]:
-    """Holds the folder, empty but for its marker, for this process alone."""
+    """Locks the folder for this process, and empties it except for its marker."""
     root.mkdir(parents=True, exist_ok=True)
     marker = root / MARKER
     if not marker.exists() and any(root.iterdir()):
-        raise DemoFailed(f"{root} is not empty, and no earlier run has made it; give a new folder")
+        raise DemoFailed(f"{root} is not empty, and not from an earlier run: give a new folder")
     with marker.open("a") as file:
         if not _lock(file):
-            raise DemoFailed(f"another run works in {root}; wait for its end, or give another folder")
+            raise DemoFailed(f"another run uses {root}: wait for its end, or give another folder")
         _clear(root)
         file.truncate(0)
         file.write(MARKER_TEXT)
@@ -87,7 +87,7 @@ def _clear(root: Path) -> None:
     for lock in root.glob(f"{SERVER}*/{LOCK_OF_SERVER}"):
         with lock.open("a") as file:
             if not _lock(file):
-                raise DemoFailed(f"a server still runs on {lock.parent}; stop it, or give another folder")
+                raise DemoFailed(f"a server still runs on {lock.parent}: stop it, or give another folder")
     for entry in os.scandir(root):
         if entry.name == MARKER:
             continue

@@ -1,8 +1,8 @@
-"""How much a micro-batch takes: where it ends in each partition. Pure.
+"""Decides at which seq a micro-batch ends in each partition. Pure.
 
-A history is cut anywhere: each partition gets an even share of the rows, and what one does not need goes to the others.
-A compact feed has a state only at the ends of its snapshots, so a batch takes whole ones, of one partition after the
-other; the one that had its turn last comes last the next time.
+A history can be cut anywhere: each partition gives an even share of the rows, or all it has if that is less. A compact
+feed has a state only at the ends of its snapshots, so a batch takes whole snapshots of one partition after the other.
+The partition that was served last comes last the next time.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 
 def even_shares(available: Mapping[int, int], rows: int) -> dict[int, int]:
-    """How many of its ``available`` rows each partition gives, ``rows`` together where there are so many."""
+    """Returns how many of its ``available`` rows each partition gives: ``rows`` in all, or all rows if fewer."""
     shares: dict[int, int] = {}
     left = rows
     smallest_first = sorted(available, key=lambda id: (available[id], id))
     for index, id in enumerate(smallest_first):
-        # Rounded up, so that a row too few for everybody is somebody's all the same.
+        # Rounded up, so that fewer rows than partitions are still given.
         share = min(available[id], -(-left // (len(smallest_first) - index)))
         shares[id] = share
         left -= share
@@ -26,10 +26,10 @@ def even_shares(available: Mapping[int, int], rows: int) -> dict[int, int]:
 def whole_snapshots(
     available: Mapping[int, int], rows: int, next_snapshot: Callable[[int], int], turn: int
 ) -> dict[int, int]:
-    """As ``even_shares``, but all that a partition has or its next snapshot: at least one, whatever its size.
+    """Returns the rows of each partition: all of them, or those of its next snapshot; at least one snapshot in all.
 
-    ``next_snapshot``: the rows of a partition's next one, at most as many as are available. ``turn``: the partition
-    that is asked first.
+    ``next_snapshot`` returns the rows of a partition's next snapshot, at most those available. ``turn`` is the
+    partition that comes first.
     """
     shares = dict.fromkeys(available, 0)
     left = rows
@@ -44,7 +44,7 @@ def whole_snapshots(
 
 
 def next_turn(taken: Mapping[int, int], turn: int) -> int:
-    """The partition to be asked first after a batch that has ``taken`` so many rows of each."""
+    """Returns the partition that comes first after a batch with these rows of each partition."""
     served = [id for id in _in_turn(taken, turn) if taken[id]]
     return served[-1] + 1 if served else turn
 

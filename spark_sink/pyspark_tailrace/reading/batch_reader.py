@@ -1,4 +1,4 @@
-"""``spark.read.format("tailrace")``: the latest state of a feed, or every mutation that it has kept."""
+"""The reader of a batch job, ``spark.read``: the latest state of a feed, or every mutation that it has kept."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from tailrace.model import EndReason
 from tailrace.model.position import Position
 from tailrace.wire.filters import StreamFilter
 
-_GOES_ON = ".option('failOnDataLoss', 'false') reads what is left"
+_GOES_ON = ".option('failOnDataLoss', 'false') reads the remaining rows"
 
 
 class BatchReader(DataSourceReader):
-    """Plans in the driver, as of the moment of planning, and reads in the tasks."""
+    """Plans in the driver, from the feed's state at that moment, and reads in the tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Returns the tasks. Raises UnknownFeed, also for a partition that is not there, Unreachable, ..."""
+        """Returns the tasks. Raises UnknownFeed, also for an unknown partition, Unreachable, ..."""
         with contextlib.closing(FeedClient(self._options)) as node:
             feed = node.feed()
             starts, ends, trimmed = node.starting(feed), node.ending(feed), node.kept_since(feed)
@@ -44,11 +44,11 @@ class BatchReader(DataSourceReader):
             for id in self._wanted_partitions(feed)
         ]
         tasks = cut((part for part in ranges if part.rows > 0), self._options.min_partitions, exact=self._exact(feed))
-        # Spark would take no task at all for one whose partition it does not tell.
+        # Spark turns an empty list into one task without a partition.
         return [Split(feed.cluster_id, feed.feed_id, task, is_history=feed.is_history) for task in tasks or [[]]]
 
     def _exact(self, feed: FeedState) -> bool:
-        """Ranges may be read in pieces: seqs of a history stay what they are, and no two rows are to be compared."""
+        """Returns whether ranges may be cut: in a history no seq goes away, and mutations need no comparison."""
         return feed.is_history and self._options.read != STATE
 
     def _wanted_partitions(self, feed: FeedState) -> Iterable[int]:
@@ -62,7 +62,7 @@ class BatchReader(DataSourceReader):
         return sorted(only)
 
     def _range(self, id: int, feed: FeedState, start: Position, end: Position, trim_seq: int) -> SeqRange:
-        """Returns the range of a partition that is read. Raises DataGone, StreamEnded if it cannot be given."""
+        """Returns the range of a partition to read. Raises DataGone or StreamEnded if rows of it are lost."""
         options, partition = self._options, feed.partitions[id]
         start, end = (self._in_history(id, position, partition) for position in (start, end))
         if not self._exact(feed):
@@ -70,8 +70,8 @@ class BatchReader(DataSourceReader):
                 self._check_as_of(id, feed, trim_seq)
             if not feed.is_history and options.end != LATEST and options.key_prefix:
                 raise ValueError(
-                    "options 'endingOffsets' and 'key_prefix' go together for a feed with retention 'history' only: in "
-                    "a compact feed rows that are missing could not be told from those that are not wanted"
+                    "options 'endingOffsets' and 'key_prefix' together need a feed with retention 'history': in a "
+                    "compact feed, purged rows cannot be told from rows with another prefix"
                 )
             if options.start == EARLIEST:
                 start = NOTHING
@@ -82,12 +82,12 @@ class BatchReader(DataSourceReader):
         return SeqRange(id, start, end.seq, end)
 
     def _in_history(self, id: int, position: Position, partition: PartitionState) -> Position:
-        """Returns the position, or the last one that it has in common with the node's history."""
+        """Returns the position, or the last one before it that the node's history shares."""
         found = resume_at(position, partition)
         if found.waits:
             raise StreamEnded(
                 f"partition {id}: the node does not know seq {position.seq} of term {position.log.term} yet: it was "
-                "put back from an older copy, or is behind its leader",
+                "restored from an older copy, or is behind its leader",
                 reason=EndReason.BEHIND,
             )
         if found.lost and self._options.fail_on_data_loss:
@@ -99,7 +99,7 @@ class BatchReader(DataSourceReader):
         return found.position
 
     def _check_as_of(self, id: int, feed: FeedState, trim_seq: int) -> None:
-        """Raises DataGone if the state of an earlier moment is not kept."""
+        """Raises DataGone if the feed has not kept the state of an earlier moment."""
         if not feed.is_history:
             raise DataGone(
                 "the feed is compact and keeps the newest row of each key only: the state of an earlier moment "
@@ -112,11 +112,11 @@ class BatchReader(DataSourceReader):
             )
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """A task's rows, as Arrow batches of the schema."""
+        """Yields a task's rows, as Arrow batches of the schema."""
         assert isinstance(partition, Split)
         shape = Shape(self._schema)
         wanted = StreamFilter(self._options.key_prefix, not has_column(self._schema, "value"))
-        # What is lost is known since the plan, and does not show behind a filter.
+        # The plan has checked for losses; a filter hides them here.
         lenient = replace(self._options, fail_on_data_loss=False)
         if self._options.read == STATE and self._options.end != LATEST:
             rows = newest_of(partition, read_split(lenient, partition, wanted))
@@ -132,7 +132,7 @@ class BatchReader(DataSourceReader):
 
 
 def read_state(options: ReadOptions, split: Split, wanted: StreamFilter) -> Iterator[Any]:
-    """The newest rows of the keys of a split's partitions, without deletions."""
+    """Yields the newest row of each key of a split's partitions, without deletions."""
     states: dict[int, LatestState] = {part.partition: LatestState() for part in split.parts}
     for partition, batch in _read_whole(options, split, wanted):
         if batch is None:
@@ -144,7 +144,7 @@ def read_state(options: ReadOptions, split: Split, wanted: StreamFilter) -> Iter
 
 
 def newest_of(split: Split, rows: Iterator[Any]) -> Iterator[Any]:
-    """Returns the newest row of each key of ``rows``, without deletions."""
+    """Yields the newest row of each key of ``rows``, without deletions."""
     states = {part.partition: LatestState() for part in split.parts}
     for batch in rows:
         states[batch.column("partition")[0].as_py()].add(batch)
@@ -153,9 +153,9 @@ def newest_of(split: Split, rows: Iterator[Any]) -> Iterator[Any]:
 
 
 def read_mutations(options: ReadOptions, split: Split, wanted: StreamFilter) -> Iterator[Any]:
-    """What a compact feed has kept of its mutations. StreamEnded where some were lost after they were given."""
+    """Yields the mutations that a compact feed has kept. Raises StreamEnded if a rollback has lost yielded rows."""
     given: set[int] = set()
-    # Read from the beginning, instead of from where it was asked, it would be another range.
+    # A restart from the beginning, and not from 'startingOffsets', would read another range.
     on_rollback = "stop" if options.start != EARLIEST and options.fail_on_data_loss else "restart"
     for partition, batch in _read_whole(options, split, wanted, on_rollback):
         if batch is not None:
@@ -171,9 +171,9 @@ def read_mutations(options: ReadOptions, split: Split, wanted: StreamFilter) -> 
 def _read_whole(
     options: ReadOptions, split: Split, wanted: StreamFilter, on_rollback: str = "restart"
 ) -> Iterator[tuple[int, Any]]:
-    """Batches by partition, up to the end of the snapshot that has the end of each part; None: it begins anew.
+    """Yields batches by partition, up to the end of the snapshot with the range's end; None: it starts again.
 
-    In a run the rows go on above the part's end: what they supersede is missing below it.
+    The rows of a snapshot go on above the range's end, because they supersede rows below it.
     """
     if not split.parts:
         return

@@ -1,4 +1,4 @@
-"""Values of JSON as columns, by Spark's own functions."""
+"""Decodes values of JSON into columns, by Spark's own functions."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def decode(
     from pyspark.sql import functions as F
 
     text = F.col(column).cast("string")
-    # Spark Connect refuses a mapping without entries, whose types it does not know.
+    # Spark Connect refuses an empty mapping, because it cannot tell its types.
     return df.withColumn(column, F.from_json(text, schema, dict(options) if options else None))

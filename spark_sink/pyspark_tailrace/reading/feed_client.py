@@ -1,4 +1,4 @@
-"""What the driver asks a node about a feed, on a connection that it keeps."""
+"""Asks a node about a feed, for the driver, on a connection that stays open."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from tailrace.requests.replies import failover_log
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import ResumeAnswer
 
-# Spark asks every 10 ms for news. A feed of thousands of partitions takes longer than that to describe: asking takes at
-# most this part of the time.
+# Spark asks for news every 10 ms, and the description of thousands of partitions takes longer. Requests take at most
+# this share of the time; in between the last answer is used.
 ASKING_PART = 0.1
 
 
 class NextSnapshot(NamedTuple):
-    """What comes next in a partition: the last seq of the snapshot, and how many bytes a row has about."""
+    """The next snapshot of a partition: its last seq, and the mean bytes of its first rows."""
 
     snapshot_last: int
     row_bytes: float
 
 
-# What may be under way to a task; several run on one machine.
+# The bytes in flight to a task; several tasks run on one machine.
 WINDOW_BYTES = 8 * 1024 * 1024
 
 
 def open_stream(options: ReadOptions, wanted: Wanted) -> blocking.Stream:
-    """A consumer, on the only connection that a task has; not connected yet."""
+    """Returns a consumer, not connected yet. It is the only connection of a task."""
     return _client(options).stream(wanted, WINDOW_BYTES)
 
 
@@ -51,7 +51,7 @@ def _client(options: ReadOptions) -> blocking.Client:
 
 
 class FeedClient:
-    """A feed as a node has it. Connects with the first question. Errors as of ``tailrace.blocking``."""
+    """Reads a node's state of a feed. It connects on first use, and raises the errors of ``tailrace.blocking``."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -66,7 +66,7 @@ class FeedClient:
             self._client = None
 
     def feed(self, *, fresh: bool = True) -> FeedState:
-        """The feed as it is now; not ``fresh``: as it was a moment ago. Raises UnknownFeed, Unreachable."""
+        """Returns the feed's state; unless ``fresh``, a recent one will do. Raises UnknownFeed, Unreachable."""
         begin = time.monotonic()
         if self._feed is not None and not fresh and begin < self._good_until:
             return self._feed
@@ -89,13 +89,14 @@ class FeedClient:
         return self._feed
 
     def kept_since(self, feed: FeedState) -> dict[int, int]:
-        """The seq up to which each partition of a history has been trimmed."""
+        """Returns the seq up to which each partition of a history has been trimmed."""
         return {id: self._trim_seq(feed, id) for id in feed.partitions}
 
     def starting(self, feed: FeedState) -> Positions:
         """Returns the positions that ``startingOffsets`` names.
 
-        Raises BadPosition for those of another feed, and DataGone if a time, or positions, are below what is kept.
+        Raises BadPosition for positions of another feed, and DataGone if a time or positions are before the first
+        mutation that is kept.
         """
         start = self._options.start
         if isinstance(start, int):
@@ -111,7 +112,7 @@ class FeedClient:
         return positions
 
     def ending(self, feed: FeedState) -> Positions:
-        """Returns the positions that ``endingOffsets`` names; by default all that was acknowledged, at any level.
+        """Returns the positions that ``endingOffsets`` names; by default all mutations, of any level.
 
         Raises as ``starting``.
         """
@@ -126,9 +127,10 @@ class FeedClient:
         return positions
 
     def since(self, feed: FeedState, since_us: int, *, strict: bool = True) -> Positions:
-        """The positions before the first mutation of each partition that was stamped then or later.
+        """Returns the position before the first mutation of each partition with this timestamp or a later one.
 
-        DataGone where one of them may be gone; not ``strict``: there, the position before all that is kept.
+        If such a mutation may be trimmed, raises DataGone, or unless ``strict``, takes the position before the first
+        mutation that is kept.
         """
         found: dict[int, Position] = {}
         for id in feed.partitions:
@@ -148,7 +150,7 @@ class FeedClient:
             position = stream.positions[id]
             event = next((event for event in stream if isinstance(event, Mutations)), None)
         if event is not None and position.snapshot_last == position.seq:
-            # The node begins with a block, and has stamped the first of its rows before.
+            # The node begins with a whole block, whose first rows have earlier timestamps.
             return Position.at(position.log, event.first_seq - 1)
         return position
 
@@ -156,7 +158,7 @@ class FeedClient:
         return self._answer(feed.feed_id, id).trim_seq if feed.is_history else 0
 
     def peek(self, feed: FeedState, partition: int, position: Position) -> NextSnapshot:
-        """What comes next in ``partition`` for who stands at ``position``, where something does."""
+        """Returns the next snapshot of ``partition`` after ``position``."""
         shown = feed.partitions[partition].visible_seq
         since = Positions(feed.cluster_id, feed.feed_id, {partition: position} if position != NOTHING else {})
         wanted = self._wanted(partition)._replace(since=since, stored=(since,), until={partition: shown})
@@ -190,14 +192,14 @@ class FeedClient:
         if self._client is None:
             with contextlib.ExitStack() as on_error:
                 client = on_error.enter_context(_client(self._options))
-                client.level(self._options.level.name.lower())  # NotDurable where this node cannot give it
+                client.level(self._options.level.name.lower())  # raises NotDurable if this node cannot show it
                 on_error.pop_all()
             self._client = client
         return self._client
 
 
 def check_feed(positions: Positions, feed: FeedState) -> None:
-    """BadPosition where ``positions`` are of another feed, UnknownFeed where of more partitions than there are."""
+    """Raises BadPosition for positions of another feed, UnknownFeed for a partition that the feed does not have."""
     positions.require_feed(feed.cluster_id, feed.feed_id)
     missing = positions.keys() - feed.partitions.keys()
     if missing:

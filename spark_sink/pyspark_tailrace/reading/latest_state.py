@@ -1,4 +1,4 @@
-"""The newest row of each key of a partition, from its mutations in order. Pure; whole columns at a time."""
+"""Computes the newest row of each key of a partition, from its mutations in order. Pure; whole columns at a time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Superseded rows are let go of when they are more than those that count, and more than these.
+# Superseded rows are dropped when there are more of them than of the others, and more than this.
 DEAD_ROWS_MAX = 100_000
 
 
 class LatestState:
-    """Takes batches of mutations (``Mutations.to_arrow``), and gives the rows that are not superseded or deleted.
+    """Takes batches of mutations (``Mutations.to_arrow``), and yields the rows that are not superseded or deleted.
 
-    Holds the batches until then, at most about twice as many rows as there are keys.
+    Until then it holds the batches, with at most about twice as many rows as there are keys.
     """
 
     def __init__(self) -> None:
@@ -25,11 +25,11 @@ class LatestState:
         self._held = 0  # rows
 
     def clear(self) -> None:
-        """Nothing that was taken counts."""
+        """Forgets all rows."""
         self._newest, self._batches, self._held = {}, [], 0
 
     def add(self, batch: Any) -> None:
-        """Rows that are newer than all before."""
+        """Adds rows, which are newer than all rows before."""
         rows = range(self._held, self._held + batch.num_rows)
         self._newest.update(zip(batch.column("key").to_pylist(), rows, strict=True))
         self._batches.append(batch)
@@ -38,7 +38,7 @@ class LatestState:
             self._let_go()
 
     def rows(self) -> Iterator[Any]:
-        """The state, in batches that keep their order. Nothing is held any more."""
+        """Yields the state, in batches that keep their order, and forgets it."""
         self._let_go()
         batches = self._batches
         self.clear()

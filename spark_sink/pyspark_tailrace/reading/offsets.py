@@ -1,9 +1,9 @@
-"""Spark's offsets, which are positions, and what becomes of one when the node's history has taken another way. Pure.
+"""Spark's offsets, which are positions, and the seq to resume from after the node's history has branched. Pure.
 
     history of the query   |----u----------|        it has read up to S, of branch u
-    history of the node    |----u------|--v-----|   R: the last seq that both have; from here on another one
+    history of the node    |----u------|--v-----|   R: the last seq that both have; above it the histories differ
 
-A seq alone names nothing after a failover. So an offset has the position of each partition with its failover log.
+After a failover a seq alone is ambiguous. So an offset has the position of each partition with its failover log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOTHING = Position.at(FailoverLog(), 0)
 
 
 class PartitionState(NamedTuple):
-    """A partition as the node has it: its failover log, its last seq, and the last one that the level shows."""
+    """A node's state of a partition: its failover log, its last seq, and the last seq that the level shows."""
 
     log: FailoverLog
     high_seq: int
@@ -28,7 +28,7 @@ class PartitionState(NamedTuple):
 
 
 class FeedState(NamedTuple):
-    """A feed as the node has it. ``is_history``: it keeps every mutation, so a range can be read again exactly."""
+    """A node's state of a feed. ``is_history``: it keeps every mutation, so a range can be read again exactly."""
 
     cluster_id: bytes
     feed_id: bytes
@@ -37,15 +37,16 @@ class FeedState(NamedTuple):
 
     @property
     def shown(self) -> Positions:
-        """The positions of whoever has read all that the level shows."""
+        """The positions of a reader that has read all that the level shows."""
         positions = {id: Position.at(p.log, p.visible_seq) for id, p in self.partitions.items() if p.log}
         return Positions(self.cluster_id, self.feed_id, positions)
 
 
 class Resumption(NamedTuple):
-    """Where a query goes on in a partition. ``lost``: its own position is not in the node's history.
+    """The position from which a query resumes in a partition.
 
-    ``waits``: the node knows less than the query does, as one does that was put back from an older copy.
+    ``lost``: the query's own position is not in the node's history. ``waits``: the node is behind the query, for
+    example because it was restored from an older copy.
     """
 
     position: Position
@@ -54,12 +55,12 @@ class Resumption(NamedTuple):
 
 
 def to_offset(positions: Positions) -> dict[str, str]:
-    """As Spark stores it. Equal positions give equal text."""
+    """Returns positions as the offset that Spark stores. Equal positions have equal text."""
     return {"positions": str(positions)}
 
 
 def from_offset(offset: Mapping[str, Any]) -> Positions:
-    """The reverse of ``to_offset``. BadPosition for anything else."""
+    """Reverses ``to_offset``. Raises BadPosition for anything else."""
     text = offset.get("positions")
     if not isinstance(text, str):
         raise BadPosition(f"{str(offset)[:100]} is no offset of a feed: it has no positions")
@@ -67,7 +68,7 @@ def from_offset(offset: Mapping[str, Any]) -> Positions:
 
 
 def resume_at(position: Position, node: PartitionState) -> Resumption:
-    """Where a query that has read up to ``position`` goes on with the node's history."""
+    """Returns the position in the node's history from which a query resumes that has read up to ``position``."""
     if not position.log:
         return Resumption(position)
     if node.log.term < position.log.term:
@@ -75,7 +76,7 @@ def resume_at(position: Position, node: PartitionState) -> Resumption:
     last = position.snapshot_last
     if last == SNAPSHOT_LAST_UNKNOWN:
         last = position.seq
-    # What was purged the node itself tells whoever reads.
+    # The last argument, purge_seq, is 0: the node itself tells a reader that rows were purged.
     resume = resume_point(
         position.log, position.seq, position.snapshot_first, last, position.purge_seq, node.log, node.high_seq, 0
     )
@@ -85,19 +86,18 @@ def resume_at(position: Position, node: PartitionState) -> Resumption:
 
 
 def agree(position: Position, log: FailoverLog, seq: int) -> bool:
-    """Whether the mutation ``seq``, at or below ``position``, is the same one in a history with ``log``."""
+    """Returns whether a history with ``log`` has the same mutation ``seq``, which is at or below ``position``."""
     if not seq:
         return True
     return bool(position.log) and bool(log) and position.log.branch_at(seq) == log.branch_at(seq)
 
 
 def rolled_back(partition: int, position: Position, to_seq: int) -> StreamEnded:
-    """The error of a query that is not to follow the node."""
+    """Returns the error of a query with option ``on_rollback`` 'fail'."""
     return StreamEnded(
         f"partition {partition}: the query has read up to seq {position.seq} of branch "
         f"{position.log.branch.hex()[:8]}, and the node's history agrees with that up to seq {to_seq} only: it has "
-        "lost what was above, and may have written other mutations since. What was delivered above cannot be taken "
-        "back. "
-        f".option('on_rollback', 'follow') goes on from seq {to_seq}; a new checkpoint begins anew",
+        "lost the mutations above, and may have written others since. Rows that were delivered cannot be taken back. "
+        f".option('on_rollback', 'follow') resumes from seq {to_seq}; a new checkpoint starts from the beginning",
         reason=EndReason.ROLLED_BACK,
     )

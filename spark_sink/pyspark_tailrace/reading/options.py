@@ -1,4 +1,7 @@
-"""What a job that reads can say with ``.option(...)``, checked. Plain fields: Spark pickles them into every task."""
+"""The options of a reader, as given by ``.option(...)``: parsed and checked.
+
+Fields are plain values, because Spark pickles them into every task.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ EARLIEST, LATEST = "earliest", "latest"
 STATE, MUTATIONS = "state", "mutations"
 FAIL, FOLLOW = "fail", "follow"
 
-# Those with capitals are called as Spark's other sources call theirs.
+# Names with capitals are those of Spark's other sources.
 NAMES = (
     "url",
     "feed",
@@ -36,14 +39,14 @@ NAMES = (
     "key_prefix",
 )
 
-# What only one kind of job can use, and why the other one cannot.
+# Options of one kind of job, and the reason why the other kind cannot use them.
 _OF_STREAMS = {
     "maxRowsPerTrigger": "a batch has no micro-batches",
     "maxBytesPerTrigger": "a batch has no micro-batches",
     "on_rollback": "a batch ends if the history changes while it is read: run it again",
 }
 _OF_BATCHES = {
-    "endingOffsets": "Trigger.AvailableNow ends a query at what is there when it starts",
+    "endingOffsets": "Trigger.AvailableNow ends a query at the rows that exist when it starts",
     "read": "a stream gives every mutation",
     "partition_ids": "filter the stream",
     "key_prefix": "filter the stream",
@@ -60,9 +63,9 @@ _CHOICES = {
 class ReadOptions:
     """Options of a reader.
 
-    ``start`` is "earliest", "latest", positions as a string, or microseconds since 1970 UTC; ``end``, of a batch, is
-    one of these but "earliest". ``partition_ids`` are the partitions that a batch reads, None for all; ``key_prefix``
-    is what the keys begin with that it reads.
+    ``start`` is "earliest", "latest", positions as a string, or microseconds since 1970 UTC. ``end``, of a batch, is
+    one of these except "earliest". A batch reads the partitions ``partition_ids``, None for all, and only keys that
+    begin with ``key_prefix``.
     """
 
     url: str
@@ -83,16 +86,17 @@ class ReadOptions:
 
 
 def stream_options(options: Mapping[str, str]) -> ReadOptions:
-    """The options of a streaming read. Raises ValueError as ``read_options``, and for what only a batch can use."""
+    """Returns the options of a streaming read. Raises ValueError as ``read_options``, and for options of batches."""
     return _of_kind(options, _OF_BATCHES, "batch reads")
 
 
 def batch_options(options: Mapping[str, str]) -> ReadOptions:
-    """The options of a batch read. Raises ValueError as ``read_options``, and for what only a stream can use."""
+    """Returns the options of a batch read. Raises ValueError as ``read_options``, and for options of streams."""
     found = _of_kind(options, _OF_STREAMS, "streams")
     if found.read == STATE and found.start != EARLIEST:
         raise ValueError(
-            "option 'startingOffsets' is for read 'mutations': a state has no beginning. Read the mutations since then"
+            "option 'startingOffsets' is for read 'mutations', because a state has no beginning: set option 'read', or "
+            "leave 'startingOffsets' out"
         )
     return found
 
@@ -107,7 +111,7 @@ def _of_kind(options: Mapping[str, str], others: Mapping[str, str], kind: str) -
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """The options of a reader of either kind. ValueError that names the option and what it may be."""
+    """Returns the options of a reader. Raises ValueError with the option's name and its permitted values."""
     canonical = {name.lower(): name for name in NAMES}
     given = {canonical.get(name.lower(), name.lower()): value for name, value in options.items()}
     if "value_schema" in given or "valueschema" in given:
@@ -117,9 +121,9 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         )
     if "pushdown" in given:
         raise ValueError(
-            "option 'pushdown' is not there any more: Spark 4 keeps the filters that a source written in Python has "
-            "taken when it uses the DataFrame again, so rows would be missing. Filters are Spark's alone; "
-            "'partition_ids' and 'key_prefix' make a batch read less"
+            "option 'pushdown' was removed: Spark 4 keeps filters that a source written in Python has accepted when it "
+            "uses the DataFrame again, so rows would be missing. Spark filters by itself; 'partition_ids' and "
+            "'key_prefix' make a batch read less"
         )
     if "level" in given:
         raise ValueError("option 'level' is for writing; 'visibility' says which mutations are read")
@@ -147,7 +151,7 @@ def _choice(options: Mapping[str, str], name: str) -> str:
     allowed = _CHOICES[name]
     text = options.get(name, allowed[0]).strip().lower()
     if text not in allowed:
-        raise ValueError(f"option {name!r} is {text!r}, none of {', '.join(map(repr, allowed))}")
+        raise ValueError(f"option {name!r} is {text!r}, but must be one of {', '.join(map(repr, allowed))}")
     return text
 
 
@@ -156,9 +160,7 @@ def _partition_ids(text: str | None) -> frozenset[int] | None:
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 10 for part in parts):
-        raise ValueError(
-            f"option 'partition_ids' is {text[:60]!r}, and has to be numbers of partitions, such as '0, 3'"
-        )
+        raise ValueError(f"option 'partition_ids' is {text[:60]!r}, but must be numbers of partitions, such as '0, 3'")
     return frozenset(map(int, parts))
 
 
@@ -182,6 +184,6 @@ def _place(options: Mapping[str, str], name: str, default: str, words: tuple[str
     except (BadPosition, ValueError) as error:
         raise ValueError(f"option {name!r}: {error}") from None
     raise ValueError(
-        f"option {name!r} is {text[:40]!r}: {', '.join(map(repr, words))}, a time (2026-11-21T10:00:00Z, or -15m) or a "
-        "positions string"
+        f"option {name!r} is {text[:40]!r}, but must be {', '.join(map(repr, words))}, a time (2026-11-21T10:00:00Z, "
+        "or -15m) or a positions string"
     )

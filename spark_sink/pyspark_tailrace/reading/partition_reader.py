@@ -1,12 +1,12 @@
-"""A task: the rows of its parts as Arrow batches, each row once, or an error where they can no longer be given.
+"""A task: reads the rows of its ranges as Arrow batches, each row once, or raises an error if rows are lost.
 
-A history keeps every seq, so a gap in it is a loss. In a compact feed rows go that are superseded: within a snapshot
-that ends in the range this leaves the state at the range's end whole; where it ends above, the row that supersedes lies
-outside of the range, and the state at its end is no longer there.
+A history keeps every seq, so a gap in it is a loss. A compact feed drops superseded rows. If the snapshot that drops
+them ends within the range, the state at the range's end is complete. If it ends above, the newer row lies outside of
+the range, and the state at the range's end is lost.
 
-    range           (100 .................. 200]
-    run, fine    (50 ........... 180]                k@120 is gone, k@180 comes
-    run, lost                 (150 ............. 300]   k@160 is gone, k@300 is of another range
+    range                (100 .................. 200]
+    snapshot, fine    (50 ........... 180]                k@120 is dropped, k@180 comes
+    snapshot, lost                 (150 ............. 300]   k@160 is dropped, k@300 is outside of the range
 """
 
 from __future__ import annotations
@@ -29,49 +29,49 @@ from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position
 from tailrace.wire.filters import StreamFilter
 
-# So long nothing may come before it is looked whether the end of a part still exists.
+# After this time without an event, the task asks the node whether the ends of its ranges still exist.
 QUIET_SECONDS = 5.0
 
 ADVICE = (
-    "the query cannot give this range whole any more. .option('failOnDataLoss', 'false') goes on with what is left of "
-    "it; a new checkpoint begins anew"
+    "this range can no longer be read completely. .option('failOnDataLoss', 'false') continues with the remaining "
+    "rows; a new checkpoint starts from the beginning"
 )
 
 
 class RangeProgress:
-    """How much of a part has come. Pure."""
+    """The progress of reading a range. Pure."""
 
     def __init__(self, part: SeqRange, *, is_history: bool, strict: bool) -> None:
-        """``strict``: a loss is an error."""
+        """Begins at the start of ``part``. ``strict``: a loss is an error."""
         self.part = part
         self._is_history = is_history
         self._strict = strict
-        self._after_seq = part.start.seq  # rows above are wanted
-        self._at_seq = part.start.seq  # all up to here has come, or is gone
+        self._after_seq = part.start.seq  # rows above it are read
+        self._at_seq = part.start.seq  # all rows up to it have come, or are lost
         self._snapshot_last = 0
 
     @property
     def at_seq(self) -> int:
-        """All of the part up to here has come, or is gone."""
+        """The seq up to which all rows of the range have come, or are lost."""
         return self._at_seq
 
     @property
     def done(self) -> bool:
-        """All of the part has come."""
+        """Whether all of the range has come."""
         return self._at_seq >= self.part.stop_seq
 
     def snapshot_started(self, last_seq: int) -> None:
-        """A snapshot was announced, or announced again."""
+        """Notes the end of a snapshot that was announced, or announced again."""
         self._snapshot_last = last_seq
 
     def snapshot_ended(self, last_seq: int) -> None:
-        """All of a snapshot has come. DataGone where it lacks something that the part should have."""
+        """Notes that all of a snapshot has come. Raises DataGone if it lacks rows that the range should have."""
         if last_seq > self._at_seq:
             self._missing(self._at_seq + 1)
             self._at_seq = last_seq
 
     def take(self, event: Mutations) -> tuple[int, int]:
-        """The rows of ``event`` that belong to the part, as (first, stop). DataGone as ``snapshot_ended``."""
+        """Returns the rows of ``event`` that belong to the range, as (first, stop). Raises as ``snapshot_ended``."""
         seqs = event.seqs()
         first = bisect.bisect_right(seqs, self._after_seq)
         stop = bisect.bisect_right(seqs, self.part.stop_seq)
@@ -86,17 +86,17 @@ class RangeProgress:
         return first, stop
 
     def begins_anew(self) -> None:
-        """All of the partition comes, from its beginning."""
+        """Notes that the partition starts again from its beginning."""
         self._after_seq = self._at_seq = self._snapshot_last = 0
 
     def check_end(self, log: FailoverLog) -> None:
-        """StreamEnded where, by ``log``, the mutation at the end of the part is not the one that was meant."""
+        """Raises StreamEnded if, by ``log``, the mutation at the end of the range is another than planned."""
         stop_seq = self.part.stop_seq
         if not agree(self.part.end, log, stop_seq):
             raise StreamEnded(
                 f"partition {self.part.partition}: seq {stop_seq} was lost after the range up to it was planned, and "
-                "another mutation may have its number now: start the query again, which then says where the node's "
-                "history has left that of the query",
+                "another mutation may have its number now: start the query again, which then tells from which seq the "
+                "node's history differs from that of the query",
                 reason=EndReason.HISTORY_CHANGED,
             )
 
@@ -108,18 +108,19 @@ class RangeProgress:
         if self._snapshot_last > self.part.end.seq:
             raise DataGone(
                 f"partition {self.part.partition}: seq {seq} has been superseded by a mutation above seq "
-                f"{self.part.end.seq}, where the range ends (the feed is compact: exact replay needs retention "
+                f"{self.part.end.seq}, the end of the range (the feed is compact: exact replay needs retention "
                 f"'history'): {ADVICE}"
             )
 
 
 def read_split(options: ReadOptions, split: Split, rows: StreamFilter) -> Iterator[Any]:
-    """The rows of a split, as Arrow batches of all columns, in order within each partition.
+    """Yields the rows of a split that pass the filter ``rows``, as Arrow batches of all columns.
 
-    ``rows``: which of them are wanted. Where that is not all of them, what is lost does not show: ask for no error.
+    They are in order within each partition. A filter that drops rows would look like a loss, so read without errors
+    for losses then.
 
-    Raises DataGone where some are lost, StreamEnded where the node's history is another one than that of the split,
-    Unreachable after ``retry_for`` seconds, UnknownFeed and BadPosition where the feed was dropped.
+    Raises DataGone if rows are lost, StreamEnded if the node's history differs from that of the split, Unreachable
+    after ``retry_for`` seconds, and UnknownFeed or BadPosition if the feed was dropped.
     """
     strict, is_history = options.fail_on_data_loss, split.is_history
     waiting = {part.partition: RangeProgress(part, is_history=is_history, strict=strict) for part in split.parts}
@@ -129,12 +130,12 @@ def read_split(options: ReadOptions, split: Split, rows: StreamFilter) -> Iterat
         except StreamEnded as error:
             if error.reason is not EndReason.ROLLED_BACK or is_history:
                 raise
-            # The range began in the node's history when it was planned: nothing was lost since, but purged.
+            # The range's start was in the node's history when it was planned: rows were purged since, not rolled back.
             raise DataGone(f"{error}: {ADVICE}") from None
         except DataGone as error:
             if strict or not is_history or not error.first_seq:
                 raise
-            # Which partition it is of is not said: each that begins below has lost something.
+            # The error does not name the partition: each range that begins below first_seq has lost rows.
             split, waiting = _without_trimmed(options, split, waiting)
 
 
@@ -147,7 +148,7 @@ def _read_stream(
         {id: progress.part.stop_seq for id, progress in waiting.items()},
         frozenset(waiting),
         options.level,
-        # Of a compact feed that has purged deletions since, the state is left: it may be read again as a whole.
+        # A compact feed that has purged deletions still has its state, which may be read again from the beginning.
         "stop" if split.is_history or options.fail_on_data_loss else "restart",
         stored=(split.starts,),
         ring_rows=0,
@@ -160,7 +161,7 @@ def _read_stream(
                 _check_ends(options, waiting)
                 continue
             if event is None:
-                # The node has nothing more up to the ends: what has not come is gone.
+                # The node has sent all rows up to the ends: rows that have not come are lost.
                 for id, progress in list(waiting.items()):
                     progress.snapshot_ended(progress.part.stop_seq)
                     del waiting[id]
@@ -184,19 +185,19 @@ def _read_stream(
 
 
 def _check_ends(options: ReadOptions, waiting: Mapping[int, RangeProgress]) -> None:
-    """StreamEnded where what is waited for will not come, since the node has lost it."""
+    """Raises StreamEnded if the node has lost the end of a range that has not come."""
     with contextlib.closing(FeedClient(options)) as node:
         partitions = node.feed().partitions
     for id, progress in waiting.items():
         log = partitions[id].log
-        if log.term >= progress.part.end.log.term:  # else it knows less than the query, and has to catch up
+        if log.term >= progress.part.end.log.term:  # otherwise the node is behind the query, and has to catch up
             progress.check_end(log)
 
 
 def _without_trimmed(
     options: ReadOptions, split: Split, waiting: Mapping[int, RangeProgress]
 ) -> tuple[Split, dict[int, RangeProgress]]:
-    """What is left of the parts that have not come whole, of a history that has been trimmed."""
+    """Returns the rest of the ranges that have not come completely, above the trimmed part of a history."""
     with contextlib.closing(FeedClient(options)) as node:
         trimmed = node.kept_since(node.feed())
     left = {}

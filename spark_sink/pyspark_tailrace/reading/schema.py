@@ -1,4 +1,4 @@
-"""The columns that Spark is given, and mutations as Arrow batches of those that a job wants."""
+"""The columns of a feed in Spark, and mutations as Arrow batches of the columns that a job requests."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ COLUMNS = {
 }
 SCHEMA = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 
-# A batch of fewer rows than these and fewer bytes waits for more: each costs Spark some 100 us, whatever is in it.
+# Smaller batches are joined up to these bounds: each batch costs Spark some 100 us, whatever its size.
 BATCH_ROWS = 4096
 BATCH_BYTES = 256 * 1024
 
 
 def check_schema(schema: StructType, *, is_case_sensitive: bool = False) -> None:
-    """Raises ValueError where a schema that the job has given asks for what a feed does not have."""
+    """Raises ValueError if a job's schema has a column or a type that a feed does not have."""
     for column in schema.fields:
         kind = column.dataType.simpleString()
         if COLUMNS.get(column.name if is_case_sensitive else column.name.lower()) != kind:
             raise ValueError(
                 f"the schema asks for {column.name} {kind}; the columns of a feed are {SCHEMA}. Leave .schema() out, "
-                "or name some of these; a value of JSON becomes columns by pyspark_tailrace.decode(df, schema)"
+                "or name some of these; pyspark_tailrace.decode(df, schema) makes columns of a value in JSON"
             )
     if not schema.fields:
         raise ValueError(f"the schema has no columns: leave it out, or name some of {SCHEMA}")
 
 
 def has_column(schema: StructType, name: str) -> bool:
-    """Returns whether a job's schema asks for a column of a feed, which ``check_schema`` has passed."""
+    """Returns whether a job's schema, checked by ``check_schema``, has the column ``name`` of a feed."""
     return name in (column.lower() for column in schema.names)
 
 
 class Shape:
-    """What batches of a schema look like. Made in each task: pyarrow's schemas are not pickled with it."""
+    """Makes Arrow batches of a job's schema. Made in each task, because pyarrow's schemas are not pickled."""
 
     def __init__(self, schema: StructType) -> None:
         self._schema = to_arrow_schema(schema, timezone="UTC")
 
     def of(self, batch: Any) -> Any:
-        """The wanted columns of a batch of mutations (``Mutations.to_arrow``)."""
+        """Returns the schema's columns of a batch of mutations (``Mutations.to_arrow``)."""
         columns = [batch.column(name.lower()) for name in self._schema.names]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def joined(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The rows of ``batches``, small ones put together."""
+        """Yields the rows of ``batches``, with small batches joined."""
         waiting: list[Any] = []
         rows = size = 0
         for batch in batches:

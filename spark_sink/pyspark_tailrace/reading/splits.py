@@ -1,10 +1,10 @@
-"""Ranges of partitions, and how they are cut into tasks. Pure.
+"""Cuts ranges of partitions into tasks. Pure.
 
-    range  (start .................................. end]        what a micro-batch reads of a partition
-    parts  (start ..... stop] (start ..... stop] (.. stop]       of a history: each seq is a row, and stays one
-    tasks  a part each; small parts of several partitions together
+    range  (start .................................. end]        read by a micro-batch of one partition
+    parts  (start ..... stop] (start ..... stop] (.. stop]       of a history: each seq stays a row
+    tasks  one part each, or small parts of several partitions
 
-A range of a compact feed is one part: which of its rows are still there depends on where its runs end.
+A range of a compact feed is not cut: which of its rows still exist depends on where its snapshots end.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pyspark.sql.datasource import InputPartition
 
 from tailrace.model.position import Position, Positions
 
-# Parts of different partitions are read in one task up to so many seqs: a task costs some 20 ms, whatever it reads.
+# A task reads parts of different partitions up to this many seqs, because a task costs some 20 ms whatever it reads.
 TOGETHER_ROWS = 20_000
-# A task has at most so many: each has to be asked for.
+# A task has at most this many parts, because it sends a request for each.
 TOGETHER_PARTS = 256
 
 
 class SeqRange(NamedTuple):
-    """The rows of ``partition`` above ``start`` up to ``stop_seq``, of a range that ends at ``end``."""
+    """The rows of ``partition`` above ``start`` up to ``stop_seq``, as a part of a range that ends at ``end``."""
 
     partition: int
     start: Position
@@ -33,12 +33,12 @@ class SeqRange(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many seqs it has."""
+        """The number of seqs."""
         return self.stop_seq - self.start.seq
 
 
 class Split(InputPartition):
-    """A task's parts, at most one of each partition."""
+    """A task: ranges or parts of ranges, at most one of each partition."""
 
     def __init__(self, cluster_id: bytes, feed_id: bytes, parts: Iterable[SeqRange], *, is_history: bool) -> None:
         self.parts = tuple(parts)
@@ -47,12 +47,12 @@ class Split(InputPartition):
         self.is_history = is_history
 
     def with_parts(self, parts: Iterable[SeqRange]) -> Split:
-        """A split of the same feed."""
+        """Returns a split of the same feed with other parts."""
         return Split(self.cluster_id, self.feed_id, parts, is_history=self.is_history)
 
     @property
     def starts(self) -> Positions:
-        """Where each part begins; nothing of those that begin at the beginning."""
+        """The position at which each part begins; without parts that begin at the partition's beginning."""
         starts = {part.partition: part.start for part in self.parts if part.start.log}
         return Positions(self.cluster_id, self.feed_id, starts)
 
@@ -61,7 +61,7 @@ class Split(InputPartition):
 
 
 def cut(ranges: Iterable[SeqRange], min_partitions: int | None, *, exact: bool) -> list[list[SeqRange]]:
-    """The parts of each task: at least ``min_partitions`` of these where ``exact`` and there are so many rows.
+    """Returns the parts of each task, with at least ``min_partitions`` tasks if ``exact`` and there are enough rows.
 
     ``ranges`` are whole ranges, none empty. ``exact``: a range may be read in several pieces.
     """
@@ -81,7 +81,7 @@ def _pieces(part: SeqRange, share: int) -> list[SeqRange]:
 
 
 def _together(pieces: list[SeqRange], wanted: int) -> list[list[SeqRange]]:
-    """Neighbours in one task, as long as these are small, of different partitions, and tasks remain enough."""
+    """Joins neighbouring pieces in one task while they are small and of different partitions, and tasks suffice."""
     tasks: list[list[SeqRange]] = []
     can_save = len(pieces) - wanted
     rows = 0

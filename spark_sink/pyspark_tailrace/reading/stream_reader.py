@@ -1,4 +1,4 @@
-"""``spark.readStream.format("tailrace")``."""
+"""The reader of a streaming query: ``spark.readStream.format("tailrace")``."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from tailrace.wire.filters import StreamFilter
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches in one process of the driver, which lives as long as the query, and reads in the tasks.
+    """Plans micro-batches in a process of the driver that lives as long as the query, and reads in the tasks.
 
-    Everything raises as ``tailrace.blocking`` does, after ``retry_for`` seconds; and StreamEnded where the node's
-    history has left that of the query and ``on_rollback`` is "fail".
+    Methods raise as ``tailrace.blocking`` does, after ``retry_for`` seconds. They raise StreamEnded if the node's
+    history differs from that of the query and ``on_rollback`` is "fail".
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -54,13 +54,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Offsets
 
     def initialOffset(self) -> dict[str, str]:
-        """Where a query without a checkpoint begins; the same each time that Spark asks."""
+        """Returns the offset of a query without a checkpoint, the same on each call."""
         if self._initial is None:
             self._initial = to_offset(self._node.starting(self._node.feed()))
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """By the options; Spark hands it to ``latestOffset``, unless the trigger wants all there is."""
+        """Returns the limit of the options. Spark passes it to ``latestOffset``, unless the trigger reads all rows."""
         if self._options.max_rows is not None:
             return ReadMaxRows(self._options.max_rows)
         if self._options.max_bytes is not None:
@@ -68,11 +68,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is what the query reads; of a compact feed, up to the end of the snapshot that has it."""
+        """Sets the query's end to the present end of the feed; in a compact feed a snapshot may end above it."""
         self._target = self._node.feed().shown
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, str]:
-        """Where the next micro-batch ends, after ``start``, within ``limit``; ``start`` where there is nothing new."""
+        """Returns the end of the next micro-batch after ``start``, within ``limit``; ``start`` if nothing is new."""
         feed = self._node.feed(fresh=False)
         positions = from_offset(start)
         check_feed(positions, feed)
@@ -91,20 +91,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _taken(
         self, feed: FeedState, begins: dict[int, Resumption], limit: ReadLimit
     ) -> tuple[dict[int, Resumption], dict[int, int]]:
-        """How many rows each partition gives from where; that is moved where a loss is no error, and some are gone."""
+        """Returns the micro-batch's start in each partition, and how many rows it takes there.
+
+        If rows are lost and that is no error, it starts above them.
+        """
         while True:
             available = {id: self._available(id, begin, feed) for id, begin in begins.items()}
             try:
                 return begins, self._admitted(feed, begins, available, limit)
             except DataGone:
-                # Tasks leave out what is gone: it is not to fill micro-batches either. More may go meanwhile.
+                # Tasks leave out lost rows, which should not fill micro-batches either. More may be trimmed meanwhile.
                 kept = begins if self._options.fail_on_data_loss else self._kept(feed, begins)
                 if kept == begins:
                     raise
                 begins = kept
 
     def _kept(self, feed: FeedState, begins: Mapping[int, Resumption]) -> dict[int, Resumption]:
-        """``begins``; where that is gone, what the history keeps."""
+        """Returns ``begins``, moved to the first seq that the history keeps."""
         moved = dict(begins)
         for id, trim_seq in self._node.kept_since(feed).items():
             begin = begins[id]
@@ -125,7 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return 0
         if self._target is not None:
             target = self._target[id].seq if id in self._target else 0
-            # A compact feed can be cut at its present end; whether it can be at an earlier one, only the node knows.
+            # A compact feed can be cut at its present end; at an earlier seq, only the node knows.
             shown = min(shown, target) if feed.is_history or seq >= target else shown
         return max(shown - seq, 0)
 
@@ -149,7 +152,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _rows_limit(
         self, feed: FeedState, begins: Mapping[int, Resumption], available: Mapping[int, int], limit: ReadLimit
     ) -> int | None:
-        """How many rows the batch may have; None: all."""
+        """Returns the most rows that the batch may have; None: no bound."""
         if isinstance(limit, ReadAllAvailable):
             return None
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_rows
@@ -162,7 +165,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(limits, default=None)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """How far the feed has come, and by how many mutations the last planned batch is behind that."""
+        """Returns the feed's present end, and by how many mutations the last planned batch is behind it."""
         feed = self._node.feed(fresh=False)
         planned = self._planned if self._planned is not None else Positions(feed.cluster_id, feed.feed_id)
         seqs = planned.seqs()
@@ -172,7 +175,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Tasks
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a micro-batch, which may be one of an earlier run of the query."""
+        """Returns the tasks of a micro-batch, which may be from an earlier run of the query."""
         feed = self._node.feed()
         first, last = from_offset(start), from_offset(end)
         check_feed(first, feed)
@@ -188,14 +191,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begin.waits or end.waits:
             raise NotLeader(
                 f"partition {id}: this node is at term {feed.partitions[id].log.term}, and the query has seen "
-                f"{last[id].log.term}: it was put back from an older copy, or follows another node, and has to catch up"
+                f"{last[id].log.term}: the node was restored from an older copy, or follows another node, and has to "
+                "catch up"
             )
         if end.position.seq <= begin.position.seq:
             return None
         return SeqRange(id, begin.position, end.position.seq, end.position)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """A task's rows, as Arrow batches of the query's schema."""
+        """Yields a task's rows, as Arrow batches of the query's schema."""
         assert isinstance(partition, Split)
         shape = Shape(self._schema)
         wanted = StreamFilter(keys_only=not has_column(self._schema, "value"))
@@ -203,8 +207,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return shape.joined(map(shape.of, rows))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: a node keeps no position for a consumer."""
+        """Does nothing: a node keeps no position for a consumer."""
 
     def stop(self) -> None:
-        """Ends the connection. (Spark calls it in few cases.)"""
+        """Closes the connection. (Spark calls it in few cases.)"""
         self._node.close()

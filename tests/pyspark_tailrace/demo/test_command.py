@@ -82,10 +82,10 @@ def test_index_is_equal_after_the_leader_was_killed(history_of_changes, tmp_path
     total = int(re.search(r"It has (\d+) changes of paths", output)[1])
     kill = re.search(
         r"killed for good \(SIGKILL\) with (\d+) of (\d+) mutations on its disk .*\n"
-        r"while Spark was writing micro-batch \d+: of its (\d+) mutations (\d+) were there, (\d+) were not",
+        r"while Spark was writing micro-batch \d+: (\d+) of its (\d+) mutations were there, (\d+) were not",
         output,
     )
-    written, of, batch, before, after = map(int, kill.groups())
+    written, of, before, batch, after = map(int, kill.groups())
     assert of == total
     assert total / 3 <= written < total
     assert (before > 0, after > 0, before + after) == (True, True, batch)
@@ -121,7 +121,7 @@ def test_differences_are_listed_and_the_exit_code_is_1(history_of_changes, tmp_p
         r"    never.txt: expected 100644 0{40}, the index has nothing\n",
         done.stdout,
     )
-    assert done.stderr == "tailrace: the index is not equal to the tree: 3 paths differ\n"
+    assert done.stderr == "tailrace: the index differs from git's tree in 3 paths\n"
 
 
 def test_query_that_fails_is_told_with_its_reason(history_of_changes, tmp_path):
@@ -208,4 +208,4 @@ def test_short_history_gives_way_to_the_standard_library(repository, capsys):
     assert total == sum(1 for _ in history.changes())
     said = capsys.readouterr().out
     assert "1 commits up to" in said
-    assert "1 changes are too few for a leader that is killed in the midst of them" in said
+    assert "it has 1 changes, too few to kill a leader in the middle of them" in said

@@ -374,7 +374,7 @@ def test_missing_blob_is_named(repository):
     repository.commit()
     blob = repository.git("rev-parse", "HEAD:a")
     (repository.path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
-    with pytest.raises(GitFailed, match=rf"git has no such blob: {blob} missing; the clone is damaged or partial"):
+    with pytest.raises(GitFailed, match=rf"git has no such blob: {blob} missing. The clone is damaged"):
         list(open_history(repository.path).changes())
 
 
@@ -435,7 +435,7 @@ def test_without_git_the_standard_library(repository, monkeypatch):
     monkeypatch.setattr(history_module.shutil, "which", lambda name: None)
     history = open_history(repository.path)
     assert isinstance(history, StandardLibrary)
-    assert history.note == "there is no git here"
+    assert history.note == "git is not installed"
 
 
 def test_what_is_no_folder_is_refused(tmp_path):

@@ -43,7 +43,7 @@ Identifier: [id = a]
         ("[STREAM_FAILED] Query [id = a] terminated with exception: Java heap space\n=== S", "Java heap space"),
         ("An error occurred while calling o1.start.\n: org.apache.E: no path\n\tat org", "org.apache.E: no path"),
         ("An error occurred while calling o1.start.", "An error occurred while calling o1.start."),
-        ("", "it does not say why"),
+        ("", "no reason was given"),
     ],
 )
 def test_reason_is_what_helps(message, expected):

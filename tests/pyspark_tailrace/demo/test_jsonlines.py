@@ -95,7 +95,7 @@ def test_file_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
 
 def test_folder_of_an_earlier_run_is_refused(tmp_path):
     list(write_json_lines(numbered(1), tmp_path))
-    with pytest.raises(ValueError, match="files of an earlier run; give an empty folder"):
+    with pytest.raises(ValueError, match="files of an earlier run: give an empty folder"):
         list(write_json_lines(numbered(1), tmp_path))
 
 

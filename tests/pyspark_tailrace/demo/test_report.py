@@ -31,11 +31,11 @@ def text(lines):
 
 def test_source_says_why_it_is_not_the_history():
     lines = list(report.source(StandardLibrary(note="the repository at /x has no commits")))
-    assert lines[0] == "There is no history to feed: the repository at /x has no commits. So it is something else:"
+    assert lines[0] == "The history cannot be used: the repository at /x has no commits. The input is instead:"
     assert lines[1].startswith("The standard library of Python")
 
 
-@pytest.mark.parametrize(("kept", "expected"), [(True, "which stays"), (False, "which is removed at the end")])
+@pytest.mark.parametrize(("kept", "expected"), [(True, "which is kept"), (False, "which is removed at the end")])
 def test_opening_says_whether_the_folder_stays(kept, expected):
     assert expected in text(report.opening(1_234, Workspace(Path("/tmp/x"), kept=kept)))
 
@@ -46,8 +46,10 @@ def test_kill_says_what_was_in_flight():
     kill = Interruption(450, batch, first, second, 1.5, 1)
     said = text(report.killed(kill, 1_200))
     assert "127.0.0.1:4701, was killed for good (SIGKILL) with 450 of 1,200 mutations on its disk (38%)" in said
-    assert "micro-batch 4: of its 100 mutations 50 were there, 50 were not" in said
-    assert "127.0.0.1:4702 was promoted (`tailrace promote --node 127.0.0.1:4702`); for 1.5 s nobody led." in said
+    assert "micro-batch 4: 50 of its 100 mutations were there, 50 were not" in said
+    assert (
+        "127.0.0.1:4702 was promoted (`tailrace promote --node 127.0.0.1:4702`), after 1.5 s without a leader." in said
+    )
     assert "kill number" not in said
     assert "kill number 2" in text(report.killed(kill._replace(kills=2), 1_200))
 
@@ -69,7 +71,7 @@ def test_memory_by_role_or_a_word_that_there_is_none(tmp_path):
     assert "not measured" in text(report.memory(meter))
     meter.peaks, meter.peak_total = {HERE: 1 << 20, SERVER: 300 << 20}, 301 << 20
     lines = list(report.memory(meter))
-    assert "301 MiB together" in lines[0]
+    assert "301 MiB in total" in lines[0]
     assert lines[1].split(maxsplit=2) == ["300", "MiB", SERVER]
 
 
@@ -79,7 +81,7 @@ def test_query_is_shown_with_what_it_found_on_one_line_each():
     assert lines[0] == "Full-text query 'barrier': 12 paths in 2.1 ms. The best:"
     assert lines[1].split(maxsplit=1) == ["docs/\\x1b", "a [barrier] of \\x07"]
     assert len(lines) == 3
-    assert list(report.searched(None)) == ["No text has a word of six letters to be searched for."]
+    assert list(report.searched(None)) == ["There is no full-text query: no text has a word of six letters."]
 
 
 def test_commands_by_hand_are_those_of_the_kept_folder(tmp_path):

@@ -48,7 +48,7 @@ async def test_server_that_is_killed_by_somebody_else_is_a_failure(server):
 
 async def test_server_that_cannot_start_says_why(server):
     server.data.write_text("not a folder")
-    with pytest.raises(DemoFailed, match=r"(?s)^the server could not start; its last words:\n.*data"):
+    with pytest.raises(DemoFailed, match=r"(?s)^the server could not start; the end of its log:\n.*data"):
         await server.start()
 
 
