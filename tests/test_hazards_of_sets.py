@@ -292,7 +292,7 @@ async def test_hazard_04_what_is_held_under_an_older_branch_acknowledges_nothing
     await second.promote()
     await until(lambda: third.follows(second) and log_of(third) == log_of(second))
     placement_id = third.node.identity.placement_id
-    seen = second.node.leadership.replicas.peers[placement_id].acknowledged
+    seen = second.node.leaderships.system.replicas.peers[placement_id].acknowledged
     await until(lambda: partition_of(second) in seen and partition_of(second).quorum_seq == 1)
     gate = hold(third)
     await only(second, Put(b"m", b"v"))
@@ -801,7 +801,7 @@ async def handed_over_badly(members, feed):
     first, second, _ = members
     await feed.put(b"k", b"v", level="quorum")
     assert await members.level("orders") is first
-    before = log_of(first).branch, first.node.leadership.term
+    before = log_of(first).branch, first.node.leaderships.system.term
     with pytest.raises(TailraceError, match="lost"):
         await first.hand_over(second)
     return before
@@ -820,7 +820,7 @@ async def test_hazard_20_the_answer_of_who_took_over_is_lost(members, feed, lose
     await feed.put(b"m", b"v", level="quorum")
     assert await all_hold(members, {b"k": b"v", b"m": b"v"}) is second
     assert log_of(first).branch == branch
-    assert second.node.leadership.term > term
+    assert second.node.leaderships.system.term > term
 
 
 async def test_hazard_20_the_promise_of_the_leader_is_lost(members, feed, monkeypatch, lose_answer):
@@ -842,7 +842,7 @@ async def test_hazard_20_the_promise_of_the_leader_is_lost(members, feed, monkey
     await feed.put(b"m", b"v", level="quorum")
     leader = await all_hold(members, {b"k": b"v", b"m": b"v"})
     assert log_of(leader).branch != branch
-    assert leader.node.leadership.term > term + 1, "the term that was promised is nobody's"
+    assert leader.node.leaderships.system.term > term + 1, "the term that was promised is nobody's"
 
 
 async def test_hazard_20_nobody_was_asked_to_take_over(members, feed, lose_answer):
@@ -851,4 +851,4 @@ async def test_hazard_20_nobody_was_asked_to_take_over(members, feed, lose_answe
     branch, term = await handed_over_badly(members, feed)
     assert first.leads
     await feed.put(b"m", b"v", level="quorum")
-    assert (log_of(first).branch, first.node.leadership.term) == (branch, term)
+    assert (log_of(first).branch, first.node.leaderships.system.term) == (branch, term)

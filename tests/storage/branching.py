@@ -171,7 +171,9 @@ class Follower:
             stands = self._stands_below(common)
             self.acknowledged_seq = min(self.acknowledged_seq, stands)  # whether the rollback is durable or not
             left = FailoverLog(entry for entry in partition.log if entry.base < common)
-            point = await roll_back(self.node.storage, partition, common, left, self.node.leadership.on_shortfall)
+            point = await roll_back(
+                self.node.storage, partition, common, left, self.node.leaderships.system.on_shortfall
+            )
             assert point == partition.high_seq == stands
             common = common_seq(partition.log, partition.high_seq, leader.log, leader.seq) or 0
         follow_log(partition, leader.log, self.node.storage.journal)

@@ -6,6 +6,7 @@ over, so that the whole node also runs in a simulator.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -23,9 +24,12 @@ from tailrace_server.host.turn import Turn
 from tailrace_server.publishing.publisher import Publisher
 from tailrace_server.publishing.stages import Stages
 from tailrace_server.replication.feed_changes import FeedChanges
+from tailrace_server.replication.groups import ONLY_GROUP, Group
 from tailrace_server.replication.leadership import Leadership
+from tailrace_server.replication.leaderships import Leaderships
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.promotion import lead_again
+from tailrace_server.replication.waiting import WaitingAnswers
 from tailrace_server.runtime.host import Host
 from tailrace_server.serving.answer_memory import AnswerMemory
 from tailrace_server.serving.connections import Connections
@@ -50,21 +54,17 @@ class Node:
         self.host = host = storage.host
         self.feeds = catalog = storage.feeds
         self.connections = Connections(
-            storage.committer, config.limits.connections_max, lambda: bool(self.leadership.replicas.peers)
+            storage.committer, config.limits.connections_max, lambda: self.leaderships.has_replicas()
         )
-        self.leadership = Leadership(
-            catalog,
-            self.connections,
-            members=config.members,
-            own=Address(*config.listen),
-            is_alone=config.is_alone,
-        )
+        self.waiting = WaitingAnswers()
+        self.leaderships = Leaderships([self._leadership(ONLY_GROUP)], catalog)
         self.stages = _stages(config, host)
-        self.feed_changes = FeedChanges(config.limits, storage, self.leadership)
+        self.feed_changes = FeedChanges(config.limits, storage, self.leaderships)
         self.feed_changes.on_gone = self._feed_gone
         self.publisher = Publisher(
             storage,
-            self.leadership,
+            self.leaderships,
+            self.waiting,
             self.stages,
             self.connections,
             part_bytes_max=config.storage.publish_bytes_max,
@@ -78,7 +78,8 @@ class Node:
             feeds=catalog,
             storage=storage,
             connections=self.connections,
-            leadership=self.leadership,
+            leaderships=self.leaderships,
+            waiting=self.waiting,
             feed_changes=self.feed_changes,
             listening=None,
             turn=self.turn,
@@ -87,7 +88,7 @@ class Node:
             filtered=FilterCache(),
             answer_memory=AnswerMemory(config.limits.answer_bytes_max),
             handlers=HANDLERS,
-            member=None,
+            members={},
             started_at=self.turn.now,
             unclean_start=None,
         )
@@ -102,14 +103,26 @@ class Node:
         return self.services.identity
 
     @property
-    def member(self) -> Member | None:
-        """The part that decides who leads; None of a node that is alone."""
-        return self.services.member
+    def members(self) -> Mapping[int, Member]:
+        """The parts that decide who leads, by the number of the group; empty of a node that is alone."""
+        return self.services.members
 
     @property
     def listening(self) -> tuple[str, int] | None:
         """The address that the node listens on; None before it does."""
         return self.services.listening
+
+    def _leadership(self, number: int) -> Leadership:
+        """Makes the leadership of one group. Every group has the members of the node's set."""
+        config = self.config
+        return Leadership(
+            Group(number, self.feeds),
+            self.connections,
+            self.waiting,
+            members=config.members,
+            own=Address(*config.listen),
+            is_alone=config.is_alone,
+        )
 
     # Running
 
@@ -117,8 +130,10 @@ class Node:
         """Notes where the node listens, and becomes a member if it is not alone. Raises BadDirectory, OSError."""
         self.services.listening = listener.address
         if not self.config.is_alone:
-            self.services.member = member = Member(self.services, lead_again)
-            member.begin()
+            for leadership in self.leaderships:
+                member = Member(self.services, leadership, lead_again)
+                self.services.members[leadership.group.number] = member
+                member.begin()
 
     async def serve(self, listener: Listener) -> None:
         """Serves connections and commits writes until cancelled."""
@@ -127,8 +142,8 @@ class Node:
             nursery.start_soon(self._tick)
             nursery.start_soon(self._expire_stages)
             nursery.start_soon(listener.serve, self.handle)
-            if self.member is not None:
-                nursery.start_soon(self.member.run)
+            for member in self.members.values():
+                nursery.start_soon(member.run)
 
     async def handle(self, transport: Transport) -> None:
         """Serves one connection to its end."""
@@ -162,7 +177,7 @@ class Node:
 
     def _journal_failed(self, failure: NotDurable) -> None:
         """What is not durable by now never will be: waiting answers fail, and streams that show it end."""
-        self.leadership.waiting.fail(failure)
+        self.waiting.fail(failure)
         self.connections.end_streams(lambda stream: stream.level == Level.MEMORY, EndReason.ERROR, str(failure))
 
     def _space_low(self) -> None:
@@ -174,8 +189,8 @@ class Node:
         message = f"feed {feed.info.name!r} was dropped"
         for partition in feed.partitions:
             self.storage.forget(partition)
-            self.leadership.replicas.forget(partition)
-            self.leadership.waiting.fail(UnknownFeed(message), partition)
+            self.leaderships.of_partition(partition).replicas.forget(partition)
+            self.waiting.fail(UnknownFeed(message), partition)
         feed_id = feed.info.feed_id
         self.connections.end_streams(
             lambda stream: stream.partition.feed_id == feed_id, EndReason.FEED_DROPPED, message

@@ -42,14 +42,14 @@ from tailrace_server.partition.partition import Partition
 from tailrace_server.publishing.cuts import Cuts
 from tailrace_server.publishing.joining import joined, joining_bytes
 from tailrace_server.publishing.stage_file import StagedBlock, by_partition
-from tailrace_server.replication.waiting import Answer, Cancel
+from tailrace_server.replication.leaderships import Leaderships, Terms
+from tailrace_server.replication.waiting import Answer, Cancel, WaitingAnswers
 from tailrace_server.state.last_batches import LastBatch, Verdict, decide, first_free
 
 if TYPE_CHECKING:
     from tailrace.block import Block
     from tailrace_server.feeds.feed import Feed
     from tailrace_server.publishing.stages import Stages
-    from tailrace_server.replication.leadership import Leadership
     from tailrace_server.stream.open_streams import OpenStreams
     from tailrace_server.upkeep.storage import Storage
 
@@ -104,14 +104,16 @@ class Publisher:
     def __init__(
         self,
         storage: Storage,
-        leadership: Leadership,
+        leaderships: Leaderships,
+        waiting: WaitingAnswers,
         stages: Stages,
         streams: OpenStreams,
         *,
         part_bytes_max: int,
     ) -> None:
         self._storage = storage
-        self._leadership = leadership
+        self._leaderships = leaderships
+        self._waiting = waiting
         self._feeds = storage.feeds
         self._stages = stages
         self._streams = streams
@@ -126,9 +128,11 @@ class Publisher:
         and Retryable errors if a part may have been.
         """
         async with self._turn(request):
-            self._leadership.require_writable()
-            self._leadership.require_publishing()
-            term = self._leadership.term
+            leaderships = self._leaderships.of_feed(request.feed_id)
+            for leadership in leaderships:
+                leadership.require_writable()
+                leadership.require_publishing()
+            terms = Terms(leaderships)
             feed = self._feeds.of_id(request.feed_id)
             if not all(partition.takes_writes for partition in feed.partitions):
                 raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
@@ -136,8 +140,8 @@ class Publisher:
             self._stages.heard(request.stages)
             shares = await self._shares(feed, request)
             step = _Step(request, self._storage.host.clock.monotonic)
-            is_done = await self._write(feed, request, shares, term, step)
-            await self._settled(feed, step.seqs, term)
+            is_done = await self._write(feed, request, shares, terms, step)
+            await self._settled(feed, step.seqs, terms)
         files = self._stages.forget(request.stages) if is_done else []
         fresh = {versions.partition for versions in step.written}
         skipped = tuple(number for number in sorted(shares) if number not in fresh) if is_done else ()
@@ -226,7 +230,7 @@ class Publisher:
         return _decide(partition.sinks.find(request.sink), request) not in _WANTED
 
     async def _write(
-        self, feed: Feed, request: Publish, shares: dict[int, list[_Share]], term: int, step: _Step
+        self, feed: Feed, request: Publish, shares: dict[int, list[_Share]], terms: Terms, step: _Step
     ) -> bool:
         """Gives each partition its share, and notes it in ``step``; False if that was over before."""
         for number in sorted(shares):
@@ -237,18 +241,18 @@ class Publisher:
                 return False
             is_begun = _decide(partition.sinks.find(request.sink), request) is Verdict.CONTINUE
             if is_begun or self._is_large(share):
-                if not await self._write_parts(partition, share, request, term, step):
+                if not await self._write_parts(partition, share, request, terms, step):
                     return False
                 continue
             blocks = await self._blocks(number, share)
             await self._storage.memory.room()
-            self._check_writable(partition, term)
+            self._check_writable(partition, terms)
             if not self._note_found(partition, request, step.found):
                 self._append(partition, blocks, request, step)
         return True
 
     async def _write_parts(
-        self, partition: Partition, share: list[_Share], request: Publish, term: int, step: _Step
+        self, partition: Partition, share: list[_Share], request: Publish, terms: Terms, step: _Step
     ) -> bool:
         """Gives a partition its share, or what it has not of it, in parts; False if ``step`` was over before."""
         in_thread = self._storage.host.workers.in_thread
@@ -259,13 +263,13 @@ class Publisher:
                 cut = await turn.find(partition, request, share, before)
                 while not cut.is_sorted:
                     await in_thread(cut.advance)
-                    self._check_writable(partition, term)
+                    self._check_writable(partition, terms)
                     if step.is_over:
                         await in_thread(cut.rest)
                         return False
                 part = await in_thread(cut.part)
                 await self._storage.memory.room()
-                self._check_writable(partition, term)
+                self._check_writable(partition, terms)
                 if partition.sinks.find(request.sink) != last:
                     continue
                 self._append(partition, part.blocks, request, step, before=before, through=part.through)
@@ -341,10 +345,9 @@ class Publisher:
         """For a thread: what ``_blocks`` gives, from the stages' files."""
         return joined(block for stage, entries in share for block in self._stages.read_blocks(stage, entries))
 
-    def _check_writable(self, partition: Partition, term: int) -> None:
+    def _check_writable(self, partition: Partition, terms: Terms) -> None:
         """Nothing was waited for since: what stands in the way of writing is said."""
-        self._leadership.require_writable()
-        self._leadership.require_term(term)
+        terms.require_writable()
         self._storage.require_durable()
         if partition.is_dropped:
             raise UnknownFeed(f"feed {partition.feed_id.hex()} was dropped")
@@ -352,19 +355,19 @@ class Publisher:
             raise partition.damage.with_traceback(None)
         self._storage.require_space()
 
-    async def _settled(self, feed: Feed, seqs: Mapping[int, int], term: int) -> None:
+    async def _settled(self, feed: Feed, seqs: Mapping[int, int], terms: Terms) -> None:
         """Returns once ``seqs``, by partition, are as safe as they get here: in a set a majority has them.
 
-        Raises NotDurable if it never will be, and NotLeader if this node has not led in ``term`` ever since: then the
+        Raises NotDurable if it never will be, and NotLeader if this node has not led in ``terms`` ever since: then the
         seqs that are waited for may be those of other rows.
         """
-        self._leadership.require_term(term)
+        terms.require()
         needs = [(feed.partitions[number], seq) for number, seq in seqs.items()]
         await self._answered(lambda answer: self._storage.committer.when_durable(answer))
-        self._leadership.require_term(term)
-        if self._leadership.in_set:
-            await self._answered(lambda answer: self._leadership.waiting.wait(Level.QUORUM, needs, answer))
-        self._leadership.require_term(term)
+        terms.require()
+        if terms.in_set:
+            await self._answered(lambda answer: self._waiting.wait(Level.QUORUM, needs, answer))
+        terms.require()
 
     async def _answered(self, ask: Callable[[Answer], Cancel | None]) -> None:
         """Waits for what ``ask`` is told; raises the error that it is told."""

@@ -17,7 +17,8 @@ from tailrace_server.feeds.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, Feed, c
 
 if TYPE_CHECKING:
     from tailrace_server.config import Limits
-    from tailrace_server.replication.leadership import Leadership
+    from tailrace_server.partition.partition import Partition
+    from tailrace_server.replication.leaderships import Leaderships
     from tailrace_server.upkeep.storage import Storage
 
 log = logging.getLogger("tailrace.server")
@@ -26,13 +27,13 @@ log = logging.getLogger("tailrace.server")
 class FeedChanges:
     """Of one node. What ``_feeds`` says and could still be lost is done by itself once it cannot be."""
 
-    def __init__(self, limits: Limits, storage: Storage, leadership: Leadership) -> None:
+    def __init__(self, limits: Limits, storage: Storage, leaderships: Leaderships) -> None:
         self.on_gone: Callable[[Feed], None] = _nothing  # set by the owner: a feed was dropped, and nothing may use it
         self._limits = limits
         self._host = storage.host
         self._feeds = storage.feeds
         self._storage = storage
-        self._leadership = leadership
+        self._leaderships = leaderships
         self._is_whole = True  # what ``_feeds`` said when ``reconcile`` was called last
         for level in (Level.DISK, Level.QUORUM):
             self._feeds.system.partitions[0].watch(level, self._settled)
@@ -70,7 +71,7 @@ class FeedChanges:
             raise Forbidden(f"{SYSTEM_FEED_NAME} lists the feeds: it cannot be dropped")
         if feed_id not in self._feeds:
             return
-        if not self._leadership.in_set:
+        if not self._leaderships.system.in_set:
             self._list(feed_id, None)
             self.on_gone(self._feeds.drop(feed_id, self._storage.journal))
         elif not self._feeds.is_dropping(self._feeds.of_id(feed_id)):
@@ -89,8 +90,12 @@ class FeedChanges:
             self.on_gone(feed)
         for feed in created:
             for partition in feed.partitions:
-                self._leadership.adopt(partition)
+                self._leaderships.adopt(partition)
         return dropped, created
+
+    def seqs(self) -> list[tuple[Partition, int]]:
+        """Returns how far ``_feeds`` has come: its partition and high seq."""
+        return [(partition, partition.high_seq) for partition in self._feeds.system.partitions]
 
     def _list(self, feed_id: bytes, creation: bytes | None) -> None:
         """Writes a row of ``_feeds``."""

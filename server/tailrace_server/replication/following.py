@@ -28,6 +28,7 @@ from tailrace_server.replication.peers import ask, seqs_from_json
 from tailrace_server.replication.replica_puller import Taker
 
 if TYPE_CHECKING:
+    from tailrace_server.replication.leadership import Leadership
     from tailrace_server.replication.local_node import LocalNode
 
 log = logging.getLogger("tailrace.server")
@@ -43,9 +44,12 @@ class VoteGained(TailraceError):
 class Following:
     """The following of one leader in one term. ``run`` may be called once."""
 
-    def __init__(self, node: LocalNode, file: MembershipFile, address: Address, replica: Replica) -> None:
+    def __init__(
+        self, node: LocalNode, leadership: Leadership, file: MembershipFile, address: Address, replica: Replica
+    ) -> None:
         self.address = address
         self._node = node
+        self._leadership = leadership
         self._file = file
         self._replica = replica
         self._takers: dict[bytes, Taker] = {}
@@ -71,7 +75,7 @@ class Following:
                 async with trio.open_nursery() as self._nursery:
                     if not self._stopped:
                         self._begin(self._node.feeds.system)
-                        if not self._replica.votes and self._node.config.members:
+                        if not self._replica.votes and self._leadership.in_set:
                             self._nursery.start_soon(self._gain_vote)
         except* (TailraceError, OSError) as group:
             failure = _first(group)
@@ -87,7 +91,13 @@ class Following:
         on_snapshot = self._feeds_told if feed is system else None
         on_acknowledged = None if self._replica.votes else self._has_more
         self._takers[feed_id] = Taker(
-            self._node, feed, self.address, self._replica, on_snapshot=on_snapshot, on_acknowledged=on_acknowledged
+            self._node,
+            self._leadership,
+            feed,
+            self.address,
+            self._replica,
+            on_snapshot=on_snapshot,
+            on_acknowledged=on_acknowledged,
         )
         self._nursery.start_soon(self._take, feed, self._takers[feed_id])
 

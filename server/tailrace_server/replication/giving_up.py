@@ -26,6 +26,7 @@ from tailrace_server.replication.peers import ask, look_at
 from tailrace_server.upkeep.rollback import roll_back
 
 if TYPE_CHECKING:
+    from tailrace_server.replication.leadership import Leadership
     from tailrace_server.replication.local_node import LocalNode
 
 log = logging.getLogger("tailrace.server")
@@ -42,7 +43,7 @@ def newer_branches(own: FailoverLog, term: int) -> tuple[int, FailoverLog] | Non
     return (min(entry.base for entry in own if entry.term > term) if left else 0), left
 
 
-async def give_up_newer(node: LocalNode, address: Address) -> int:
+async def give_up_newer(node: LocalNode, leadership: Leadership, address: Address) -> int:
     """Rolls back what is of a later term than the leader at ``address`` has; of how many partitions.
 
     What goes is kept in lost/. Nobody else takes anything for ``node`` meanwhile. Raises NotLeader where that one does
@@ -58,7 +59,7 @@ async def give_up_newer(node: LocalNode, address: Address) -> int:
     count = 0
     for partition, term in terms.items():
         newer = newer_branches(partition.log, term)
-        if newer is not None and not partition.is_dropped:
+        if newer is not None and not partition.is_dropped and leadership.group.has(partition):
             base, left = newer
             log.warning(
                 "partition %s of feed %s gives up what is above seq %s: it is of term %s, and the leader that it was "
@@ -66,7 +67,7 @@ async def give_up_newer(node: LocalNode, address: Address) -> int:
                 *(partition.id, partition.feed_id.hex(), base, partition.log.term, address, term),
             )
             with trio.CancelScope(shield=True):
-                await roll_back(node.storage, partition, base, left, node.leadership.on_shortfall)
+                await roll_back(node.storage, partition, base, left, leadership.on_shortfall)
             count += 1
     return count
 

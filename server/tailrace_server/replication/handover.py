@@ -33,7 +33,6 @@ from tailrace_server.replication.promotion import Outcome, Promotion
 from tailrace_server.replication.role import Role
 
 if TYPE_CHECKING:
-    from tailrace_server.replication.local_node import LocalNode
     from tailrace_server.replication.member import Member
 
 # By feed id: of each partition.
@@ -54,12 +53,10 @@ async def hand_over(member: Member, to: Address) -> int:
 
     Raises NotLeader where this node does not lead, TailraceError that says why it was not given away.
     """
-    node, config = member.node, member.node.config.replication
+    node, leadership, config = member.node, member.leadership, member.node.config.replication
     async with member.procedure:
-        if node.leadership.role is not Role.LEADER:
-            raise NotLeader(
-                "this node does not lead, and has nothing to give away", leader=node.leadership.leader or None
-            )
+        if leadership.role is not Role.LEADER:
+            raise NotLeader("this node does not lead, and has nothing to give away", leader=leadership.leader or None)
         if to not in member.others or not member.is_in_set:
             raise TailraceError(f"{to} is no other member of this set: {', '.join(map(str, member.others))} are")
         seen = await look_at(node, to, config.ask_timeout_s)
@@ -74,9 +71,9 @@ async def hand_over(member: Member, to: Address) -> int:
                 await _pause_when_level(member, to)
             if scope.cancelled_caught:
                 raise Unreachable(f"{to} has not caught up within {config.step_timeout_s:g} s")
-            answer = await _ask_to_take_over(node, to)
+            answer = await _ask_to_take_over(member, to)
         finally:
-            node.leadership.resume_writes()
+            leadership.resume_writes()
             member.progress = ""
             member.wake()
         return int(seq_field(answer, "term", "the answer to TAKE_OVER"))
@@ -89,12 +86,12 @@ async def _pause_when_level(member: Member, to: Address) -> None:
         so_far = high_seqs_of(member)
         await node.storage.all_durable()
         await _has(member, to, so_far)
-        node.leadership.pause_writes()
+        member.leadership.pause_writes()
         with trio.move_on_after(_PAUSED_SECONDS):
             await node.storage.all_durable()
             await _has(member, to)
             return
-        node.leadership.resume_writes()
+        member.leadership.resume_writes()
         await trio.sleep(_PAUSED_SECONDS)
 
 
@@ -104,7 +101,7 @@ async def _has(member: Member, to: Address, wanted: Seqs | None = None) -> None:
     while True:
         answer = await ask(node, to, Opcode.MEMBER, {"seqs": True}, node.config.replication.ask_timeout_s)
         held = seqs_from_json(answer.get("seqs"), "the answer to MEMBER")
-        if node.leadership.role is not Role.LEADER:
+        if member.leadership.role is not Role.LEADER:
             raise NotLeader("another one came to lead meanwhile")
         own = high_seqs_of(member)
         # A feed may have been dropped meanwhile.
@@ -118,15 +115,16 @@ def _reaches(held: list[int], seqs: list[int]) -> bool:
     return len(held) == len(seqs) and all(has >= seq for has, seq in zip(held, seqs, strict=True))
 
 
-async def _ask_to_take_over(node: LocalNode, to: Address) -> dict[str, Any]:
+async def _ask_to_take_over(member: Member, to: Address) -> dict[str, Any]:
     # The other one asks this one for its promise, and then all others, each with a time-out of its own.
+    node = member.node
     timeout_s = 5 * node.config.replication.step_timeout_s
     answer: dict[str, Any] = {}
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_resume_unless_asked, node)
+        nursery.start_soon(_resume_unless_asked, member)
         try:
-            value = {"term": node.leadership.term, "cluster_id": node.identity.cluster_id.hex()}
+            value = {"term": member.leadership.term, "cluster_id": node.identity.cluster_id.hex()}
             answer = await ask(node, to, Opcode.TAKE_OVER, value, timeout_s)
         except (TailraceError, OSError) as error:
             failure = error  # raised below, outside of the nursery, which would make a group of it
@@ -136,16 +134,16 @@ async def _ask_to_take_over(node: LocalNode, to: Address) -> dict[str, Any]:
     return answer
 
 
-async def _resume_unless_asked(node: LocalNode) -> None:
+async def _resume_unless_asked(member: Member) -> None:
     """What is written then comes with the promise, and is fetched. After the promise this changes nothing."""
     await trio.sleep(_UNASKED_SECONDS)
-    node.leadership.resume_writes()
+    member.leadership.resume_writes()
 
 
 def high_seqs_of(member: Member) -> Seqs:
     """The high seq of each partition, by feed id."""
-    feeds = member.node.feeds
-    return {feed.info.feed_id: [p.high_seq for p in feed.partitions] for feed in [feeds.system, *feeds]}
+    feeds, group = member.node.feeds, member.leadership.group
+    return {feed.info.feed_id: [p.high_seq for p in group.of_feed(feed)] for feed in [feeds.system, *feeds]}
 
 
 async def take_over(member: Member, term: int) -> Outcome:

@@ -1,8 +1,7 @@
 """The leadership of a group of partitions: who leads it, and what a change of that does to streams and answers.
 
-One group has all partitions of all feeds today. Who leads is decided elsewhere (``replication/member.py``). It is told
-here by ``lead``, ``follow`` and ``rest``. When one of them returns, nothing is written, answered or acknowledged by the
-earlier role any more.
+Who leads is decided elsewhere (``replication/member.py``), and told here by ``become_leader``, ``become_follower`` and
+``step_down``. When one of them returns, nothing is written, answered or acknowledged by the earlier role any more.
 """
 
 from __future__ import annotations
@@ -11,13 +10,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from tailrace.errors import Forbidden, NotDurable, NotLeader, Overloaded
+import trio
+
+from tailrace.errors import Forbidden, NotDurable, NotLeader, Overloaded, TailraceError
 from tailrace.link.address import Address
 from tailrace.model import EndReason, Level
 from tailrace.model.failover import SEQ_MAX
 from tailrace.wire.replica_messages import ReplicaAck
-from tailrace_server.feeds.catalog import Catalog
 from tailrace_server.partition.partition import Partition
+from tailrace_server.replication.groups import Group
 from tailrace_server.replication.read_index import Confirmations
 from tailrace_server.replication.replicas import Replicas
 from tailrace_server.replication.role import Role
@@ -31,15 +32,16 @@ AcceptedSeqs: TypeAlias = Callable[[list[bytes]], Awaitable[Mapping[bytes, Seque
 
 
 class Leadership:
-    """The role of this node in one group of partitions, its members, and the answers that wait for them.
+    """The role of this node in one group of partitions, and the members of that group.
 
-    Only ``lead``, ``follow``, ``rest``, ``pause_writes`` and ``resume_writes`` change the role.
+    Only ``become_leader``, ``become_follower``, ``step_down``, ``pause_writes`` and ``resume_writes`` change the role.
     """
 
     def __init__(
         self,
-        feeds: Catalog,
+        group: Group,
         streams: OpenStreams,
+        waiting: WaitingAnswers,
         *,
         members: Sequence[Address],
         own: Address,
@@ -48,13 +50,14 @@ class Leadership:
         """Begins as the leader if the node is alone, else as a follower until it is told to lead.
 
         Args:
-            feeds: the feeds whose partitions are the group.
-            streams: the open streams of the node, which end if the role changes.
+            group: the partitions that are led or followed.
+            streams: the open streams of the node. Those of the group end if the role changes.
+            waiting: the answers of the node that wait. Those of the group fail if the role changes.
             members: the addresses of all members of the group's set; empty outside of a set.
             own: the address of this node among them.
             is_alone: whether the node is neither a member of a set nor a plain replica.
         """
-        self.feeds = feeds
+        self.group = group
         self.members = tuple(members)
         self.is_alone = is_alone
         self._streams = streams
@@ -62,17 +65,17 @@ class Leadership:
         self.term = 0
         self.leader = ""  # the address of the leader that is followed; "" if there is none, or this node leads
         self.refuses_writes = not is_alone
-        self.rights = 0  # how often it became, or ceased to be, the leader, or led anew
+        self.changes = 0  # how often it became, or ceased to be, the leader, or led in another term
         self._is_paused = False
         others = {str(Address(*member)) for member in members} - {str(own)}
-        self.replicas = Replicas(frozenset(others), self.majority, feeds.system.partitions[0])
-        self.waiting = WaitingAnswers()
+        self.replicas = Replicas(frozenset(others), self.majority, group.feeds.system.partitions[0])
+        self._waiting = waiting
         self.confirmations = Confirmations(self.majority, self._ask_replicas)
         # Of the part that decides who leads: `decided_by` tells.
         self.on_higher_term: Callable[[int], None] = _nothing
         self.accepted_seqs: AcceptedSeqs | None = None
         self.on_shortfall: Callable[[Partition, int, int], None] = _nothing_owed
-        for partition in feeds.partitions():
+        for partition in group:
             self.adopt(partition)
 
     def decided_by(
@@ -101,11 +104,11 @@ class Leadership:
         """How many nodes have to hold what is at level quorum, this one included."""
         return len(self.members) // 2 + 1
 
-    def lead(self, term: int) -> None:
+    def become_leader(self, term: int) -> None:
         """This node leads from now on, in ``term``. Streams that were asked of a follower end."""
         self._become(Role.LEADER, term, "")
 
-    def follow(self, term: int, leader: str) -> None:
+    def become_follower(self, term: int, leader: str) -> None:
         """This node follows the one at ``leader`` ("HOST:PORT") from now on, in ``term``.
 
         Where it led, it takes nothing more from now on: streams and barriers end, and what waits for a majority is told
@@ -113,8 +116,8 @@ class Leadership:
         """
         self._become(Role.FOLLOWER, term, leader)
 
-    def rest(self, term: int) -> None:
-        """As ``follow``, of nobody for now: it has promised ``term``, or looks for a leader."""
+    def step_down(self, term: int) -> None:
+        """Follows without a leader: this node has promised ``term``, or looks for a leader."""
         self._become(Role.FOLLOWER, term, "")
 
     def _become(self, role: Role, term: int, leader: str) -> None:
@@ -123,18 +126,18 @@ class Leadership:
         self.term, self.leader = term, leader
         self._is_paused, self.refuses_writes = False, role is not Role.LEADER
         if role is not before:
-            for partition in self.feeds.partitions():
+            for partition in self.group:
                 self.adopt(partition)
-            self._streams.end_streams(self._leads, EndReason.WRONG_STATE, f"this node is a {role.value} now")
+            self._streams.end_streams(self._has, EndReason.WRONG_STATE, f"this node is a {role.value} now")
         elif is_other_right:
             message = f"this node leads in term {term} now"
-            self._streams.end_streams(_is_of_replica, EndReason.WRONG_STATE, message)
+            self._streams.end_streams(self._has_replica, EndReason.WRONG_STATE, message)
         if is_other_right:
-            self.rights += 1
+            self.changes += 1
             error = self.not_leader() if role is not Role.LEADER else NotLeader("this node leads anew: ask again")
             self.replicas.clear()
             self.confirmations.fail(error)
-            self.waiting.fail(error)
+            self._waiting.fail_where(self.group.has, error)
         self._streams.flush()
 
     def adopt(self, partition: Partition) -> None:
@@ -218,18 +221,47 @@ class Leadership:
             self.replicas.acknowledged(placement_id, partition, ack, now)
 
     async def leaders_seqs(self, feed_ids: list[bytes]) -> Callable[[bytes, int], int]:
-        """Returns how far the leader that this node follows has come: a function of feed id and partition.
+        """Returns how far the leader of the group has come in these feeds: a function of feed id and partition.
 
-        Raises NotLeader if no leader is followed, and what the leader answers.
+        The leader has made sure that it still leads. Raises NotLeader if no leader is known, and what it answers.
         """
+        if self.role is Role.LEADER:
+            await self.confirmed()
+            feeds = (feed for feed_id in feed_ids if (feed := self.group.feeds.find(feed_id)) is not None)
+            own = {feed.info.feed_id: [partition.high_seq for partition in feed.partitions] for feed in feeds}
+            return partial(_seq_of, own)
         if self.accepted_seqs is None:
             raise self.not_leader()
         seqs = await self.accepted_seqs(feed_ids)
         return partial(_seq_of, seqs)
 
-    def _leads(self, stream: PartitionStream) -> bool:
+    async def confirmed(self) -> None:
+        """Returns once it is sure that no other node led when this was called. Raises NotLeader."""
+        done = trio.Event()
+        errors: list[TailraceError] = []
+
+        def answer(error: TailraceError | None) -> None:
+            if error is not None:
+                errors.append(error)
+            done.set()
+
+        cancel = self.confirm(answer)
+        self._streams.flush()
+        try:
+            await done.wait()
+        finally:
+            if cancel is not None:
+                cancel()
+        if errors:
+            raise errors[0].with_traceback(None)
+
+    def _has(self, stream: PartitionStream) -> bool:
         """Whether the stream is of a partition of this group."""
-        return self.feeds.find(stream.partition.feed_id) is not None
+        return self.group.has(stream.partition) and self.group.feeds.find(stream.partition.feed_id) is not None
+
+    def _has_replica(self, stream: PartitionStream) -> bool:
+        """Whether a replica follows a partition of this group by the stream."""
+        return isinstance(stream, ReplicaStream) and self.group.has(stream.partition)
 
     def _history_changed(self, partition: Partition) -> None:
         """What the partition holds becomes another history: ends its streams, and what waits for it."""
@@ -237,7 +269,7 @@ class Leadership:
             return
         message = "what this node holds of the partition is another history now"
         self._streams.end_streams(lambda stream: stream.partition is partition, EndReason.HISTORY_CHANGED, message)
-        self.waiting.fail(NotLeader(message, leader=self.leader or None), partition)
+        self._waiting.fail(NotLeader(message, leader=self.leader or None), partition)
         self._streams.flush()
 
     def _ask_replicas(self, number: int) -> None:
@@ -250,14 +282,6 @@ class Leadership:
     def safest_level(self) -> Level:
         """The level of what every node of the set has to agree on."""
         return Level.QUORUM if self.in_set else Level.DISK
-
-    def system_seqs(self) -> list[tuple[Partition, int]]:
-        """How far the list of feeds has come."""
-        return [(partition, partition.high_seq) for partition in self.feeds.system.partitions]
-
-
-def _is_of_replica(stream: PartitionStream) -> bool:
-    return isinstance(stream, ReplicaStream)
 
 
 def _seq_of(seqs: Mapping[bytes, Sequence[int]], feed_id: bytes, partition: int) -> int:

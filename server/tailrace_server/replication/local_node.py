@@ -13,7 +13,8 @@ from tailrace_server.runtime.host import Host
 if TYPE_CHECKING:
     from tailrace_server.feeds.catalog import Catalog
     from tailrace_server.replication.feed_changes import FeedChanges
-    from tailrace_server.replication.leadership import Leadership
+    from tailrace_server.replication.leaderships import Leaderships
+    from tailrace_server.replication.waiting import WaitingAnswers
     from tailrace_server.stream.open_streams import OpenStreams
     from tailrace_server.upkeep.storage import Storage
 
@@ -23,8 +24,6 @@ class LocalNode:
     """This node, as opposed to its peers. The composition root makes one, and sets ``listening`` when it listens.
 
     Only ``join`` changes the identity.
-
-    ``leadership`` is of the group that all partitions of this node belong to.
     """
 
     config: Config
@@ -34,7 +33,8 @@ class LocalNode:
     feeds: Catalog
     storage: Storage
     connections: OpenStreams
-    leadership: Leadership
+    leaderships: Leaderships
+    waiting: WaitingAnswers
     feed_changes: FeedChanges
     # The address that the node listens on, None before it does.
     listening: tuple[str, int] | None

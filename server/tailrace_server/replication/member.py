@@ -37,7 +37,7 @@ from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.peers import (
     ask,
     ask_all,
-    held_by,
+    held_of,
     look_at,
     name_of,
     never_enough,
@@ -51,6 +51,7 @@ from tailrace_server.replication.unreadable import unreadable_of
 
 if TYPE_CHECKING:
     from tailrace_server.partition.partition import Partition
+    from tailrace_server.replication.leadership import Leadership
     from tailrace_server.replication.local_node import LocalNode
 
 log = logging.getLogger("tailrace.server")
@@ -66,20 +67,25 @@ _LOOKS_WHILE_FOLLOWING = 10
 class Member:
     """A member of a set, or a plain replica. ``run`` does everything; requests of others come in between."""
 
-    def __init__(self, node: LocalNode, lead_again: Callable[[Member], Awaitable[object]]) -> None:
+    def __init__(
+        self, node: LocalNode, leadership: Leadership, lead_again: Callable[[Member], Awaitable[object]]
+    ) -> None:
         """Reads what the directory has promised. Raises BadDirectory, OSError.
 
-        ``lead_again`` is `tailrace_server.replication.promotion.lead_again`, called with ``procedure`` held.
+        ``leadership``: of the group whose leader this decides on. ``lead_again``:
+        `tailrace_server.replication.promotion.lead_again`, called with ``procedure`` held.
         """
         self._lead_as_before = lead_again
         config = node.config
         self.node = node
-        self.is_in_set = bool(config.members)
+        self.leadership = leadership
+        members = leadership.members
+        self.is_in_set = leadership.in_set
         own = Address(*config.listen)
-        number = config.members.index(own) if self.is_in_set else -1
+        self._number = members.index(own) if self.is_in_set else -1  # in the list of members
         identity = node.identity
-        self.file = MembershipFile(node.host.disk, config.data, identity.placement_id, len(config.members), number)
-        self.others = [a for a in config.members if a != own] if self.is_in_set else [_source(config.replica_of)]
+        self.file = MembershipFile(node.host.disk, config.data, identity.placement_id, len(members), self._number)
+        self.others = [a for a in members if a != own] if self.is_in_set else [_source(config.replica_of)]
         self.procedure = trio.Lock()
         self.following: Following | None = None
         self.under_way: Following | Taker | None = None  # what takes, or took last, from another node
@@ -126,7 +132,7 @@ class Member:
     @property
     def members(self) -> tuple[str, ...]:
         """The list that this node was started with; empty where it is a plain replica."""
-        return tuple(map(str, self.node.config.members))
+        return tuple(map(str, self.leadership.members))
 
     @property
     def source(self) -> str:
@@ -153,27 +159,28 @@ class Member:
 
         Such a node may have led by itself, or be restored from a backup: no voter need know of that term.
         """
-        held = (partition.log.term for partition in self.node.feeds.partitions() if partition.high_seq)
+        held = (partition.log.term for partition in self.leadership.group if partition.high_seq)
         return 0 if self.votes else max(held, default=0)
 
     def own(self) -> Seen:
         """What this node answers to MEMBER."""
-        node, now = self.node, self.file.now
+        node, leadership, now = self.node, self.leadership, self.file.now
+        leads = leadership.role is Role.LEADER
         return Seen(
             node.identity.placement_id,
             node.identity.cluster_id,
             self.is_new,
             now.counts,
-            node.leadership.role is Role.LEADER,
-            node.leadership.term if node.leadership.role is Role.LEADER else now.term,
+            leads,
+            leadership.term if leads else now.term,
             now.leader_term,
             now.led,
             self.promoting,
-            name_of(node) if node.leadership.role is Role.LEADER else node.leadership.leader,
+            name_of(node) if leads else leadership.leader,
             now.founders,
-            *held_by(node),
+            *held_of(leadership.group),
             self.members,
-            len(unreadable_of(node)),
+            len(unreadable_of(node, leadership.group)),
             self.line if self.is_in_set and not self.is_new else None,  # copies of a new directory are alike
             {placement_id: Start(*start) for placement_id, start in node.storage.held.others.items()},
         )
@@ -186,15 +193,15 @@ class Member:
         What the logs of partitions say was promised, whoever wrote that: no term is ever used again.
         """
         now = self.file.now
-        floor = max([now.term, *(partition.log.term for partition in self.node.feeds.partitions())])
+        floor = max([now.term, *(partition.log.term for partition in self.leadership.group)])
         now = now.promised(floor)
         self.file.store(now)
         if self.is_in_set:
             with contextlib.suppress(OSError):  # on a full disk this start counts as one with the last one
                 self.file.store(now.begun(self.new_token(), self.node.storage.journal_found))
         self.progress = "begins"
-        self.node.leadership.decided_by(lambda term: self.wake(), self.accepted_seqs, self.owe)
-        self.node.leadership.rest(floor)
+        self.leadership.decided_by(lambda term: self.wake(), self.accepted_seqs, self.owe)
+        self.leadership.step_down(floor)
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -203,7 +210,7 @@ class Member:
                 async with self.procedure:
                     pass  # who promotes or hands over decides first
                 try:
-                    if self.node.leadership.role is Role.LEADER:
+                    if self.leadership.role is Role.LEADER:
                         await self._look_as_leader()
                     else:
                         await self._look_as_follower()
@@ -303,7 +310,7 @@ class Member:
             older = now._replace(older=start)
         else:
             return
-        leads = self.node.leadership.role is Role.LEADER
+        leads = self.leadership.role is Role.LEADER
         if leads:  # what it holds is what the set has, by definition
             older = older.caught_up(self.new_token())._replace(led=now.led)
         try:
@@ -366,7 +373,7 @@ class Member:
         """
         following, config = self.following, self.node.config.replication
         if following is None:
-            raise self.node.leadership.not_leader()
+            raise self.leadership.not_leader()
         cluster_id = self.node.identity.cluster_id.hex()
         value = {"feed_ids": [feed_id.hex() for feed_id in feed_ids], "cluster_id": cluster_id}
         timeout_s = 2 * config.ask_timeout_s  # it asks a majority first
@@ -379,7 +386,7 @@ class Member:
         # The first row of the table in situation.py: whom another one hears of changes nothing then. Writes at quorum
         # wait for this node.
         await self.look(self._is_led)
-        if self.procedure.locked() or self.node.leadership.role is Role.LEADER:
+        if self.procedure.locked() or self.leadership.role is Role.LEADER:
             return
         step = self._decide(self.seen)
         if step.case != self._last_case:
@@ -404,8 +411,7 @@ class Member:
         return step.move is Move.FOLLOW
 
     def _decide(self, seen: Mapping[str, Seen | None]) -> Step:
-        now, config = self.file.now, self.node.config
-        number = config.members.index(Address(*config.listen)) if self.is_in_set else 0
+        now, number = self.file.now, max(self._number, 0)
         placement_id = self.node.identity.placement_id
         founders = frozenset(now.founders)
         own = Own(number, self.is_new, now.counts, now.term, now.leader_term, now.led, founders, placement_id)
@@ -447,8 +453,10 @@ class Member:
         self.file.store(now.followed(term, seen.founders, node.identity.placement_id))
         identity, votes = node.identity, self.votes and self.is_in_set
         replica = Replica(identity.placement_id, seen.term, name_of(node), votes, identity.cluster_id)
-        self.following = self.under_way = following = Following(node, self.file, parse_address(name), replica)
-        node.leadership.follow(seen.term, name)
+        self.following = self.under_way = following = Following(
+            node, self.leadership, self.file, parse_address(name), replica
+        )
+        self.leadership.become_follower(seen.term, name)
         self.progress = f"follows {name}{self._gave_up}"
         beside = trio.CancelScope()
         self.start(partial(self._look_beside, beside))
@@ -470,17 +478,17 @@ class Member:
             beside.cancel()
             if self.following is following:
                 self.following = None
-                node.leadership.rest(self.file.now.term)
+                self.leadership.step_down(self.file.now.term)
         if isinstance(failure, StreamEnded) and failure.reason is EndReason.BEHIND and not self.is_in_set:
             await self._give_up(name)
 
     async def _give_up(self, name: str) -> None:
         """A plain replica has seen later terms than the leader that it was told to follow, or one that is behind."""
         async with self.procedure:
-            if self.node.leadership.role is Role.LEADER or self.file.now.led:  # an operator has come in between
+            if self.leadership.role is Role.LEADER or self.file.now.led:  # an operator has come in between
                 return
             try:
-                count = await give_up_newer(self.node, parse_address(name))
+                count = await give_up_newer(self.node, self.leadership, parse_address(name))
             except (TailraceError, OSError) as error:
                 self._warn(f"{name} is behind, and what it does not have is not given up: {error}")
                 return
@@ -497,10 +505,11 @@ class Member:
         founders = (node.identity.placement_id, *others)
         term = file.now.term + 1  # 1, unless a term was promised to somebody who came to nothing
         file.store(file.now.leading(term, forced=False, founders=founders))
-        begin_branch(node.feeds.system.partitions[0], node.host.randomness.token(16), node.storage.journal, term)
+        for partition in self.leadership.group:
+            begin_branch(partition, node.host.randomness.token(16), node.storage.journal, term)
         await node.storage.all_durable()
         if file.now.term == term:
-            node.leadership.lead(term)
+            self.leadership.become_leader(term)
             self.progress = ""
             log.warning("a set of %s members is founded, and this node leads it", len(founders))
 
@@ -513,8 +522,8 @@ class Member:
             except (TailraceError, OSError) as error:
                 self.progress = f"waits: it cannot lead again: {error}"
                 self._warn(f"it cannot lead again: {error}")
-        if self.node.leadership.role is not Role.LEADER:
-            self.node.leadership.rest(self.file.now.term)
+        if self.leadership.role is not Role.LEADER:
+            self.leadership.step_down(self.file.now.term)
             await self._pause(1 + _LOOKS_AFTER_FAILURE * fraction(self.node.host.randomness))
 
     # What it owes
@@ -534,7 +543,7 @@ class Member:
     def settle_debts(self) -> None:
         """What is there again, durably, is owed no more. OSError."""
         if self.file.now.owes:
-            held = standings_of(self.node)
+            held = standings_of(self.leadership.group)
             self.file.store(self.file.now.owing(unpaid(self.file.now.owes, held)))
 
     # With it
@@ -545,13 +554,13 @@ class Member:
             await self._changed.wait()
             return
         await self._pause(2)
-        if self.procedure.locked() or self.node.leadership.role is not Role.LEADER:
+        if self.procedure.locked() or self.leadership.role is not Role.LEADER:
             return
         with trio.CancelScope() as self._looking:
             await self.look()
-        if self.procedure.locked() or self.node.leadership.role is not Role.LEADER:
+        if self.procedure.locked() or self.leadership.role is not Role.LEADER:
             return
-        term = self.node.leadership.term
+        term = self.leadership.term
         answers = {name: seen for name, seen in self.seen.items() if seen is not None}
         later = later_leader(term, self.node.identity.placement_id, answers, frozenset(self.file.now.founders))
         if later is not None:
@@ -574,13 +583,13 @@ class Member:
 
     def step_down(self) -> None:
         """Ends leading and following, at once; what was under way then changes nothing any more."""
-        if self.node.leadership.role is Role.LEADER:
+        if self.leadership.role is Role.LEADER:
             self.asked = set()
             self._looking.cancel()  # it decides nothing any more
         self.following = None
         if self.under_way is not None:
             self.under_way.stop()
-        self.node.leadership.rest(self.file.now.term)
+        self.leadership.step_down(self.file.now.term)
         self.wake()
 
     async def nothing_under_way(self) -> None:

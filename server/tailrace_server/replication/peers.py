@@ -21,6 +21,7 @@ from tailrace_server.replication.lineage import known_from_json, known_to_json, 
 from tailrace_server.replication.situation import Seen
 
 if TYPE_CHECKING:
+    from tailrace_server.partition.partition import Partition
     from tailrace_server.replication.local_node import LocalNode
 
 _ID_BYTES = 16
@@ -82,16 +83,14 @@ def host_of(node: LocalNode) -> Host:
     return Host(connect=node.host.network.connect, random=chance)
 
 
-def standings_of(node: LocalNode) -> Standings:
-    """How far this node has each partition, durably."""
-    return {
-        Place(partition.feed_id, partition.id): Standing(*partition.standing()) for partition in node.feeds.partitions()
-    }
+def standings_of(partitions: Iterable[Partition]) -> Standings:
+    """Returns how far this node has each of these partitions, durably."""
+    return {Place(partition.feed_id, partition.id): Standing(*partition.standing()) for partition in partitions}
 
 
-def held_by(node: LocalNode) -> tuple[int, int]:
-    """How many mutations the node has on its disk, and the term of the newest branch of them, for `Seen`."""
-    standings = standings_of(node).values()
+def held_of(partitions: Iterable[Partition]) -> tuple[int, int]:
+    """Returns how many mutations of these partitions are on the disk, and the term of their newest branch (`Seen`)."""
+    standings = standings_of(partitions).values()
     return sum(seq for _, seq in standings), max((term for term, _ in standings), default=0)
 
 

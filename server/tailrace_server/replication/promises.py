@@ -91,7 +91,7 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
     await keep_promise(member, promise.term)
     if member.file.now.term != promise.term:  # promised away while what was under way ended
         return _answer(member, promised=False, standings={})
-    return _answer(member, promised=True, standings=standings_of(member.node))
+    return _answer(member, promised=True, standings=standings_of(member.leadership.group))
 
 
 async def _check_term(member: Member, term: int) -> None:

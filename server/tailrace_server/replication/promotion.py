@@ -76,6 +76,7 @@ class Promotion:
         """
         self._member = member
         self._node = member.node
+        self._leadership = member.leadership
         self._force = force
         self._leader = leader
         self._leader_term = member.file.now.leader_term
@@ -122,8 +123,8 @@ class Promotion:
         self._require_voters(map(member.counts_seen, answers.values()))
         self._join(seen for seen in answers.values() if not seen.is_new)
         self._require_known(voters)
-        terms = [seen.term for seen in voters] + [member.file.now.term, self._node.leadership.term]
-        return max(terms + [p.log.term for p in self._node.feeds.partitions()]) + 1
+        terms = [seen.term for seen in voters] + [member.file.now.term, self._leadership.term]
+        return max(terms + [p.log.term for p in self._leadership.group]) + 1
 
     def _has_found_enough(self, found: Mapping[str, Seen | None]) -> bool:
         """In a handover: the leader has answered, and it, this node and who else has are a majority."""
@@ -152,7 +153,7 @@ class Promotion:
 
         The last leader leads again all the same: the other partitions are not to be without a leader for that.
         """
-        self._unreadable = told(unreadable_of(self._node))
+        self._unreadable = told(unreadable_of(self._node, self._leadership.group))
         if not self._unreadable:
             return
         if not self._force and self._last_led is None:
@@ -304,14 +305,15 @@ class Promotion:
 
     async def _fetch_all(self) -> bool:
         """Brings this node to the highest standing of each partition; whether the leader's branches may go on."""
-        node = self._node
-        await self._bring([FEEDS])
-        node.feed_changes.reconcile()
-        places = [Place(p.feed_id, p.id) for p in node.feeds.partitions()]
+        node, group = self._node, self._leadership.group
+        if group.has(node.feeds.system.partitions[0]):
+            await self._bring([FEEDS])
+            node.feed_changes.reconcile()
+        places = [Place(p.feed_id, p.id) for p in group]
         await self._bring([place for place in places if place != FEEDS])
         await node.storage.all_durable()
         self._require_term()
-        own = standings_of(node)
+        own = standings_of(group)
         for place, best in choose(own, self._others, own.keys() - self._closed()).items():
             if best.address:
                 raise NotLeader(
@@ -327,7 +329,7 @@ class Promotion:
 
     def _closed(self) -> set[Place]:
         """The partitions that take nothing here, since a segment could not be opened at the start."""
-        return {Place(p.feed_id, p.id) for p in self._node.feeds.partitions() if p.damage is not None}
+        return {Place(p.feed_id, p.id) for p in self._leadership.group if p.damage is not None}
 
     async def _bring(self, places: Iterable[Place]) -> None:
         """Brings this node to the highest standing of ``places`` that can be read.
@@ -336,7 +338,7 @@ class Promotion:
         """
         places = list(places)
         while True:
-            chosen = choose(standings_of(self._node), self._others, places)
+            chosen = choose(standings_of(self._leadership.group), self._others, places)
             self._require_told(chosen, {name: promised.standings for name, promised in self._promised.items()})
             self._require_read(chosen)
             self._require_paid(chosen)
@@ -422,7 +424,15 @@ class Promotion:
         for (address, feed_id), seqs in until.items():
             feed = self._node.feeds.of_id(feed_id)
             self._say(f"fetches {len(seqs)} partitions of feed {feed.info.name} from {address}")
-            taker = Taker(self._node, feed, parse_address(address), self._replica(), state="follower", until=seqs)
+            taker = Taker(
+                self._node,
+                self._leadership,
+                feed,
+                parse_address(address),
+                self._replica(),
+                state="follower",
+                until=seqs,
+            )
             self._member.under_way = taker
             await taker.run()
             self._require_term()
@@ -443,14 +453,14 @@ class Promotion:
         node, member = self._node, self._member
         if not kept_branch:
             now = node.clock.monotonic()
-            for partition in node.feeds.partitions():
+            for partition in self._leadership.group:
                 begin_branch(partition, node.host.randomness.token(16), node.storage.journal, self._term, now=now)
             await node.storage.all_durable()
         self._require_term()
         forced = not self._has_majority() or bool(self._unpaid)
         leading = member.file.now.leading(self._term, forced=forced)
         member.file.store(leading.caught_up(member.new_token()))
-        node.leadership.lead(self._term)
+        self._leadership.become_leader(self._term)
         self._say(f"leads in term {self._term}" + (", on the same branches" if kept_branch else ""))
         member.progress = ""
         lost = "; ".join(filter(None, [self._may_be_lost(), self._unreadable]))
@@ -460,7 +470,7 @@ class Promotion:
 async def promote(member: Member, *, force: bool) -> Outcome:
     """Makes this node lead, as an operator has asked for. Raises TailraceError that says why it does not."""
     async with member.procedure:
-        leadership = member.node.leadership
+        leadership = member.leadership
         if leadership.role is Role.LEADER:
             return Outcome(leadership.term, ["this node leads already"], "")
         try:

@@ -25,6 +25,7 @@ from tailrace_server.replication.situation import Seen, counts, majority_of
 from tailrace_server.replication.unreadable import told, unreadable_of
 
 if TYPE_CHECKING:
+    from tailrace_server.replication.leadership import Leadership
     from tailrace_server.replication.local_node import LocalNode
     from tailrace_server.replication.member import Member
 
@@ -204,48 +205,49 @@ def _listed(addresses: list[str]) -> str:
     return ", ".join(addresses) or "nobody"
 
 
-def outlook_of(node: LocalNode, member: Member | None) -> Outlook:
-    """The outlook of a node as it is."""
+def outlook_of(node: LocalNode, leadership: Leadership, member: Member | None) -> Outlook:
+    """Returns what ``promote`` would do on this node in one group; ``member`` decides who leads the group."""
     if member is None:
-        return outlook_of_lone(_followers(node, member))
-    own, members = member.own(), node.config.members
+        return outlook_of_lone(_followers(node, leadership, member))
+    own, members = member.own(), leadership.members
     if not own.leads:
-        return outlook(own, member.seen, is_in_set=bool(members), unreadable=told(unreadable_of(node)))
-    return outlook_of_leader(own, _followers(node, member), len(members))
+        unreadable = told(unreadable_of(node, leadership.group))
+        return outlook(own, member.seen, is_in_set=bool(members), unreadable=unreadable)
+    return outlook_of_leader(own, _followers(node, leadership, member), len(members))
 
 
-def set_problem(node: LocalNode, member: Member | None) -> str | None:
-    """Returns why the set of this node takes no writes at level quorum now, or None. None outside of a set."""
-    members = node.config.members
-    if member is None or not members:
+def set_problem(member: Member) -> str | None:
+    """Returns why the member's set takes no writes at level quorum now, or None. None outside of a set."""
+    leadership = member.leadership
+    if not leadership.in_set:
         return None
     own = member.own()
     if own.leads:
-        return lost_majority(own, _followers(node, member), len(members))
-    if not node.leadership.leader:
+        return lost_majority(own, _followers(member.node, leadership, member), len(leadership.members))
+    if not leadership.leader:
         return "no leader: this member follows no one; a leader that comes back, or `tailrace promote`, mends it"
     return None
 
 
-def _followers(node: LocalNode, member: Member | None) -> list[Follower]:
+def _followers(node: LocalNode, leadership: Leadership, member: Member | None) -> list[Follower]:
     """Returns the replicas of this node, and the members of its set that have not come since it leads."""
-    level, partitions = node.leadership.safest_level, list(node.feeds.partitions())
+    level, partitions = leadership.safest_level, list(leadership.group)
     found = [
         Follower(
             peer.address,
             peer.votes,
             peer.missing(partitions, level),
             peer.is_connected,
-            _unreadable_at(node, member, peer.address),
+            _unreadable_at(member, peer.address),
         )
-        for peer in node.leadership.replicas.peers.values()
+        for peer in leadership.replicas.peers.values()
     ]
     known = {name_of(node), *(follower.address for follower in found)}
-    absent = [name for name in map(str, node.config.members) if name not in known]
+    absent = [name for name in map(str, leadership.members) if name not in known]
     return found + [Follower(name, False, None, connected=False) for name in absent]
 
 
-def _unreadable_at(node: LocalNode, member: Member | None, address: str) -> int:
+def _unreadable_at(member: Member | None, address: str) -> int:
     """How many partitions the member at ``address`` has said that it cannot read; 0 if it has not answered."""
     seen = None if member is None else member.seen.get(address)
     return 0 if seen is None else seen.unreadable

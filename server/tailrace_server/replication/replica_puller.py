@@ -47,6 +47,7 @@ from tailrace_server.upkeep.filling import Filling
 from tailrace_server.upkeep.rollback import roll_back
 
 if TYPE_CHECKING:
+    from tailrace_server.replication.leadership import Leadership
     from tailrace_server.replication.local_node import LocalNode
 
 log = logging.getLogger("tailrace.server")
@@ -68,6 +69,7 @@ class Taker:
     def __init__(
         self,
         node: LocalNode,
+        leadership: Leadership,
         feed: Feed,
         address: Address,
         replica: Replica,
@@ -86,6 +88,7 @@ class Taker:
         self.acknowledged: dict[int, int] = {}  # by partition, on the other one's newest branch
         self.failed: dict[int, StreamFailed] = {}  # by partition: what the other one could not stream, last time
         self._node = node
+        self._leadership = leadership
         self._address = address
         self._replica = replica
         self._state = state
@@ -105,7 +108,8 @@ class Taker:
     def _partitions(self) -> list[Partition]:
         """Those that are taken: not the ones that cannot be read here, of which status tells."""
         if self._until is None:
-            return [partition for partition in self.feed.partitions if partition.damage is None]
+            group = self._leadership.group
+            return [partition for partition in group.of_feed(self.feed) if partition.damage is None]
         return [self.feed.partitions[number] for number in sorted(self._until)]
 
     def stop(self) -> None:
@@ -410,6 +414,8 @@ class Taker:
         if event.seq and not left:
             left = list(partition.log[-1:])
         with trio.CancelScope(shield=True):
-            point = await roll_back(node.storage, partition, event.seq, FailoverLog(left), node.leadership.on_shortfall)
+            point = await roll_back(
+                node.storage, partition, event.seq, FailoverLog(left), self._leadership.on_shortfall
+            )
         if not self._stopped:
             stream.settle(event, point)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from tailrace_server.replication.groups import Group
     from tailrace_server.replication.local_node import LocalNode
 
 # So many are named in a sentence; the others are counted.
@@ -27,13 +28,16 @@ class Unreadable(NamedTuple):
         return self._asdict()
 
 
-def unreadable_of(node: LocalNode) -> list[Unreadable]:
-    """Returns the partitions of which damage was found, at the start or by a read since. Cheap without any damage."""
+def unreadable_of(node: LocalNode, group: Group) -> list[Unreadable]:
+    """Returns the partitions of ``group`` that are known to be damaged, since the start or by a read.
+
+    Without any damage this costs nothing.
+    """
     if not node.storage.damages:
         return []
     found = []
     for feed in [node.feeds.system, *node.feeds]:
-        for partition in feed.partitions:
+        for partition in group.of_feed(feed):
             paths = (segment.path for segment in partition.chain.segments)
             why = next((node.storage.damages[path] for path in paths if path in node.storage.damages), None)
             if partition.damage is not None:

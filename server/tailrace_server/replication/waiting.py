@@ -114,6 +114,11 @@ class WaitingAnswers:
             queue.add(seq, waiting)
         return waiting.cancel
 
+    def fail_where(self, is_concerned: Callable[[Partition], bool], error: TailraceError) -> None:
+        """Fails every answer that waits for a partition for which ``is_concerned`` is true."""
+        for partition in dict.fromkeys(partition for partition, _ in self._queues if is_concerned(partition)):
+            self.fail(error, partition)
+
     def fail(self, error: TailraceError, partition: Partition | None = None) -> None:
         """All that waits, or what waits for this partition too, is told ``error``."""
         if partition is None:

@@ -40,8 +40,8 @@ class Absences:
         Overloaded where too much waits.
         """
         connection = self._connection
-        node = connection.node
-        if node.leadership.role is Role.LEADER and not node.leadership.in_set:
+        node, leadership = connection.node, connection.node.leaderships.system
+        if leadership.role is Role.LEADER and not leadership.in_set:
             answer(None)
             return
         if connection.waiting_requests >= node.config.limits.waiting_requests_max:
@@ -54,16 +54,16 @@ class Absences:
 
     async def _run(self) -> None:
         connection = self._connection
-        node = connection.node
+        node, leadership = connection.node, connection.node.leaderships.system
         while self._waiting:
             asked, self._waiting = self._waiting, []
             failure: TailraceError | None = None
             try:
-                await (self._hear_of_majority() if node.leadership.role is Role.LEADER else self._hear_of_leader())
+                await (self._hear_of_majority() if leadership.role is Role.LEADER else self._hear_of_leader())
             except TailraceError as error:
                 failure = error
             except OSError as error:
-                failure = NotLeader(f"the leader cannot be asked: {error}", leader=node.leadership.leader or None)
+                failure = NotLeader(f"the leader cannot be asked: {error}", leader=leadership.leader or None)
             for additions, answer in asked:
                 connection.waiting_requests -= 1
                 if failure is None and additions != node.feeds.additions:
@@ -76,31 +76,13 @@ class Absences:
     async def _hear_of_majority(self) -> None:
         node = self._connection.node
         timeout_s = _CONFIRMED_TIMEOUTS * node.config.replication.ask_timeout_s
-        done = trio.Event()
-        failures: list[TailraceError] = []
-
-        def told(error: TailraceError | None) -> None:
-            if error is not None:
-                failures.append(error)
-            done.set()
-
-        cancel = node.leadership.confirm(told)
-        node.connections.flush()
-        try:
-            with trio.move_on_after(timeout_s):
-                await done.wait()
-        finally:
-            if cancel is not None:
-                cancel()
-        if failures:
-            raise failures[0].with_traceback(None)
-        if not done.is_set():
+        with trio.move_on_after(timeout_s) as scope:
+            await node.leaderships.system.confirmed()
+        if scope.cancelled_caught:
             raise NotLeader(f"no majority has said within {timeout_s:g} s that this node leads")
 
     async def _hear_of_leader(self) -> None:
-        node = self._connection.node
-        accepted = await node.leadership.leaders_seqs([SYSTEM_FEED_ID])
-        if node.leadership.role is not Role.FOLLOWER or not node.feeds.lists_through(accepted(SYSTEM_FEED_ID, 0)):
-            raise NotLeader(
-                "this node has not heard of all feeds yet: ask again", leader=node.leadership.leader or None
-            )
+        node, leadership = self._connection.node, self._connection.node.leaderships.system
+        accepted = await leadership.leaders_seqs([SYSTEM_FEED_ID])
+        if leadership.role is not Role.FOLLOWER or not node.feeds.lists_through(accepted(SYSTEM_FEED_ID, 0)):
+            raise NotLeader("this node has not heard of all feeds yet: ask again", leader=leadership.leader or None)

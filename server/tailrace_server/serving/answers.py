@@ -2,7 +2,7 @@
 
     add ──────────────────────────────────────────────────────┐
     add_when_durable, add_written ── committer ───────────────┤
-    add_at ── leadership.waiting (a majority) ────────────────┼──> queue ──> Connection.flush
+    add_at ── waiting (a majority) ───────────────────────────┼──> queue ──> Connection.flush
     add_when_confirmed ── leadership.confirm (who leads) ─────┘
 
 ``held_bytes`` counts an answer from the moment that it waits, and a connection with too many of them is not read
@@ -12,7 +12,7 @@ from: that bounds what waits. What all connections hold together is in `answer_m
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,8 @@ from tailrace.errors import TailraceError
 from tailrace.model import Level, VersionRange
 from tailrace.wire.messages import encode_error
 from tailrace_server.partition.partition import Partition
-from tailrace_server.replication.role import Role
+from tailrace_server.replication.leadership import Leadership
+from tailrace_server.replication.leaderships import confirm_all, lead_all
 from tailrace_server.replication.waiting import Answer, Cancel
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.stream.frames import WRITTEN_FRAME_BYTES, written
@@ -75,7 +76,7 @@ class Answers:
 
         self._node.storage.committer.when_durable(durable)
 
-    def add_at(self, level: Level, needs: Iterable[tuple[Partition, int]], data: bytes, id: int) -> None:
+    def add_at(self, level: Level, needs: Sequence[tuple[Partition, int]], data: bytes, id: int) -> None:
         """Queues an answer once each of these partitions shows its seq at ``level``, or an ERROR where that fails.
 
         On a leader's own disk that is once all that is written now is durable.
@@ -83,23 +84,24 @@ class Answers:
         node = self._node
         if level == Level.MEMORY:
             self.add(data)
-        elif level == Level.DISK and node.leadership.role is Role.LEADER:
+        elif level == Level.DISK and lead_all(node.leaderships.of_partitions(partition for partition, _ in needs)):
             self.add_when_durable(data, id)
         elif node.storage.committer.failure is not None:
             self.add_error(node.storage.committer.failure, id)
         else:
             self.held_bytes += len(data)
-            self.until(partial(node.leadership.waiting.wait, level, needs), partial(self._waited, data, id))
+            self.until(partial(node.waiting.wait, level, needs), partial(self._waited, data, id))
             node.storage.committer.hurry()
 
-    def add_when_confirmed(self, data: bytes, id: int) -> None:
+    def add_when_confirmed(self, leadership: Leadership, data: bytes, id: int) -> None:
         """Queues an answer once a majority has said that this node leads."""
         self.held_bytes += len(data)
-        self.until(self._node.leadership.confirm, partial(self._waited, data, id))
+        self.until(leadership.confirm, partial(self._waited, data, id))
 
-    def add_confirmed(self, needs: Iterable[tuple[Partition, int]], data: bytes, id: int) -> None:
-        """Queues an answer once a majority has said that this node leads, and these seqs are at quorum."""
-        needs = list(needs)
+    def add_confirmed(
+        self, leaderships: Sequence[Leadership], needs: Sequence[tuple[Partition, int]], data: bytes, id: int
+    ) -> None:
+        """Queues an answer once majorities have said that this node leads, and these seqs are at quorum."""
         self.held_bytes += len(data)
 
         def confirmed(error: TailraceError | None) -> None:
@@ -109,7 +111,7 @@ class Answers:
             else:
                 self.add_error(error, id)
 
-        self.until(self._node.leadership.confirm, confirmed)
+        self.until(partial(confirm_all, leaderships), confirmed)
 
     def until(self, begin: Callable[[Answer], Cancel | None], then: Answer) -> None:
         """Calls ``then`` when what ``begin(callback)`` waits for is there, or has failed; never once this has ended."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tailrace.block import Block
     from tailrace.wire.replica_messages import Replica
     from tailrace.wire.stream_messages import StreamRequest
+    from tailrace_server.replication.leadership import Leadership
     from tailrace_server.serving.services import Services
 
 log = logging.getLogger("tailrace.server")
@@ -84,7 +85,7 @@ class Connection:
         self.absences = Absences(self)
         self.replica: ServedReplica | None = None  # once one has asked for a stream
         self.greeted = False
-        self.right = 0  # `Leadership.rights` as it was at the client's HELLO
+        self.changes: dict[int, int] = {}  # `Leaderships.changes` as it was at the client's HELLO
         self.draining = False
         self._request_bytes = 0  # of the requests that wait in tasks of their own
         self._found_bytes = 0  # of answers that are not complete, and of what is being read for them
@@ -275,14 +276,13 @@ class Connection:
 
     # Sending
 
-    def require_writable(self) -> None:
-        """Raises as ``Leadership.require_writable``; and NotLeader if the node has led by another right since HELLO.
+    def require_writable(self, leadership: Leadership) -> None:
+        """Raises as ``Leadership.require_writable``; and NotLeader if the node came to lead the group after HELLO.
 
         What the client sent may have been on its way since then, and the client may have written elsewhere meanwhile.
         """
-        leadership = self.node.leadership
         leadership.require_writable()
-        if self.right != leadership.rights:
+        if self.changes.get(leadership.group.number) != leadership.changes:
             raise NotLeader(
                 f"this node came to lead in term {leadership.term} after this connection had its HELLO: connect anew"
             )

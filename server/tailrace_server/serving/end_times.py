@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from tailrace.errors import TailraceError
-from tailrace_server.replication.role import Role
+from tailrace_server.replication.leaderships import lead_all
 
 if TYPE_CHECKING:
     from tailrace_server.serving.services import OpenConnection
@@ -48,14 +48,15 @@ class EndTimes:
                     await self._changed.wait()
                 continue
             accepted = None
-            if node.leadership.role is Role.FOLLOWER:
-                feed_ids = rounds.deadlines.feed_ids()
+            feed_ids = rounds.deadlines.feed_ids()
+            if not lead_all(node.leaderships.of_feeds(feed_ids)):
+                changes = node.leaderships.changes()
                 try:
-                    accepted = await node.leadership.leaders_seqs(feed_ids)
+                    accepted = await node.leaderships.leaders_seqs(feed_ids)
                 except (TailraceError, OSError):  # it may have written before that time what is not here yet
                     await trio.sleep(ASK_AGAIN_SECONDS)
                     continue
-                if node.leadership.role is not Role.FOLLOWER or rounds.deadlines.feed_ids() != feed_ids:
+                if node.leaderships.changes() != changes or rounds.deadlines.feed_ids() != feed_ids:
                     continue  # others were opened meanwhile
             if rounds.time_passed(wall_us, accepted):
                 # What they still have to show may not be durable yet.

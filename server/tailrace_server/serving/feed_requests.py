@@ -16,17 +16,17 @@ from tailrace_server.serving.status import partition_map
 
 def _on_create_feed(connection: Connection, frame: Frame) -> None:
     node = connection.node
-    connection.require_writable()
-    before = node.leadership.system_seqs()
+    connection.require_writable(node.leaderships.system)
+    before = node.feed_changes.seqs()
     try:
         feed = node.feed_changes.create(decode_json(frame.body, "CREATE_FEED"))
     except FeedExists as error:
         _answer_of_feeds(connection, encode_error(error, frame.id), frame.id, is_written=False)
         return
     for partition in feed.partitions:
-        node.leadership.adopt(partition)
+        node.leaderships.adopt(partition)
     data = encode_json(Opcode.RESULT, info_to_json(feed.info), frame.id)
-    _answer_of_feeds(connection, data, frame.id, is_written=node.leadership.system_seqs() != before)
+    _answer_of_feeds(connection, data, frame.id, is_written=node.feed_changes.seqs() != before)
 
 
 def _on_drop_feed(connection: Connection, frame: Frame) -> None:
@@ -36,7 +36,7 @@ def _on_drop_feed(connection: Connection, frame: Frame) -> None:
     except (KeyError, TypeError, ValueError):
         raise ProtocolError("DROP_FEED: field 'feed_id' is missing, or not hex") from None
     node = connection.node
-    connection.require_writable()
+    connection.require_writable(node.leaderships.system)
     is_here = feed_id in node.feeds
     node.feed_changes.drop(feed_id)
     _answer_of_feeds(connection, encode_json(Opcode.RESULT, {}, frame.id), frame.id, is_written=is_here)
@@ -44,11 +44,11 @@ def _on_drop_feed(connection: Connection, frame: Frame) -> None:
 
 def _answer_of_feeds(connection: Connection, data: bytes, id: int, *, is_written: bool) -> None:
     """``is_written``: the list of feeds has a row that says so. Else a later leader may know better."""
-    node = connection.node
-    if node.leadership.in_set and not is_written:
-        connection.answers.add_confirmed(node.leadership.system_seqs(), data, id)
+    node, leadership = connection.node, connection.node.leaderships.system
+    if leadership.in_set and not is_written:
+        connection.answers.add_confirmed((leadership,), node.feed_changes.seqs(), data, id)
     else:
-        connection.answers.add_at(node.leadership.safest_level, node.leadership.system_seqs(), data, id)
+        connection.answers.add_at(leadership.safest_level, node.feed_changes.seqs(), data, id)
 
 
 def _on_list_feeds(connection: Connection, frame: Frame) -> None:

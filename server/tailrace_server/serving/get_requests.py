@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tailrace.model import Level
 from tailrace.wire.frames import Frame
 from tailrace.wire.messages import Get, Got
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.replication.role import Role
+from tailrace_server.replication.leadership import Leadership
+from tailrace_server.replication.leaderships import lead_all
 from tailrace_server.serving.connection import Connection
 from tailrace_server.serving.lookup import Lookup
 from tailrace_server.serving.steps import run_in_steps
@@ -17,24 +18,34 @@ from tailrace_server.serving.steps import run_in_steps
 def _on_get(connection: Connection, frame: Frame) -> None:
     get = Get.decode(frame.body)
     node = connection.node
-    node.leadership.require_state(get.state)
-    if get.level == Level.QUORUM:
-        node.leadership.require_set()
+    if get.feed_id not in node.feeds:
+        _require_state(node.leaderships.of_feed(get.feed_id), get)
     feed = node.feeds.of_id(get.feed_id)
-    lookup = Lookup(get.keys, [feed.partition_of(key) for key in get.keys])
+    partitions = [feed.partition_of(key) for key in get.keys]
+    leaderships = node.leaderships.of_partitions(partitions)
+    _require_state(leaderships, get)
+    lookup = Lookup(get.keys, partitions)
 
     def answer() -> None:
-        node.leadership.require_state(get.state)  # it may have changed while the index or the disk was waited for
+        _require_state(leaderships, get)  # it may have changed while the index or the disk was waited for
         data = Got(lookup.items).encode(frame.id)
         needs = lookup.in_flight(get.level)
-        if get.level == Level.QUORUM and node.leadership.role is Role.LEADER:
-            connection.answers.add_confirmed(needs, data, frame.id)
+        if get.level == Level.QUORUM and lead_all(leaderships):
+            connection.answers.add_confirmed(leaderships, needs, data, frame.id)
         elif needs:
             connection.answers.add_at(get.level, needs, data, frame.id)
         else:
             connection.answers.add(data)
 
     run_in_steps(connection, frame.id, lookup.step, answer, nbytes=len(frame.body), found=lookup.found_bytes)
+
+
+def _require_state(leaderships: Iterable[Leadership], get: Get) -> None:
+    """Raises NotLeader if the node is not what is asked for, NotDurable without a majority to ask."""
+    for leadership in leaderships:
+        leadership.require_state(get.state)
+        if get.level == Level.QUORUM:
+            leadership.require_set()
 
 
 HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {

@@ -51,7 +51,7 @@ class Inquiries:
         connection = self._connection
         node, rounds = connection.node, connection.rounds
         try:
-            accepted = await node.leadership.leaders_seqs(feed_ids)
+            accepted = await node.leaderships.leaders_seqs(feed_ids)
         except (TailraceError, OSError):
             rounds.lose_barriers()
         else:

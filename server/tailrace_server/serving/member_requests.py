@@ -16,7 +16,7 @@ from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.replication.clusters import require_cluster
 from tailrace_server.replication.handover import hand_over, high_seqs_of, take_over
-from tailrace_server.replication.peers import held_by, name_of, seen_to_json
+from tailrace_server.replication.peers import held_of, name_of, seen_to_json
 from tailrace_server.replication.promises import Promise, answer_promise
 from tailrace_server.replication.promotion import promote as promote_member
 from tailrace_server.replication.situation import Seen
@@ -33,23 +33,28 @@ log = logging.getLogger("tailrace.server")
 TURNS_MAX = 16
 
 
+def _member_or_none(node: Services) -> Member | None:
+    """Returns the member of the group that requests are about: they do not name one, and mean that of ``_feeds``."""
+    return node.members.get(node.leaderships.system.group.number)
+
+
 def _member(node: Services) -> Member:
-    if node.member is None:
+    member = _member_or_none(node)
+    if member is None:
         raise TailraceError("this node is alone: it is no member of a set and no replica (--members, --replica-of)")
-    return node.member
+    return member
 
 
 def _on_member(connection: Connection, frame: Frame) -> None:
     """What this node is among others; with ``seqs`` how far it has each partition."""
     what, node = "MEMBER", connection.node
     value = decode_json(frame.body, what)
-    identity, member = node.identity, node.member
+    identity, member, leadership = node.identity, _member_or_none(node), node.leaderships.system
     if member is None:
-        seen = Seen(
-            identity.placement_id, identity.cluster_id, votes=True, leads=True, term=node.leadership.term, led=True
-        )
-        held, held_term = held_by(node)
-        seen = seen._replace(held=held, held_term=held_term, unreadable=len(unreadable_of(node)))
+        seen = Seen(identity.placement_id, identity.cluster_id, votes=True, leads=True, term=leadership.term, led=True)
+        held, held_term = held_of(leadership.group)
+        unreadable = len(unreadable_of(node, leadership.group))
+        seen = seen._replace(held=held, held_term=held_term, unreadable=unreadable)
     else:
         seen = member.own()
     answer = {
@@ -70,8 +75,8 @@ def _seqs(node: Services) -> dict[bytes, list[int]]:
 
 def _on_accepted_seqs(connection: Connection, frame: Frame) -> None:
     """A follower asks how far this leader has come in these feeds, or in all: once a majority says that it leads."""
-    node = connection.node
-    node.leadership.require_leader()
+    node, leadership = connection.node, connection.node.leaderships.system
+    leadership.require_leader()
     value = decode_json(frame.body, "ACCEPTED_SEQS")
     require_cluster(node.identity.cluster_id, value, "ACCEPTED_SEQS")
     asked = value.get("feed_ids")
@@ -81,11 +86,12 @@ def _on_accepted_seqs(connection: Connection, frame: Frame) -> None:
     feeds = [f for f in (node.feeds.system, *node.feeds) if not wanted or f.info.feed_id.hex() in wanted]
     seqs = {feed.info.feed_id.hex(): [p.high_seq for p in feed.partitions] for feed in feeds}
     answer = encode_json(Opcode.RESULT, {"seqs": seqs}, frame.id)
-    if value.get("joining") is True and node.member is not None and node.member.file.now.forced:
+    member = _member_or_none(node)
+    if value.get("joining") is True and member is not None and member.file.now.forced:
         # It may have no majority of voters until others have caught up with it: an operator has vouched for it.
         connection.answers.add(answer)
     else:
-        connection.answers.add_when_confirmed(answer, frame.id)
+        connection.answers.add_when_confirmed(leadership, answer, frame.id)
 
 
 def _on_promise(connection: Connection, frame: Frame) -> None:

@@ -29,11 +29,12 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
     connection.name = hello.name
     connection.rounds.set_window(min(hello.window_bytes, limits.window_bytes_max))
     connection.decoder.body_bytes_max = limits.frame_body_bytes_max
-    connection.greeted, connection.right = True, node.leadership.rights
+    connection.greeted, connection.changes = True, node.leaderships.changes()
     if hello.session:
         connection.session = hello.session
         node.connections.begin_session(connection)
-    levels = ("memory", "disk", "quorum") if node.leadership.in_set else ("memory", "disk")
+    leadership = node.leaderships.system  # HELLO_OK has room for one group
+    levels = ("memory", "disk", "quorum") if leadership.in_set else ("memory", "disk")
     connection.answers.add(
         HelloOk(
             PROTOCOL_VERSION,
@@ -44,9 +45,9 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
             limits.noop_interval_s,
             levels,
             connection.rounds.window_bytes,
-            node.leadership.role.value,
-            node.leadership.term,
-            node.leadership.leader,
+            leadership.role.value,
+            leadership.term,
+            leadership.leader,
             node.config.cluster,
         ).encode()
     )

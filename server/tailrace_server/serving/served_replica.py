@@ -41,9 +41,9 @@ class ServedReplica:
 
     def open(self, stream: ReplicaStream, replica: Replica, *, is_system: bool) -> None:
         """``stream`` has begun; ``is_system``: of ``_feeds``, beside which the replica is asked whether it follows."""
-        node = self._connection.node
         partition, id = stream.partition, stream.id
-        peer = node.leadership.replicas.opened(replica, partition)
+        leadership = self._connection.node.leaderships.of_partition(partition)
+        peer = leadership.replicas.opened(replica, partition)
         self._served[id] = _Served(stream, peer)
 
         def moved() -> None:
@@ -57,7 +57,7 @@ class ServedReplica:
             self._news.pop(id, None)
             if is_system:
                 peer.doors.pop(self, None)
-            node.leadership.replicas.closed(peer, partition)
+            leadership.replicas.closed(peer, partition)
 
         stream.when_closed(closed)
         partition.watch(Level.DISK, moved)
@@ -65,8 +65,8 @@ class ServedReplica:
         moved()
         if is_system:
             peer.doors[self] = None
-            if peer.votes and node.leadership.confirmations.under_way:
-                self.ask(node.leadership.confirmations.number)
+            if peer.votes and leadership.confirmations.under_way:
+                self.ask(leadership.confirmations.number)
 
     def ask(self, number: int) -> None:
         """Asks the replica whether it still follows this leader; a later question takes the place of an earlier one."""
@@ -82,15 +82,16 @@ class ServedReplica:
         if ack.partition != partition.id:
             raise ProtocolError(f"REPLICA_ACK: partition {ack.partition} on a stream of partition {partition.id}")
         node = self._connection.node
-        node.leadership.acknowledged(served.peer.placement_id, partition, ack, node.turn.now)
+        node.leaderships.of_partition(partition).acknowledged(served.peer.placement_id, partition, ack, node.turn.now)
 
     def confirmed(self, number: int) -> None:
         """LEADER_CONFIRM: the replica has promised nobody else. Nothing where this was not what it was asked last."""
         if number != self._asked:
             return
+        confirmations = self._connection.node.leaderships.system.confirmations  # asked beside the stream of ``_feeds``
         for peer in {served.peer for served in self._served.values()}:
             if peer.votes:
-                self._connection.node.leadership.confirmations.answered(peer.placement_id, number)
+                confirmations.answered(peer.placement_id, number)
 
     def frames(self) -> list[bytes]:
         """What is to be sent now, behind the blocks."""

@@ -51,7 +51,7 @@ class OpenConnections(OpenStreams, Protocol):
 class Services(LocalNode):
     """What a connection is handed. The composition root makes one for all connections of a node.
 
-    Only it sets fields later, while the node starts: ``member``, ``unclean_start`` and ``listening``.
+    Only it sets fields later, while the node starts: ``members``, ``unclean_start`` and ``listening``.
     """
 
     connections: OpenConnections
@@ -61,6 +61,6 @@ class Services(LocalNode):
     filtered: FilterCache
     answer_memory: AnswerMemory
     handlers: Mapping[Opcode, Callable[[Any, Any], None]]
-    member: Member | None  # None of a node that is alone
+    members: dict[int, Member]  # by the number of the group; empty of a node that is alone
     started_at: float
     unclean_start: str | None

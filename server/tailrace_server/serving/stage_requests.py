@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 def _on_stage_block(connection: Connection, frame: Frame) -> None:
     node = connection.node
-    node.leadership.require_writable()
-    node.leadership.require_publishing()
     message = StageBlock.decode(frame.body)
     block = detached(Block.parse(message.block))
+    leadership = node.leaderships.of(message.feed_id, block.header.partition)
+    leadership.require_writable()
+    leadership.require_publishing()
     partition = node.feeds.partition(message.feed_id, block.header.partition)
     if not partition.takes_writes:
         raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
@@ -41,8 +42,9 @@ def _on_stage_block(connection: Connection, frame: Frame) -> None:
 
 
 def _on_stage_seal(connection: Connection, frame: Frame) -> None:
-    connection.node.leadership.require_writable()
     seal = StageSeal.decode(frame.body)
+    for leadership in connection.node.leaderships.of_feed(seal.feed_id):
+        leadership.require_writable()
     _reopen_left(connection, seal.stage_id)
     stage = connection.node.stages.begin_seal(seal)
     if stage is None:

@@ -15,6 +15,8 @@ from tailrace_server.replication.unreadable import unreadable_of
 if TYPE_CHECKING:
     from tailrace_server.feeds.feed import Feed
     from tailrace_server.partition.partition import Partition
+    from tailrace_server.replication.leadership import Leadership
+    from tailrace_server.replication.member import Member
     from tailrace_server.serving.services import Services
 
 
@@ -31,7 +33,7 @@ def health_of(node: Services) -> dict[str, Any]:
     problems += [f"compacting fails: {node.storage.compactor.failure}"] if node.storage.compactor.failure else []
     problems += [text for text in (node.storage.space.low, node.storage.compactor.uptime.suspended) if text]
     problems += node.storage.damages.values()
-    problems += [text for text in (set_problem(node, node.member),) if text]
+    problems += [text for text in map(set_problem, node.members.values()) if text]
     return {
         "software": f"tailrace {_version.__version__}",
         "node_id": node.identity.node_id.hex(),
@@ -63,7 +65,7 @@ def status_of(node: Services) -> dict[str, Any]:
             **node.storage.flusher.statistics()._asdict(),
             **node.storage.compactor.statistics()._asdict(),
         },
-        "replication": _replication_status(node, now),
+        "replication": _replication_status(node, node.leaderships.system, now),
         "feeds": _feeds_status(node, now),
         "connections": list(node.connections.status(now)),
     }
@@ -71,51 +73,54 @@ def status_of(node: Services) -> dict[str, Any]:
 
 def partition_map(node: Services, feed: Feed) -> dict[str, Any]:
     """A feed's partitions, and who has them, as the wire tells it."""
-    leader = node.leadership.leader
-    if node.leadership.role is Role.LEADER and node.listening is not None:
-        leader = str(Address(*node.listening))
-    partitions = [
-        {
-            "id": p.id,
-            "hash_first": p.hash_first,
-            "hash_last": p.hash_last,
-            "state": p.state,
-            "term": p.log.term,
-            "leader": leader,
-            "replicas": [peer.address for peer in node.leadership.replicas.followers(p) if peer.address],
-            "high_seq": p.high_seq,
-            "durable_seq": p.durable_seq,
-            "log": p.log.to_json(),
-        }
-        for p in feed.partitions
-    ]
+    partitions = [_partition_of_map(node, partition) for partition in feed.partitions]
     return {"feed": info_to_json(feed.info), "partitions": partitions}
 
 
-def _replication_status(node: Services, now: float) -> dict[str, Any]:
-    """Who leads, who follows this node, and what ``promote`` would do on it."""
-    outlook = outlook_of(node, node.member)
-    partitions = list(node.feeds.partitions())
+def _partition_of_map(node: Services, partition: Partition) -> dict[str, Any]:
+    leadership = node.leaderships.of_partition(partition)
+    leader = leadership.leader
+    if leadership.role is Role.LEADER and node.listening is not None:
+        leader = str(Address(*node.listening))
     return {
-        "role": node.leadership.role.value,
-        # A node that is alone has promised no term: it is in that of its newest branch.
-        "term": node.leadership.term or max(partition.log.term for partition in partitions),
-        "leader": node.leadership.leader,
-        "members": [str(member) for member in node.config.members],
-        "replica_of": None if node.config.replica_of is None else str(node.config.replica_of),
-        "others": _others_status(node),
-        "doing": "" if node.member is None else node.member.progress,
-        "unreadable": [found.to_json() for found in unreadable_of(node)[:STATES_MAX]],
-        "promotion": outlook.text,
-        "promotion_case": outlook.case,
-        "promotion_succeeds": outlook.succeeds,
-        "replicas": [peer.summary(partitions, now) for peer in node.leadership.replicas.peers.values()],
+        "id": partition.id,
+        "hash_first": partition.hash_first,
+        "hash_last": partition.hash_last,
+        "state": partition.state,
+        "term": partition.log.term,
+        "leader": leader,
+        "replicas": [peer.address for peer in leadership.replicas.followers(partition) if peer.address],
+        "high_seq": partition.high_seq,
+        "durable_seq": partition.durable_seq,
+        "log": partition.log.to_json(),
     }
 
 
-def _others_status(node: Services) -> list[dict[str, Any]]:
+def _replication_status(node: Services, leadership: Leadership, now: float) -> dict[str, Any]:
+    """Who leads a group, who follows this node in it, and what ``promote`` would do."""
+    member = node.members.get(leadership.group.number)
+    outlook = outlook_of(node, leadership, member)
+    partitions = list(leadership.group)
+    return {
+        "role": leadership.role.value,
+        # A node that is alone has promised no term: it is in that of its newest branch.
+        "term": leadership.term or max(partition.log.term for partition in partitions),
+        "leader": leadership.leader,
+        "members": [str(address) for address in leadership.members],
+        "replica_of": None if node.config.replica_of is None else str(node.config.replica_of),
+        "others": _others_status(member),
+        "doing": "" if member is None else member.progress,
+        "unreadable": [found.to_json() for found in unreadable_of(node, leadership.group)[:STATES_MAX]],
+        "promotion": outlook.text,
+        "promotion_case": outlook.case,
+        "promotion_succeeds": outlook.succeeds,
+        "replicas": [peer.summary(partitions, now) for peer in leadership.replicas.peers.values()],
+    }
+
+
+def _others_status(member: Member | None) -> list[dict[str, Any]]:
     """What each of the other members, or the source of a replica, has answered last."""
-    others = [] if node.member is None else sorted(node.member.seen.items())
+    others = [] if member is None else sorted(member.seen.items())
     return [
         {"address": address, "answers": seen is not None} | ({} if seen is None else seen_to_json(seen))
         for address, seen in others
@@ -124,18 +129,18 @@ def _others_status(node: Services) -> list[dict[str, Any]]:
 
 def _partition_status(node: Services, partition: Partition, now: float) -> dict[str, Any]:
     """A partition, and who follows it."""
+    leadership = node.leaderships.of_partition(partition)
     return {
         "id": partition.id,
         "role": partition.state,
-        "term": max(
-            node.leadership.term, partition.log.term
-        ),  # a handover keeps the branch, and with it the branch's term
+        # A handover keeps the branch, and with it the branch's term.
+        "term": max(leadership.term, partition.log.term),
         "branches": partition.log.to_json(),
         "high": partition.high_seq,
         "durable": partition.durable_seq,
         "quorum": partition.quorum_seq,
-        "visible": partition.visible_seq(node.leadership.safest_level),
-        "followers": [peer.to_json(partition, now) for peer in node.leadership.replicas.followers(partition)],
+        "visible": partition.visible_seq(leadership.safest_level),
+        "followers": [peer.to_json(partition, now) for peer in leadership.replicas.followers(partition)],
     }
 
 

@@ -20,6 +20,7 @@ from tailrace.wire.stream_messages import ResumeAnswer, StreamEnd, StreamRequest
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.clusters import why_other_cluster
+from tailrace_server.replication.leaderships import confirm_all, lead_all
 from tailrace_server.replication.role import Role
 from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.state.ahead import JUMP_US_MAX, Place, is_ahead
@@ -136,19 +137,20 @@ def _check_replica(node: Services, request: StreamRequest) -> None:
     why = why_other_cluster(node.identity.cluster_id, f"the replica at {replica.address!r}", replica.cluster_id)
     if why:
         raise Forbidden(f"{why}: nothing is sent")
-    if node.member is not None and replica.address in map(str, node.member.others):
-        copy = node.member.why_copy(replica.address, replica.placement_id)
+    leadership = node.leaderships.of(request.feed_id, request.partition)
+    member = node.members.get(leadership.group.number)
+    if member is not None and replica.address in map(str, member.others):
+        copy = member.why_copy(replica.address, replica.placement_id)
         if copy:
             raise Forbidden(f"{copy}: nothing is sent")
-        node.member.knows_disk(replica.address, replica.placement_id)
-    if request.state != "leader" or replica.term == node.leadership.term:
+        member.knows_disk(replica.address, replica.placement_id)
+    if request.state != "leader" or replica.term == leadership.term:
         return
-    if replica.term > node.leadership.term:
-        node.leadership.on_higher_term(replica.term)
+    if replica.term > leadership.term:
+        leadership.on_higher_term(replica.term)
     raise NotLeader(
-        f"this node is of term {node.leadership.term}, the replica at {replica.address!r} has promised term "
-        f"{replica.term}",
-        leader=node.leadership.leader or None,
+        f"this node is of term {leadership.term}, the replica at {replica.address!r} has promised term {replica.term}",
+        leader=leadership.leader or None,
     )
 
 
@@ -158,9 +160,14 @@ def _is_unknown(connection: Connection, request: StreamRequest) -> bool:
     A replica is told so at once: it hears of feeds by ``_feeds``, and a majority may need it to be heard.
     """
     node = connection.node
-    if request.replica is not None or connection.draining or request.state != node.leadership.role.value:
+    if request.replica is not None or connection.draining or request.state != _role(connection, request):
         return False
     return request.feed_id not in node.feeds
+
+
+def _role(connection: Connection, request: StreamRequest) -> str:
+    """Returns what this node is to the partition that is asked for, as the wire names it."""
+    return connection.node.leaderships.of(request.feed_id, request.partition).role.value
 
 
 def _end_once_sure(connection: Connection, id: int, request: StreamRequest) -> None:
@@ -186,10 +193,11 @@ def _refusal_once_sure(connection: Connection, request: StreamRequest, failure: 
     if refusal is not None and refusal.reason not in (EndReason.BEHIND, EndReason.FEED_DROPPED):
         return refusal
     unknown = f"there is no feed of id {request.feed_id.hex()} here"
+    term = connection.node.leaderships.of(request.feed_id, request.partition).term
     if failure is None:
-        return StreamEnd(request.partition, EndReason.FEED_DROPPED, unknown, connection.node.leadership.term)
+        return StreamEnd(request.partition, EndReason.FEED_DROPPED, unknown, term)
     message = f"{unknown}, and that it was dropped is not sure: {failure}"
-    return StreamEnd(request.partition, EndReason.BEHIND, message, connection.node.leadership.term)
+    return StreamEnd(request.partition, EndReason.BEHIND, message, term)
 
 
 def _is_sought(connection: Connection, id: int, request: StreamRequest) -> bool:
@@ -211,7 +219,7 @@ def _checked(connection: Connection, id: int, request: StreamRequest) -> Partiti
     if refusal is not None:
         connection.answers.add(refusal.encode(id))
         return None
-    if request.level == Level.QUORUM and not node.leadership.in_set:
+    if request.level == Level.QUORUM and not node.leaderships.of(request.feed_id, request.partition).in_set:
         raise NotDurable("visibility quorum needs a set of nodes, and this node is in none: use disk")
     if request.level == Level.MEMORY and node.storage.committer.failure is not None:
         raise node.storage.committer.failure.with_traceback(None)
@@ -235,7 +243,7 @@ def _begin(
     if stream is None:
         return
     # What a follower has not been sent yet may have been written before that time, whatever its clock says.
-    wall_us = node.clock.wall_us() if node.leadership.role is Role.LEADER else 0
+    wall_us = node.clock.wall_us() if partition.state == Role.LEADER.value else 0
     if request.until_us is not None and request.until_us <= max(wall_us, partition.last_timestamp):
         stream.time_passed()
     # The answer has to leave before anything of the stream.
@@ -290,14 +298,15 @@ def _refusal(connection: Connection, request: StreamRequest) -> StreamEnd | None
     node = connection.node
     if connection.draining:
         return StreamEnd(request.partition, EndReason.DRAINING, "the node is stopping")
-    if request.state != node.leadership.role.value:
-        message = f"this node is a {node.leadership.role.value}, and a {request.state} was asked for"
-        return StreamEnd(request.partition, EndReason.WRONG_STATE, message, node.leadership.term)
+    leadership = node.leaderships.of(request.feed_id, request.partition)
+    if request.state != leadership.role.value:
+        message = f"this node is a {leadership.role.value}, and a {request.state} was asked for"
+        return StreamEnd(request.partition, EndReason.WRONG_STATE, message, leadership.term)
     try:
         feed = node.feeds.of_id(request.feed_id)
     except UnknownFeed as error:
-        if node.leadership.role is Role.FOLLOWER:  # which may not have heard of it yet
-            return StreamEnd(request.partition, EndReason.BEHIND, str(error), node.leadership.term)
+        if leadership.role is Role.FOLLOWER:  # which may not have heard of it yet
+            return StreamEnd(request.partition, EndReason.BEHIND, str(error), leadership.term)
         return StreamEnd(request.partition, EndReason.FEED_DROPPED, str(error))
     if request.partition >= len(feed.partitions):
         message = f"feed {feed.info.name!r} has no partition {request.partition} here"
@@ -331,11 +340,12 @@ def _on_barrier(connection: Connection, frame: Frame) -> None:
     if len(rounds.barriers) >= connection.node.config.limits.barriers_max:
         raise ProtocolError(f"{len(rounds.barriers)} barriers are outstanding; wait for some to come back")
     node = connection.node
-    if node.leadership.role is not Role.LEADER:
+    leaderships = node.leaderships.of_partitions(stream.partition for stream in rounds.streams.values())
+    if not lead_all(leaderships):
         connection.inquiries.ask(cookie)
-    elif node.leadership.in_set:
+    elif any(leadership.in_set for leadership in leaderships):
         barrier = rounds.barrier(cookie, held=True)
-        connection.answers.until(node.leadership.confirm, partial(_confirmed, connection, barrier))
+        connection.answers.until(partial(confirm_all, leaderships), partial(_confirmed, connection, barrier))
     else:
         rounds.barrier(cookie)
     connection.has_news()

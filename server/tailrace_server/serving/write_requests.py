@@ -22,14 +22,14 @@ from tailrace_server.stream.frames import written
 
 def _on_write(connection: Connection, frame: Frame) -> None:
     node = connection.node
-    leadership = node.leadership
-    if leadership.refuses_writes or connection.right != leadership.rights:  # and need not know of the feed
-        connection.require_writable()
     write = Write.decode(frame.body)
     block = detached(Block.parse(write.block))
+    leadership = node.leaderships.of(write.feed_id, block.header.partition)
+    if leadership.refuses_writes or connection.changes[leadership.group.number] != leadership.changes:
+        connection.require_writable(leadership)  # a node that refuses need not know of the feed
     partition = node.feeds.partition(write.feed_id, block.header.partition)
     if write.level == Level.QUORUM:
-        node.leadership.require_set()
+        leadership.require_set()
     if not write.flags & CONDITIONS:
         _take(connection, frame.id, write, partition, block)
         return
@@ -49,7 +49,7 @@ def _take_now(connection: Connection, id: int, write: Write, partition: Partitio
     """As ``_take``, of what had to wait: the node may have stopped leading meanwhile, or the connection ended."""
     if connection.is_closing:  # its client may have written more on another one
         raise Unreachable("the connection has ended")
-    connection.require_writable()
+    connection.require_writable(connection.node.leaderships.of_partition(partition))
     _take(connection, id, write, partition, block, read)
 
 
@@ -99,7 +99,8 @@ def _answer_unwritten(connection: Connection, id: int, write: Write, partition: 
     """
     needs = ((partition, partition.high_seq),)
     if write.level == Level.QUORUM:
-        connection.answers.add_confirmed(needs, answer, id)
+        leadership = connection.node.leaderships.of_partition(partition)
+        connection.answers.add_confirmed((leadership,), needs, answer, id)
     else:
         connection.answers.add_at(Level.DISK, needs, answer, id)
 

@@ -30,7 +30,7 @@ async def _promise_and_go_on(member, promise):
     if promise.term <= member.file.now.term:
         return promises._answer(member, promised=False, standings={})
     await member.node.storage.all_durable()
-    return promises._answer(member, promised=True, standings=promises.standings_of(member.node))
+    return promises._answer(member, promised=True, standings=promises.standings_of(member.leadership.group))
 
 
 def _standing_by_seq(partition):
@@ -67,7 +67,7 @@ async def _lead_at_once(member):
         begin_branch(partition, node.host.randomness.token(16), node.storage.journal, term)
     await node.storage.all_durable()
     if member.file.now.term == term:
-        node.leadership.lead(term)
+        node.leaderships.system.become_leader(term)
 
 
 def _majority_without_the_leader(acknowledgements, durable_seq, log):

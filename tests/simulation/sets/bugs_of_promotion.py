@@ -27,18 +27,18 @@ async def _promise_again(member, promise):
     if promise.term < member.file.now.term:
         return promises._answer(member, promised=False, standings={})
     await promises.keep_promise(member, promise.term)
-    return promises._answer(member, promised=True, standings=promises.standings_of(member.node))
+    return promises._answer(member, promised=True, standings=promises.standings_of(member.leadership.group))
 
 
 def _lead_on(member):
     """A leader that has promised a higher term does not step down."""
-    if member.node.leadership.role is not Role.LEADER:
+    if member.leadership.role is not Role.LEADER:
         _step_down(member)
 
 
 def _follow_on(member):
     """A follower that has promised a higher term takes and acknowledges what comes of the lower one."""
-    if member.node.leadership.role is Role.LEADER:
+    if member.leadership.role is Role.LEADER:
         _step_down(member)
 
 
@@ -121,7 +121,7 @@ BUGS = {
     ],
     "a follower that takes writes": [
         (Leadership, "require_writable", lambda node: None),
-        (Connection, "require_writable", lambda connection: None),
+        (Connection, "require_writable", lambda connection, leadership: None),
     ],
     "a leader that does not look for a later one": [(Member, "_look_as_leader", _look_at_nobody)],
     "a leader that steps down only for one that it reaches": [

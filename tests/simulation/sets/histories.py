@@ -84,14 +84,14 @@ class Histories:
                         Level.MEMORY, lambda partition=partition: self._appended(machine, node, partition, watch)
                     )
 
-        lead = node.leadership.lead
+        lead = node.leaderships.system.become_leader
 
         def leads(term):
             lead(term)
             watch()
             self._led(machine, node, term)
 
-        node.leadership.lead = leads
+        node.leaderships.system.become_leader = leads
         self._watches.append(watch)
         watch()
 
@@ -137,7 +137,7 @@ class Histories:
         logs = {place_of(partition): partition.log for partition in node.feeds.partitions()}
         for place, log in logs.items():
             self.log_seen(place, log)
-        forced = node.member is not None and node.member.file.now.forced
+        forced = 0 in node.members and node.members[0].file.now.forced
         writer = Writer(machine, node.identity.placement_id)
         for other in self.leaderships:
             if other.term == term and other.writer != writer and not (forced or other.forced):

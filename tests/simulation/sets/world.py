@@ -202,7 +202,7 @@ class World:
         self.keys = {level: fewer[level] or self.all_keys[level] for level in fewer}
 
     def leads(self, machine):
-        return machine.is_up and machine.life.node.leadership.role is Role.LEADER
+        return machine.is_up and machine.life.node.leaderships.system.role is Role.LEADER
 
     # What is told
 
@@ -342,16 +342,16 @@ class World:
         leaders = [machine for machine in self.machines if self.leads(machine)]
         if len(leaders) != 1:
             said = [
-                f"{m.name} {node.leadership.role.value} {node.leadership.term}: {node.member.progress}"
-                for m, node in ((m, m.life.node) for m in self.machines)
+                f"{m.name} {leadership.role.value} {leadership.term}: {m.life.node.members[0].progress}"
+                for m, leadership in ((m, m.life.node.leaderships.system) for m in self.machines)
             ]
             return f"{len(leaders)} lead: {said}"
         for machine in self.machines:
             why = copies.difference(leaders[0].life.node, machine.life.node)
             if why:
                 return (
-                    f"{leaders[0].name}, which leads in term {leaders[0].life.node.leadership.term}, and "
-                    f"{machine.name} ({machine.life.node.member.progress}): {why}"
+                    f"{leaders[0].name}, which leads in term {leaders[0].life.node.leaderships.system.term}, and "
+                    f"{machine.name} ({machine.life.node.members[0].progress}): {why}"
                 )
         return ""
 

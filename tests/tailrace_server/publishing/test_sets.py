@@ -259,8 +259,8 @@ async def test_a_publish_waits_for_a_majority_though_other_sinks_displace_its_ow
             leader.node.feeds.named("orders").partitions[0].sinks.tell(others)
             assert last_batches(leader)[0] is None
             goes_on.set()
-            await until(lambda: len(leader.node.leadership.waiting))
-            assert len(leader.node.leadership.waiting) == 2
+            await until(lambda: len(leader.node.waiting))
+            assert len(leader.node.waiting) == 2
             nursery.cancel_scope.cancel()
 
 

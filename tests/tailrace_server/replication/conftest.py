@@ -62,7 +62,7 @@ def open_member(tmp_path):
 async def running(nursery, open_member):
     """The member of the set; it leads in term 1."""
     member = await nursery.start(open_member)
-    member.node.leadership.lead(1)
+    member.node.leaderships.system.become_leader(1)
     return member
 
 

@@ -57,14 +57,18 @@ class MadeNode:
 
     @property
     def leads(self):
-        return self.is_up and self.node.leadership.role is Role.LEADER
+        return self.is_up and self.node.leaderships.system.role is Role.LEADER
 
     @property
     def member(self):
-        return self.node.member
+        return self.node.members[0]
 
     def follows(self, leader):
-        return self.is_up and self.node.leadership.leader == str(leader.address) and self.member.following is not None
+        return (
+            self.is_up
+            and self.node.leaderships.system.leader == str(leader.address)
+            and self.member.following is not None
+        )
 
     async def start(self):
         self._stop, self._kill, self._stopped = trio.CancelScope(), trio.CancelScope(), trio.Event()

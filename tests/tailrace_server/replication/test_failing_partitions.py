@@ -66,7 +66,7 @@ async def test_what_a_follower_gives_up_below_a_trim_is_owed_until_it_is_copied(
     async with members.client() as client:
         await client.create_feed("orders", partitions=1)
         partition = await trimmed(members, client, numbered(0, 10))
-        term = members[0].node.leadership.term
+        term = members[0].node.leaderships.system.term
         await members[2].start()
         await members.level("log")
         assert members[2].member.file.now.owes == (Debt(Place(partition.feed_id, 0), Standing(term, 10)),)
@@ -116,7 +116,7 @@ async def test_a_new_disk_votes_though_the_leader_cannot_read_a_partition_which_
         members[2].replace_disk()
         await members[2].start()
         await until(lambda: members[2].member.votes)
-        standing = Standing(members[0].node.leadership.term, broken.high_seq)
+        standing = Standing(members[0].node.leaderships.system.term, broken.high_seq)
         assert members[2].member.file.now.owes == (Debt(Place(broken.feed_id, 0), standing),)
         await members[0].kill()
         await members[1].promote()  # it has all that is owed

@@ -219,7 +219,7 @@ async def test_a_feed_whose_row_was_rolled_back_goes_when_all_of_the_list_is_the
     follower.row("undone")
     follower.node.feed_changes.reconcile()
     follower.partition.set_leader_seqs(2, 2)
-    await roll_back(follower.node.storage, follower.partition, 1, U, follower.node.leadership.on_shortfall)
+    await roll_back(follower.node.storage, follower.partition, 1, U, follower.node.leaderships.system.on_shortfall)
     follower.node.feed_changes.reconcile()
     assert follower.names() == ["kept", "undone"], "the leader may have more rows"
     follower.partition.set_leader_seqs(2, 1)

@@ -29,7 +29,7 @@ async def feed_id(running, greeted):
     """Of a feed with one row of KEY, which is on this follower's disk; nothing is known of the leader's."""
     feed = running.node.feed_changes.create({"name": "orders", "feed_id": "11" * 16, "partitions": 4})
     await greeted.ask(Opcode.WRITE, write(feed.info.feed_id, block_of(KEY)))
-    running.node.leadership.follow(2, LEADER)
+    running.node.leaderships.system.become_follower(2, LEADER)
     return feed.info.feed_id
 
 
@@ -103,7 +103,7 @@ async def test_a_get_that_waits_hears_that_its_rows_are_rolled_back(greeted, fee
 
 
 async def test_a_leader_is_no_follower(greeted, feed_id, running):
-    running.node.leadership.lead(3)
+    running.node.leaderships.system.become_leader(3)
     error = decode_error((await greeted.ask(Opcode.GET, Get(feed_id, Level.MEMORY, [KEY], 1).encode(1)[16:])).body)
     assert type(error) is NotLeader
     frame = await greeted.ask(Opcode.STREAM_REQUEST, request(feed_id).encode(9)[16:], id=9)
@@ -131,7 +131,7 @@ def leader(running, feed_id):
     """The leader that this follower has, with all that `_feeds` tells of taken over."""
     running.node.feed_changes.reconcile()
     made = Leader()
-    running.node.leadership.accepted_seqs = made.accepted_seqs
+    running.node.leaderships.system.accepted_seqs = made.accepted_seqs
     return made
 
 
@@ -217,7 +217,7 @@ async def test_nobody_is_rolled_back_by_a_follower_that_is_behind(greeted, feed_
 
 
 async def test_a_leader_rolls_back_who_is_further_on(greeted, feed_id, partition, running):
-    running.node.leadership.lead(3)
+    running.node.leaderships.system.become_leader(3)
     asked = request(feed_id, 100, [partition.log[0]], state="leader")
     frame = await greeted.ask(Opcode.STREAM_REQUEST, asked.encode(9)[16:], id=9)
     assert frame.opcode is Opcode.ROLLBACK
@@ -243,10 +243,10 @@ async def test_streams_end_before_their_history_changes(greeted, feed_id, partit
 async def test_streams_go_on_with_another_leader(greeted, feed_id, partition, running):
     await greeted.send(request(feed_id, 1, [partition.log[0]]).encode(9))
     assert (await greeted.receive()).opcode is Opcode.STREAM_OK
-    running.node.leadership.rest(3)
-    running.node.leadership.follow(4, "127.0.0.1:2")
+    running.node.leaderships.system.step_down(3)
+    running.node.leaderships.system.become_follower(4, "127.0.0.1:2")
     await nothing_yet(greeted)
-    running.node.leadership.lead(5)
+    running.node.leaderships.system.become_leader(5)
     assert StreamEnd.decode((await greeted.receive()).body).reason is EndReason.WRONG_STATE
 
 
@@ -257,7 +257,7 @@ async def test_one_that_is_promoted_fetches_of_a_follower(greeted, feed_id, part
     await greeted.send(asked._replace(replica=asked.replica._replace(term=9)).encode(STREAM))
     await made.until(Opcode.BLOCK)
     await made.until(Opcode.STREAM_END)
-    assert running.node.leadership.replicas.peers == {}
+    assert running.node.leaderships.system.replicas.peers == {}
 
 
 # Barriers
@@ -290,7 +290,7 @@ class Leader:
 async def streaming(greeted, feed_id, partition, running):
     """A connection with a stream that has had all that this follower holds, and its leader."""
     leader = Leader()
-    running.node.leadership.accepted_seqs = leader.accepted_seqs
+    running.node.leaderships.system.accepted_seqs = leader.accepted_seqs
     await greeted.send(request(feed_id, 1, [partition.log[0]]).encode(9))
     assert (await greeted.receive()).opcode is Opcode.STREAM_OK
     return leader

@@ -121,7 +121,7 @@ async def test_an_acknowledgement_that_does_not_count(greeted, raw, running, fee
         await made.acknowledge(partition)
         await made.handled()
         assert partition.quorum_seq == 0
-        [follower] = running.node.leadership.replicas.followers(partition)
+        [follower] = running.node.leaderships.system.replicas.followers(partition)
         assert follower.to_json(partition, 0)["seq"] == 1
         await nothing_yet(greeted)
 
@@ -144,7 +144,7 @@ async def test_an_acknowledgement_of_what_there_is_not(replicas, feed_id, partit
 
 async def test_a_replaced_disk_and_the_old_one_are_not_two(running, raw, greeted, replicas, feed_id, partition):
     """Both at one address, in a set where two others are needed they must not do."""
-    running.node.leadership.replicas._majority = 3
+    running.node.leaderships.system.replicas._majority = 3
     await replicas[0].follow(feed_id)
     await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
     await replicas[0].acknowledge(partition)
@@ -192,11 +192,11 @@ async def test_what_waits_ends_with_its_connection(running, raw, greeted, feed_i
         await connection.send(encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY), QUORUM), 5))
         await connection.send(encode_frame(Opcode.BARRIER, b"cookie"))
         await nothing_yet(connection)
-        assert len(running.node.leadership.waiting) == 1
+        assert len(running.node.waiting) == 1
     while len(running.node.connections) > 1:
         await trio.lowlevel.checkpoint()
-    assert len(running.node.leadership.waiting) == 0
-    running.node.leadership.rest(2)
+    assert len(running.node.waiting) == 0
+    running.node.leaderships.system.step_down(2)
     await nothing_yet(greeted)
 
 
@@ -260,7 +260,7 @@ async def test_a_stream_that_ends_as_it_begins_leaves_nothing_behind(running, re
     await replicas[0].connection.send(replica_request(feed_id, end_seq=0).encode(STREAM))
     await replicas[0].until(Opcode.STREAM_END)
     await replicas[0].handled()
-    assert running.node.leadership.replicas.peers == {}
+    assert running.node.leaderships.system.replicas.peers == {}
     assert not partition.is_watched
 
 
@@ -269,7 +269,7 @@ async def test_a_directory_that_comes_from_another_address_leaves_its_vote_behin
         await replica.follow(feed_id)
     replicas[0].replica = VOTERS[0]._replace(address=VOTERS[1].address)
     await replicas[0].follow(feed_id, id=STREAM + 1)
-    assert [peer.placement_id for peer in running.node.leadership.replicas.voters()] == [VOTERS[0].placement_id]
+    assert [peer.placement_id for peer in running.node.leaderships.system.replicas.voters()] == [VOTERS[0].placement_id]
 
 
 async def test_the_leader_has_no_second_vote(running, raw, greeted, feed_id, partition):
@@ -347,8 +347,8 @@ async def test_a_drop_that_a_failover_has_lost_has_taken_nothing(greeted, runnin
     [system] = node.feeds.system.partitions
     await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
     await drop(greeted, feed_id, 6)
-    node.leadership.rest(2)
-    assert await roll_back(node.storage, system, 1, system.log, node.leadership.on_shortfall) == 1
+    node.leaderships.system.step_down(2)
+    assert await roll_back(node.storage, system, 1, system.log, node.leaderships.system.on_shortfall) == 1
     node.feed_changes.reconcile()
     assert node.feeds.of_id(feed_id).partitions[PARTITION] is partition
     assert (partition.is_dropped, partition.high_seq) == (False, 1)
@@ -360,20 +360,20 @@ async def test_a_drop_that_a_failover_has_lost_has_taken_nothing(greeted, runnin
 async def test_who_waits_for_a_majority_hears_that_the_node_leads_no_more(running, greeted, feed_id):
     await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY), QUORUM), 5))
     await nothing_yet(greeted)
-    running.node.leadership.follow(2, "127.0.0.1:1")
+    running.node.leaderships.system.become_follower(2, "127.0.0.1:1")
     error = await greeted.error(5)
     assert (type(error), error.leader) == (NotLeader, "127.0.0.1:1")
-    running.node.leadership.rest(3)
-    running.node.leadership.lead(4)
+    running.node.leaderships.system.step_down(3)
+    running.node.leaderships.system.become_leader(4)
     await nothing_yet(greeted)
 
 
 async def test_a_leader_that_steps_down_ends_streams_and_takes_no_more(running, greeted, replicas, feed_id):
     await replicas[0].follow(feed_id)
-    running.node.leadership.rest(2)
+    running.node.leaderships.system.step_down(2)
     end = StreamEnd.decode((await replicas[0].until(Opcode.STREAM_END)).body)
     assert end.reason is EndReason.WRONG_STATE
-    assert running.node.leadership.replicas.peers == {}
+    assert running.node.leaderships.system.replicas.peers == {}
     for opcode, body in (
         (Opcode.WRITE, write(feed_id, block_of(KEY))),
         (Opcode.WRITE, write(bytes(16), block_of(KEY))),
@@ -389,25 +389,25 @@ async def test_a_leader_that_steps_down_ends_streams_and_takes_no_more(running, 
 
 async def test_an_acknowledgement_that_crosses_the_end_of_its_stream(running, replicas, feed_id, partition):
     await replicas[0].follow(feed_id)
-    running.node.leadership.rest(2)
+    running.node.leaderships.system.step_down(2)
     await replicas[0].acknowledge(partition, 0)
     await replicas[0].handled()
 
 
 async def test_streams_of_replicas_end_with_the_term_they_were_opened_in(running, greeted, replicas, feed_id):
     await replicas[0].follow(feed_id)
-    running.node.leadership.lead(2)
+    running.node.leaderships.system.become_leader(2)
     await replicas[0].until(Opcode.STREAM_END)
     replicas[0].replica = VOTERS[0]._replace(term=2)
     await replicas[0].follow(feed_id, id=STREAM + 1)
 
 
 async def test_writes_are_refused_while_a_handover_is_under_way(running, greeted, feed_id):
-    running.node.leadership.pause_writes()
+    running.node.leaderships.system.pause_writes()
     error = decode_error((await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)))).body)
     assert type(error) is Overloaded
     assert "handover" in str(error)
-    running.node.leadership.resume_writes()
+    running.node.leaderships.system.resume_writes()
     assert (await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)))).opcode is Opcode.WRITTEN
 
 
@@ -458,7 +458,7 @@ async def test_producers_are_told_where_blocks_do_not_tell_them(running, greeted
 
 async def test_a_replica_of_a_later_term_is_refused_and_told_of(running, greeted, feed_id):
     heard = []
-    running.node.leadership.on_higher_term = heard.append
+    running.node.leaderships.system.on_higher_term = heard.append
     await greeted.send(replica_request(feed_id, VOTERS[0]._replace(term=7)).encode(STREAM))
     assert type(await greeted.error(STREAM)) is NotLeader
     assert heard == [7]
@@ -467,7 +467,7 @@ async def test_a_replica_of_a_later_term_is_refused_and_told_of(running, greeted
 async def test_a_replica_of_an_earlier_term_is_refused(running, greeted, feed_id):
     """It would keep that it follows a leader whom it does not follow."""
     heard = []
-    running.node.leadership.on_higher_term = heard.append
+    running.node.leaderships.system.on_higher_term = heard.append
     await greeted.send(replica_request(feed_id, VOTERS[0]._replace(term=0)).encode(STREAM))
     assert type(await greeted.error(STREAM)) is NotLeader
     assert heard == []
@@ -522,7 +522,7 @@ async def test_barriers_that_wait_are_lost_with_the_leadership(running, greeted)
     for cookie in (b"1", b"2"):
         await greeted.send(encode_frame(Opcode.BARRIER, cookie))
     await nothing_yet(greeted)
-    running.node.leadership.rest(2)
+    running.node.leaderships.system.step_down(2)
     for cookie in (b"1", b"2"):
         frame = await greeted.receive()
         assert (frame.opcode, bytes(frame.body)) == (Opcode.BARRIER_LOST, cookie)

@@ -33,7 +33,7 @@ async def test_promote_prints_its_steps_and_what_may_be_lost(members, call):
     *steps, leads, lost = out.splitlines()
     assert len(steps) >= 3
     assert all(step.startswith("  ") for step in steps)
-    assert leads == f"{members[1].address} leads in term {members[1].node.leadership.term}."
+    assert leads == f"{members[1].address} leads in term {members[1].node.leaderships.system.term}."
     assert str(members[0].address) in lost
 
 
@@ -46,14 +46,14 @@ async def test_promote_says_why_it_does_not(members, call):
     assert "--force" in err
     code, out, _ = await call("promote", "--node", members[1].address, "--force", "--json")
     answer = json.loads(out)
-    assert (code, answer["term"]) == (0, members[1].node.leadership.term)
+    assert (code, answer["term"]) == (0, members[1].node.leaderships.system.term)
     assert "quorum" in answer["may_be_lost"]
 
 
 async def test_handover_finds_the_leader_by_any_node(members, call):
     code, out, err = await call("handover", "--to", members[2].address, "--node", members[1].address)
     assert (code, err) == (0, "")
-    term = members[2].node.leadership.term
+    term = members[2].node.leaderships.system.term
     assert out == (
         f"{members[0].address} has handed over to {members[2].address}, which leads in term {term}. Nothing is lost.\n"
     )

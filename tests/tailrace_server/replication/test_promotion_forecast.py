@@ -181,7 +181,7 @@ async def test_a_leader_does_not_count_on_followers_that_are_gone(members):
         await until(lambda: all_have_all(first))
         await second.kill()
         await third.kill()
-        replicas = first.node.leadership.replicas.voters()
+        replicas = first.node.leaderships.system.replicas.voters()
         await until(lambda: not any(peer.streams for peer in replicas))
         for number in range(5):
             await feed.put(b"%d" % number, b"v")
@@ -206,8 +206,8 @@ async def test_the_term_of_a_handover_that_keeps_the_branch_is_told(members):
     await first.hand_over(second)
     told = status_of(second.node.services)
     [state] = told["feeds"][0]["states"]
-    assert second.logs("orders")[0].term < second.node.leadership.term, "the branch was kept"
-    assert state["term"] == told["replication"]["term"] == second.node.leadership.term
+    assert second.logs("orders")[0].term < second.node.leaderships.system.term, "the branch was kept"
+    assert state["term"] == told["replication"]["term"] == second.node.leaderships.system.term
 
 
 async def test_a_set_tells_all_over_http(members):
@@ -220,7 +220,7 @@ async def test_a_set_tells_all_over_http(members):
     for node, answer in zip(members, answers, strict=True):
         told, [feed] = answer["replication"], answer["feeds"]
         assert told.keys() == documented("replication")
-        assert told["term"] == leader.node.leadership.term
+        assert told["term"] == leader.node.leaderships.system.term
         assert [state["id"] for state in feed["states"]] == [0, 1]
         for state in feed["states"]:
             assert state.keys() == documented("states")
@@ -257,7 +257,7 @@ def documented(name):
 
 def all_have_all(leader):
     """Both followers have acknowledged every row, those of the list of feeds as well."""
-    partitions, voters = list(leader.node.feeds.partitions()), leader.node.leadership.replicas.voters()
+    partitions, voters = list(leader.node.feeds.partitions()), leader.node.leaderships.system.replicas.voters()
     return len(voters) == 2 and not any(peer.missing(partitions, Level.MEMORY) for peer in voters)
 
 

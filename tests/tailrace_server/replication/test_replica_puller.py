@@ -33,7 +33,7 @@ class Told:
 def taker(running):
     feed = running.node.feed_changes.create({"name": "orders", "feed_id": "11" * 16, "partitions": EVENTS})
     replica = Replica(b"r" * 16, 1, "127.0.0.1:1", False, running.node.identity.cluster_id)
-    return Taker(running.node.services, feed, Address("127.0.0.1", 1), replica)
+    return Taker(running.node.services, running.node.leaderships.system, feed, Address("127.0.0.1", 1), replica)
 
 
 async def turns_beside(work):

@@ -144,12 +144,12 @@ async def test_a_member_with_another_list_neither_follows_nor_leads(members, cap
     await until(lambda: c.member.following or all(misfits(node) == expected for node, expected in told.items()))
     assert c.member.following is None
     assert "waits" in c.member.progress
-    term = a.node.leadership.term
+    term = a.node.leaderships.system.term
     with pytest.raises(NotLeader, match=r"refused: 1 of the 2 voters .* was started with other --members"):
         await c.promote()
     with pytest.raises(TailraceError, match="other --members"):
         await a.hand_over(c)
-    assert (a.leads, a.node.leadership.term) == (True, term)
+    assert (a.leads, a.node.leaderships.system.term) == (True, term)
     said = [record.message for record in caplog.records if "other --members" in record.message]
     assert len([text for text in said if text.startswith(f"{a.address} was")]) == 1, "once, however often it looks"
 
@@ -157,7 +157,7 @@ async def test_a_member_with_another_list_neither_follows_nor_leads(members, cap
 async def test_a_promise_to_a_node_with_another_list_is_refused(members):
     """Its majority may have nobody in common with this one's."""
     leader = members.leader
-    term = leader.node.leadership.term
+    term = leader.node.leaderships.system.term
     promise = {"term": term + 1, "address": "x:1", "placement_id": "00" * 16}
     names = [str(node.address) for node in members]
     for other in (names[::-1], [*names[:2], "x:1"], [*names, "x:1"]):
@@ -241,7 +241,7 @@ async def test_two_members_with_one_placement_id_count_as_one(members, tmp_path)
     await gone.start()
     for node, other in ((old, gone), (gone, old)):
         await until(lambda node=node, other=other: copies(node) == {str(other.address)})
-        assert not outlook_of(node.node.services, node.member).succeeds
+        assert not outlook_of(node.node.services, node.member.leadership, node.member).succeeds
         with pytest.raises(NotLeader, match=r"refused: 1 of the 2 voters .* has the placement id of this node"):
             await node.promote()
     await gone.stop()
@@ -268,7 +268,7 @@ async def test_a_leader_sends_nothing_to_a_second_member_with_one_placement_id(m
         gone.config = dataclasses.replace(own, data=copy)
         await gone.start()
         await until(lambda: copies(leader) == {str(gone.address)})
-        assert not [peer for peer in leader.node.leadership.replicas.peers.values() if peer.is_connected]
+        assert not [peer for peer in leader.node.leaderships.system.replicas.peers.values() if peer.is_connected]
         await old.start()
         await put(feed, numbered(10, 10), level="quorum")
         assert leader.leads
@@ -306,7 +306,7 @@ async def with_older_copy(members, tmp_path, *, stopped):
             await old.start()
         await third.stop()
         await put(feed, numbered(10, 10), level="quorum")
-        told = leader.node.member._known
+        told = leader.member._known
         ends = old.node.storage.journal.synced_end
         await until(lambda: (known := told(old.node.identity.placement_id)) is not None and known.end >= ends)
         await old.kill()
@@ -321,7 +321,7 @@ async def test_an_older_copy_of_a_members_own_directory_does_not_vote(members, t
     monkeypatch.setattr(Following, "_begin", lambda following, feed: None)  # the leader goes before it has sent any
     await old.start()
     await until(lambda: on_older_copies(leader) == {str(old.address)})
-    await until(lambda: old.node.member.file.now.older is not None)
+    await until(lambda: old.member.file.now.older is not None)
     await leader.stop()
     await third.start()
     await until(lambda: on_older_copies(third) == {str(old.address)})
@@ -343,11 +343,11 @@ async def test_an_older_copy_votes_again_once_it_has_caught_up(members, tmp_path
     await old.start()
     await third.start()
     await members.level("orders")
-    await until(lambda: old.node.member.votes and old.node.member.file.now.older is None)
+    await until(lambda: old.member.votes and old.member.file.now.older is None)
     await until(lambda: not any(map(on_older_copies, members)))
     await leader.kill()
     await old.promote()
-    await until(lambda: third.node.leadership.leader == str(old.address))
+    await until(lambda: third.node.leaderships.system.leader == str(old.address))
     assert old.rows("orders") == numbered(0, 20)
     await leader.start()
     assert await members.level("orders") is old
@@ -409,26 +409,26 @@ async def test_a_member_on_another_clusters_directory_changes_nothing(tmp_path, 
         await members.filled(client, rows)
     leader = members.leader
     others = [node for node in members if node is not leader]
-    term, own = leader.node.leadership.term, others[1].config.data
+    term, own = leader.node.leaderships.system.term, others[1].config.data
     await others[1].stop()
     others[1].config = dataclasses.replace(others[1].config, data=data)
     await others[1].start()
     stranger = others[1]
     names = {str(node.address) for node in members if node is not stranger}
-    await until(lambda: leader.node.leadership.term != term or of_cluster(stranger) == names)
-    await until(lambda: leader.node.leadership.term != term or of_cluster(leader) == {str(stranger.address)})
-    assert (leader.leads, leader.node.leadership.term) == (True, term)
+    await until(lambda: leader.node.leaderships.system.term != term or of_cluster(stranger) == names)
+    await until(lambda: leader.node.leaderships.system.term != term or of_cluster(leader) == {str(stranger.address)})
+    assert (leader.leads, leader.node.leaderships.system.term) == (True, term)
     with pytest.raises(NotLeader, match=r"refused: 0 of the 2 voters .* is of another cluster"):
         await stranger.promote()
     with pytest.raises(TailraceError, match="is of another cluster"):
         await leader.hand_over(stranger)
-    assert (leader.leads, leader.node.leadership.term) == (True, term)
+    assert (leader.leads, leader.node.leaderships.system.term) == (True, term)
     assert all(node.rows("orders") == rows for node in (leader, others[0]))
     await stranger.stop()
     stranger.config = dataclasses.replace(stranger.config, data=own)
     await stranger.start()
     assert await members.level("orders") is leader
-    assert leader.node.leadership.term == term
+    assert leader.node.leaderships.system.term == term
 
 
 async def test_a_new_directory_joins_no_cluster_while_members_lead_two(tmp_path, nursery, members):
@@ -453,7 +453,7 @@ async def test_a_new_directory_joins_no_cluster_while_members_lead_two(tmp_path,
 async def test_nothing_is_promised_told_or_sent_to_another_cluster(members):
     leader = members.leader
     follower = next(node for node in members if node is not leader)
-    term, theirs = leader.node.leadership.term, "ab" * 16
+    term, theirs = leader.node.leaderships.system.term, "ab" * 16
     promise = {"term": term + 1, "address": "x:1", "placement_id": "00" * 16, "cluster_id": theirs}
     for node in members:
         with pytest.raises(TailraceError, match=r"x:1 is of another cluster: .*: nothing is promised"):
@@ -473,12 +473,14 @@ async def test_nothing_is_taken_from_another_cluster(tmp_path, nursery, members)
     await lone.start()
     follower = next(node for node in members if not node.leads)
     node = follower.node
-    replica = Replica(node.identity.placement_id, lone.node.leadership.term, str(follower.address), False, b"x" * 16)
+    replica = Replica(
+        node.identity.placement_id, lone.node.leaderships.system.term, str(follower.address), False, b"x" * 16
+    )
     listed = node.feeds.system.partitions[0]
     await until(lambda: listed.log)
     log = listed.log
     for told, expected in ((replica, "nothing is sent"), (lone_id(lone, replica), "nothing is taken")):
-        taker = Taker(node, node.feeds.system, lone.address, told)
+        taker = Taker(node, node.leaderships.system, node.feeds.system, lone.address, told)
         with pytest.raises(TailraceError, match=f"is of another cluster: .*{expected}"):
             await taker.run()
     assert listed.log == log
@@ -645,7 +647,7 @@ async def test_a_leadership_is_handed_over_under_writes_without_losing_any(membe
             nursery.start_soon(write)
             await until(lambda: len(written) > 20)
             answer = await members[0].hand_over(members[1])
-            assert answer == {"term": members[1].node.leadership.term, "leader": str(members[1].address)}
+            assert answer == {"term": members[1].node.leaderships.system.term, "leader": str(members[1].address)}
             before = len(written)
             await until(lambda: len(written) > before + 20)
             done.set()
@@ -799,7 +801,7 @@ async def test_a_refused_promotion_leaves_a_set_that_goes_on(members):
             Opcode.PROMISE, term=50, address="nobody:1", placement_id="00" * 16, handover=False
         )
         assert answer["promised"]
-        await until(lambda: members[0].leads and members[0].node.leadership.term > 50)
+        await until(lambda: members[0].leads and members[0].node.leaderships.system.term > 50)
         assert await members.level("orders") is members[0]
         await members[1].kill()
         await feed.put(b"k", b"w", level="quorum")  # with the one that had promised more
@@ -836,7 +838,7 @@ async def test_two_members_that_do_not_reach_each_other_do_not_depose_each_other
         await until(lambda: bridge.follows(new))
         monkeypatch.setattr(Member, "look", counted)
         await until(lambda: looks[old.node.identity.placement_id] > 3 * LOOKS_BEFORE_LEADING_AGAIN)
-        assert (new.leads, new.node.leadership.term, bridge.node.leadership.term) == (True, 2, 2)
+        assert (new.leads, new.node.leaderships.system.term, bridge.node.leaderships.system.term) == (True, 2, 2)
         assert not old.leads
         assert "knows of a later leader" in old.member.progress
         await feed.put(b"k", b"w", level="quorum")
@@ -861,7 +863,7 @@ async def test_a_set_goes_on_whose_terms_were_driven_up(new_set):
     for step in (1, 2, 3):
         answer = await made[4].ask(Opcode.PROMISE, term=step * TERMS_AHEAD_MAX, **promise)
         assert answer["promised"]
-    await until(lambda: made[0].leads and made[0].node.leadership.term > 3 * TERMS_AHEAD_MAX)
+    await until(lambda: made[0].leads and made[0].node.leaderships.system.term > 3 * TERMS_AHEAD_MAX)
     assert await made.settled() is made[0]
 
 
@@ -871,7 +873,7 @@ async def test_a_handover_that_ends_half_way_ends_in_one_leader(members):
         feed = await members.filled(client, {b"k": b"v"})
         for node in members:
             await node.ask(Opcode.PROMISE, term=50, address="x:1", placement_id="00" * 16, handover=True)
-        await until(lambda: members[0].leads and members[0].node.leadership.term > 50)
+        await until(lambda: members[0].leads and members[0].node.leaderships.system.term > 50)
         assert await members.level("orders") is members[0]
         await feed.put(b"k", b"w", level="quorum")
 
@@ -1014,7 +1016,7 @@ async def test_a_handover_pauses_writes_anew_where_the_last_of_them_take_long(pa
     pauses = []
 
     async def ask_in_vain(node, address, opcode, *arguments):
-        if node.leadership.refuses_writes and not pauses:
+        if node.leaderships.system.refuses_writes and not pauses:
             pauses.append(opcode)
             await trio.sleep_forever()
         return await asked(node, address, opcode, *arguments)
@@ -1158,21 +1160,21 @@ async def restored_beside_its_set(members):
 
 
 async def test_an_old_backup_of_a_member_moves_nothing(members):
-    term = members[0].node.leadership.term
+    term = members[0].node.leaderships.system.term
     leader, old = await restored_beside_its_set(members)
     third = next(node for node in members if node not in (leader, old))
     later = r"has no vote, and holds a history of term \d+, later than "
-    await until(lambda: re.search(later, old.member.progress) or leader.node.leadership.term != term)
+    await until(lambda: re.search(later, old.member.progress) or leader.node.leaderships.system.term != term)
     # It has been looked at often enough to be taken for one that has promised more.
-    await until(lambda: leader.node.leadership.term != term or leader.member.seen[str(old.address)] is not None)
+    await until(lambda: leader.node.leaderships.system.term != term or leader.member.seen[str(old.address)] is not None)
     looks = []
     leader.member.look = partial(counted, looks, leader.member.look)
-    await until(lambda: leader.node.leadership.term != term or len(looks) > 2 * LOOKS_BEFORE_LEADING_AGAIN)
+    await until(lambda: leader.node.leaderships.system.term != term or len(looks) > 2 * LOOKS_BEFORE_LEADING_AGAIN)
     for force in (False, True):
         with pytest.raises(NotLeader, match=f"refused: this node {later}"):
             await old.promote(force=force)
-    assert "would be refused" in outlook_of(old.node.services, old.member).text
-    assert (leader.leads, leader.node.leadership.term) == (True, term)
+    assert "would be refused" in outlook_of(old.node.services, old.member.leadership, old.member).text
+    assert (leader.leads, leader.node.leaderships.system.term) == (True, term)
     assert third.follows(leader)
     assert [node.rows("orders") for node in (leader, third)] == [numbered(0, 30)] * 2
     # Without the leader, the third one is promoted with what a majority has.
@@ -1193,14 +1195,14 @@ async def test_a_promotion_counts_nothing_that_a_member_without_a_vote_holds(mem
     third = next(node for node in members if node not in (leader, old))
     await until(lambda: "waits" in old.member.progress)
     await leader.kill()
-    term = third.node.member.file.now.term
+    term = third.member.file.now.term
     with pytest.raises(NotLeader, match="refused: 1 of the 2 voters"):
         await third.promote()
     await leader.start()
     await until(lambda: leader.leads)
-    assert leader.node.leadership.term <= term + 1
+    assert leader.node.leaderships.system.term <= term + 1
     await third.promote()
-    assert third.node.leadership.term <= term + 3
+    assert third.node.leaderships.system.term <= term + 3
     assert third.rows("orders") == numbered(0, 30)
 
 
@@ -1212,12 +1214,12 @@ async def test_a_member_whose_directory_crashed_alone_but_is_new_joins_without_a
     async with members.client() as client:
         await members.filled(client, numbered(0, 10))
     leader = members.leader
-    term, other = leader.node.leadership.term, next(node for node in members if node is not leader)
+    term, other = leader.node.leaderships.system.term, next(node for node in members if node is not leader)
     await other.stop()
     other.config = dataclasses.replace(other.config, data=data)
     await other.start()
-    await until(lambda: leader.node.leadership.term != term or (other.follows(leader) and other.member.votes))
-    assert (leader.leads, leader.node.leadership.term) == (True, term)
+    await until(lambda: leader.node.leaderships.system.term != term or (other.follows(leader) and other.member.votes))
+    assert (leader.leads, leader.node.leaderships.system.term) == (True, term)
     await members.level("orders")
     assert other.rows("orders") == numbered(0, 10)
 
@@ -1609,7 +1611,7 @@ async def test_a_leader_that_comes_back_deposes_nobody_who_leads_by_force(member
         assert not back.leads
         if hidden_looks == 1:
             await until(lambda: back.follows(forced))
-            assert forced.node.leadership.term == term, "nobody was asked for a promise"
+            assert forced.node.leaderships.system.term == term, "nobody was asked for a promise"
     assert await members.level("orders") is forced
 
 
@@ -1693,9 +1695,9 @@ async def test_a_member_that_cannot_write_its_membership_goes_on(members, monkey
         raise OSError(errno.ENOSPC, "no space is left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(full.node.member.file, "store", refuse)
+        patch.setattr(full.member.file, "store", refuse)
         await other.promote()
-        await until(lambda: not full.is_up or "no space is left" in full.node.member.progress)
+        await until(lambda: not full.is_up or "no space is left" in full.member.progress)
         assert not full.leads
     await until(lambda: full.follows(other))
     assert await members.level("orders") is other

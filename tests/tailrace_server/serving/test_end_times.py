@@ -35,11 +35,17 @@ class FakeConnection:
     def __init__(self, nursery):
         self.nursery = nursery
         self.rounds = Rounds(1 << 30)
-        self.node = self.leadership = self.storage = self.connections = self.committer = self
+        self.node = self.leaderships = self.storage = self.connections = self.committer = self
         self.clock = VirtualClock()
         self.end_times = EndTimes(self)
         self.hurried = self.turns = 0
         self.begun_us = self.clock.wall_us()
+
+    def of_feeds(self, feed_ids):
+        return [self]
+
+    def changes(self):
+        return {0: self.role}
 
     def hurry(self):
         self.hurried += 1

@@ -105,7 +105,7 @@ class Replica:
             self.partition,
             self.random.choice(self.held)[3],
             self.partition.log,
-            self.engine.node.leadership.on_shortfall,
+            self.engine.node.leaderships.system.on_shortfall,
         )
         self.held = [write for write in self.held if write[3] <= seq]
         self.coming = []

@@ -33,7 +33,9 @@ async def held(engine):
 
 @pytest.mark.parametrize(("seq", "stands"), [(9, 7), (7, 7), (6, 6), (5, 5), (4, 4), (3, 3), (2, 2), (1, 1), (0, 0)])
 async def test_it_stands_at_the_end_of_a_block_or_within_a_segment(engine, held, seq, stands):
-    assert await roll_back(engine.node.storage, held, seq, held.log, engine.node.leadership.on_shortfall) == stands
+    assert (
+        await roll_back(engine.node.storage, held, seq, held.log, engine.node.leaderships.system.on_shortfall) == stands
+    )
     assert (held.high_seq, held.durable_seq, held.rollbacks) == (stands, stands, 1)
     held.check()
     state = dict(engine.written[held.feed_id, 0][:stands])
@@ -48,7 +50,7 @@ async def test_it_stands_at_the_end_of_a_block_or_within_a_segment(engine, held,
 async def test_what_goes_is_kept(engine, held):
     paths = [segment.path for segment in held.chain.segments]
     kept = bytes(engine.disk.content(paths[1]))
-    await roll_back(engine.node.storage, held, 3, held.log, engine.node.leadership.on_shortfall)
+    await roll_back(engine.node.storage, held, 3, held.log, engine.node.leaderships.system.on_shortfall)
     await engine.flusher.pass_once()
     assert engine.disk.exists(paths[0])
     assert not engine.disk.exists(paths[1])
@@ -74,7 +76,7 @@ async def test_the_record_is_durable_before_the_manifest(engine, held):
             order.append(("manifest", engine.node.storage.journal.synced))
 
     engine.disk.before = before
-    await roll_back(engine.node.storage, held, 3, held.log, engine.node.leadership.on_shortfall)
+    await roll_back(engine.node.storage, held, 3, held.log, engine.node.leaderships.system.on_shortfall)
     assert [what for what, _ in order[-2:]] == ["journal", "manifest"]
     kinds = [record.kind for record in _records(engine)]
     assert kinds[-1] is RecordKind.ROLLED_BACK
@@ -91,7 +93,7 @@ async def test_a_crash_before_the_manifest_is_made_good(engine, held):
 
     engine.disk.before = before
     with pytest.raises(Crashed):
-        await roll_back(engine.node.storage, held, 3, held.log, engine.node.leadership.on_shortfall)
+        await roll_back(engine.node.storage, held, 3, held.log, engine.node.leaderships.system.on_shortfall)
     engine.disk.kill()
     assert verify(engine.disk.fork(), "/data").problems == []
     for _ in range(2):
@@ -108,7 +110,7 @@ async def test_a_segment_that_a_start_has_cut_is_there_when_a_manifest_names_it(
 
     engine.disk.before = before
     with pytest.raises(Crashed):
-        await roll_back(engine.node.storage, held, 3, held.log, engine.node.leadership.on_shortfall)
+        await roll_back(engine.node.storage, held, 3, held.log, engine.node.leaderships.system.on_shortfall)
     engine.disk.kill()
     engine.kill()
     again = engine.partition()
@@ -128,7 +130,7 @@ async def test_a_repair_of_a_rollback_that_was_cut_short_takes_nothing_that_is_g
 
     engine.disk.before = before
     with pytest.raises(Crashed):
-        await roll_back(engine.node.storage, held, 3, held.log, engine.node.leadership.on_shortfall)
+        await roll_back(engine.node.storage, held, 3, held.log, engine.node.leaderships.system.on_shortfall)
     engine.disk.kill()
     repair(engine.disk, "/data", engine.host.randomness, engine.clock, "20260131-154500")
     engine.kill()
@@ -138,7 +140,7 @@ async def test_a_repair_of_a_rollback_that_was_cut_short_takes_nothing_that_is_g
 
 
 async def test_a_segment_that_is_cut_is_one_like_any_other(engine, held):
-    await roll_back(engine.node.storage, held, 3, held.log, engine.node.leadership.on_shortfall)
+    await roll_back(engine.node.storage, held, 3, held.log, engine.node.leaderships.system.on_shortfall)
     engine.numbers.clear()
     engine.put(held, (b"b", b"4"), producer=8)
     await engine.flusher.flush(held)
@@ -164,7 +166,7 @@ async def test_a_deduplicated_segment_goes_whole(engine):
     after_seq = segment.identity.after_seq
     assert (
         await roll_back(
-            engine.node.storage, partition, after_seq + 3, partition.log, engine.node.leadership.on_shortfall
+            engine.node.storage, partition, after_seq + 3, partition.log, engine.node.leaderships.system.on_shortfall
         )
         == after_seq
     )
@@ -180,19 +182,19 @@ async def test_what_goes_below_the_point_that_was_asked_for_is_told_before_it_is
     assert await engine.node.storage.compactor.fold(partition, engine.node.feeds.of_id(partition.feed_id).info)
     engine.put(partition, (b"a", b"last"))
     told = []
-    engine.node.leadership.on_shortfall = lambda *what: told.append((*what, partition.high_seq))
-    await roll_back(engine.node.storage, partition, 24, partition.log, engine.node.leadership.on_shortfall)
+    engine.node.leaderships.system.on_shortfall = lambda *what: told.append((*what, partition.high_seq))
+    await roll_back(engine.node.storage, partition, 24, partition.log, engine.node.leaderships.system.on_shortfall)
     assert told == []  # all of that is still there
     segment = next(segment for segment in partition.chain.segments if segment.identity.deduplicated)
     seq = segment.identity.after_seq + 3
-    await roll_back(engine.node.storage, partition, seq, partition.log, engine.node.leadership.on_shortfall)
+    await roll_back(engine.node.storage, partition, seq, partition.log, engine.node.leaderships.system.on_shortfall)
     assert told == [(partition, partition.log.term, seq, 24)]
 
 
 async def test_a_segment_that_cannot_be_read_goes_whole(engine, held):
     content = engine.disk.content(held.chain.segments[1].path)
     content[100] ^= 1
-    assert await roll_back(engine.node.storage, held, 3, held.log, engine.node.leadership.on_shortfall) == 2
+    assert await roll_back(engine.node.storage, held, 3, held.log, engine.node.leaderships.system.on_shortfall) == 2
     engine.kill()
     assert engine.partition().high_seq == 2
 
@@ -206,7 +208,7 @@ async def test_a_start_that_cannot_cut_a_segment_says_that_it_is_damaged(engine,
 
     engine.disk.before = before
     with pytest.raises(Crashed):
-        await roll_back(engine.node.storage, held, 3, held.log, engine.node.leadership.on_shortfall)
+        await roll_back(engine.node.storage, held, 3, held.log, engine.node.leaderships.system.on_shortfall)
     engine.disk.content(path)[100] ^= 1
     engine.kill()
     assert path in str(engine.partition().damage)
@@ -218,7 +220,7 @@ async def test_a_disk_that_refuses_leaves_what_was(engine, held, part):
     names, standing = engine.segments(held), held.high_seq
     engine.fail("sync", part)
     with pytest.raises(OSError, match="Input/output"):
-        await roll_back(engine.node.storage, held, 3, held.log, engine.node.leadership.on_shortfall)
+        await roll_back(engine.node.storage, held, 3, held.log, engine.node.leaderships.system.on_shortfall)
     assert (held.high_seq, held.rollbacks) == (standing, 0)
     held.check()
     engine.put(held, (b"c", b"8"))
@@ -228,7 +230,7 @@ async def test_a_disk_that_refuses_leaves_what_was(engine, held, part):
 
 
 async def test_results_of_producers_above_are_forgotten(engine, held):
-    await roll_back(engine.node.storage, held, 4, held.log, engine.node.leadership.on_shortfall)
+    await roll_back(engine.node.storage, held, 4, held.log, engine.node.leaderships.system.on_shortfall)
     for partition in (held, None):
         if partition is None:
             engine.kill()
@@ -241,7 +243,7 @@ async def test_streams_end_and_the_history_changes_before_anything_of_the_other_
     seen = []
     held.on_history_changed = lambda: seen.append((held.high_seq, held.log))
     log = held.log
-    await roll_back(engine.node.storage, held, 2, FailoverLog([V, *log]), engine.node.leadership.on_shortfall)
+    await roll_back(engine.node.storage, held, 2, FailoverLog([V, *log]), engine.node.leaderships.system.on_shortfall)
     assert seen[0] == (7, log)
     assert held.log == FailoverLog([V, *log])
 
