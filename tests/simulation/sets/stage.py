@@ -160,7 +160,7 @@ class Stage:
 
     async def follows(self, name, leader):
         """Until it has begun to follow that one."""
-        await self.until(lambda: self.node(name).leadership.leader.startswith(f"{leader}:"))
+        await self.until(lambda: self.node(name).leaderships.system.leader.startswith(f"{leader}:"))
 
     def hang(self, name):
         """Nothing that the disk is waited for comes to an end there; ``wait_for_disk`` comes long before."""

@@ -73,7 +73,7 @@ async def lost_handover(world):
     await trio.sleep(0.3)
     stage = Stage(world)
     old, new, _ = stage.three
-    term = stage.node(old).leadership.term
+    term = stage.node(old).leaderships.system.term
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.hand_over, old, new)
         await stage.until(lambda: stage.node(new).members[0].file.now.term > term)
