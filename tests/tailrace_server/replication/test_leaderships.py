@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tailrace.address import Address
 from tailrace.errors import NotLeader, Overloaded
+from tailrace.link.address import Address
 from tailrace.model import EndReason, FeedInfo, Level
 from tailrace.wire.replica_messages import Replica, ReplicaAck
 from tailrace_server.feeds.catalog import Catalog
