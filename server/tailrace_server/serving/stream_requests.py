@@ -340,7 +340,7 @@ def _on_barrier(connection: Connection, frame: Frame) -> None:
     if len(rounds.barriers) >= connection.node.config.limits.barriers_max:
         raise ProtocolError(f"{len(rounds.barriers)} barriers are outstanding; wait for some to come back")
     node = connection.node
-    leaderships = node.leaderships.of_partitions(stream.partition for stream in rounds.streams.values())
+    leaderships = node.leaderships.of_partitions(slot.stream.partition for slot in rounds.slots.values())
     if not lead_all(leaderships):
         connection.inquiries.ask(cookie)
     elif any(leadership.in_set for leadership in leaderships):
