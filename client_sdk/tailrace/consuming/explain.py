@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tailrace.consuming.resume import Decision, Move, Record, bare_floor, bounds, decide
 from tailrace.consuming.ring import Ring
+from tailrace.consuming.streams import FINAL
 from tailrace.errors import ProtocolError
 from tailrace.model import EndReason, Level
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, ResumeReason, common_seq
@@ -94,7 +95,7 @@ def explain(partition: int, position: Position, answer: ResumeAnswer) -> Explana
     record, decided = _record(position), answer.answer
     log = answer.log
     if isinstance(decided, StreamEnd):
-        outcome = Outcome.ENDS if decided.reason in _FINAL else Outcome.WAITS
+        outcome = Outcome.ENDS if decided.reason in FINAL else Outcome.WAITS
         goes_back_to = resumes_at = None
         reason, message = decided.reason.value, _of_end(decided, position)
     else:
@@ -125,9 +126,6 @@ def explain(partition: int, position: Position, answer: ResumeAnswer) -> Explana
         answer.purge_seq,
         answer.trim_seq,
     )
-
-
-_FINAL = {EndReason.TRIMMED, EndReason.FORBIDDEN, EndReason.FEED_DROPPED}
 
 
 def _record(position: Position) -> Record:
@@ -216,7 +214,7 @@ def _of_end(end: StreamEnd, position: Position) -> str:
             else:
                 why = f"It has rows that the node has lost, and would have to go back; but {end.message}."
             return f'{why} It ends with DataGone; begin anew, since "beginning" or a time.'
-        case reason if reason in _FINAL:
+        case reason if reason in FINAL:
             return f"It ends: {end.message}."
     return f"It asks again: {end.message}."
 
