@@ -66,6 +66,19 @@ OWNERS = (
         published="add drop_through drop_above",
         sinks="tell flushed forget_above",
     ),
+    owner("PartitionStream", f"{SERVER}/stream/partition_stream.py", "stream s ended"),
+    owner("ReplicaStream", f"{SERVER}/stream/replica_stream.py", "stream"),
+    owner("StreamSlot", f"{SERVER}/stream/stream_slot.py", "slot holder interrupted"),
+    owner("ChunkReads", f"{SERVER}/stream/chunk_reads.py", "reads", queue="pop popitem clear update"),
+    owner("Deadlines", f"{SERVER}/stream/deadlines.py", "deadlines"),
+    owner(
+        "Rounds",
+        f"{SERVER}/stream/rounds.py",
+        "rounds",
+        slots="pop popitem clear update setdefault",
+        barriers="add release expect settle lose_all delivered finished lost returned",
+        deadlines="add forget take_passed",
+    ),
 )
 
 
