@@ -2,7 +2,7 @@
 #              (REPO=path takes the history of another git repository)
 # make quick   the tests to run after each edit: no threads, no processes, few examples; under a minute
 # make test    what has to pass before a change lands; under ten minutes
-# make planted the planted bugs that take long to find, which make test leaves out
+# make planted the planted bugs that take longer than half a second to find, which make test leaves out
 # make soak    the long tests: many seeds, many examples, Spark killed at every point
 # make coverage
 #              make test with the coverage of each file
@@ -28,6 +28,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Each test of a process, and each worker, would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .PHONY: demo quick test planted soak coverage check docs bench simulate reproduce clean

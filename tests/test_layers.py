@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,7 @@ def targets(name, node, is_package):
     return [f"{base}.{alias.name}" for alias in node.names]
 
 
+@functools.cache
 def arrows():
     """The modules that each module imports."""
     known = modules()
@@ -70,9 +72,6 @@ def arrows():
                     if module in known and module != name:
                         found[name].add(module)
     return found
-
-
-ARROWS = arrows()
 
 
 def layer_of(name):
@@ -108,14 +107,14 @@ def circles(graph):
 
 
 def test_every_room_of_the_server_has_a_layer():
-    rooms = {name.split(".")[1] for name in ARROWS if name.startswith("tailrace_server.")}
+    rooms = {name.split(".")[1] for name in arrows() if name.startswith("tailrace_server.")}
     assert rooms == {room for layer in LAYERS for room in layer}
 
 
 def test_no_arrow_of_the_server_runs_upward():
     upward = [
         f"{name} imports {other}"
-        for name, others in ARROWS.items()
+        for name, others in arrows().items()
         for other in sorted(others)
         if name.startswith("tailrace_server.")
         and other.startswith("tailrace_server.")
@@ -125,7 +124,7 @@ def test_no_arrow_of_the_server_runs_upward():
 
 
 def test_no_files_import_each_other_in_a_circle():
-    assert {group[0] for group in circles(ARROWS)} == CIRCLES
+    assert {group[0] for group in circles(arrows())} == CIRCLES
 
 
 @pytest.mark.parametrize(

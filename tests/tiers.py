@@ -1,7 +1,7 @@
 """Selects the tests of a tier, and keeps the quick ones free of threads and processes. See tests/README.md.
 
-``pytest --tier=quick`` runs the tests that are neither marked ``slow`` nor ``soak``, ``--tier=test`` those that are not
-marked ``soak``, and ``--tier=planted`` the planted bugs among the others. ``--tier=soak`` runs all that are marked
+``pytest --tier=quick`` runs the tests that are neither marked ``slow`` nor ``soak``. ``--tier=test`` adds the slow
+ones, except planted bugs: ``--tier=planted`` runs those that are slow. ``--tier=soak`` runs the tests that are marked
 ``soak``, and every property test with many examples. Without the option every test is run.
 """
 
@@ -84,9 +84,12 @@ def pytest_collection_modifyitems(config, items):
 
 def tiers_of(item):
     """Returns the names of the tiers in which a test runs."""
-    if item.get_closest_marker("soak"):
-        return {"soak", "planted"} if item.get_closest_marker("planted") else {"soak"}
-    found = {"test"} if item.get_closest_marker("slow") else {"quick", "test"}
+    slow, soak, planted = (item.get_closest_marker(name) for name in ("slow", "soak", "planted"))
+    if planted and (slow or soak):
+        return {"planted"}
+    if soak:
+        return {"soak"}
+    found = {"test"} if slow else {"quick", "test"}
     return found | {"soak"} if item.get_closest_marker("hypothesis") else found
 
 
