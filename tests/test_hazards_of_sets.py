@@ -26,7 +26,7 @@ from tailrace.trio import request
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.publishing import joining
 from tailrace_server.replication import handover, promotion
-from tailrace_server.replication.replica_puller import Taker
+from tailrace_server.replication.replica_puller import ReplicaPuller
 
 # Long enough that what must not happen would have happened: nodes look at each other every 0.05 seconds.
 AWHILE = 0.4
@@ -297,8 +297,8 @@ async def test_hazard_04_what_is_held_under_an_older_branch_acknowledges_nothing
     gate = hold(third)
     await only(second, Put(b"m", b"v"))
     await until(lambda: partition_of(third).high_seq == 2 and partition_of(second).durable_seq == 2)
-    taker = third.member.following._takers[partition_of(third).feed_id]
-    taker._stream.acknowledge(0, old_branch, 2)
+    puller = third.member.following._pullers[partition_of(third).feed_id]
+    puller._stream.acknowledge(0, old_branch, 2)
     await until(lambda: seen[partition_of(second)].ack.branch == old_branch)
     assert partition_of(second).quorum_seq < 2
     gate.set()
@@ -353,18 +353,18 @@ async def test_hazard_04_a_disk_that_was_replaced_completes_no_majority(members,
 @pytest.fixture
 def stopped_inside(monkeypatch):
     """A function after which a node never comes to the end of a run; gives what tells whether it is inside of one."""
-    ended = Taker._snapshot_ended
+    ended = ReplicaPuller._snapshot_ended
 
     def stop(made):
         inside = []
 
-        async def snapshot_ended(taker, partition):
-            if taker._node is made.node.services and taker._state == "leader" and partition.id in taker._fillings:
+        async def snapshot_ended(puller, partition):
+            if puller._node is made.node.services and puller._state == "leader" and partition.id in puller._fillings:
                 inside.append(partition)
                 await trio.sleep_forever()
-            await ended(taker, partition)
+            await ended(puller, partition)
 
-        monkeypatch.setattr(Taker, "_snapshot_ended", snapshot_ended)
+        monkeypatch.setattr(ReplicaPuller, "_snapshot_ended", snapshot_ended)
         return inside
 
     return stop
@@ -493,11 +493,11 @@ async def test_hazard_13_half_of_a_share_is_none_and_has_no_number(members, publ
     first, second, third = members
     await publish(published_feed, 6)
     await members.level("orders")
-    gathered, gather, inside = [], Taker._gather, trio.Event()
+    gathered, gather, inside = [], ReplicaPuller._gather, trio.Event()
 
-    async def take_half(taker, event):
-        await take(taker, event)
-        if taker._node is third.node.services and gathered:
+    async def take_half(puller, event):
+        await take(puller, event)
+        if puller._node is third.node.services and gathered:
             inside.set()
             await trio.sleep_forever()
 
@@ -505,9 +505,9 @@ async def test_hazard_13_half_of_a_share_is_none_and_has_no_number(members, publ
         gather(published, block)
         gathered.append(block)
 
-    take = Taker._take
-    monkeypatch.setattr(Taker, "_gather", staticmethod(gather_and_tell))
-    monkeypatch.setattr(Taker, "_take", take_half)
+    take = ReplicaPuller._take
+    monkeypatch.setattr(ReplicaPuller, "_gather", staticmethod(gather_and_tell))
+    monkeypatch.setattr(ReplicaPuller, "_take", take_half)
     await publish(published_feed, 7)  # the second node makes it a majority
     await inside.wait()
     assert [p.sinks.find("job").batch for p in third.node.feeds.named("orders").partitions] == [6, 6]

@@ -21,18 +21,18 @@ from typing import Any, NamedTuple
 from tailrace.model import FEED_ID_BYTES
 from tailrace.model.failover import SEQ_MAX
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
-from tailrace_server.replication.choosing import NOTHING, Place, Standing, Standings
+from tailrace_server.replication.standings import NOTHING, PartitionId, Standing, Standings
 
 
 class Debt(NamedTuple):
-    """``standing`` of ``place`` was acknowledged, or less of the same history."""
+    """``standing`` of ``partition_id`` was acknowledged, or less of the same history."""
 
-    place: Place
+    partition_id: PartitionId
     standing: Standing
 
 
 # The list of feeds.
-FEEDS = Place(SYSTEM_FEED_ID, 0)
+FEEDS = PartitionId(SYSTEM_FEED_ID, 0)
 
 
 def unpaid(debts: Iterable[Debt], held: Standings) -> tuple[Debt, ...]:
@@ -40,22 +40,22 @@ def unpaid(debts: Iterable[Debt], held: Standings) -> tuple[Debt, ...]:
 
     A feed that is not there was dropped, unless its row is among what is owed of ``_feeds`` itself.
     """
-    left = tuple(debt for debt in debts if held.get(debt.place, Standing(*NOTHING)) < debt.standing)
-    if any(debt.place == FEEDS for debt in left):
+    left = tuple(debt for debt in debts if held.get(debt.partition_id, Standing(*NOTHING)) < debt.standing)
+    if any(debt.partition_id == FEEDS for debt in left):
         return left
-    return tuple(debt for debt in left if debt.place in held)
+    return tuple(debt for debt in left if debt.partition_id in held)
 
 
 def with_debt(debts: Iterable[Debt], debt: Debt) -> tuple[Debt, ...]:
     """``debts`` and this one; of a partition the higher one holds."""
-    found = {other.place: other for other in debts}
-    found[debt.place] = max(debt, found.get(debt.place, debt))
+    found = {other.partition_id: other for other in debts}
+    found[debt.partition_id] = max(debt, found.get(debt.partition_id, debt))
     return tuple(sorted(found.values()))
 
 
 def debts_to_json(debts: Iterable[Debt]) -> list[list[Any]]:
     """``[[feed id in hex, partition, term, seq], ...]``."""
-    return [[debt.place.feed_id.hex(), debt.place.partition, *debt.standing] for debt in debts]
+    return [[debt.partition_id.feed_id.hex(), debt.partition_id.partition, *debt.standing] for debt in debts]
 
 
 def debts_from_json(value: Any) -> tuple[Debt, ...]:
@@ -74,4 +74,4 @@ def _from_json(item: Any) -> Debt:
         raise ValueError(f"{item!r:.100} is no debt") from None
     if len(feed_id) != FEED_ID_BYTES or not all(type(n) is int and 0 <= n <= SEQ_MAX for n in numbers):
         raise ValueError(f"{item!r:.100} is no debt")
-    return Debt(Place(feed_id, partition), Standing(term, seq))
+    return Debt(PartitionId(feed_id, partition), Standing(term, seq))

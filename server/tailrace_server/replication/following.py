@@ -20,12 +20,12 @@ from tailrace.model import EndReason
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID, Feed
-from tailrace_server.replication.choosing import Place, Standing
 from tailrace_server.replication.debts import Debt, with_debt
 from tailrace_server.replication.lineage import TOKEN_BYTES
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.peers import ask, seqs_from_json
-from tailrace_server.replication.replica_puller import Taker
+from tailrace_server.replication.replica_puller import ReplicaPuller
+from tailrace_server.replication.standings import PartitionId, Standing
 
 if TYPE_CHECKING:
     from tailrace_server.replication.leadership import Leadership
@@ -52,7 +52,7 @@ class Following:
         self._leadership = leadership
         self._file = file
         self._replica = replica
-        self._takers: dict[bytes, Taker] = {}
+        self._pullers: dict[bytes, ReplicaPuller] = {}
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
         self._stopped = False
@@ -63,8 +63,8 @@ class Following:
     def stop(self) -> None:
         """Nothing more is taken nor acknowledged from now on; ``ended`` is set once nothing is under way any more."""
         self._stopped = True
-        for taker in self._takers.values():
-            taker.stop()
+        for puller in self._pullers.values():
+            puller.stop()
         self._scope.cancel()
 
     async def run(self) -> None:
@@ -90,7 +90,7 @@ class Following:
         feed_id, system = feed.info.feed_id, self._node.feeds.system
         on_snapshot = self._feeds_told if feed is system else None
         on_acknowledged = None if self._replica.votes else self._has_more
-        self._takers[feed_id] = Taker(
+        self._pullers[feed_id] = ReplicaPuller(
             self._node,
             self._leadership,
             feed,
@@ -99,11 +99,11 @@ class Following:
             on_snapshot=on_snapshot,
             on_acknowledged=on_acknowledged,
         )
-        self._nursery.start_soon(self._take, feed, self._takers[feed_id])
+        self._nursery.start_soon(self._take, feed, self._pullers[feed_id])
 
-    async def _take(self, feed: Feed, taker: Taker) -> None:
+    async def _take(self, feed: Feed, puller: ReplicaPuller) -> None:
         try:
-            await taker.run()
+            await puller.run()
         except UnknownFeed as error:
             if feed is self._node.feeds.system:
                 raise
@@ -115,15 +115,15 @@ class Following:
         """A snapshot of ``_feeds`` is complete: what is followed becomes what is in it."""
         dropped, _ = self._node.feed_changes.reconcile()
         for feed in dropped:
-            taker = self._takers.pop(feed.info.feed_id, None)
-            if taker is not None:
-                taker.stop()
+            puller = self._pullers.pop(feed.info.feed_id, None)
+            if puller is not None:
+                puller.stop()
         if self._stopped:
             return
         self._knows_feeds = True
         self._has_more()
         for feed in self._node.feeds:
-            if feed.info.feed_id not in self._takers:
+            if feed.info.feed_id not in self._pullers:
                 self._begin(feed)
 
     # The vote
@@ -179,16 +179,16 @@ class Following:
         if not self._lists_through(wanted):
             return None
         for feed_id, seqs in wanted.items():
-            taker = self._takers.get(feed_id)
-            if taker is None and feed_id not in self._node.feeds:
+            puller = self._pullers.get(feed_id)
+            if puller is None and feed_id not in self._node.feeds:
                 continue  # dropped since
             for number, seq in enumerate(seqs):
-                if taker is not None and taker.acknowledged.get(number, -1) >= seq:
+                if puller is not None and puller.acknowledged.get(number, -1) >= seq:
                     continue
-                failed = None if taker is None else taker.failed.get(number)
+                failed = None if puller is None else puller.failed.get(number)
                 if failed is None or failed.reason is not EndReason.ERROR:
                     return None
-                unreadable.append(Debt(Place(feed_id, number), Standing(self._replica.term, seq)))
+                unreadable.append(Debt(PartitionId(feed_id, number), Standing(self._replica.term, seq)))
         return unreadable
 
     def _lists_through(self, wanted: dict[bytes, list[int]]) -> bool:

@@ -29,7 +29,7 @@ from tailrace.link.address import Address
 from tailrace.wire.bodies import seq_field
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.replication.peers import ask, look_at, seqs_from_json
-from tailrace_server.replication.promotion import Outcome, Promotion
+from tailrace_server.replication.promotion import Promotion, PromotionResult
 from tailrace_server.replication.role import Role
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def high_seqs_of(member: Member) -> Seqs:
     return {feed.info.feed_id: [p.high_seq for p in group.of_feed(feed)] for feed in [feeds.system, *feeds]}
 
 
-async def take_over(member: Member, term: int) -> Outcome:
+async def take_over(member: Member, term: int) -> PromotionResult:
     """Leads in place of the leader of ``term``, which this node follows and which has asked for it.
 
     Raises TailraceError that says why not.

@@ -275,8 +275,8 @@ class Leadership:
     def _ask_replicas(self, number: int) -> None:
         """Asks those who have a vote whether they have promised anybody else."""
         for peer in self.replicas.voters():
-            for door in peer.doors:
-                door.ask(number)
+            for connection in peer.connections:
+                connection.ask(number)
 
     @property
     def safest_level(self) -> Level:

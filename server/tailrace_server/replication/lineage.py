@@ -32,7 +32,7 @@ KNOWN_MAX = 64
 END_MAX = (SEQ_MAX, SEQ_MAX)
 
 
-class Start(NamedTuple):
+class MemberStart(NamedTuple):
     """A start of a member: its number from 1, its token (8 bytes), and the journal's end, as file number and offset.
 
     The end is where the next start found it, or up to where it was durable when this was told.
@@ -43,15 +43,15 @@ class Start(NamedTuple):
     end: tuple[int, int]
 
 
-class Line(NamedTuple):
+class Lineage(NamedTuple):
     """What a member says of its directory: the present start, those before it, newest first, and if it is a copy."""
 
-    now: Start
-    before: tuple[Start, ...] = ()
+    now: MemberStart
+    before: tuple[MemberStart, ...] = ()
     is_older: bool = False
 
 
-def why_older(name: str, known: Start | None, told: Line | None) -> str:
+def why_older(name: str, known: MemberStart | None, told: Lineage | None) -> str:
     """Returns why nothing that the node ``name`` says counts, in a sentence; "" if its directory is no older copy.
 
     Args:
@@ -69,7 +69,7 @@ def why_older(name: str, known: Start | None, told: Line | None) -> str:
     return ""
 
 
-def _goes_on(known: Start, told: Line) -> bool:
+def _goes_on(known: MemberStart, told: Lineage) -> bool:
     back = told.now.number - known.number
     if back <= 0:
         return back == 0 and told.now.token == known.token
@@ -81,7 +81,7 @@ def _goes_on(known: Start, told: Line) -> bool:
     return then.token == known.token and then.end >= known.end
 
 
-def learned(known: Start | None, told: Start) -> Start:
+def learned(known: MemberStart | None, told: MemberStart) -> MemberStart:
     """Returns what is to be remembered of a directory; ``known`` was remembered, ``told`` follows, or is as old."""
     if known is None or told.number > known.number:
         return told
@@ -90,7 +90,7 @@ def learned(known: Start | None, told: Start) -> Start:
     return known
 
 
-def line_to_json(line: Line) -> dict[str, Any]:
+def line_to_json(line: Lineage) -> dict[str, Any]:
     """Returns the member ``line`` of a message."""
     return {
         "start": start_to_json(line.now),
@@ -99,7 +99,7 @@ def line_to_json(line: Line) -> dict[str, Any]:
     }
 
 
-def line_from_json(value: dict[str, Any], what: str) -> Line | None:
+def line_from_json(value: dict[str, Any], what: str) -> Lineage | None:
     """Returns the member ``line`` of a message; None if it is missing. Raises ProtocolError."""
     if "line" not in value:
         return None
@@ -107,19 +107,19 @@ def line_from_json(value: dict[str, Any], what: str) -> Line | None:
     before = tuple(_start(start, what) for start in field(line, "before", list, what))
     if len(before) > STARTS_MAX:
         raise ProtocolError(f"{what}: {len(before)} earlier starts are told, at most {STARTS_MAX} are")
-    return Line(_start(line.get("start"), what), before, field(line, "older", bool, what))
+    return Lineage(_start(line.get("start"), what), before, field(line, "older", bool, what))
 
 
-def start_to_json(start: Start) -> list[Any]:
+def start_to_json(start: MemberStart) -> list[Any]:
     """Returns a start as it stands in messages and files."""
     return [start.number, start.token.hex(), *start.end]
 
 
-def start_from_json(value: Any) -> Start:
+def start_from_json(value: Any) -> MemberStart:
     """Returns the reverse of ``start_to_json``. Raises ValueError."""
     try:
         number, token, file, offset = value
-        found = Start(int(number), bytes.fromhex(token), (int(file), int(offset)))
+        found = MemberStart(int(number), bytes.fromhex(token), (int(file), int(offset)))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{value!r:.100} is no start of a member: {error}") from None
     if len(found.token) != TOKEN_BYTES or min(found.number, *found.end) < 0:
@@ -127,19 +127,19 @@ def start_from_json(value: Any) -> Start:
     return found
 
 
-def _start(value: Any, what: str) -> Start:
+def _start(value: Any, what: str) -> MemberStart:
     try:
         return start_from_json(value)
     except ValueError as error:
         raise ProtocolError(f"{what}: {error}") from None
 
 
-def known_to_json(known: Mapping[bytes, Start]) -> dict[str, Any]:
+def known_to_json(known: Mapping[bytes, MemberStart]) -> dict[str, Any]:
     """Returns the member ``known`` of a message: the last start that was told of each directory, by placement id."""
     return {placement_id.hex(): start_to_json(start) for placement_id, start in known.items()}
 
 
-def known_from_json(value: dict[str, Any], what: str) -> dict[bytes, Start]:
+def known_from_json(value: dict[str, Any], what: str) -> dict[bytes, MemberStart]:
     """Returns the member ``known`` of a message; nothing if it is missing. Raises ProtocolError."""
     found = field(value, "known", dict, what, {})
     if len(found) > KNOWN_MAX:

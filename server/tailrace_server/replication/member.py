@@ -25,14 +25,20 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.host.randomness import fraction
 from tailrace_server.partition.branching import begin_branch
-from tailrace_server.replication.choosing import Place, Standing
-from tailrace_server.replication.clusters import why_other_cluster
-from tailrace_server.replication.copies import why_copy
 from tailrace_server.replication.debts import Debt, unpaid, with_debt
+from tailrace_server.replication.election import (
+    MemberState,
+    OwnState,
+    Step,
+    StepKind,
+    counts,
+    decide,
+    decide_replica,
+    later_leader,
+)
+from tailrace_server.replication.eligibility import why_copy, why_other_cluster, why_other_list
 from tailrace_server.replication.following import Following, VoteGained
-from tailrace_server.replication.giving_up import give_up_newer
-from tailrace_server.replication.lineage import TOKEN_BYTES, Line, Start, learned, why_older
-from tailrace_server.replication.lists import why_other_list
+from tailrace_server.replication.lineage import TOKEN_BYTES, Lineage, MemberStart, learned, why_older
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.peers import (
     ask,
@@ -44,9 +50,10 @@ from tailrace_server.replication.peers import (
     seqs_from_json,
     standings_of,
 )
-from tailrace_server.replication.replica_puller import Taker
+from tailrace_server.replication.replica_puller import ReplicaPuller
+from tailrace_server.replication.replica_rollback import roll_back_newer
 from tailrace_server.replication.role import Role
-from tailrace_server.replication.situation import Move, Own, Seen, Step, counts, decide, decide_replica, later_leader
+from tailrace_server.replication.standings import PartitionId, Standing
 from tailrace_server.replication.unreadable import unreadable_of
 
 if TYPE_CHECKING:
@@ -88,10 +95,10 @@ class Member:
         self.others = [a for a in members if a != own] if self.is_in_set else [_source(config.replica_of)]
         self.procedure = trio.Lock()
         self.following: Following | None = None
-        self.under_way: Following | Taker | None = None  # what takes, or took last, from another node
+        self.under_way: Following | ReplicaPuller | None = None  # what takes, or took last, from another node
         self.promoting = False
         self.turns = 0  # requests that are to change who leads, and have not ended
-        self.seen: dict[str, Seen | None] = {str(address): None for address in self.others}
+        self.seen: dict[str, MemberState | None] = {str(address): None for address in self.others}
         self.asked: set[str] = set()
         self._disks: dict[str, bytes] = {}  # the placement id that each other member has told last, if that counts
         self.misfits: dict[str, str] = {}  # whose last answer counts for nothing, by address: the sentence why
@@ -110,11 +117,11 @@ class Member:
         return self.file.now.counts
 
     @property
-    def line(self) -> Line:
+    def line(self) -> Lineage:
         """What this node tells of the starts of its directory."""
         now = self.file.now
         start = now.start._replace(end=self.node.storage.journal.synced_end)
-        return Line(start, now.before, now.older is not None)
+        return Lineage(start, now.before, now.older is not None)
 
     def new_token(self) -> bytes:
         """Returns the token of another start."""
@@ -147,9 +154,9 @@ class Member:
 
     def counts(self, votes: bool, placement_id: bytes) -> bool:
         """Whether the promise of such a member counts for a majority."""
-        return counts(Seen(placement_id, votes=votes), frozenset(self.file.now.founders))
+        return counts(MemberState(placement_id, votes=votes), frozenset(self.file.now.founders))
 
-    def counts_seen(self, seen: Seen) -> bool:
+    def counts_seen(self, seen: MemberState) -> bool:
         """Whether what this other member says of itself counts: one without a vote moves nothing."""
         return self.counts(seen.votes, seen.placement_id)
 
@@ -162,11 +169,11 @@ class Member:
         held = (partition.log.term for partition in self.leadership.group if partition.high_seq)
         return 0 if self.votes else max(held, default=0)
 
-    def own(self) -> Seen:
+    def own(self) -> MemberState:
         """What this node answers to MEMBER."""
         node, leadership, now = self.node, self.leadership, self.file.now
         leads = leadership.role is Role.LEADER
-        return Seen(
+        return MemberState(
             node.identity.placement_id,
             node.identity.cluster_id,
             self.is_new,
@@ -182,7 +189,7 @@ class Member:
             self.members,
             len(unreadable_of(node, leadership.group)),
             self.line if self.is_in_set and not self.is_new else None,  # copies of a new directory are alike
-            {placement_id: Start(*start) for placement_id, start in node.storage.held.others.items()},
+            {placement_id: MemberStart(*start) for placement_id, start in node.storage.held.others.items()},
         )
 
     # Running
@@ -242,13 +249,13 @@ class Member:
         with trio.move_on_after(seconds):
             await self._changed.wait()
 
-    async def look(self, is_enough: Callable[[Mapping[str, Seen | None]], bool] | None = None) -> None:
+    async def look(self, is_enough: Callable[[Mapping[str, MemberState | None]], bool] | None = None) -> None:
         """Asks all others what they are: ``seen`` and ``asked``.
 
         Once ``is_enough`` of what was found, the rest is not waited for much longer: it is taken for unreachable.
         """
         asked = self.asked
-        found: dict[str, Seen | None] = {}
+        found: dict[str, MemberState | None] = {}
         addresses = [*self.others, *self._hints()]
         questions = [partial(self._look_at, address, found) for address in addresses]
         await ask_all(questions, never_enough if is_enough is None else partial(is_enough, found))
@@ -267,7 +274,7 @@ class Member:
             return []
         return [] if hint in self.others or str(hint) == name_of(self.node) else [hint]
 
-    async def _look_at(self, address: Address, found: dict[str, Seen | None]) -> None:
+    async def _look_at(self, address: Address, found: dict[str, MemberState | None]) -> None:
         name = str(address)
         try:
             seen = await look_at(self.node, address, self.node.config.replication.ask_timeout_s)
@@ -277,7 +284,7 @@ class Member:
             return
         found[name] = None if self._is_misfit(name, seen) else seen
 
-    def _is_misfit(self, name: str, seen: Seen) -> bool:
+    def _is_misfit(self, name: str, seen: MemberState) -> bool:
         """Whether its answer counts for nothing, to decide anything; status and log say so."""
         why = self.why_misfit(name, seen)
         if why != self.misfits.get(name, ""):
@@ -294,7 +301,7 @@ class Member:
                 self._learn(placement_id, start)
         return bool(why)
 
-    def _learn(self, placement_id: bytes, start: Start) -> None:
+    def _learn(self, placement_id: bytes, start: MemberStart) -> None:
         """``start`` is one that a directory has had, which may be this one."""
         if not self.is_in_set:
             return
@@ -323,7 +330,7 @@ class Member:
         log.error("%s", why_older(name_of(self.node), None, self.line))
         self.step_down()  # it follows anew, without a vote
 
-    def why_misfit(self, name: str, seen: Seen) -> str:
+    def why_misfit(self, name: str, seen: MemberState) -> str:
         """Returns why nothing that the node ``name`` says counts in this set, in a sentence; "" if it does.
 
         A new directory is of no cluster yet: it may found a set with others, or join one.
@@ -335,7 +342,7 @@ class Member:
         disk = self.why_no_disk(name, seen.placement_id, seen.line)
         return why_other_list(self.members, name, seen.members) or other or disk
 
-    def why_no_disk(self, name: str, placement_id: bytes, line: Line | None) -> str:
+    def why_no_disk(self, name: str, placement_id: bytes, line: Lineage | None) -> str:
         """Returns why nothing counts that a member on this disk says, in a sentence; "" if it counts.
 
         It is another member's, a copy of one, or an older copy of its own.
@@ -343,10 +350,10 @@ class Member:
         copy = self.why_copy(name, placement_id)
         return copy or (why_older(name, self._known(placement_id), line) if self.is_in_set else "")
 
-    def _known(self, placement_id: bytes) -> Start | None:
+    def _known(self, placement_id: bytes) -> MemberStart | None:
         """The last start that this node was told of a directory."""
         start = self.node.storage.held.others.get(placement_id)
-        return None if start is None else Start(*start)
+        return None if start is None else MemberStart(*start)
 
     def why_copy(self, name: str, placement_id: bytes) -> str:
         """Returns why nothing counts that a member with this placement id says, if another one has it; else ""."""
@@ -391,30 +398,30 @@ class Member:
         step = self._decide(self.seen)
         if step.case != self._last_case:
             self._last_case = step.case
-            log.info("%s: %s", step.case, step.why or step.move.value)
-        match step.move:
-            case Move.FOLLOW:
+            log.info("%s: %s", step.case, step.why or step.kind.value)
+        match step.kind:
+            case StepKind.FOLLOW:
                 await self._follow(step.address)
                 await self._pause()
-            case Move.FOUND:
+            case StepKind.FOUND:
                 async with self.procedure:
                     await self._found()
-            case Move.LEAD_AGAIN:
+            case StepKind.LEAD_AGAIN:
                 await self._lead_again()
-            case Move.WAIT:
+            case StepKind.WAIT:
                 self.progress = f"waits: {step.why}"
                 await self._pause()
 
-    def _is_led(self, found: Mapping[str, Seen | None]) -> bool:
+    def _is_led(self, found: Mapping[str, MemberState | None]) -> bool:
         """Somebody leads, whom this node may follow."""
         step = self._decide(found)
-        return step.move is Move.FOLLOW
+        return step.kind is StepKind.FOLLOW
 
-    def _decide(self, seen: Mapping[str, Seen | None]) -> Step:
+    def _decide(self, seen: Mapping[str, MemberState | None]) -> Step:
         now, number = self.file.now, max(self._number, 0)
         placement_id = self.node.identity.placement_id
         founders = frozenset(now.founders)
-        own = Own(number, self.is_new, now.counts, now.term, now.leader_term, now.led, founders, placement_id)
+        own = OwnState(number, self.is_new, now.counts, now.term, now.leader_term, now.led, founders, placement_id)
         if self.is_in_set:
             return decide(own, seen, self.asked)
         return decide_replica(own, seen)
@@ -488,7 +495,7 @@ class Member:
             if self.leadership.role is Role.LEADER or self.file.now.led:  # an operator has come in between
                 return
             try:
-                count = await give_up_newer(self.node, self.leadership, parse_address(name))
+                count = await roll_back_newer(self.node, self.leadership, parse_address(name))
             except (TailraceError, OSError) as error:
                 self._warn(f"{name} is behind, and what it does not have is not given up: {error}")
                 return
@@ -532,7 +539,7 @@ class Member:
         """``partition`` is about to go back below (``term``, ``seq``), which may have been acknowledged. OSError."""
         if not self.is_in_set or not self.file.now.votes:
             return
-        debt = Debt(Place(partition.feed_id, partition.id), Standing(term, seq))
+        debt = Debt(PartitionId(partition.feed_id, partition.id), Standing(term, seq))
         self.file.store(self.file.now.owing(with_debt(self.file.now.owes, debt)))
         log.warning(
             "partition %s of feed %s goes back below seq %s, which this node may have acknowledged: by its promise "

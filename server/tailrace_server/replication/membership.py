@@ -15,11 +15,18 @@ from tailrace.model.failover import SEQ_MAX
 from tailrace_server.directory.identity import BadDirectory
 from tailrace_server.host.disk import Disk, read_file, write_atomically
 from tailrace_server.replication.debts import Debt, debts_from_json, debts_to_json
-from tailrace_server.replication.lineage import END_MAX, STARTS_MAX, TOKEN_BYTES, Start, start_from_json, start_to_json
+from tailrace_server.replication.lineage import (
+    END_MAX,
+    STARTS_MAX,
+    TOKEN_BYTES,
+    MemberStart,
+    start_from_json,
+    start_to_json,
+)
 
 FILE_NAME = "MEMBERSHIP"
 # Before the first start that was counted.
-FIRST_START = Start(0, bytes(TOKEN_BYTES), (0, 0))
+FIRST_START = MemberStart(0, bytes(TOKEN_BYTES), (0, 0))
 # What files of earlier versions lack.
 _LATER_FIELDS = ("size", "number", "start", "before", "older")
 FORMAT_VERSION = 1
@@ -49,9 +56,9 @@ class Membership(NamedTuple):
     owes: tuple[Debt, ...] = ()
     size: int = 0
     number: int = -1
-    start: Start = FIRST_START
-    before: tuple[Start, ...] = ()
-    older: Start | None = None
+    start: MemberStart = FIRST_START
+    before: tuple[MemberStart, ...] = ()
+    older: MemberStart | None = None
 
     @property
     def counts(self) -> bool:
@@ -61,10 +68,10 @@ class Membership(NamedTuple):
     def begun(self, token: bytes, end: tuple[int, int]) -> Membership:
         """The member starts, and finds that its journal ends there."""
         before = (self.start._replace(end=end), *self.before) if self.start.number else self.before
-        start = Start(self.start.number + 1, token, (0, 0))
+        start = MemberStart(self.start.number + 1, token, (0, 0))
         return self._replace(start=start, before=before[:STARTS_MAX])
 
-    def found_older(self, known: Start) -> Membership:
+    def found_older(self, known: MemberStart) -> Membership:
         """It is an older copy: ``known`` is the last start that another member was told of."""
         return self._replace(older=known, led=False)
 
@@ -80,7 +87,7 @@ class Membership(NamedTuple):
         before = (self.start, *self.before)[:count]
         if len(before) == count:  # else starts are missing between, and what is not told is believed
             before = (*before, self.older)
-        start = Start(max(self.older.number, self.start.number) + 1, token, (0, 0))
+        start = MemberStart(max(self.older.number, self.start.number) + 1, token, (0, 0))
         before = tuple(each._replace(end=END_MAX) for each in before[:STARTS_MAX])
         return self._replace(start=start, before=before, older=None)
 

@@ -16,9 +16,9 @@ from tailrace.trio.host import Host
 from tailrace.wire.bodies import address_field, field, hex_field, seq_field
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.replication.choosing import Place, Standing, Standings
+from tailrace_server.replication.election import MemberState
 from tailrace_server.replication.lineage import known_from_json, known_to_json, line_from_json, line_to_json
-from tailrace_server.replication.situation import Seen
+from tailrace_server.replication.standings import PartitionId, Standing, Standings
 
 if TYPE_CHECKING:
     from tailrace_server.partition.partition import Partition
@@ -43,7 +43,7 @@ async def ask(
     )
 
 
-async def look_at(node: LocalNode, address: Address, timeout_s: float) -> Seen:
+async def look_at(node: LocalNode, address: Address, timeout_s: float) -> MemberState:
     """What another node says of itself. Raises as ``ask``."""
     return seen_from_json(await ask(node, address, Opcode.MEMBER, {}, timeout_s))
 
@@ -85,16 +85,16 @@ def host_of(node: LocalNode) -> Host:
 
 def standings_of(partitions: Iterable[Partition]) -> Standings:
     """Returns how far this node has each of these partitions, durably."""
-    return {Place(partition.feed_id, partition.id): Standing(*partition.standing()) for partition in partitions}
+    return {PartitionId(partition.feed_id, partition.id): Standing(*partition.standing()) for partition in partitions}
 
 
 def held_of(partitions: Iterable[Partition]) -> tuple[int, int]:
-    """Returns how many mutations of these partitions are on the disk, and the term of their newest branch (`Seen`)."""
+    """Returns how many mutations of these partitions are on the disk, and the term of their newest branch."""
     standings = standings_of(partitions).values()
     return sum(seq for _, seq in standings), max((term for term, _ in standings), default=0)
 
 
-def seen_to_json(seen: Seen) -> dict[str, Any]:
+def seen_to_json(seen: MemberState) -> dict[str, Any]:
     """For the answer to MEMBER."""
     return {
         "placement_id": seen.placement_id.hex(),
@@ -117,10 +117,10 @@ def seen_to_json(seen: Seen) -> dict[str, Any]:
     }
 
 
-def seen_from_json(value: dict[str, Any]) -> Seen:
+def seen_from_json(value: dict[str, Any]) -> MemberState:
     """The reverse of ``seen_to_json``; other members are passed over. ProtocolError."""
     what = "the answer to MEMBER"
-    return Seen(
+    return MemberState(
         hex_field(value, "placement_id", _ID_BYTES, what),
         hex_field(value, "cluster_id", _ID_BYTES, what),
         field(value, "is_new", bool, what),

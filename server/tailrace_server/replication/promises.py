@@ -13,13 +13,12 @@ import trio
 
 from tailrace.errors import ProtocolError, TailraceError, Unreachable
 from tailrace.wire.bodies import address_field, field, hex_field, seq_field
-from tailrace_server.replication.choosing import Standings, standings_to_json
-from tailrace_server.replication.clusters import why_other_cluster
 from tailrace_server.replication.debts import debts_to_json
-from tailrace_server.replication.lineage import Line, line_from_json, line_to_json
-from tailrace_server.replication.lists import why_other_list
+from tailrace_server.replication.election import is_later
+from tailrace_server.replication.eligibility import why_other_cluster, why_other_list
+from tailrace_server.replication.lineage import Lineage, line_from_json, line_to_json
 from tailrace_server.replication.peers import members_field, standings_of
-from tailrace_server.replication.situation import is_later
+from tailrace_server.replication.standings import Standings, standings_to_json
 
 if TYPE_CHECKING:
     from tailrace_server.replication.member import Member
@@ -47,7 +46,7 @@ class Promise(NamedTuple):
     last_led: int | None = None
     members: tuple[str, ...] = ()
     placement_id: bytes | None = None
-    line: Line | None = None
+    line: Lineage | None = None
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Promise:

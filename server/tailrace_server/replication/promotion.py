@@ -26,15 +26,15 @@ from tailrace.wire.bodies import field, hex_field, seq_field
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.partition.branching import begin_branch
-from tailrace_server.replication.choosing import Best, Place, Standings, choose, readable, standings_from_json
-from tailrace_server.replication.clusters import why_other_cluster
 from tailrace_server.replication.debts import FEEDS, Debt, debts_from_json
+from tailrace_server.replication.election import MemberState, majority_of, why_not_again
+from tailrace_server.replication.eligibility import why_other_cluster
 from tailrace_server.replication.lineage import line_from_json, line_to_json
 from tailrace_server.replication.peers import ask, ask_all, name_of, never_enough, standings_of
 from tailrace_server.replication.promises import keep_promise, why_refused
-from tailrace_server.replication.replica_puller import Taker
+from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.replication.role import Role
-from tailrace_server.replication.situation import Seen, majority_of, why_not_again
+from tailrace_server.replication.standings import Best, PartitionId, Standings, choose, readable, standings_from_json
 from tailrace_server.replication.unreadable import listed, told, unreadable_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tailrace.server")
 
 
-class Outcome(NamedTuple):
+class PromotionResult(NamedTuple):
     """A promotion that has succeeded: the term, what was done, and what may be lost ("": nothing)."""
 
     term: int
@@ -88,10 +88,10 @@ class Promotion:
         self._later = ""  # who refuses since it knows of a later leader
         self._unpaid: list[str] = []  # who owes what, and nobody has it
         self._unreadable = ""  # what this node cannot read
-        self._cannot_read: dict[tuple[str, Place], str] = {}  # copies that others could not read, and why
-        self._lost: dict[Place, str] = {}  # what only such copies have
+        self._cannot_read: dict[tuple[str, PartitionId], str] = {}  # copies that others could not read, and why
+        self._lost: dict[PartitionId, str] = {}  # what only such copies have
 
-    async def run(self) -> Outcome:
+    async def run(self) -> PromotionResult:
         """Leads at the end. Raises TailraceError that says why not; what was promised by then stays promised."""
         self._member.promoting = True
         try:
@@ -126,19 +126,19 @@ class Promotion:
         terms = [seen.term for seen in voters] + [member.file.now.term, self._leadership.term]
         return max(terms + [p.log.term for p in self._leadership.group]) + 1
 
-    def _has_found_enough(self, found: Mapping[str, Seen | None]) -> bool:
+    def _has_found_enough(self, found: Mapping[str, MemberState | None]) -> bool:
         """In a handover: the leader has answered, and it, this node and who else has are a majority."""
         member = self._member
         votes = sum(member.counts_seen(seen) for seen in found.values() if seen is not None)
         return found.get(self._leader) is not None and votes + member.votes >= majority_of(len(member.others) + 1)
 
-    def _require_last(self, answers: Mapping[str, Seen]) -> None:
+    def _require_last(self, answers: Mapping[str, MemberState]) -> None:
         """Raises NotLeader where this node leads again by itself, and another one came to lead after it."""
         why = "" if self._last_led is None else why_not_again(self._last_led, answers)
         if why:
             raise NotLeader(f"it does not lead again by itself: {why}")
 
-    def _require_known(self, voters: Sequence[Seen]) -> None:
+    def _require_known(self, voters: Sequence[MemberState]) -> None:
         """Raises NotLeader if this node has no vote, and a history that none of the voters, a majority, knows of."""
         own, known = self._member.foreign_term, max((seen.term for seen in voters), default=0)
         if own > known and len(voters) >= majority_of(len(self._member.others) + 1):
@@ -163,7 +163,7 @@ class Promotion:
             )
         self._say(self._unreadable)
 
-    def _join(self, others: Iterable[Seen]) -> None:
+    def _join(self, others: Iterable[MemberState]) -> None:
         """A node that is new becomes one of the cluster of those who are not. Without them there is nothing to lead."""
         if not self._member.is_new:
             return
@@ -309,15 +309,15 @@ class Promotion:
         if group.has(node.feeds.system.partitions[0]):
             await self._bring([FEEDS])
             node.feed_changes.reconcile()
-        places = [Place(p.feed_id, p.id) for p in group]
-        await self._bring([place for place in places if place != FEEDS])
+        partition_ids = [PartitionId(p.feed_id, p.id) for p in group]
+        await self._bring([partition_id for partition_id in partition_ids if partition_id != FEEDS])
         await node.storage.all_durable()
         self._require_term()
         own = standings_of(group)
-        for place, best in choose(own, self._others, own.keys() - self._closed()).items():
+        for partition_id, best in choose(own, self._others, own.keys() - self._closed()).items():
             if best.address:
                 raise NotLeader(
-                    f"partition {place.partition} of feed {place.feed_id.hex()} stands at {tuple(own[place])}, and "
+                    f"{partition_id} stands at {tuple(own[partition_id])}, and "
                     f"{best.address} has {tuple(best.standing)}: it was not fetched"
                 )
         return self._keeps_branch(own)
@@ -327,42 +327,46 @@ class Promotion:
         """The copies that the others can read, as far as is known."""
         return readable({name: promised.standings for name, promised in self._promised.items()}, self._cannot_read)
 
-    def _closed(self) -> set[Place]:
+    def _closed(self) -> set[PartitionId]:
         """The partitions that take nothing here, since a segment could not be opened at the start."""
-        return {Place(p.feed_id, p.id) for p in self._leadership.group if p.damage is not None}
+        return {PartitionId(p.feed_id, p.id) for p in self._leadership.group if p.damage is not None}
 
-    async def _bring(self, places: Iterable[Place]) -> None:
-        """Brings this node to the highest standing of ``places`` that can be read.
+    async def _bring(self, partition_ids: Iterable[PartitionId]) -> None:
+        """Brings this node to the highest standing of ``partition_ids`` that can be read.
 
         Only a fetch shows whether a copy can be read. If it cannot, the next best one is chosen.
         """
-        places = list(places)
+        partition_ids = list(partition_ids)
         while True:
-            chosen = choose(standings_of(self._leadership.group), self._others, places)
+            chosen = choose(standings_of(self._leadership.group), self._others, partition_ids)
             self._require_told(chosen, {name: promised.standings for name, promised in self._promised.items()})
             self._require_read(chosen)
             self._require_paid(chosen)
-            for place in self._closed() & chosen.keys():
-                del chosen[place]
+            for partition_id in self._closed() & chosen.keys():
+                del chosen[partition_id]
             if await self._fetch(chosen):
                 return
 
-    def _require_read(self, chosen: Mapping[Place, Best]) -> None:
+    def _require_read(self, chosen: Mapping[PartitionId, Best]) -> None:
         """Raises NotLeader if no readable copy has as much as an unreadable one, unless forced."""
         closed = self._closed()
-        for (address, place), why in self._cannot_read.items():
-            if place not in chosen or self._promised[address].standings[place] <= chosen[place].standing:
+        for (address, partition_id), why in self._cannot_read.items():
+            if (
+                partition_id not in chosen
+                or self._promised[address].standings[partition_id] <= chosen[partition_id].standing
+            ):
                 continue
-            self._lost[place] = (
-                f"{self._named(place)}: {address} has it up to seq {self._promised[address].standings[place].seq}, and "
-                f"cannot read it ({why}); it goes on from seq {chosen[place].standing.seq}"
+            held = self._promised[address].standings[partition_id]
+            self._lost[partition_id] = (
+                f"{self._named(partition_id)}: {address} has it up to seq {held.seq}, and "
+                f"cannot read it ({why}); it goes on from seq {chosen[partition_id].standing.seq}"
             )
-        for place in closed & chosen.keys():
-            best = chosen[place]
+        for partition_id in closed & chosen.keys():
+            best = chosen[partition_id]
             if best.address:
-                self._lost[place] = (
-                    f"{self._named(place)}: {best.address} has it up to seq {best.standing.seq}, and this node, which "
-                    "cannot read its own copy, cannot fetch that; promote a member whose copy is good"
+                self._lost[partition_id] = (
+                    f"{self._named(partition_id)}: {best.address} has it up to seq {best.standing.seq}, and this node, "
+                    "which cannot read its own copy, cannot fetch that; promote a member whose copy is good"
                 )
         if self._lost and not self._force:
             raise NotLeader(
@@ -370,9 +374,9 @@ class Promotion:
                 "the same"
             )
 
-    def _named(self, place: Place) -> str:
-        feed = self._node.feeds.of_id(place.feed_id)
-        return f"partition {place.partition} of feed {feed.info.name}"
+    def _named(self, partition_id: PartitionId) -> str:
+        feed = self._node.feeds.of_id(partition_id.feed_id)
+        return f"partition {partition_id.partition} of feed {feed.info.name}"
 
     def _keeps_branch(self, own: Standings) -> bool:
         """Whether the leader's branches may go on: in a handover, if this node has what the leader had.
@@ -384,29 +388,29 @@ class Promotion:
             return False
         return own == self._promised[self._leader].standings
 
-    def _require_told(self, chosen: Mapping[Place, Best], others: Mapping[str, Standings]) -> None:
+    def _require_told(self, chosen: Mapping[PartitionId, Best], others: Mapping[str, Standings]) -> None:
         """Raises NotLeader if this node has no vote, and holds more than the majority that has promised."""
         if self._member.votes or not self._has_majority():
             return
         told = choose({}, others, chosen)
-        for place, best in chosen.items():
-            if best.standing > told[place].standing:
-                held = tuple(told[place].standing)
+        for partition_id, best in chosen.items():
+            if best.standing > told[partition_id].standing:
+                held = tuple(told[partition_id].standing)
                 raise NotLeader(
-                    f"refused: this node has no vote, and holds {tuple(best.standing)} (term, seq) of partition "
-                    f"{place.partition} of feed {place.feed_id.hex()}, the voters {held}: promote a "
+                    f"refused: this node has no vote, and holds {tuple(best.standing)} (term, seq) of "
+                    f"{partition_id}, the voters {held}: promote a "
                     "member that has a vote"
                 )
 
-    def _require_paid(self, chosen: Mapping[Place, Best]) -> None:
+    def _require_paid(self, chosen: Mapping[PartitionId, Best]) -> None:
         """Raises NotLeader where one of those who promised owes what none of them has, and nobody forces it."""
         owed = {"this node": self._member.file.now.owes} | {name: p.owes for name, p in self._promised.items()}
         for name, debts in owed.items():
-            for place, standing in debts:
-                if place in chosen and chosen[place].standing < standing:
+            for partition_id, standing in debts:
+                if partition_id in chosen and chosen[partition_id].standing < standing:
                     unpaid = (
-                        f"{name} had acknowledged partition {place.partition} of feed {place.feed_id.hex()} up to seq "
-                        f"{standing.seq}, and has to get it again from who has it, which nobody here does"
+                        f"{name} had acknowledged {partition_id} up to seq {standing.seq}, and no node here has that: "
+                        f"{name} has to get it again from one that does"
                     )
                     if unpaid not in self._unpaid:  # each choice asks again
                         self._unpaid.append(unpaid)
@@ -414,17 +418,17 @@ class Promotion:
             silent = ", ".join(sorted(self._silent)) or "nobody"
             raise NotLeader(f"refused: {self._unpaid[0]}. Without: {silent}. --force leads all the same")
 
-    async def _fetch(self, chosen: dict[Place, Best]) -> bool:
+    async def _fetch(self, chosen: dict[PartitionId, Best]) -> bool:
         """Fetches what others have more; returns False if a copy could not be read, which ``_cannot_read`` has then."""
         has_all = True
         until: dict[tuple[str, bytes], dict[int, int]] = {}
-        for place, best in chosen.items():
+        for partition_id, best in chosen.items():
             if best.address:
-                until.setdefault((best.address, place.feed_id), {})[place.partition] = best.standing.seq
+                until.setdefault((best.address, partition_id.feed_id), {})[partition_id.partition] = best.standing.seq
         for (address, feed_id), seqs in until.items():
             feed = self._node.feeds.of_id(feed_id)
             self._say(f"fetches {len(seqs)} partitions of feed {feed.info.name} from {address}")
-            taker = Taker(
+            puller = ReplicaPuller(
                 self._node,
                 self._leadership,
                 feed,
@@ -433,13 +437,13 @@ class Promotion:
                 state="follower",
                 until=seqs,
             )
-            self._member.under_way = taker
-            await taker.run()
+            self._member.under_way = puller
+            await puller.run()
             self._require_term()
             await self._node.storage.all_durable()
-            for number, failed in taker.failed.items():
+            for number, failed in puller.failed.items():
                 has_all = False
-                self._cannot_read[address, Place(feed_id, number)] = failed.message
+                self._cannot_read[address, PartitionId(feed_id, number)] = failed.message
                 self._say(f"{address} cannot read partition {number} of feed {feed.info.name}: {failed.message}")
         return has_all
 
@@ -449,7 +453,7 @@ class Promotion:
 
     # Lead
 
-    async def _lead(self, kept_branch: bool) -> Outcome:
+    async def _lead(self, kept_branch: bool) -> PromotionResult:
         node, member = self._node, self._member
         if not kept_branch:
             now = node.clock.monotonic()
@@ -464,21 +468,21 @@ class Promotion:
         self._say(f"leads in term {self._term}" + (", on the same branches" if kept_branch else ""))
         member.progress = ""
         lost = "; ".join(filter(None, [self._may_be_lost(), self._unreadable]))
-        return Outcome(self._term, self._steps, lost)
+        return PromotionResult(self._term, self._steps, lost)
 
 
-async def promote(member: Member, *, force: bool) -> Outcome:
+async def promote(member: Member, *, force: bool) -> PromotionResult:
     """Makes this node lead, as an operator has asked for. Raises TailraceError that says why it does not."""
     async with member.procedure:
         leadership = member.leadership
         if leadership.role is Role.LEADER:
-            return Outcome(leadership.term, ["this node leads already"], "")
+            return PromotionResult(leadership.term, ["this node leads already"], "")
         try:
             return await Promotion(member, force=force).run()
         finally:
             member.wake()
 
 
-async def lead_again(member: Member) -> Outcome:
+async def lead_again(member: Member) -> PromotionResult:
     """Makes this node lead as it did before, with ``procedure`` held. Raises TailraceError, OSError."""
     return await Promotion(member, force=not member.is_in_set, again=member.is_in_set).run()

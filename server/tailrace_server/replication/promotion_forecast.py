@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace_server.replication.election import MemberState, counts, majority_of
 from tailrace_server.replication.peers import name_of
-from tailrace_server.replication.situation import Seen, counts, majority_of
 from tailrace_server.replication.unreadable import told, unreadable_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tailrace_server.replication.member import Member
 
 
-class Outlook(NamedTuple):
+class Forecast(NamedTuple):
     """What a promotion would come to: the case of the table, whether it would succeed, and the sentence."""
 
     case: str
@@ -38,7 +38,7 @@ class Outlook(NamedTuple):
     text: str
 
 
-class Follower(NamedTuple):
+class KnownReplica(NamedTuple):
     """One that follows this leader, or is to: whether it votes, and what it lacks of all that is at quorum.
 
     ``missing``: in mutations, as it has acknowledged; None where it has not come since this node leads.
@@ -51,7 +51,9 @@ class Follower(NamedTuple):
     unreadable: int = 0  # partitions that it is known to be unable to read
 
 
-def outlook(own: Seen, seen: Mapping[str, Seen | None], *, is_in_set: bool, unreadable: str = "") -> Outlook:
+def forecast_of_follower(
+    own: MemberState, seen: Mapping[str, MemberState | None], *, is_in_set: bool, unreadable: str = ""
+) -> Forecast:
     """What ``promote`` would do on a node that does not lead.
 
     ``own``: what this node answers to MEMBER. ``seen``: the last answer of each other member by address (of a plain
@@ -88,18 +90,18 @@ def outlook(own: Seen, seen: Mapping[str, Seen | None], *, is_in_set: bool, unre
         text += f"; {leader} leads, and would step down"
     if silent:
         text += f". What {_listed(silent)} alone may have at levels disk and memory would be lost; nothing at quorum"
-    return Outlook("granted", True, text)
+    return Forecast("granted", True, text)
 
 
-def outlook_of_leader(own: Seen, followers: Iterable[Follower], members: int) -> Outlook:
+def forecast_of_leader(own: MemberState, followers: Iterable[KnownReplica], members: int) -> Forecast:
     """What ``promote`` would do on the node that leads, and what is kept where it is gone; ``members``: of the set."""
     followers = list(followers)
     text = f"leads already: it would change nothing. Should this node be gone: {_kept(followers, in_set=members > 0)}"
     lost = lost_majority(own, followers, members) if members else None
-    return Outlook("leads", False, text if lost is None else f"{text}. {lost}")
+    return Forecast("leads", False, text if lost is None else f"{text}. {lost}")
 
 
-def lost_majority(own: Seen, followers: Iterable[Follower], members: int) -> str | None:
+def lost_majority(own: MemberState, followers: Iterable[KnownReplica], members: int) -> str | None:
     """Returns the sentence for the leader of a set that has no majority, or None if it has one."""
     followers = list(followers)
     voting = sum(f.votes for f in followers if f.connected) + own.votes
@@ -115,14 +117,14 @@ def lost_majority(own: Seen, followers: Iterable[Follower], members: int) -> str
     )
 
 
-def outlook_of_lone(followers: Iterable[Follower]) -> Outlook:
-    """As ``outlook_of_leader``, of a node that is in no set and is no replica; it may have plain replicas."""
+def forecast_of_lone_node(followers: Iterable[KnownReplica]) -> Forecast:
+    """As ``forecast_of_leader``, of a node that is in no set and is no replica; it may have plain replicas."""
     kept = _kept(list(followers), in_set=False)
     text = f"nothing to promote: this node leads by itself, in no set (--members). Should this node be gone: {kept}"
-    return Outlook("alone", False, text)
+    return Forecast("alone", False, text)
 
 
-def _kept(followers: list[Follower], *, in_set: bool) -> str:
+def _kept(followers: list[KnownReplica], *, in_set: bool) -> str:
     """What is left of a leader that is gone. Only who is connected counts: the others may be gone as well."""
     level = "quorum" if in_set else "disk"
     here = [f for f in followers if f.connected]
@@ -147,7 +149,7 @@ def _partitions(count: int) -> str:
     return f"{count} partition" + ("s" if count > 1 else "")
 
 
-def _away(follower: Follower, level: str) -> str:
+def _away(follower: KnownReplica, level: str) -> str:
     text = f"{follower.address} is not connected"
     if follower.missing is None:
         return text
@@ -158,7 +160,7 @@ def _lacks(missing: int) -> str:
     return f"lacks about {missing} mutations" if missing else ""
 
 
-def _of_replica(own: Seen, answers: Mapping[str, Seen], silent: list[str]) -> Outlook:
+def _of_replica(own: MemberState, answers: Mapping[str, MemberState], silent: list[str]) -> Forecast:
     if own.is_new and all(answer.is_new for answer in answers.values()):
         return _refused("new", "this replica is new, and nobody who holds anything answers")
     leaders = [(answer.term, answer.held, address) for address, answer in answers.items() if answer.leads]
@@ -178,7 +180,7 @@ def _forced(silent: list[str]) -> str:
     return f"With --force it leads, and could lose {lost}"
 
 
-def _fetch(own: Seen, answers: Mapping[str, Seen]) -> str:
+def _fetch(own: MemberState, answers: Mapping[str, MemberState]) -> str:
     """Whose history goes on: the newest branch decides, then how much of it is held."""
     best = max(answers.items(), key=lambda item: (_rank(item[1]), item[0]), default=None)
     if best is None or _rank(best[1]) <= _rank(own):
@@ -189,12 +191,12 @@ def _fetch(own: Seen, answers: Mapping[str, Seen]) -> str:
     return f"it would fetch about {more} mutations{newer} from {address}"
 
 
-def _rank(seen: Seen) -> tuple[int, int]:
+def _rank(seen: MemberState) -> tuple[int, int]:
     return seen.held_term, seen.held
 
 
-def _refused(case: str, why: str) -> Outlook:
-    return Outlook(case, False, f"would be refused: {why}")
+def _refused(case: str, why: str) -> Forecast:
+    return Forecast(case, False, f"would be refused: {why}")
 
 
 def _hold(addresses: list[str]) -> str:
@@ -205,15 +207,15 @@ def _listed(addresses: list[str]) -> str:
     return ", ".join(addresses) or "nobody"
 
 
-def outlook_of(node: LocalNode, leadership: Leadership, member: Member | None) -> Outlook:
+def forecast_of(node: LocalNode, leadership: Leadership, member: Member | None) -> Forecast:
     """Returns what ``promote`` would do on this node in one group; ``member`` decides who leads the group."""
     if member is None:
-        return outlook_of_lone(_followers(node, leadership, member))
+        return forecast_of_lone_node(_followers(node, leadership, member))
     own, members = member.own(), leadership.members
     if not own.leads:
         unreadable = told(unreadable_of(node, leadership.group))
-        return outlook(own, member.seen, is_in_set=bool(members), unreadable=unreadable)
-    return outlook_of_leader(own, _followers(node, leadership, member), len(members))
+        return forecast_of_follower(own, member.seen, is_in_set=bool(members), unreadable=unreadable)
+    return forecast_of_leader(own, _followers(node, leadership, member), len(members))
 
 
 def set_problem(member: Member) -> str | None:
@@ -229,11 +231,11 @@ def set_problem(member: Member) -> str | None:
     return None
 
 
-def _followers(node: LocalNode, leadership: Leadership, member: Member | None) -> list[Follower]:
+def _followers(node: LocalNode, leadership: Leadership, member: Member | None) -> list[KnownReplica]:
     """Returns the replicas of this node, and the members of its set that have not come since it leads."""
     level, partitions = leadership.safest_level, list(leadership.group)
     found = [
-        Follower(
+        KnownReplica(
             peer.address,
             peer.votes,
             peer.missing(partitions, level),
@@ -244,7 +246,7 @@ def _followers(node: LocalNode, leadership: Leadership, member: Member | None) -
     ]
     known = {name_of(node), *(follower.address for follower in found)}
     absent = [name for name in map(str, leadership.members) if name not in known]
-    return found + [Follower(name, False, None, connected=False) for name in absent]
+    return found + [KnownReplica(name, False, None, connected=False) for name in absent]
 
 
 def _unreadable_at(member: Member | None, address: str) -> int:

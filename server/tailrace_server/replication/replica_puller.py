@@ -41,7 +41,7 @@ from tailrace_server.partition.replica_apply import (
     follow_log,
     settle_producers,
 )
-from tailrace_server.replication.clusters import why_other_cluster
+from tailrace_server.replication.eligibility import why_other_cluster
 from tailrace_server.replication.peers import host_of
 from tailrace_server.upkeep.filling import Filling
 from tailrace_server.upkeep.rollback import roll_back
@@ -63,7 +63,7 @@ ROOM_SECONDS_MAX = 1.0
 TURN_SECONDS = 0.002
 
 
-class Taker:
+class ReplicaPuller:
     """Takes one feed from one node. ``run`` may be called once."""
 
     def __init__(

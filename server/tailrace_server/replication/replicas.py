@@ -32,7 +32,7 @@ class Acknowledged(NamedTuple):
     at: float
 
 
-class Door(Protocol):
+class ReplicaConnection(Protocol):
     """A connection of a replica on which it can be asked whether this node leads."""
 
     def ask(self, number: int) -> None:
@@ -48,7 +48,7 @@ class Peer:
         self.votes = False
         self.streams: dict[Partition, int] = {}  # how many are open; two for a moment where it has reconnected
         self.acknowledged: dict[Partition, Acknowledged] = {}
-        self.doors: dict[Door, None] = {}
+        self.connections: dict[ReplicaConnection, None] = {}
 
     @property
     def is_connected(self) -> bool:

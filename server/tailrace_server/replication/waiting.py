@@ -21,7 +21,7 @@ Answer = Callable[[TailraceError | None], None]
 Cancel = Callable[[], None]
 
 
-class _Waiting:
+class _WaitingAnswer:
     __slots__ = ("answer", "pending", "queues")
 
     def __init__(self, answer: Answer) -> None:
@@ -48,11 +48,11 @@ class _Queue:
     def __init__(self, partition: Partition, level: Level) -> None:
         self.partition = partition
         self.level = level
-        self.waiting: collections.deque[tuple[int, _Waiting]] = collections.deque()
+        self.waiting: collections.deque[tuple[int, _WaitingAnswer]] = collections.deque()
         self._cancelled = 0  # at most so many of them wait for nobody
         partition.watch(level, self.advanced)
 
-    def add(self, seq: int, waiting: _Waiting) -> None:
+    def add(self, seq: int, waiting: _WaitingAnswer) -> None:
         # A block that was sent again has a lower seq, and its turn behind what came before it.
         self.waiting.append((max(seq, self.waiting[-1][0]) if self.waiting else seq, waiting))
         waiting.queues.append(self)
@@ -106,7 +106,7 @@ class WaitingAnswers:
         if dropped is not None:  # while something else was waited for
             answer(UnknownFeed(f"feed {dropped.feed_id.hex()} was dropped"))
             return None
-        waiting = _Waiting(answer)
+        waiting = _WaitingAnswer(answer)
         for partition, seq in missing:
             queue = self._queues.get((partition, level))
             if queue is None:

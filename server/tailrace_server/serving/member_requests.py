@@ -14,12 +14,12 @@ from tailrace.link.address import parse_address
 from tailrace.wire.bodies import decode_json, encode_json, field, seq_field
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.replication.clusters import require_cluster
+from tailrace_server.replication.election import MemberState
+from tailrace_server.replication.eligibility import require_cluster
 from tailrace_server.replication.handover import hand_over, high_seqs_of, take_over
 from tailrace_server.replication.peers import held_of, name_of, seen_to_json
 from tailrace_server.replication.promises import Promise, answer_promise
 from tailrace_server.replication.promotion import promote as promote_member
-from tailrace_server.replication.situation import Seen
 from tailrace_server.replication.unreadable import unreadable_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ def _on_member(connection: Connection, frame: Frame) -> None:
     value = decode_json(frame.body, what)
     identity, member, leadership = node.identity, _member_or_none(node), node.leaderships.system
     if member is None:
-        seen = Seen(identity.placement_id, identity.cluster_id, votes=True, leads=True, term=leadership.term, led=True)
+        seen = MemberState(
+            identity.placement_id, identity.cluster_id, votes=True, leads=True, term=leadership.term, led=True
+        )
         held, held_term = held_of(leadership.group)
         unreadable = len(unreadable_of(node, leadership.group))
         seen = seen._replace(held=held, held_term=held_term, unreadable=unreadable)

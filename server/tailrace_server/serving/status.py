@@ -8,7 +8,7 @@ from tailrace import _version
 from tailrace.link.address import Address
 from tailrace_server.feeds.feed import info_to_json
 from tailrace_server.replication.peers import seen_to_json
-from tailrace_server.replication.promotion_forecast import outlook_of, set_problem
+from tailrace_server.replication.promotion_forecast import forecast_of, set_problem
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.unreadable import unreadable_of
 
@@ -99,7 +99,7 @@ def _partition_of_map(node: Services, partition: Partition) -> dict[str, Any]:
 def _replication_status(node: Services, leadership: Leadership, now: float) -> dict[str, Any]:
     """Who leads a group, who follows this node in it, and what ``promote`` would do."""
     member = node.members.get(leadership.group.number)
-    outlook = outlook_of(node, leadership, member)
+    forecast = forecast_of(node, leadership, member)
     partitions = list(leadership.group)
     return {
         "role": leadership.role.value,
@@ -111,9 +111,9 @@ def _replication_status(node: Services, leadership: Leadership, now: float) -> d
         "others": _others_status(member),
         "doing": "" if member is None else member.progress,
         "unreadable": [found.to_json() for found in unreadable_of(node, leadership.group)[:STATES_MAX]],
-        "promotion": outlook.text,
-        "promotion_case": outlook.case,
-        "promotion_succeeds": outlook.succeeds,
+        "promotion": forecast.text,
+        "promotion_case": forecast.case,
+        "promotion_succeeds": forecast.succeeds,
         "replicas": [peer.summary(partitions, now) for peer in leadership.replicas.peers.values()],
     }
 

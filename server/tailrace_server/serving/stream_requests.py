@@ -19,7 +19,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import ResumeAnswer, StreamEnd, StreamRequest, decode_cookie, decode_number
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.partition.partition import Partition
-from tailrace_server.replication.clusters import why_other_cluster
+from tailrace_server.replication.eligibility import why_other_cluster
 from tailrace_server.replication.leaderships import confirm_all, lead_all
 from tailrace_server.replication.role import Role
 from tailrace_server.segment import Segment, SegmentDamaged

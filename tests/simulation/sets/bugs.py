@@ -11,11 +11,11 @@ from tailrace_server.partition import replica_apply as intake_taking
 from tailrace_server.partition.branching import begin_branch
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication import member, promises, waiting
+from tailrace_server.replication.election import Step, StepKind
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.quorum import Acknowledgements
 from tailrace_server.replication.read_index import Confirmations
-from tailrace_server.replication.situation import Move, Step
 from tailrace_server.serving import member_requests
 
 from . import bugs_of_failing_partitions, bugs_of_holding, bugs_of_promotion, bugs_of_runs
@@ -55,7 +55,7 @@ def _check_nothing(partition):
 def _leads_again(own, seen, asked):
     """Who led last asks nobody."""
     step = _decide(own, seen, asked)
-    return Step(Move.LEAD_AGAIN, "led") if own.led and step.move is not Move.FOLLOW else step
+    return Step(StepKind.LEAD_AGAIN, "led") if own.led and step.kind is not StepKind.FOLLOW else step
 
 
 async def _lead_at_once(member):

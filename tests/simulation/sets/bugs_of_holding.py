@@ -8,20 +8,20 @@ from tailrace_server.replication import waiting
 from tailrace_server.replication.following import Following
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.quorum import Acknowledgements
-from tailrace_server.replication.replica_puller import Taker
+from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.upkeep import rollback
 
 _acknowledged = rollback.acknowledged
-_agreed, _take = Taker._agreed, Taker._take
+_agreed, _take = ReplicaPuller._agreed, ReplicaPuller._take
 _visible_seq = Partition.visible_seq
 
 
-def _acknowledge_at_once(taker, event, partition):
+def _acknowledge_at_once(puller, event, partition):
     """Who comes to a leader acknowledges what it has on its disk, whatever branch that is of."""
     branch, seq = partition.log.branch, partition.durable_seq
-    _agreed(taker, event, partition)
-    if branch and taker._stream is not None and taker._until is None:
-        taker._stream.acknowledge(partition.id, branch, min(seq, event.high_seq))
+    _agreed(puller, event, partition)
+    if branch and puller._stream is not None and puller._until is None:
+        puller._stream.acknowledge(partition.id, branch, min(seq, event.high_seq))
 
 
 def _count_any_branch(acknowledgements, voter, branch, seq, log):
@@ -31,14 +31,14 @@ def _count_any_branch(acknowledgements, voter, branch, seq, log):
     return True
 
 
-async def _acknowledge_before_fsync(taker, event):
+async def _acknowledge_before_fsync(puller, event):
     """A follower acknowledges what it has taken."""
-    await _take(taker, event)
-    number, partition, wanted = event.partition, taker.feed.partitions[event.partition], taker._logs[event.partition]
-    if taker._stream is None or taker._until is not None or number in taker._fillings:
+    await _take(puller, event)
+    number, partition, wanted = event.partition, puller.feed.partitions[event.partition], puller._logs[event.partition]
+    if puller._stream is None or puller._until is not None or number in puller._fillings:
         return
     if partition.log.branch == wanted.branch and partition.high_seq >= wanted[0].base:
-        taker._stream.acknowledge(number, wanted.branch, partition.high_seq)
+        puller._stream.acknowledge(number, wanted.branch, partition.high_seq)
 
 
 def _shown_by_own_disk(partition, level):
@@ -63,10 +63,10 @@ def _owe_what_is_known(partition, seq, log_left):
 
 BUGS = {
     "acknowledgements of another branch": [
-        (Taker, "_agreed", _acknowledge_at_once),
+        (ReplicaPuller, "_agreed", _acknowledge_at_once),
         (Acknowledgements, "acknowledged", _count_any_branch),
     ],
-    "an acknowledgement before the fsync": [(Taker, "_take", _acknowledge_before_fsync)],
+    "an acknowledgement before the fsync": [(ReplicaPuller, "_take", _acknowledge_before_fsync)],
     "an answer at quorum that waits for nobody": [(waiting, "_reached", _reached_by_leader)],
     "a follower that shows at disk what its leader has not": [(Partition, "visible_seq", _shown_by_own_disk)],
     "a feed that is not made yet and counts as dropped": [(Following, "_lists_through", _knows_any_feeds)],

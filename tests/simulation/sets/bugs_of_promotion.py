@@ -6,11 +6,11 @@ from tailrace.model import Level
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.replication import member, promises, promotion
 from tailrace_server.replication import replica_puller as taking
-from tailrace_server.replication.choosing import NOTHING, Best, Standing
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.role import Role
+from tailrace_server.replication.standings import NOTHING, Best, Standing
 from tailrace_server.serving import member_requests, stream_requests
 from tailrace_server.serving.connection import Connection
 

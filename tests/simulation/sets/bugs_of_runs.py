@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.membership import Membership
-from tailrace_server.replication.replica_puller import Taker
+from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.upkeep import rollback
 from tailrace_server.upkeep.filling import Filling
 
-_take = Taker._take
+_take = ReplicaPuller._take
 
 
-async def _keep_what_came(taker, event):
+async def _keep_what_came(puller, event):
     """Of a run each block is kept, shown and acknowledged as it comes, before the rest."""
-    await _take(taker, event)
-    node, number, partition = taker._node, event.partition, taker.feed.partitions[event.partition]
-    filling = taker._fillings.get(number)
+    await _take(puller, event)
+    node, number, partition = puller._node, event.partition, puller.feed.partitions[event.partition]
+    filling = puller._fillings.get(number)
     if filling is None or filling._seq == filling.last_seq:
         return
     last_seq, filling.last_seq = filling.last_seq, filling._seq
-    await filling.finish(taker._logs[number])
-    taker._follow_log(partition)
-    taker._fillings[number] = Filling(node.storage, partition, partition.high_seq, last_seq, filling._purge_seq)
-    taker._acknowledge(partition)
+    await filling.finish(puller._logs[number])
+    puller._follow_log(partition)
+    puller._fillings[number] = Filling(node.storage, partition, partition.high_seq, last_seq, filling._purge_seq)
+    puller._acknowledge(partition)
 
 
-async def _acknowledge_inside(taker, event):
+async def _acknowledge_inside(puller, event):
     """Each block of a run is acknowledged as it comes."""
-    await _take(taker, event)
-    filling, wanted = taker._fillings.get(event.partition), taker._logs[event.partition]
-    if filling is not None and taker._stream is not None and taker._until is None and filling._seq >= wanted[0].base:
-        taker._stream.acknowledge(event.partition, wanted.branch, filling._seq)
+    await _take(puller, event)
+    filling, wanted = puller._fillings.get(event.partition), puller._logs[event.partition]
+    if filling is not None and puller._stream is not None and puller._until is None and filling._seq >= wanted[0].base:
+        puller._stream.acknowledge(event.partition, wanted.branch, filling._seq)
 
 
 def _cut_anywhere(chain, seq):
@@ -46,10 +46,10 @@ def _owe_nothing(membership, debts):
 _ABOVE_QUORUM = (Partition, "stable_seq", Partition.safe_seq)  # what a follower's leader has on its disk is folded
 
 BUGS = {
-    "a run that is kept as far as it has come": [(Taker, "_take", _keep_what_came)],
+    "a run that is kept as far as it has come": [(ReplicaPuller, "_take", _keep_what_came)],
     "a rollback into the middle of a run": [(rollback, "straddling", _cut_anywhere)],
     "acknowledgements inside of a run, of what no majority has": [
-        (Taker, "_take", _acknowledge_inside),
+        (ReplicaPuller, "_take", _acknowledge_inside),
         _ABOVE_QUORUM,
     ],
     "folding of what no majority has, and a debt that is forgotten": [

@@ -15,7 +15,7 @@ from tailrace.wire.stage_messages import Publish
 from tailrace_server.publishing import joining
 from tailrace_server.publishing.publisher import Publisher
 from tailrace_server.replication.promises import answer_promise
-from tailrace_server.replication.replica_puller import Taker
+from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.serving import member_requests
 from tailrace_server.state.last_batches import SINKS_MAX, LastBatch
 
@@ -181,19 +181,19 @@ def shut_off(monkeypatch):
     """A function after which nobody gets a block or a promise of a node, until its event is set."""
 
     def shut(node):
-        take, is_over = Taker._take, trio.Event()
+        take, is_over = ReplicaPuller._take, trio.Event()
 
-        async def take_later(taker, *arguments):
-            if taker._node is not node.node.services:
+        async def take_later(puller, *arguments):
+            if puller._node is not node.node.services:
                 await is_over.wait()
-            await take(taker, *arguments)
+            await take(puller, *arguments)
 
         async def promise_nothing(member, promise):
             if member is node.member and not is_over.is_set():
                 raise TailraceError("shut off")
             return await answer_promise(member, promise)
 
-        monkeypatch.setattr(Taker, "_take", take_later)
+        monkeypatch.setattr(ReplicaPuller, "_take", take_later)
         monkeypatch.setattr(member_requests, "answer_promise", promise_nothing)
         return is_over
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tailrace_server.replication.choosing import Place, Standing
 from tailrace_server.replication.debts import FEEDS, Debt, debts_from_json, debts_to_json, unpaid, with_debt
+from tailrace_server.replication.standings import PartitionId, Standing
 
-A, B = Place(b"a" * 16, 0), Place(b"a" * 16, 1)
+A, B = PartitionId(b"a" * 16, 0), PartitionId(b"a" * 16, 1)
 OWED = Debt(A, Standing(2, 80))
 
 

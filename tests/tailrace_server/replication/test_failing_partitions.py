@@ -6,8 +6,8 @@ import pytest
 from tests.tailrace_server.replication.made_set import until
 
 from tailrace.errors import NotLeader, TailraceError
-from tailrace_server.replication.choosing import Place, Standing
 from tailrace_server.replication.debts import Debt
+from tailrace_server.replication.standings import PartitionId, Standing
 
 
 def numbered(first, count):
@@ -69,7 +69,7 @@ async def test_what_a_follower_gives_up_below_a_trim_is_owed_until_it_is_copied(
         term = members[0].node.leaderships.system.term
         await members[2].start()
         await members.level("log")
-        assert members[2].member.file.now.owes == (Debt(Place(partition.feed_id, 0), Standing(term, 10)),)
+        assert members[2].member.file.now.owes == (Debt(PartitionId(partition.feed_id, 0), Standing(term, 10)),)
         await members[1].promote()  # it asks for a promise, with which what is there again is owed no more
         assert not members[2].member.file.now.owes
 
@@ -117,7 +117,7 @@ async def test_a_new_disk_votes_though_the_leader_cannot_read_a_partition_which_
         await members[2].start()
         await until(lambda: members[2].member.votes)
         standing = Standing(members[0].node.leaderships.system.term, broken.high_seq)
-        assert members[2].member.file.now.owes == (Debt(Place(broken.feed_id, 0), standing),)
+        assert members[2].member.file.now.owes == (Debt(PartitionId(broken.feed_id, 0), standing),)
         await members[0].kill()
         await members[1].promote()  # it has all that is owed
         await until(lambda: members[2].rows("orders") == numbered(0, 20))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tailrace.errors import ProtocolError
 from tailrace_server.replication.lineage import (
     STARTS_MAX,
-    Line,
-    Start,
+    Lineage,
+    MemberStart,
     known_from_json,
     known_to_json,
     learned,
@@ -50,7 +50,7 @@ class Directory:
 
     def line(self):
         now = self.membership
-        return Line(now.start._replace(end=(self.file, self.durable)), now.before, now.older is not None)
+        return Lineage(now.start._replace(end=(self.file, self.durable)), now.before, now.older is not None)
 
     def copy(self):
         other = Directory.__new__(Directory)
@@ -154,12 +154,14 @@ def test_two_copies_that_both_were_believed_leave_one_that_all_believe():
 
 
 def test_a_member_of_an_earlier_version_is_believed():
-    known = Start(3, b"t" * 8, (1, 100))
+    known = MemberStart(3, b"t" * 8, (1, 100))
     assert not why_older("a", known, None)
 
 
 def test_what_is_told_comes_over_the_wire_as_it_is():
-    line = Line(Start(3, b"t" * 8, (1, 100)), (Start(2, b"s" * 8, (1, 90)), Start(1, b"r" * 8, (1, 64))), True)
+    line = Lineage(
+        MemberStart(3, b"t" * 8, (1, 100)), (MemberStart(2, b"s" * 8, (1, 90)), MemberStart(1, b"r" * 8, (1, 64))), True
+    )
     assert line_from_json({"line": line_to_json(line)}, "x") == line
     assert line_from_json({}, "x") is None
     known = {b"p" * 16: line.now}

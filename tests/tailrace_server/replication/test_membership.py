@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from tailrace_server.directory.identity import BadDirectory
 from tailrace_server.replication import membership
-from tailrace_server.replication.choosing import Place, Standing
 from tailrace_server.replication.debts import Debt
-from tailrace_server.replication.lineage import STARTS_MAX, Start
+from tailrace_server.replication.lineage import STARTS_MAX, MemberStart
 from tailrace_server.replication.membership import FILE_NAME, Membership, MembershipFile
+from tailrace_server.replication.standings import PartitionId, Standing
 
 ME, OTHER = b"m" * 16, b"o" * 16
 PATH = f"/data/{FILE_NAME}"
@@ -27,11 +27,11 @@ def disk(memory_disk):
 terms = st.integers(0, 2**63 - 1)
 debts = st.builds(
     Debt,
-    st.builds(Place, st.binary(min_size=16, max_size=16), st.integers(0, 9)),
+    st.builds(PartitionId, st.binary(min_size=16, max_size=16), st.integers(0, 9)),
     st.builds(Standing, terms, terms),
 )
 starts = st.builds(
-    Start, terms, st.binary(min_size=8, max_size=8), st.tuples(st.integers(0, 2**32), st.integers(0, 2**32))
+    MemberStart, terms, st.binary(min_size=8, max_size=8), st.tuples(st.integers(0, 2**32), st.integers(0, 2**32))
 )
 memberships = st.builds(
     Membership,
@@ -106,7 +106,7 @@ def test_who_leads_votes_from_then_on():
 
 
 def test_who_leads_owes_nothing_and_who_follows_still_does():
-    debts = (Debt(Place(ME, 0), Standing(1, 80)),)
+    debts = (Debt(PartitionId(ME, 0), Standing(1, 80)),)
     owing = Membership(term=3).owing(debts)
     assert owing.promised(4).followed(4, (), ME).owes == debts
     assert owing.leading(4, forced=True).owes == ()

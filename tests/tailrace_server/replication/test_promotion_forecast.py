@@ -15,8 +15,13 @@ import tailrace
 from tailrace.errors import NotLeader
 from tailrace.model import Level
 from tailrace_server.replication import promotion_forecast as module
-from tailrace_server.replication.promotion_forecast import Follower, outlook, outlook_of_leader, outlook_of_lone
-from tailrace_server.replication.situation import Seen
+from tailrace_server.replication.election import MemberState
+from tailrace_server.replication.promotion_forecast import (
+    KnownReplica,
+    forecast_of_follower,
+    forecast_of_leader,
+    forecast_of_lone_node,
+)
 from tailrace_server.serving import status
 from tailrace_server.serving.console import http_door
 from tailrace_server.serving.status import status_of
@@ -27,7 +32,7 @@ ids = itertools.count(1)
 
 
 def seen(**changes):
-    return Seen(next(ids).to_bytes(16, "big"))._replace(
+    return MemberState(next(ids).to_bytes(16, "big"))._replace(
         **{"votes": True, "term": 3, "held_term": 3, "held": 10} | changes
     )
 
@@ -73,7 +78,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_members(name):
     own, others, case, text = CASES[name]
-    found = outlook(own, others, is_in_set=True)
+    found = forecast_of_follower(own, others, is_in_set=True)
     assert (found.case, found.succeeds) == (case, case == "granted")
     assert re.search(text, found.text), found.text
 
@@ -88,50 +93,62 @@ REPLICAS = {
 @pytest.mark.parametrize("name", REPLICAS)
 def test_plain_replicas(name):
     others, case, text = REPLICAS[name]
-    found = outlook(OWN, others, is_in_set=False)
+    found = forecast_of_follower(OWN, others, is_in_set=False)
     assert (found.case, found.succeeds) == (case, False)
     assert re.search(text, found.text), found.text
 
 
 LEADERS = {
-    "all hold all": ([Follower("b:1", True, 0), Follower("c:1", True, 0)], 3, "b:1, c:1 hold all that is at quorum$"),
-    "one is behind": ([Follower("b:1", True, 0), Follower("c:1", True, 5)], 3, "b:1 holds all.*c:1 lacks about 5"),
-    "one has no vote": ([Follower("b:1", True, 0), Follower("c:1", False, 0)], 3, "b:1 holds all.*c:1 has no vote"),
+    "all hold all": (
+        [KnownReplica("b:1", True, 0), KnownReplica("c:1", True, 0)],
+        3,
+        "b:1, c:1 hold all that is at quorum$",
+    ),
+    "one is behind": (
+        [KnownReplica("b:1", True, 0), KnownReplica("c:1", True, 5)],
+        3,
+        "b:1 holds all.*c:1 lacks about 5",
+    ),
+    "one has no vote": (
+        [KnownReplica("b:1", True, 0), KnownReplica("c:1", False, 0)],
+        3,
+        "b:1 holds all.*c:1 has no vote",
+    ),
     "one is away": (
-        [Follower("b:1", True, 0), Follower("c:1", True, 0, connected=False)],
+        [KnownReplica("b:1", True, 0), KnownReplica("c:1", True, 0, connected=False)],
         3,
         "gone: b:1 holds all.*; c:1 is not connected, and had all that is at quorum$",
     ),
     "all are away": (
-        [Follower("b:1", True, 0, connected=False), Follower("c:1", True, 4, connected=False)],
+        [KnownReplica("b:1", True, 0, connected=False), KnownReplica("c:1", True, 4, connected=False)],
         3,
         "nobody who could lead is connected; b:1 is .* had all .*; c:1 is .* lacks about 4 mutations. "
         r"no majority: 1 of 3 members .*2 are needed \(not connected: b:1, c:1\)",
     ),
     "they have not come": (
-        [Follower(name, False, None, connected=False) for name in ("b:1", "c:1")],
+        [KnownReplica(name, False, None, connected=False) for name in ("b:1", "c:1")],
         3,
         "is connected; b:1 is not connected; c:1 is not connected. no majority: 1 of 3",
     ),
     "nobody follows": ([], 0, "nobody follows it, so nothing can be promoted$"),
-    "a plain replica": ([Follower("b:1", False, 0)], 0, "b:1 holds all that is at disk$"),
-    "a plain replica is behind": ([Follower("b:1", False, 2)], 0, "nobody who could lead.*b:1 lacks about 2"),
+    "a plain replica": ([KnownReplica("b:1", False, 0)], 0, "b:1 holds all that is at disk$"),
+    "a plain replica is behind": ([KnownReplica("b:1", False, 2)], 0, "nobody who could lead.*b:1 lacks about 2"),
 }
 
 
 @pytest.mark.parametrize("name", LEADERS)
 def test_leaders(name):
     followers, members, text = LEADERS[name]
-    found = outlook_of_leader(OWN, followers, members)
+    found = forecast_of_leader(OWN, followers, members)
     assert (found.case, found.succeeds) == ("leads", False)
     assert re.search(text, found.text), found.text
 
 
 def test_a_node_that_is_alone_is_not_promoted():
-    found = outlook_of_lone([])
+    found = forecast_of_lone_node([])
     assert (found.case, found.succeeds) == ("alone", False)
     assert re.search("^nothing to promote: .*by itself.*nobody follows it, so nothing can be promoted$", found.text)
-    assert outlook_of_lone([Follower("b:1", False, 0)]).text.endswith("gone: b:1 holds all that is at disk")
+    assert forecast_of_lone_node([KnownReplica("b:1", False, 0)]).text.endswith("gone: b:1 holds all that is at disk")
 
 
 answers = st.builds(
@@ -146,7 +163,7 @@ answers = st.builds(
 
 @given(answers, st.dictionaries(st.sampled_from("bcde"), st.none() | answers, min_size=1), st.booleans())
 def test_it_succeeds_where_a_majority_votes_and_names_all_who_are_silent(own, others, is_in_set):
-    found = outlook(own, others, is_in_set=is_in_set)
+    found = forecast_of_follower(own, others, is_in_set=is_in_set)
     cases = re.findall(r"^\| (\w+) \|", module.__doc__, re.MULTILINE)[1:]
     assert found.case in cases
     voters = own.votes + sum(other.votes for other in others.values() if other is not None)

@@ -6,7 +6,7 @@ import trio
 from tailrace.link.address import Address
 from tailrace.wire.replica_messages import LeaderSeqs, Replica
 from tailrace_server.replication import replica_puller as taking
-from tailrace_server.replication.replica_puller import Taker
+from tailrace_server.replication.replica_puller import ReplicaPuller
 
 EVENTS = 60
 
@@ -30,10 +30,10 @@ class Told:
 
 
 @pytest.fixture
-def taker(running):
+def puller(running):
     feed = running.node.feed_changes.create({"name": "orders", "feed_id": "11" * 16, "partitions": EVENTS})
     replica = Replica(b"r" * 16, 1, "127.0.0.1:1", False, running.node.identity.cluster_id)
-    return Taker(running.node.services, running.node.leaderships.system, feed, Address("127.0.0.1", 1), replica)
+    return ReplicaPuller(running.node.services, running.node.leaderships.system, feed, Address("127.0.0.1", 1), replica)
 
 
 async def turns_beside(work):
@@ -54,24 +54,24 @@ async def turns_beside(work):
     return turns
 
 
-async def test_what_one_read_tells_is_handled_in_turns(taker, monkeypatch):
+async def test_what_one_read_tells_is_handled_in_turns(puller, monkeypatch):
     monkeypatch.setattr(taking, "TURN_SECONDS", 0.0, raising=False)
     told = Told(LeaderSeqs(number, 0, 0) for number in range(EVENTS))
-    assert await turns_beside(lambda: taker._take_all(told)) >= EVENTS / 2
+    assert await turns_beside(lambda: puller._take_all(told)) >= EVENTS / 2
     assert not told.events
 
 
-async def test_a_replica_that_is_stopped_between_two_turns_takes_nothing_more(taker, monkeypatch):
+async def test_a_replica_that_is_stopped_between_two_turns_takes_nothing_more(puller, monkeypatch):
     monkeypatch.setattr(taking, "TURN_SECONDS", 0.0, raising=False)
     told = Told(LeaderSeqs(number, 0, 0) for number in range(EVENTS))
     taken = []
-    for partition in taker.feed.partitions:
-        partition.told = lambda durable_seq, quorum_seq, partition=partition: taken.append(partition)
+    for partition in puller.feed.partitions:
+        partition.set_leader_seqs = lambda durable_seq, quorum_seq, partition=partition: taken.append(partition)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(taker._take_all, told)
+        nursery.start_soon(puller._take_all, told)
         for _ in range(3):
             await trio.lowlevel.checkpoint()
-        taker.stop()
+        puller.stop()
         count = len(taken)
     assert 0 < len(taken) == count < EVENTS

@@ -38,8 +38,8 @@ from tailrace_server.replication.member import _LOOKS_BEFORE_LEADING_AGAIN as LO
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.promises import TERMS_AHEAD_MAX, answer_promise
 from tailrace_server.replication.promotion import Promotion
-from tailrace_server.replication.promotion_forecast import outlook_of
-from tailrace_server.replication.replica_puller import Taker
+from tailrace_server.replication.promotion_forecast import forecast_of
+from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.serving import member_requests
 from tailrace_server.serving.member_requests import TURNS_MAX
 from tailrace_server.serving.status import status_of
@@ -241,7 +241,7 @@ async def test_two_members_with_one_placement_id_count_as_one(members, tmp_path)
     await gone.start()
     for node, other in ((old, gone), (gone, old)):
         await until(lambda node=node, other=other: copies(node) == {str(other.address)})
-        assert not outlook_of(node.node.services, node.member.leadership, node.member).succeeds
+        assert not forecast_of(node.node.services, node.member.leadership, node.member).succeeds
         with pytest.raises(NotLeader, match=r"refused: 1 of the 2 voters .* has the placement id of this node"):
             await node.promote()
     await gone.stop()
@@ -480,9 +480,9 @@ async def test_nothing_is_taken_from_another_cluster(tmp_path, nursery, members)
     await until(lambda: listed.log)
     log = listed.log
     for told, expected in ((replica, "nothing is sent"), (lone_id(lone, replica), "nothing is taken")):
-        taker = Taker(node, node.leaderships.system, node.feeds.system, lone.address, told)
+        puller = ReplicaPuller(node, node.leaderships.system, node.feeds.system, lone.address, told)
         with pytest.raises(TailraceError, match=f"is of another cluster: .*{expected}"):
-            await taker.run()
+            await puller.run()
     assert listed.log == log
 
 
@@ -683,16 +683,16 @@ async def test_a_member_whose_disk_was_replaced_has_no_vote_before_it_has_caught
 async def test_a_replaced_disk_has_no_vote_while_a_feed_that_it_was_told_of_is_not_made(members, monkeypatch):
     """The end of the list of feeds is late: by then it holds the row of a feed of which it has nothing."""
     late, told = trio.Event(), trio.Event()
-    snapshot_ended, acknowledge = Taker._snapshot_ended, Taker._acknowledge
+    snapshot_ended, acknowledge = ReplicaPuller._snapshot_ended, ReplicaPuller._acknowledge
 
-    async def end_late(taker, partition):
-        if taker.feed is new.node.feeds.system and partition.high_seq == 2:
+    async def end_late(puller, partition):
+        if puller.feed is new.node.feeds.system and partition.high_seq == 2:
             await late.wait()
-        await snapshot_ended(taker, partition)
+        await snapshot_ended(puller, partition)
 
-    def note(taker, partition):
-        acknowledge(taker, partition)
-        if taker.feed is new.node.feeds.system and partition.durable_seq == 2:
+    def note(puller, partition):
+        acknowledge(puller, partition)
+        if puller.feed is new.node.feeds.system and partition.durable_seq == 2:
             told.set()
 
     async with members.client() as client:
@@ -705,8 +705,8 @@ async def test_a_replaced_disk_has_no_vote_while_a_feed_that_it_was_told_of_is_n
     new = next(node for node in members if node is not leader)
     await new.stop()
     new.replace_disk()
-    monkeypatch.setattr(Taker, "_snapshot_ended", end_late)
-    monkeypatch.setattr(Taker, "_acknowledge", note)
+    monkeypatch.setattr(ReplicaPuller, "_snapshot_ended", end_late)
+    monkeypatch.setattr(ReplicaPuller, "_acknowledge", note)
     await new.start()
     await until(lambda: told.is_set() or new.member.votes)
     await until(lambda: new.seqs("elder") == [0] or new.member.votes)
@@ -980,14 +980,14 @@ def hold_up(monkeypatch):
     """A function after which a node takes no block of another one before something holds."""
 
     def hold(node, holds):
-        take = Taker._take
+        take = ReplicaPuller._take
 
-        async def take_later(taker, *arguments):
-            if taker._node is node.node.services:
+        async def take_later(puller, *arguments):
+            if puller._node is node.node.services:
                 await until(holds)
-            await take(taker, *arguments)
+            await take(puller, *arguments)
 
-        monkeypatch.setattr(Taker, "_take", take_later)
+        monkeypatch.setattr(ReplicaPuller, "_take", take_later)
 
     return hold
 
@@ -1173,7 +1173,7 @@ async def test_an_old_backup_of_a_member_moves_nothing(members):
     for force in (False, True):
         with pytest.raises(NotLeader, match=f"refused: this node {later}"):
             await old.promote(force=force)
-    assert "would be refused" in outlook_of(old.node.services, old.member.leadership, old.member).text
+    assert "would be refused" in forecast_of(old.node.services, old.member.leadership, old.member).text
     assert (leader.leads, leader.node.leaderships.system.term) == (True, term)
     assert third.follows(leader)
     assert [node.rows("orders") for node in (leader, third)] == [numbered(0, 30)] * 2
@@ -1508,7 +1508,7 @@ async def test_who_went_back_below_what_it_acknowledged_helps_nobody_to_lead_who
         await members[0].kill()
         # From here on nobody gets any rows.
         with monkeypatch.context() as patched:
-            patched.setattr(Taker, "_take", never)
+            patched.setattr(ReplicaPuller, "_take", never)
             for node in members.nodes[1:]:
                 await node.start()
             await members[1].promote()
@@ -1549,7 +1549,7 @@ async def test_who_starts_anew_since_the_logs_share_nothing_owes_what_it_acknowl
     await away.kill()
     # From here on nobody gets any rows.
     with monkeypatch.context() as patched:
-        patched.setattr(Taker, "_take", never)
+        patched.setattr(ReplicaPuller, "_take", never)
         await third.start()
         for number in range(4):
             await leader.kill()
@@ -1667,7 +1667,7 @@ async def test_who_leads_with_a_part_of_a_snapshot_recognises_what_it_has_of_it(
     partition.replace_tree(partition.tree.merge_aged(partition.high_seq, partition.merge_cuts))
     merged = [block for block in partition.tree.blocks_after(0) if not block.header.producer_id]
     assert merged[-1].header.last_seq > len(blocks) - RESULTS_MAX
-    monkeypatch.setattr(Taker, "_snapshot_ended", never)
+    monkeypatch.setattr(ReplicaPuller, "_snapshot_ended", never)
     await late.start()
     await until(lambda: late.is_up and late.seqs("orders") is not None and sum(late.seqs("orders")) == len(blocks))
     await leader.kill()

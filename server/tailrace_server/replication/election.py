@@ -36,10 +36,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from tailrace_server.replication.lineage import Line, Start
+from tailrace_server.replication.lineage import Lineage, MemberStart
 
 
-class Seen(NamedTuple):
+class MemberState(NamedTuple):
     """What another node has answered to MEMBER. ``leads``: its role; the rest as in `Membership`.
 
     ``members``: the list that it was started with, empty where it is no member of a set.
@@ -64,11 +64,11 @@ class Seen(NamedTuple):
     held_term: int = 0
     members: tuple[str, ...] = ()
     unreadable: int = 0
-    line: Line | None = None
-    known: Mapping[bytes, Start] = MappingProxyType({})
+    line: Lineage | None = None
+    known: Mapping[bytes, MemberStart] = MappingProxyType({})
 
 
-class Own(NamedTuple):
+class OwnState(NamedTuple):
     """What this one is; ``number``: its place in the list of members, from 0."""
 
     number: int
@@ -81,7 +81,7 @@ class Own(NamedTuple):
     placement_id: bytes = bytes(16)
 
 
-class Move(enum.Enum):
+class StepKind(enum.Enum):
     """What a member does next."""
 
     FOUND = "found"
@@ -93,7 +93,7 @@ class Move(enum.Enum):
 class Step(NamedTuple):
     """A move, by which case of the table, whom to follow, and for people what is waited for."""
 
-    move: Move
+    kind: StepKind
     case: str
     address: str = ""
     why: str = ""
@@ -104,12 +104,12 @@ def majority_of(members: int) -> int:
     return members // 2 + 1
 
 
-def counts(seen: Seen, founders: frozenset[bytes]) -> bool:
+def counts(seen: MemberState, founders: frozenset[bytes]) -> bool:
     """Whether its promise counts for a majority. A founder that has not heard so yet is one all the same."""
     return seen.votes or seen.placement_id in founders
 
 
-def takes_back(own: Own, leader: Seen) -> bool:
+def takes_back(own: OwnState, leader: MemberState) -> bool:
     """Whether this node may follow ``leader`` although it has promised a later term: its promise has counted nowhere.
 
     A founder that has not heard so yet does count. What led before the last known leader is not followed anew.
@@ -117,7 +117,7 @@ def takes_back(own: Own, leader: Seen) -> bool:
     return not own.votes and own.placement_id not in leader.founders and leader.term >= own.leader_term
 
 
-def decide(own: Own, seen: Mapping[str, Seen | None], asked: frozenset[str] | set[str]) -> Step:
+def decide(own: OwnState, seen: Mapping[str, MemberState | None], asked: frozenset[str] | set[str]) -> Step:
     """The step of a member of a set.
 
     ``seen``: the last answer of each other member by address, None where there was none; ``asked``: those that were
@@ -129,14 +129,14 @@ def decide(own: Own, seen: Mapping[str, Seen | None], asked: frozenset[str] | se
     if leaders:
         term, address = leaders[-1]
         if term >= own.term or takes_back(own, answers[address]):
-            return Step(Move.FOLLOW, "leads", address)
+            return Step(StepKind.FOLLOW, "leads", address)
         return _wait("is_behind", f"{address} leads in term {term}, and term {own.term} was promised to another one")
     promoting = next((address for address, answer in answers.items() if answer.promoting), None)
     if promoting is not None:
         return _wait("is_promoted", f"{promoting} is being promoted")
     if own.is_new and not silent and all(answer.is_new for answer in answers.values()):
         if own.number == 0:
-            return Step(Move.FOUND, "all_new")
+            return Step(StepKind.FOUND, "all_new")
         return _wait("to_be_founded", "all members are new: the first of the list founds the set")
     if own.is_new:
         return _wait("new", f"this node is new and nobody leads; {_no_answer(silent)}")
@@ -154,11 +154,11 @@ def decide(own: Own, seen: Mapping[str, Seen | None], asked: frozenset[str] | se
     promised = max((answer.term for answer in answers.values() if counts(answer, own.founders)), default=0)
     if silent and promised > own.term:
         return _wait("promised_away", f"term {promised} was promised to another one; {_no_answer(silent)}")
-    return Step(Move.LEAD_AGAIN, "led")
+    return Step(StepKind.LEAD_AGAIN, "led")
 
 
 class Leader(Protocol):
-    """What a node knows of the last leader: `Seen`, and `Membership`."""
+    """What a node knows of the last leader: `MemberState`, and `Membership`."""
 
     @property
     def leader_term(self) -> int:
@@ -174,7 +174,7 @@ def is_later(known: Leader, term: int) -> bool:
     return known.leader_term > term or (known.led and known.leader_term == term)
 
 
-def why_not_again(leader_term: int, answers: Mapping[str, Seen]) -> str:
+def why_not_again(leader_term: int, answers: Mapping[str, MemberState]) -> str:
     """Why the leader of ``leader_term`` must not lead again by itself, as the others answer now; "" where it may.
 
     They are asked anew for a promotion: one that was not to be reached a moment ago may lead.
@@ -195,7 +195,7 @@ class StepDown(NamedTuple):
 
 
 def later_leader(
-    term: int, placement_id: bytes, answers: Mapping[str, Seen], founders: frozenset[bytes]
+    term: int, placement_id: bytes, answers: Mapping[str, MemberState], founders: frozenset[bytes]
 ) -> StepDown | None:
     """Tells why the leader of ``term`` on the disk ``placement_id`` has to step down; None if it leads on.
 
@@ -213,22 +213,22 @@ def later_leader(
     return None
 
 
-def decide_replica(own: Own, seen: Mapping[str, Seen | None]) -> Step:
+def decide_replica(own: OwnState, seen: Mapping[str, MemberState | None]) -> Step:
     """The step of a plain replica: it follows whoever leads, and leads again itself once it was told to.
 
     ``seen``: the answer of the node that it is a replica of, and of the leader that this one has named.
     """
     leaders = sorted((answer.term, address) for address, answer in seen.items() if answer is not None and answer.leads)
     if leaders and not (own.led and leaders[-1][0] <= own.leader_term):
-        return Step(Move.FOLLOW, "leads", leaders[-1][1])
+        return Step(StepKind.FOLLOW, "leads", leaders[-1][1])
     if own.led:
-        return Step(Move.LEAD_AGAIN, "led")
+        return Step(StepKind.LEAD_AGAIN, "led")
     silent = sorted(address for address, answer in seen.items() if answer is None)
     return _wait("no_leader", f"the leader is not to be reached; {_no_answer(silent)}")
 
 
 def _wait(case: str, why: str) -> Step:
-    return Step(Move.WAIT, case, "", why)
+    return Step(StepKind.WAIT, case, "", why)
 
 
 def _no_answer(silent: list[str]) -> str:

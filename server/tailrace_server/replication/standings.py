@@ -16,11 +16,14 @@ from tailrace.model.failover import SEQ_MAX
 NOTHING = (0, 0)
 
 
-class Place(NamedTuple):
+class PartitionId(NamedTuple):
     """A partition of a feed."""
 
     feed_id: bytes
     partition: int
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} of feed {self.feed_id.hex()}"
 
 
 class Standing(NamedTuple):
@@ -30,7 +33,7 @@ class Standing(NamedTuple):
     seq: int
 
 
-Standings = Mapping[Place, Standing]
+Standings = Mapping[PartitionId, Standing]
 
 
 class Best(NamedTuple):
@@ -40,23 +43,29 @@ class Best(NamedTuple):
     standing: Standing
 
 
-def choose(own: Standings, others: Mapping[str, Standings], places: Iterable[Place]) -> dict[Place, Best]:
-    """Who has most of each of ``places``. This node wins ties; among others the first address does."""
+def choose(
+    own: Standings, others: Mapping[str, Standings], partition_ids: Iterable[PartitionId]
+) -> dict[PartitionId, Best]:
+    """Who has most of each of ``partition_ids``. This node wins ties; among others the first address does."""
     chosen = {}
-    for place in places:
-        best = Best("", own.get(place, Standing(*NOTHING)))
+    for partition_id in partition_ids:
+        best = Best("", own.get(partition_id, Standing(*NOTHING)))
         for address in sorted(others):
-            standing = others[address].get(place, Standing(*NOTHING))
+            standing = others[address].get(partition_id, Standing(*NOTHING))
             if standing > best.standing:
                 best = Best(address, standing)
-        chosen[place] = best
+        chosen[partition_id] = best
     return chosen
 
 
-def readable(others: Mapping[str, Standings], unreadable: Container[tuple[str, Place]]) -> dict[str, Standings]:
-    """Returns ``others`` without the copies in ``unreadable``: pairs of an address and a place."""
+def readable(others: Mapping[str, Standings], unreadable: Container[tuple[str, PartitionId]]) -> dict[str, Standings]:
+    """Returns ``others`` without the copies in ``unreadable``: pairs of an address and a partition_id."""
     return {
-        address: {place: standing for place, standing in told.items() if (address, place) not in unreadable}
+        address: {
+            partition_id: standing
+            for partition_id, standing in told.items()
+            if (address, partition_id) not in unreadable
+        }
         for address, told in others.items()
     }
 
@@ -64,14 +73,14 @@ def readable(others: Mapping[str, Standings], unreadable: Container[tuple[str, P
 def standings_to_json(standings: Standings) -> dict[str, list[list[int]]]:
     """``{feed id in hex: [[term, seq], ...]}``, a pair for each partition from 0 on."""
     value: dict[str, list[list[int]]] = {}
-    for place in sorted(standings):
-        pairs = value.setdefault(place.feed_id.hex(), [])
-        assert len(pairs) == place.partition, "all partitions of a feed are told"
-        pairs.append(list(standings[place]))
+    for partition_id in sorted(standings):
+        pairs = value.setdefault(partition_id.feed_id.hex(), [])
+        assert len(pairs) == partition_id.partition, "all partitions of a feed are told"
+        pairs.append(list(standings[partition_id]))
     return value
 
 
-def standings_from_json(value: Any, what: str) -> dict[Place, Standing]:
+def standings_from_json(value: Any, what: str) -> dict[PartitionId, Standing]:
     """The reverse of ``standings_to_json``. ProtocolError."""
     standings = {}
     try:
@@ -82,7 +91,7 @@ def standings_from_json(value: Any, what: str) -> dict[Place, Standing]:
             for number, (term, seq) in enumerate(pairs):
                 if not all(type(n) is int and 0 <= n <= SEQ_MAX for n in (term, seq)):
                     raise ValueError(f"{term!r:.100}, {seq!r:.100} are no term and seq")
-                standings[Place(feed_id, number)] = Standing(term, seq)
+                standings[PartitionId(feed_id, number)] = Standing(term, seq)
     except (AttributeError, TypeError, ValueError) as error:
         raise ProtocolError(f"{what}: the standings cannot be read: {error}") from None
     return standings

@@ -3,7 +3,7 @@
 import pytest
 
 from tailrace.model.failover import FailoverEntry, FailoverLog
-from tailrace_server.replication.giving_up import newer_branches
+from tailrace_server.replication.replica_rollback import newer_branches
 
 A, B, C = FailoverEntry(b"a" * 16, 1, 0), FailoverEntry(b"b" * 16, 2, 80), FailoverEntry(b"c" * 16, 3, 95)
 LOG = FailoverLog([C, B, A])

@@ -43,7 +43,7 @@ def newer_branches(own: FailoverLog, term: int) -> tuple[int, FailoverLog] | Non
     return (min(entry.base for entry in own if entry.term > term) if left else 0), left
 
 
-async def give_up_newer(node: LocalNode, leadership: Leadership, address: Address) -> int:
+async def roll_back_newer(node: LocalNode, leadership: Leadership, address: Address) -> int:
     """Rolls back what is of a later term than the leader at ``address`` has; of how many partitions.
 
     What goes is kept in lost/. Nobody else takes anything for ``node`` meanwhile. Raises NotLeader where that one does

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import ProtocolError
-from tailrace_server.replication.choosing import (
-    Place,
+from tailrace_server.replication.standings import (
+    PartitionId,
     Standing,
     choose,
     standings_from_json,
@@ -14,7 +14,7 @@ from tailrace_server.replication.choosing import (
 )
 
 A, B = bytes(16), bytes(15) + b"b"
-PLACES = [Place(A, 0), Place(A, 1), Place(B, 0)]
+PLACES = [PartitionId(A, 0), PartitionId(A, 1), PartitionId(B, 0)]
 standing = st.builds(Standing, st.integers(0, 3), st.integers(0, 3))
 standings = st.dictionaries(st.sampled_from(PLACES), standing)
 
@@ -32,13 +32,13 @@ def test_the_highest_standing_wins_and_this_node_wins_ties(own, others):
 
 
 def test_a_long_tail_of_an_older_term_loses():
-    own = {Place(A, 0): Standing(1, 100)}
-    chosen = choose(own, {"b:1": {Place(A, 0): Standing(2, 50)}}, [Place(A, 0)])
-    assert chosen[Place(A, 0)].address == "b:1"
+    own = {PartitionId(A, 0): Standing(1, 100)}
+    chosen = choose(own, {"b:1": {PartitionId(A, 0): Standing(2, 50)}}, [PartitionId(A, 0)])
+    assert chosen[PartitionId(A, 0)].address == "b:1"
 
 
 def test_standings_travel_as_json():
-    told = {Place(A, 0): Standing(1, 5), Place(A, 1): Standing(0, 0), Place(B, 0): Standing(3, 7)}
+    told = {PartitionId(A, 0): Standing(1, 5), PartitionId(A, 1): Standing(0, 0), PartitionId(B, 0): Standing(3, 7)}
     assert standings_from_json(standings_to_json(told), "PROMISE") == told
 
 
