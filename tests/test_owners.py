@@ -30,6 +30,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("client_sdk/tailrace", "server/tailrace_server", "spark_sink/pyspark_tailrace")
 SERVER = "server/tailrace_server"
+CONSUMING = "client_sdk/tailrace/consuming"
 
 
 class Owner(NamedTuple):
@@ -66,6 +67,17 @@ OWNERS = (
         published="add drop_through drop_above",
         sinks="tell flushed forget_above",
     ),
+    owner(
+        "ConsumedPartition",
+        f"{CONSUMING}/partition.py",
+        "partition consumed p",
+        ring="add add_chunk add_columns apply clear",
+    ),
+    owner("PartitionStreams", f"{CONSUMING}/streams.py", "streams", handled="pop clear update setdefault"),
+    owner("PartitionRollback", f"{CONSUMING}/rollbacks.py", "rollback"),
+    owner("Rollbacks", f"{CONSUMING}/rollbacks.py", "rollbacks"),
+    owner("Barriers", f"{CONSUMING}/barriers.py", "barriers"),
+    owner("ConsumerSession", f"{CONSUMING}/session.py", "session"),
     owner("PartitionStream", f"{SERVER}/stream/partition_stream.py", "stream s ended"),
     owner("ReplicaStream", f"{SERVER}/stream/replica_stream.py", "stream"),
     owner("StreamSlot", f"{SERVER}/stream/stream_slot.py", "slot holder interrupted"),

@@ -295,7 +295,8 @@ def test_the_worked_example_of_a_frame():
 
 def test_the_states_of_a_consumer_are_those_of_the_code():
     [table] = tables(sections(STREAMS)["A consumer's states"])
-    assert table == [[state.name, opcode.name, after.name] for (state, opcode), after in TRANSITIONS.items()]
+    received = [(state, event, after) for (state, event), after in TRANSITIONS.items() if isinstance(event, Opcode)]
+    assert table == [[state.name, opcode.name, after.name] for state, opcode, after in received]
 
 
 def test_the_ends_are_those_of_the_code():

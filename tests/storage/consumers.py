@@ -71,13 +71,13 @@ class Consumer:
                 self._start_over(consumed, answer.log)
                 continue
             assert decide(consumed.record, answer).move is Move.STREAM
-            consumed.opened(answer, 0.0)
+            consumed.open(answer, 0.0)
             self.position = consumed.position
             return stream, consumed
 
     def _start_over(self, consumed, log):
         self.rows.clear()
-        self.position = consumed.goes_back(0, 0, log)
+        self.position = consumed.roll_back_to(0, 0, log)
 
     def _follow(self, stream, consumed, partition, told):
         """Reads; why it ended: None at the end of what there is."""
@@ -93,11 +93,11 @@ class Consumer:
                 self._start_over(consumed, partition.log)
                 return "trimmed"
             stream.begin_snapshot()
-            self.position = consumed.snapshot_started(stream.announce())
+            self.position = consumed.start_snapshot(stream.announce())
             if not self._snapshot(stream, consumed):
                 return "stopped"
             stream.end_snapshot()
-            self.position = consumed.at_end_of_run(stream.snapshot_last)
+            self.position = consumed.end_snapshot(stream.snapshot_last)
             self._compare(told, stream.snapshot_last, partition)
         raise AssertionError("a stream has news for ever")
 
@@ -110,7 +110,7 @@ class Consumer:
                     return False
                 self._left = None if self._left is None else self._left - 1
                 self._apply(block, self.position.seq)
-                self.position = consumed.advanced(max(self.position.seq, block.header.last_seq))
+                self.position = consumed.advance(max(self.position.seq, block.header.last_seq))
             elif stream.part_to_load is not None:
                 part = stream.part_to_load
                 part.loaded(*part.load())

@@ -1,15 +1,14 @@
-"""The streams of a node that copies another one's partitions. Sans-IO.
+"""The streams of a node that copies the partitions of another one. Sans-IO.
 
-As those of a consumer (``streams``), but for what a store with a history of its own needs:
+They differ from a consumer's (``streams``), because a replica stores a history of its own:
 
-- No ring, and nothing is read again: a Rollback has no keys, and the replica says by `settle` where it has gone to.
-- Agreed comes at every STREAM_OK, before anything else of the stream; LEADER_SEQS, PRODUCERS and SINKS are events
-  themselves.
-- A snapshot that is announced again, as its rest is read from a segment now, begins where the replica stands: it has
-  all up to there. Inside a run it stands nowhere, and half of one is of no use to it: that fails the whole.
-- Nothing is asked for a second time by itself. An end that concerns one partition only is a `StreamFailed`, and that
-  partition waits until the replica says by `resume` where it stands: what it has on its own disk it knows better than
-  this conversation. Any other end but ``end_reached`` fails the whole, with its reason.
+- There is no ring, and no key is read again. A Rollback has no keys; the replica says by `settle` how far it went back.
+- Agreed follows each STREAM_OK, before any other event of the stream. LEADER_SEQS, PRODUCERS and SINKS are events.
+- A node that goes on to read a snapshot from a segment announces it again. It then begins at the replica's seq. Inside
+  a run the replica has no consistent state, and half of a run is of no use, so there this ends the whole stream.
+- No stream is asked for again without the replica. If an end concerns one partition only, the event is `StreamFailed`,
+  and the partition waits until `resume` says where the replica stands: it knows its own disk better than this
+  conversation. Any other end but ``end_reached`` ends the whole stream, with its reason.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterable
 from random import random
 
 from tailrace.consuming.events import Agreed, Rollback, SnapshotStart, StreamFailed
-from tailrace.consuming.partition import ConsumedPartition, State
+from tailrace.consuming.partition import ConsumedPartition, ConsumerState
 from tailrace.consuming.rollbacks import Queued
 from tailrace.consuming.streams import HANDLERS, Handler, PartitionStreams
 from tailrace.consuming.wanted import Wanted
@@ -31,33 +30,37 @@ from tailrace.wire.replica_messages import LeaderSeqs, Producers, ReplicaAck
 from tailrace.wire.stage_messages import SinksTold
 from tailrace.wire.stream_messages import StreamEnd, StreamOk
 
-_STREAMING = (State.OPEN, State.IN_SNAPSHOT)
-# Ends that say nothing of the node's other partitions.
+_STREAMING = (ConsumerState.OPEN, ConsumerState.IN_SNAPSHOT)
+# Ends that concern one partition only.
 _OF_PARTITION = frozenset((EndReason.ERROR, EndReason.TRIMMED, EndReason.PURGED, EndReason.TOO_SLOW))
 
 
 class ReplicaStreams(PartitionStreams):
-    """See the module."""
+    """The streams of a replica's partitions."""
 
     def __init__(
         self,
         wanted: Wanted,
         clock: Callable[[], float],
-        handled: dict[int, Position],
         on_stopped: Callable[[], None],
         emit: Callable[[Iterable[Queued]], None],
         jitter: Callable[[], float] = random,
+        *,
+        has_others: bool = False,
     ) -> None:
+        """Makes the streams; the arguments are those of `PartitionStreams`."""
         wanted = wanted._replace(by_index=True, on_rollback="follow", ring_rows=0)
-        super().__init__(wanted, clock, handled, on_stopped, emit, jitter)
-        self._handlers = _HANDLERS
-        self._runs: dict[int, int] = {}  # the partitions inside a run, and the seq before it
-        # How often a partition has failed since it was last whole. An agreement alone ends no such series: a damaged
+        super().__init__(wanted, clock, on_stopped, emit, jitter, has_others=has_others)
+        self._runs: dict[int, int] = {}  # the partitions inside a run, with the seq before the run
+        # Failures by partition since its last complete run. STREAM_OK does not reset the count, because a damaged
         # segment is read up to the damage each time.
         self._failures: dict[int, int] = {}
 
+    def _handler_table(self) -> dict[Opcode, Handler]:
+        return _HANDLERS
+
     def acknowledge(self, partition: int, branch: bytes, seq: int) -> bytes:
-        """The frame that says so on the partition's stream; b"" where that is not open."""
+        """Returns the frame that acknowledges a seq on the partition's stream; b"" if the stream is not open."""
         consumed = self._partitions.get(partition)
         if consumed is None or consumed.state not in _STREAMING:
             return b""
@@ -72,17 +75,17 @@ class ReplicaStreams(PartitionStreams):
         return True
 
     def resume(self, id: int, position: Position) -> None:
-        """Asks for a partition that has failed again, from ``position``, after a pause that grows with each failure."""
+        """Asks again for a partition that has failed, from ``position``, after a pause that grows with each failure."""
         partition = self._partitions[id]
-        partition.stands_at(position)
+        partition.reset_to(position)
         tries = self._failures[id] = self._failures.get(id, 0) + 1
         self.wait(partition, partition.reason, self.now + backoff_seconds(tries, self._jitter))
 
     def _failed(self, partition: ConsumedPartition, reason: EndReason, message: str) -> Queued:
-        """The event of it. As in a rollback, nothing is asked for before the program has answered."""
-        self.stopped(partition)
+        """Returns the event of a failed stream. The partition waits for `resume`, as in a rollback for `settle`."""
+        self.forget(partition)
         self._runs.pop(partition.id, None)
-        partition.state, partition.reason, partition.last_end = State.ROLLING_BACK, message, reason
+        partition.fail(reason, message)
         return StreamFailed(partition.id, reason, message), partition.id, None, 0
 
     def _on_stream_ended(self, partition: ConsumedPartition, body: memoryview) -> Queued | None:
@@ -100,7 +103,7 @@ class ReplicaStreams(PartitionStreams):
 
     def settle(self, event: Rollback, point: int | None) -> Position | None:
         if point is not None and not 0 <= point <= event.seq:
-            raise ValueError(f"partition {event.partition} was to go back to seq {event.seq} or below, not to {point}")
+            raise ValueError(f"partition {event.partition} has to go back to seq {event.seq} or below, not to {point}")
         return super().settle(event, 0 if point is None else point)
 
     def _on_agreed(self, partition: ConsumedPartition, body: memoryview) -> Queued | None:
@@ -117,7 +120,7 @@ class ReplicaStreams(PartitionStreams):
         assert isinstance(event, SnapshotStart)
         assert position is not None
         if position.seq > self._runs.get(partition.id, position.seq):
-            message = f"a run of partition {partition.id} was announced again at seq {position.seq}, inside of it"
+            message = f"a run of partition {partition.id} was announced again at seq {position.seq}, inside the run"
             self.fail(StreamEnded(message, reason=EndReason.ERROR))
         if event.complete:
             self._runs.pop(partition.id, None)

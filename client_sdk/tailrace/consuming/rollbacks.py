@@ -1,13 +1,14 @@
-"""A consumer's partitions that are rolled back: what is asked of the node, and what the program is given. Sans-IO.
+"""The rollbacks of a consumer's partitions: what the node is asked, and the events for the program. Sans-IO.
 
-    begin ── Rollback ──handled──┬── GET / GOT ── refetched Mutations ──handled──┐ as long as there are keys
+    begin ── Rollback ──handled──┬── GET / GOT ── refetched Mutations ──handled──┐ while there are keys
                                  └───────────────────────────────────────────────┘
-          ── how far does the node show? ── the rest of the Mutations ──handled── the stream is asked for again
+          ── which seq does the node show? ── the rest of the Mutations ──handled── the stream is asked for again
 
-Each step waits until the program has handled what the last one gave, so what waits is bounded, and what an index stores
-keeps its order. S = A = R and B = unknown from the first step to the last, which sets B = H and the ring: a consumer
-that is interrupted in between is told so by its own position, and begins at the first step. Everything is asked on the
-connection that the stream will be on.
+Each step waits until the program has handled the events of the last one. This bounds what waits, and an index stores
+everything in order. The position is S = A = R with B unknown until the last step, which sets B = H and changes the ring
+(S is the position's ``seq``, A its ``snapshot_first``, B its ``snapshot_last``; R is the seq to go back to, and H the
+seq that the node shows). So a consumer that is interrupted in between knows from its position that it has to begin
+again. All requests use the connection that the stream will use.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import collections
 from typing import TYPE_CHECKING, Protocol
 
 from tailrace.consuming.events import Event, Mutations, ReplicaEvent, Rollback
-from tailrace.consuming.partition import ConsumedPartition, State
+from tailrace.consuming.partition import ConsumedPartition
 from tailrace.consuming.refetch import Refetch
 from tailrace.consuming.resume import Decision, Move
 from tailrace.consuming.ring import RingChange
@@ -38,181 +39,199 @@ if TYPE_CHECKING:
 # that it leads to, and the bytes that it frees. A plain tuple, since there is one for each event.
 Queued = tuple[Event | ReplicaEvent | bytes, int, Position | None, int]
 
-# So many partitions have a look-up under way, or its answer unhandled: bounds what is in memory.
+# The number of partitions whose look-up is under way, or whose answer is not handled: bounds the memory.
 REFETCHES_MAX = 8
 
 
 class Streams(Protocol):
-    """What is needed of the streams of the connection."""
+    """The streams of the connection, as far as rollbacks use them."""
 
     @property
     def now(self) -> float: ...
     @property
     def node_state(self) -> str: ...
-    def new_id(self, partition: ConsumedPartition) -> int: ...
+    def register(self, partition: ConsumedPartition) -> int: ...
     def close(self, partition: ConsumedPartition) -> None: ...
-    def stopped(self, partition: ConsumedPartition) -> None: ...
+    def forget(self, partition: ConsumedPartition) -> None: ...
     def wait(self, partition: ConsumedPartition, reason: str, retry_at: float) -> None: ...
     def try_again(self, partition: ConsumedPartition, reason: str) -> None: ...
     def emit(self, queued: Iterable[Queued]) -> None: ...
     def fail(self, error: TailraceError) -> NoReturn: ...
 
 
+class PartitionRollback:
+    """The rollback of one partition that is under way. Only `Rollbacks` sets its fields."""
+
+    def __init__(self, partition: ConsumedPartition, awaited: Event, refetch: Refetch | None) -> None:
+        self.partition = partition
+        # The event that the program has to handle before the next step; None while the node is asked.
+        self.awaited: Event | None = awaited
+        # The keys to look up. None: there are none, or the index has gone back by itself.
+        self.refetch = refetch
+        self.keys: list[bytes] = []  # of the last GET
+
+
 class Rollbacks:
-    """See the module. ``changes`` has how rings have changed with the last refetched events, for an index to store."""
+    """All rollbacks that are under way on a connection."""
 
     def __init__(self, wanted: Wanted, streams: Streams) -> None:
         self._wanted = wanted
         self._on_rollback = wanted.on_rollback
         self._by_index = wanted.by_index
         self._streams = streams
-        self._under_way: dict[int, ConsumedPartition] = {}
-        self._asking: dict[int, list[bytes]] = {}  # the keys of the GET that is under way, or whose answer is unhandled
-        self._to_ask: collections.OrderedDict[int, ConsumedPartition] = collections.OrderedDict()
-        self.changes: dict[int, RingChange] = {}
+        self._under_way: dict[int, PartitionRollback] = {}
+        # Those that wait for their next request, the oldest first.
+        self._to_ask: collections.OrderedDict[int, PartitionRollback] = collections.OrderedDict()
+        # The partitions whose request is under way, or whose answer the program has not handled. Invariant: at most
+        # REFETCHES_MAX, and none of them is in ``_to_ask``.
+        self._asked: set[int] = set()
+        self._ring_changes: dict[int, RingChange] = {}  # by the last refetched events, for an index to store
 
     @property
     def under_way(self) -> bool:
-        """Some partition is being rolled back."""
+        """True while a partition is rolled back."""
         return bool(self._under_way)
 
     @property
     def to_ask(self) -> bool:
-        """`requests` may have something."""
+        """True if `requests` may have a request."""
         return bool(self._to_ask)
 
+    def take_ring_change(self, partition: int) -> RingChange | None:
+        """Returns, once, how the last refetched event has changed the ring of a partition; None if it did not."""
+        return self._ring_changes.pop(partition, None)
+
     def connection_lost(self) -> None:
-        """All that was asked has no answer: those partitions ask for their streams, and begin again."""
-        for partition in self._under_way.values():
-            partition.awaited = partition.refetch = None
+        """Drops all rollbacks: their partitions ask for their streams, and begin again."""
         self._under_way.clear()
-        self._asking.clear()
         self._to_ask.clear()
+        self._asked.clear()
 
     def abandon(self, partition: ConsumedPartition) -> None:
-        """The partition asks for its stream, and begins again."""
-        partition.awaited = partition.refetch = None
+        """Drops the rollback of a partition, which asks for its stream."""
         self._under_way.pop(partition.id, None)
-        self._asking.pop(partition.id, None)
         self._to_ask.pop(partition.id, None)
+        self._asked.discard(partition.id)
 
     # Steps
 
     def begin(self, partition: ConsumedPartition, decision: Decision, log: FailoverLog, why: str) -> Queued:
-        """The first step. Raises StreamEnded where the program does not want any."""
+        """Takes the first step, and returns its event. Raises StreamEnded if ``on_rollback`` is "stop"."""
         move, seq = decision
         if self._on_rollback == "stop":
             message = f"partition {partition.id} would have to be rolled back to seq {seq} ({why})"
             self._streams.fail(StreamEnded(message, reason=EndReason.ROLLED_BACK))
         if self._on_rollback == "restart" or (move is Move.UNCOVERED and not self._by_index):
             move, seq = Move.CLEAR, 0
-        event, last = self._first_event(partition, move, seq)
-        position = partition.goes_back(seq, last, log)
-        partition.state, partition.awaited = State.ROLLING_BACK, event
-        partition.reason, partition.since = f"rolled back: {why}", self._streams.now
-        self._under_way[partition.id] = partition
+        keys: list[bytes] | None = None
+        refetch, last = None, seq
+        if move is Move.UNCOVERED:
+            last = SNAPSHOT_LAST_UNKNOWN
+        elif move is not Move.CLEAR:
+            keys = partition.ring.keys_above(seq)
+            if keys:
+                refetch = Refetch(partition.id, seq, keys, keys_only=self._wanted.filter.keys_only)
+                last = SNAPSHOT_LAST_UNKNOWN
+        event = Rollback(partition.id, seq, None if keys is None else tuple(keys))
+        position = partition.begin_rollback(seq, last, log, f"rolled back: {why}", self._streams.now)
+        self._under_way[partition.id] = PartitionRollback(partition, event, refetch)
         return event, partition.id, position, 0
 
-    def _first_event(self, partition: ConsumedPartition, move: Move, seq: int) -> tuple[Rollback, int]:
-        """The event, and the B that goes with it."""
-        if move is Move.CLEAR:
-            partition.ring.clear()
-            return Rollback(partition.id, 0, None), 0
-        if move is Move.UNCOVERED:
-            return Rollback(partition.id, seq, None), SNAPSHOT_LAST_UNKNOWN
-        keys = partition.ring.keys_above(seq)
-        if not keys:
-            return Rollback(partition.id, seq, ()), seq
-        partition.refetch = Refetch(partition.id, seq, keys, keys_only=self._wanted.filter.keys_only)
-        return Rollback(partition.id, seq, tuple(keys)), SNAPSHOT_LAST_UNKNOWN
+    def handled(self, partition: int, event: Event | ReplicaEvent | bytes) -> None:
+        """Takes the next step of a partition, if it waited until the program had handled ``event``."""
+        rollback = self._under_way.get(partition)
+        if rollback is not None and rollback.awaited is event and not (self._by_index and isinstance(event, Rollback)):
+            self._go_on(rollback)
 
-    def handled(self, partition: ConsumedPartition, event: Event | ReplicaEvent | bytes) -> None:
-        """The program has handled ``event``: the next step is due, where it has waited for that."""
-        if partition.awaited is event and not (self._by_index and isinstance(event, Rollback)):
-            self._go_on(partition)
+    def settle(self, event: Rollback, point: int | None) -> Position | None:
+        """Takes the next step after an index has handled a Rollback.
 
-    def settle(self, partition: ConsumedPartition, event: Rollback, point: int | None) -> Position | None:
-        """The index has gone back to ``point``, and the next step is due; None: it cannot, and keys are refetched."""
-        if partition.awaited is not event:
-            return None  # the connection was lost meanwhile: it will be asked again
-        assert point is not None or event.keys is not None, "an index that cannot go back was to be cleared"
+        Args:
+            event: The Rollback.
+            point: The seq that the index has gone back to; None if it cannot go back: its keys are refetched.
+
+        Returns:
+            The position; None if the connection was lost meanwhile, and the rollback begins again.
+        """
+        rollback = self._under_way.get(event.partition)
+        if rollback is None or rollback.awaited is not event:
+            return None
+        assert point is not None or event.keys is not None, "an index that cannot go back has to be cleared"
+        partition = rollback.partition
         if point is not None:
-            partition.refetch = None
-            if point:
-                partition.ring.apply(RingChange(0, point))
-            else:
-                partition.ring.clear()
-            partition.goes_back(point, point, partition.log)
-        self._go_on(partition)
+            rollback.refetch = None
+            partition.roll_back_to(point, point, partition.log, RingChange(0, point))
+        self._go_on(rollback)
         return partition.position
 
-    def _go_on(self, partition: ConsumedPartition) -> None:
-        partition.awaited = None
-        refetch = partition.refetch
+    def _go_on(self, rollback: PartitionRollback) -> None:
+        rollback.awaited = None
+        partition, refetch = rollback.partition, rollback.refetch
         if refetch is not None and refetch.as_of is None:
-            self._to_ask[partition.id] = partition
+            self._asked.discard(partition.id)
+            self._to_ask[partition.id] = rollback
         elif refetch is not None and not refetch.rest_is_delivered:
-            self._deliver_rest(partition, refetch)
+            self._deliver_rest(rollback, refetch)
         else:
             self._streams.wait(partition, partition.reason, self._streams.now)
 
-    def _deliver_rest(self, partition: ConsumedPartition, refetch: Refetch) -> None:
+    def _deliver_rest(self, rollback: PartitionRollback, refetch: Refetch) -> None:
+        partition = rollback.partition
         events = refetch.rest()
         position = partition.position
         if refetch.rest_is_delivered:
             assert refetch.as_of is not None, "deletions have a seq"
             change = partition.ring.replacing(refetch.seq, refetch.as_of, refetch.keys)
-            partition.ring.apply(change)
-            self.changes[partition.id] = change
-            position = partition.goes_back(refetch.seq, refetch.as_of, partition.log)
-        self._deliver(partition, events, position)
+            self._ring_changes[partition.id] = change
+            position = partition.roll_back_to(refetch.seq, refetch.as_of, partition.log, change)
+        self._deliver(rollback, events, position)
 
-    def _deliver(self, partition: ConsumedPartition, events: list[Mutations], position: Position | None) -> None:
-        """Hands out ``events``; the last one leads to ``position``, and has to be handled before the next step."""
-        partition.awaited = events[-1]
-        self._streams.emit((event, partition.id, None, 0) for event in events[:-1])
-        self._streams.emit([(events[-1], partition.id, position, 0)])
+    def _deliver(self, rollback: PartitionRollback, events: list[Mutations], position: Position | None) -> None:
+        """Emits ``events``. The last one leads to ``position``, and the next step waits until it is handled."""
+        id = rollback.partition.id
+        rollback.awaited = events[-1]
+        self._streams.emit((event, id, None, 0) for event in events[:-1])
+        self._streams.emit([(events[-1], id, position, 0)])
 
     # Frames
 
     def requests(self, feed_id: bytes) -> list[bytes]:
-        """The look-ups, and the questions how far the node shows, whose turn it is."""
+        """Returns the frames of the next requests: look-ups, and questions which seq the node shows."""
         out = []
         level, node_state, wanted_rows = self._wanted.visibility, self._streams.node_state, self._wanted.filter
-        while self._to_ask and len(self._asking.keys() - self._to_ask.keys()) < REFETCHES_MAX:
-            id, partition = self._to_ask.popitem(last=False)
-            refetch = partition.refetch
-            assert refetch is not None, "only what is refetched is asked for"
-            self._asking[id] = keys = refetch.next_keys()
-            request_id = self._streams.new_id(partition)
+        while self._to_ask and len(self._asked) < REFETCHES_MAX:
+            id, rollback = self._to_ask.popitem(last=False)
+            assert rollback.refetch is not None, "only a rollback with keys asks"
+            self._asked.add(id)
+            rollback.keys = keys = rollback.refetch.next_keys()
+            request_id = self._streams.register(rollback.partition)
             if keys:
-                partition.state = State.REFETCHING
+                rollback.partition.look_up(request_id)
                 out.append(Get(feed_id, level, keys, int(node_state == "follower")).encode(request_id))
             else:
-                partition.state = State.MEASURING
+                rollback.partition.measure(request_id)
                 ask = (feed_id, id, FailoverLog(), None, 0, 0, None, None, level, node_state, wanted_rows)
                 out.append(StreamRequest(*ask).encode(request_id))
         return out
 
     def got(self, partition: ConsumedPartition, body: memoryview) -> None:
-        """The answer to a look-up."""
-        refetch = partition.refetch
-        assert refetch is not None, "only what is refetched is asked for"
-        self._streams.stopped(partition)
-        items = Got.decode(body, self._asking[partition.id])
-        events = refetch.found(items, partition.log)
+        """Takes the answer to a look-up."""
+        rollback = self._under_way[partition.id]
+        assert rollback.refetch is not None, "only a rollback with keys asks"
+        self._streams.forget(partition)
+        events = rollback.refetch.found(Got.decode(body, rollback.keys), partition.log)
         if events:
-            self._deliver(partition, events, None)
+            self._deliver(rollback, events, None)
         else:
-            self._go_on(partition)
+            self._go_on(rollback)
 
     def measured(self, partition: ConsumedPartition, answer: StreamOk) -> None:
-        """How far the node shows what was looked up."""
-        refetch = partition.refetch
-        assert refetch is not None, "only what is refetched is measured"
+        """Takes the answer to the question which seq the node shows."""
+        rollback = self._under_way[partition.id]
+        assert rollback.refetch is not None, "only a rollback with keys asks"
         self._streams.close(partition)
         if answer.log != partition.log:
             self._streams.try_again(partition, "the partition's history has changed")
             return
-        refetch.measured(answer.seq)
-        self._go_on(partition)
+        rollback.refetch.measured(answer.seq)
+        self._go_on(rollback)

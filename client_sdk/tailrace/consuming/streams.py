@@ -1,10 +1,10 @@
 """The streams of a consumer's partitions on one connection: requests out, frames in, events out. Sans-IO.
 
     a STREAM_REQUEST for each partition
-    then: STREAM_OK, or ROLLBACK and what follows from it (``rollbacks``), or an end, and a request again after a while
-    then: SNAPSHOT_START, BLOCK ..., SNAPSHOT_END as events
+    then STREAM_OK; or ROLLBACK and its steps (``rollbacks``); or an end, and a new request after a pause
+    then SNAPSHOT_START, BLOCK ..., SNAPSHOT_END, as events
 
-Every end of a stream leads to another request but those in ``FINAL``. Source: docs/protocol/streams.md.
+After every end of a stream but those in ``FINAL`` the stream is requested again. Source: docs/protocol/streams.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from tailrace.block import Block
 from tailrace.consuming.events import Event, Mutations, ReplicaEvent, Rollback, SnapshotEnd, SnapshotStart
-from tailrace.consuming.partition import ConsumedPartition, State
+from tailrace.consuming.partition import ConsumedPartition, ConsumerState
 from tailrace.consuming.resume import Move, decide
 from tailrace.consuming.ring import RINGS_BYTES_MAX, Ring
 from tailrace.consuming.rollbacks import Queued, Rollbacks
@@ -34,7 +34,7 @@ from tailrace.errors import (
 from tailrace.link.backoff import backoff_seconds
 from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
-from tailrace.model.position import Position
+from tailrace.model.position import Position, Positions
 from tailrace.wire.frames import Frame, encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import RollBack, SnapshotStartMessage, StreamEnd, StreamOk, decode_seq
@@ -45,65 +45,85 @@ FINAL: dict[EndReason, Callable[[str], TailraceError]] = {
     EndReason.FEED_DROPPED: UnknownFeed,
 }
 
-# What another node may have: one that is behind, or that has no such partition, may be about to get it. So another one
-# is asked after so many tries.
+# Ends after which another node may serve the partition. This node may be about to get it, so it is asked a few times.
 _LACKING = frozenset((EndReason.BEHIND, EndReason.NOT_MY_PARTITION))
 _LACKING_TRIES = 3
 
-# Asked of all partitions for each barrier, so without a step of Python for each.
-_OPEN = frozenset((State.OPEN, State.IN_SNAPSHOT, State.ENDED))
+# Each barrier compares all partitions with this, so the loop over them runs in C.
+_OPEN = frozenset((ConsumerState.OPEN, ConsumerState.IN_SNAPSHOT, ConsumerState.ENDED))
 _state = attrgetter("state")
+_NOT_AGREED = (ConsumerState.WAITING, ConsumerState.REQUESTED)
 
 _new = tuple.__new__  # a NamedTuple's own constructor takes twice as long
 
 
 class PartitionStreams:
-    """See the module.
+    """The streams of all partitions, across connections.
 
-    ``handled`` has the position of each partition up to which the program has handled events. ``on_stopped`` is called
-    where a stream stops, to be asked for again, and ``emit`` with events that no frame has made at once.
-    ``dropped_bytes`` counts blocks that nobody gets.
+    It owns the positions up to which the program has handled events, and the maps from ids to partitions. Each
+    `ConsumedPartition` owns its own state.
     """
 
     def __init__(
         self,
         wanted: Wanted,
         clock: Callable[[], float],
-        handled: dict[int, Position],
         on_stopped: Callable[[], None],
         emit: Callable[[Iterable[Queued]], None],
         jitter: Callable[[], float] = random.random,
+        *,
+        has_others: bool = False,
     ) -> None:
+        """Makes the streams; `begin` names their partitions.
+
+        Args:
+            wanted: What the consumer asks for.
+            clock: Returns monotonic seconds.
+            on_stopped: Called when a stream stops and will be asked for again.
+            emit: Takes events that no frame has brought.
+            jitter: Returns a number from 0 to 1, to spread retries.
+            has_others: True if other nodes could be asked.
+        """
         self._wanted = wanted
         self._clock = clock
-        self._handled = handled
         self._on_stopped = on_stopped
         self.emit = emit
         self._jitter = jitter
+        self.has_others = has_others
         self._selects, self._keys_only = wanted.filter.selects, wanted.filter.keys_only
         self._is_timed = wanted.since_us is not None or wanted.until_us is not None
-        self._handlers = HANDLERS
+        self._handlers = self._handler_table()
         self._partitions: dict[int, ConsumedPartition] = {}
+        # Invariant: a partition in WAITING is in ``_waiting``. One in REQUESTED, OPEN, IN_SNAPSHOT, REFETCHING or
+        # MEASURING is in ``_by_stream``, under its ``stream_id``.
         self._by_stream: dict[int, ConsumedPartition] = {}
-        self._waiting: dict[int, ConsumedPartition] = {}  # those to be asked for, by id
-        self._ids = itertools.count(1)
-        self._ended = 0  # how many have reached their end
+        self._waiting: dict[int, ConsumedPartition] = {}
+        self._ids = itertools.count(1)  # of this connection's requests
+        self._ended = 0  # the number of partitions in ENDED
         self._closing: list[bytes] = []  # the frames that close streams
-        self.dropped_bytes = 0
-        self.has_others = False  # there are other nodes to ask
-        self.node_state = wanted.state  # what a request asks the node to be
+        self._dropped_bytes = 0  # of blocks that no program gets
+        self.handled: dict[int, Position] = dict(wanted.since) if isinstance(wanted.since, Positions) else {}
+        self.node_state = wanted.state  # the state that a request wants of the node
         self.failure: TailraceError | None = None
         self.rollbacks = Rollbacks(wanted, self)
         self._on_history: Callable[[], None] | None = None
 
+    def _handler_table(self) -> dict[Opcode, Handler]:
+        return HANDLERS
+
     def watch_history(self, changed: Callable[[], None]) -> None:
-        """Calls ``changed`` each time that a stream was agreed to with another log than before."""
+        """Calls ``changed`` each time that a node agrees to a stream with another log than before."""
         self._on_history = changed
 
     def begin(self, high_seqs: Mapping[int, int], logs: Mapping[int, FailoverLog]) -> None:
-        """The partitions are known; ``logs`` as far as the node has told them with the seqs.
+        """Makes the partitions.
 
-        Raises UnknownFeed where one that is wanted is not there.
+        Args:
+            high_seqs: The newest seq of each partition of the feed.
+            logs: The failover logs that the node has told with them.
+
+        Raises:
+            UnknownFeed: The feed does not have a partition that is wanted.
         """
         wanted, now = self._wanted, self._clock()
         if wanted.until == "now":
@@ -117,32 +137,32 @@ class PartitionStreams:
             self._partitions[id] = self._waiting[id] = partition
 
     def connection_made(self) -> None:
-        """A new connection: its streams have ids of its own."""
+        """Begins with new stream ids, since each connection has its own."""
         self._ids = itertools.count(1)
 
     def greeted(self, role: str) -> None:
-        """The node has said what it is."""
+        """Notes the node's role, "leader" or "follower"."""
         if self._wanted.state == "any":
             self.node_state = role
 
     def connection_lost(self, reason: str) -> None:
-        """The connection is gone: all streams are to be asked for again."""
+        """Has all streams asked for again on the next connection."""
         self._closing.clear()
         self._by_stream.clear()
         self.rollbacks.connection_lost()
-        self.dropped_bytes = 0
+        self._dropped_bytes = 0
         now = self._clock()
         for partition in self._partitions.values():
-            if partition.state is not State.ENDED:
+            if partition.state is not ConsumerState.ENDED:
                 self.wait(partition, reason, now)
 
     def fail(self, error: TailraceError) -> NoReturn:
-        """Ends everything for good."""
+        """Ends the consumer for good, with ``error``."""
         if self.failure is None:
             self.failure = error
         raise error
 
-    # How they are
+    # State
 
     @property
     def partitions(self) -> list[ConsumedPartition]:
@@ -151,45 +171,48 @@ class PartitionStreams:
 
     @property
     def total_seq(self) -> int:
-        """The sum of the seqs that the partitions have come to."""
+        """The sum of the partitions' seqs."""
         return sum(p.position.seq for p in self._partitions.values() if p.position is not None)
 
     @property
     def open(self) -> bool:
-        """Every partition has an open stream, or has reached its end."""
+        """True if every partition has an open stream or has reached its end."""
         return bool(self._partitions) and _OPEN.issuperset(map(_state, self._partitions.values()))
 
     @property
     def answered(self) -> bool:
-        """Every partition has been agreed to, has reached its end, or waits until a rollback is handled."""
-        return bool(self._partitions) and not any(
-            p.state in (State.WAITING, State.REQUESTED) for p in self._partitions.values()
-        )
+        """True if every partition has an open stream, has reached its end, or is rolled back."""
+        return bool(self._partitions) and not any(p.state in _NOT_AGREED for p in self._partitions.values())
 
     @property
     def why_not_answered(self) -> str:
-        """What keeps the first partition that has not been agreed to."""
-        waiting = (p for p in self._partitions.values() if p.state in (State.WAITING, State.REQUESTED))
+        """The reason of the first partition whose stream is not open."""
+        waiting = (p for p in self._partitions.values() if p.state in _NOT_AGREED)
         return next((f"partition {p.id}: {p.reason}" for p in waiting), "the node has not answered")
 
     @property
     def ended(self) -> bool:
-        """Every partition has reached its end."""
+        """True if every partition has reached its end."""
         return bool(self._partitions) and self._ended == len(self._partitions)
 
     @property
     def next_retry(self) -> float | None:
-        """When ``data_to_send`` will next have a request; None: not by the clock alone."""
+        """When ``data_to_send`` next has a request, in monotonic seconds; None if none waits for the clock."""
         return min(p.retry_at for p in self._waiting.values()) if self._waiting else None
 
     def failover_log(self, partition: int) -> FailoverLog:
         """Returns the log that the node gave with its last STREAM_OK or ROLLBACK; at first the stored one."""
         return self._partitions[partition].log
 
+    def take_dropped_bytes(self) -> int:
+        """Returns, once, the bytes of blocks that the program does not get. They count as consumed."""
+        dropped_bytes, self._dropped_bytes = self._dropped_bytes, 0
+        return dropped_bytes
+
     # Frames out
 
     def data_to_send(self, feed_id: bytes) -> list[bytes]:
-        """The requests whose time has come, and the ends of streams."""
+        """Returns the frames that are due: requests, and those that close streams."""
         out, self._closing = self._closing, []
         if self.rollbacks.to_ask:
             out += self.rollbacks.requests(feed_id)
@@ -200,40 +223,43 @@ class PartitionStreams:
 
     def _request(self, partition: ConsumedPartition, feed_id: bytes) -> bytes:
         del self._waiting[partition.id]
-        stream_id = self.new_id(partition)
-        partition.state = State.REQUESTED
+        stream_id = self.register(partition)
+        partition.request(stream_id)
         return stream_request(self._wanted, partition, self.node_state, feed_id).encode(stream_id)
 
-    def new_id(self, partition: ConsumedPartition) -> int:
-        """An id for the partition's next request, whose answer is then for it."""
-        partition.stream_id = stream_id = next(self._ids)
+    def register(self, partition: ConsumedPartition) -> int:
+        """Returns the id of the next request. The frames that answer it go to ``partition``."""
+        stream_id = next(self._ids)
         self._by_stream[stream_id] = partition
         return stream_id
 
     # Frames in
 
     def receive(self, frame: Frame) -> Queued | None:
-        """Handles a frame of a stream; the event that it makes. Raises what ends the connection."""
+        """Handles a frame of a stream. Returns its event, if any. Raises the error that ends the connection."""
         opcode, _, stream_id, body = frame
         partition = self._by_stream.get(stream_id)
-        if partition is None:  # of a stream that was closed meanwhile
+        if partition is None:  # the stream was closed meanwhile
             if opcode is Opcode.BLOCK:
-                self.dropped_bytes += len(body)
+                self._dropped_bytes += len(body)
             return None
         handler = self._handlers.get(opcode)
         if handler is None:
-            raise ProtocolError(f"{opcode.name} is not for a consumer")
+            raise ProtocolError(f"the node sent {opcode.name}, which is not for a consumer")
         partition.step(opcode)
         return handler(self, partition, body)
 
     def refused(self, stream_id: int, error: TailraceError) -> bool:
-        """An ERROR that may be of a stream; False where it is not one that is mended by asking again.
+        """Asks for a stream again that the node has answered with an ERROR.
 
-        One without a kind of its own may be: a segment that cannot be read, or what a newer node has to say.
+        A plain TailraceError may pass, too: a segment that cannot be read, or an error that a newer node knows.
+
+        Returns:
+            False if the error is not of a stream, or if asking this node again does not help.
         """
         partition = self._by_stream.get(stream_id)
-        mended = isinstance(error, Retryable) or type(error) is TailraceError
-        if partition is None or not mended or isinstance(error, NotLeader):  # which another node is asked for
+        may_pass = isinstance(error, Retryable) or type(error) is TailraceError
+        if partition is None or not may_pass or isinstance(error, NotLeader):  # NotLeader: another node is asked
             return False
         partition.step(Opcode.ERROR)
         self.try_again(partition, str(error))
@@ -247,30 +273,29 @@ class PartitionStreams:
         gap = first_seq > before_seq + 1 and partition.in_complete_snapshot and not self._selects
         if header.partition != partition.id or gap:
             raise ProtocolError(
-                f"a block of partition {header.partition} from seq {first_seq} on, in a complete snapshot of "
-                f"partition {partition.id} that has come to {before_seq}"
+                f"a block of partition {header.partition} begins at seq {first_seq}, in a complete snapshot of "
+                f"partition {partition.id} that has come to seq {before_seq}"
             )
-        # The log's newest branch is that of the newest rows only. (A block is of one branch.)
+        # All rows of a block are of one branch, but not always of the log's newest.
         mutations = Mutations.above(
             block, before_seq, branch=partition.log.branch_at(last_seq), keys_only=self._keys_only
         )
         if mutations is None:
-            self.dropped_bytes += len(body)
+            self._dropped_bytes += len(body)
             return None
         if self._is_timed:
             mutations, last_seq = self._in_time(partition, mutations)
             if mutations is None:
                 if last_seq > before_seq:
-                    partition.advanced(last_seq)
-                self.dropped_bytes += len(body)
+                    partition.advance(last_seq)
+                self._dropped_bytes += len(body)
                 return None
-        partition.ring.add_columns(block.columns())
-        return mutations, partition.id, partition.advanced(last_seq), len(body)
+        return mutations, partition.id, partition.advance(last_seq, block.columns()), len(body)
 
     def _in_time(self, partition: ConsumedPartition, mutations: Mutations) -> tuple[Mutations | None, int]:
-        """Those of ``mutations`` that are not too early nor too late, and how far the consumer has come with them.
+        """Returns the rows that are neither too early nor too late, and the seq that the consumer has reached.
 
-        The first one that is too late ends the stream: all after it are.
+        The first row that is too late ends the stream, since all later rows are too late as well.
         """
         since_us, until_us = self._wanted.since_us, self._wanted.until_us
         position, last_seq = partition.position, mutations.last_seq
@@ -288,41 +313,40 @@ class PartitionStreams:
 
     def _end_reached(self, partition: ConsumedPartition, reason: str) -> None:
         self._by_stream.pop(partition.stream_id, None)
-        partition.last_end = EndReason.END_REACHED
-        partition.state, partition.reason = State.ENDED, reason
+        partition.end(reason)
         self._ended += 1
 
     def _on_stream_ok(self, partition: ConsumedPartition, body: memoryview) -> Queued | None:
         answer = StreamOk.decode(body)
-        if partition.state is State.ROLLING_BACK:
+        if partition.state is ConsumerState.ROLLING_BACK:  # it was MEASURING
             self.rollbacks.measured(partition, answer)
             return None
         if partition.position is not None:
             if answer.seq != partition.position.seq:
-                raise ProtocolError(f"STREAM_OK at seq {answer.seq}, asked for {partition.position.seq}")
+                raise ProtocolError(f"STREAM_OK at seq {answer.seq}, but seq {partition.position.seq} was asked for")
             decision = decide(partition.record, answer)
             if decision.move is not Move.STREAM:
                 self.close(partition)
-                return self.rollbacks.begin(partition, decision, answer.log, "what it was given above was lost")
+                return self.rollbacks.begin(partition, decision, answer.log, "rows that were delivered above were lost")
         known = partition.log
-        partition.opened(answer, self._clock())
+        partition.open(answer, self._clock())
         if answer.log != known and self._on_history is not None:
             self._on_history()
-        if self._wanted.since == "now" and partition.id not in self._handled:
+        if self._wanted.since == "now" and partition.id not in self.handled:
             assert partition.position is not None
-            self._handled[partition.id] = partition.position
-        if partition.end_has_moved(answer):
+            self.handled[partition.id] = partition.position
+        if partition.update_end(answer):
             self.close(partition)
-            self.wait(partition, "what was to be its end is of another history", self._clock())
+            self.wait(partition, "its end belongs to a history that was replaced", self._clock())
         return None
 
     def close(self, partition: ConsumedPartition) -> None:
-        """Nothing more of the partition's stream is taken."""
+        """Closes the partition's stream, and ignores the frames that are under way."""
         self._closing.append(encode_frame(Opcode.STREAM_CLOSE, id=partition.stream_id))
-        self.stopped(partition)
+        self.forget(partition)
 
-    def stopped(self, partition: ConsumedPartition) -> None:
-        """The partition's stream, or what else was asked for it, has no more answers."""
+    def forget(self, partition: ConsumedPartition) -> None:
+        """Ignores further frames for the partition's last request."""
         self._by_stream.pop(partition.stream_id, None)
         self._on_stopped()
 
@@ -330,8 +354,9 @@ class PartitionStreams:
         answer = RollBack.decode(body)
         position = partition.position
         if position is None or answer.seq > position.seq:
-            raise ProtocolError(f"ROLLBACK of partition {partition.id} to seq {answer.seq}, where it is not")
-        self.stopped(partition)
+            at = "has no position yet" if position is None else f"is at seq {position.seq}"
+            raise ProtocolError(f"ROLLBACK to seq {answer.seq} for partition {partition.id}, which {at}")
+        self.forget(partition)
         return self.rollbacks.begin(partition, decide(partition.record, answer), answer.log, answer.why)
 
     def _on_got(self, partition: ConsumedPartition, body: memoryview) -> None:
@@ -340,12 +365,12 @@ class PartitionStreams:
     def _on_snapshot_start(self, partition: ConsumedPartition, body: memoryview) -> Queued | None:
         message = SnapshotStartMessage.decode(body)
         if message.branch != partition.branch:
-            # The node's history has changed under the stream: nothing of it may be applied under the old log.
+            # The node's history has changed under the stream. Its rows must not be applied under the old log.
             self.close(partition)
-            partition.last_end = EndReason.HISTORY_CHANGED
+            partition.note_end(EndReason.HISTORY_CHANGED)
             self.try_again(partition, "the partition's history has changed")
             return None
-        position = partition.snapshot_started(message)
+        position = partition.start_snapshot(message)
         _, complete, _, after_seq, last_seq, purge_seq, published = message
         event = _new(SnapshotStart, (partition.id, after_seq + 1, last_seq, position, complete, purge_seq, published))
         return event, partition.id, position, 0
@@ -355,21 +380,21 @@ class PartitionStreams:
         position = partition.position
         if partition.in_complete_snapshot and not self._selects and position is not None and position.seq < seq:
             raise ProtocolError(
-                f"a complete snapshot of partition {partition.id} ends at seq {seq}, and has come to {position.seq}"
+                f"a complete snapshot of partition {partition.id} ends at seq {seq}, but has come to seq {position.seq}"
             )
-        position = partition.at_end_of_run(seq)
+        position = partition.end_snapshot(seq)
         event = _new(SnapshotEnd, (partition.id, partition.snapshot_after + 1, seq, position))
         return event, partition.id, position, 0
 
     def _on_seq_advanced(self, partition: ConsumedPartition, body: memoryview) -> Queued:
-        """A snapshot of which nothing is sent: all of it is an event."""
+        """Handles a snapshot whose rows are all left out: its SnapshotEnd is the only event."""
         _, seq = decode_seq(body, "SEQ_ADVANCED")
-        after_seq, position = partition.passed_over(seq)
+        after_seq, position = partition.skip_to(seq)
         return SnapshotEnd(partition.id, after_seq + 1, seq, position), partition.id, position, 0
 
     def _on_stream_end(self, partition: ConsumedPartition, body: memoryview) -> None:
         end = StreamEnd.decode(body)
-        partition.last_end = end.reason
+        partition.note_end(end.reason)
         if end.reason is EndReason.END_REACHED:
             self._end_reached(partition, end.message)
         elif end.reason is EndReason.TRIMMED:
@@ -381,19 +406,19 @@ class PartitionStreams:
             self._move_on(partition, end)
 
     def _move_on(self, partition: ConsumedPartition, end: StreamEnd) -> None:
-        """Raises NotLeader, which ends the connection, where another node should be asked."""
-        lacking = end.reason in _LACKING and self.has_others and partition.tries >= _LACKING_TRIES
+        """Raises NotLeader, which ends the connection, if another node should be asked."""
+        lacking = end.reason in _LACKING and self.has_others and partition.failures >= _LACKING_TRIES
         if lacking or end.reason is EndReason.WRONG_STATE:
             raise NotLeader(f"partition {partition.id}: {end.message}")
 
     def try_again(self, partition: ConsumedPartition, reason: str) -> None:
-        """The stream is asked for again after a while."""
-        partition.tries += 1
-        self.wait(partition, reason, self._clock() + backoff_seconds(partition.tries, self._jitter))
+        """Has the stream asked for again, after a pause that grows with each failure."""
+        pause_s = backoff_seconds(partition.count_failure(), self._jitter)
+        self.wait(partition, reason, self._clock() + pause_s)
 
     def wait(self, partition: ConsumedPartition, reason: str, retry_at: float) -> None:
-        """The stream is asked for (again) at ``retry_at``."""
-        self.stopped(partition)
+        """Has the stream asked for (again) at ``retry_at``, in monotonic seconds."""
+        self.forget(partition)
         self.rollbacks.abandon(partition)
         partition.wait(reason, self._clock(), retry_at)
         self._waiting[partition.id] = partition
@@ -403,19 +428,21 @@ class PartitionStreams:
         """Monotonic seconds of the shell's clock."""
         return self._clock()
 
-    # Events that a rollback waits for
+    # Events that the program has handled
 
-    def handled(self, event: Event | ReplicaEvent | bytes, partition: int) -> None:
-        """The program has handled ``event``, for which a rollback may have waited."""
-        if self.rollbacks.under_way and partition in self._partitions:
-            self.rollbacks.handled(self._partitions[partition], event)
+    def note_handled(self, event: Event | ReplicaEvent | bytes, partition: int, position: Position | None) -> None:
+        """Notes that the program has handled ``event``, which leads to ``position``. A rollback may wait for it."""
+        if position is not None:
+            self.handled[partition] = position
+        if self.rollbacks.under_way:
+            self.rollbacks.handled(partition, event)
 
     def settle(self, event: Rollback, point: int | None) -> Position | None:
-        """How far the index has gone back for ``event`` (None: not by itself); the position that follows from it."""
-        return self.rollbacks.settle(self._partitions[event.partition], event, point)
+        """Goes on with a rollback after an index has handled its event, as `Rollbacks.settle`."""
+        return self.rollbacks.settle(event, point)
 
     def ring(self, partition: int) -> Ring:
-        """The ring of a partition."""
+        """Returns the ring of a partition."""
         return self._partitions[partition].ring
 
 

@@ -49,7 +49,7 @@ async def test_it_is_of_one_feed(client, feed):
     assert (await anext(items)).value == b"old"
     await client.drop_feed(feed.name)
     await (await client.create_feed(feed.name, partitions=4)).write([Put(key, b"new") for key in KEYS])
-    with pytest.raises(tailrace.UnknownFeed, match="was dropped, and another one made under its name"):
+    with pytest.raises(tailrace.UnknownFeed, match="was dropped, and another one was created under its name"):
         await rest_of(items)
 
 

@@ -61,12 +61,12 @@ def test_a_ring_that_is_dropped_after_a_refetch(monkeypatch):
 @pytest.mark.planted
 def test_an_end_that_is_not_raised_after_a_refetch(monkeypatch):
     """The consumer says that it stands where it has rolled back to, and has rows from above."""
-    goes_back = ConsumedPartition.goes_back
+    roll_back_to = ConsumedPartition.roll_back_to
 
-    def not_raised(self, seq, last, log):
-        return goes_back(self, seq, last if last == SNAPSHOT_LAST_UNKNOWN else seq, log)
+    def not_raised(self, seq, last, log, change=None):
+        return roll_back_to(self, seq, last if last == SNAPSHOT_LAST_UNKNOWN else seq, log, change)
 
-    monkeypatch.setattr(ConsumedPartition, "goes_back", not_raised)
+    monkeypatch.setattr(ConsumedPartition, "roll_back_to", not_raised)
     without_ring_top(monkeypatch)
     assert is_noticed(AtomicIndex, LOST_TWICE)
 
