@@ -16,7 +16,7 @@ def waiting():
     return ConsumedPartition(3, Position.at(FailoverLog(), 0), Ring(10, 1_000), None, 0.0)
 
 
-@pytest.mark.parametrize(("state", "event"), itertools.product(ConsumerState, [*Opcode, *Step]))
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(ConsumerState, [*Opcode, *Step])))
 def test_each_event_in_each_state(state, event):
     if (state, event) in TRANSITIONS:
         assert transition(3, state, event) is TRANSITIONS[state, event]
