@@ -217,6 +217,25 @@ class MemoryFile:
         self._open = False
 
 
+class MemoryDirectory:
+    """A ``tailrace_server.host.disk.Directory``; dead as soon as the machine or the process is."""
+
+    def __init__(self, disk: MemoryDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._life = disk.life
+        self._open = True
+
+    def sync(self) -> None:
+        assert self._open
+        assert self._life == self._disk.life
+        self._disk.call("sync_directory", self._path)
+        self._disk.make_names_durable(self._path)
+
+    def close(self) -> None:
+        self._open = False
+
+
 class MemoryLock:
     def __init__(self, disk: MemoryDisk, path: str) -> None:
         self._disk = disk
@@ -492,7 +511,17 @@ class MemoryDisk:
             raise failure(errno.ENOENT, path)
         self._take_descriptor(path)
         self.call("sync_directory", path)
+        self.make_names_durable(path)
+
+    def make_names_durable(self, path: str) -> None:
+        """All changes of names in a directory are on the platter."""
         self._make_durable(index for index, change in enumerate(self.pending) if change.touches(path))
+
+    def open_directory(self, path: str) -> MemoryDirectory:
+        if path not in self.directories:
+            raise failure(errno.ENOENT, path)
+        self._take_descriptor(path)
+        return MemoryDirectory(self, path)
 
     def sync_directories(self, paths: Sequence[str]) -> None:
         for path in paths:

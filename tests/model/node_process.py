@@ -92,6 +92,19 @@ class Death:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class MortalDirectory:
+    """An open directory of a `MortalDisk`."""
+
+    def __init__(self, disk, directory):
+        self._disk = disk
+        self._directory = directory
+        self.close = directory.close
+
+    def sync(self):
+        with self._disk.death.at_a_call("sync_directory"):
+            self._directory.sync()
+
+
 class MortalDisk(RealDisk):
     """A real disk; ``forgets``: the files keep in this process what was not synced, as the machine keeps it in memory.
 
@@ -137,6 +150,9 @@ class MortalDisk(RealDisk):
     def sync_directory(self, path):
         with self.death.at_a_call("sync_directory"):
             super().sync_directory(path)
+
+    def open_directory(self, path):
+        return MortalDirectory(self, super().open_directory(path))
 
 
 class MortalFile:

@@ -15,7 +15,7 @@ from tests.memory_disk import MemoryDisk, failure
 
 from tailrace.errors import TailraceError
 from tailrace.model import Level
-from tailrace_server.journal.writer import SPARE_DESCRIPTORS
+from tailrace_server.journal.next_file import SPARE_DESCRIPTORS
 from tailrace_server.segment import Segment, SegmentDamaged
 
 from .checks import check, check_running

@@ -13,7 +13,7 @@ from tailrace.errors import TailraceError
 from tailrace_server.compaction import worker
 from tailrace_server.feeds import pending_blocks
 from tailrace_server.feeds import recovery as feed_recovery
-from tailrace_server.journal import BlockCase
+from tailrace_server.journal import BlockCase, next_file
 from tailrace_server.journal import recovery as journal_recovery
 from tailrace_server.journal import writer as journal_writer
 from tailrace_server.journal.held import HeldMark, store_held
@@ -164,8 +164,11 @@ BUGS = {
 
 
 # Planted beside the bug, since each of the two makes the other's absence harmless: a start replays by columns, and what
-# does not follow one at a time.
-BESIDE = {"a start ignores the flushed seq": (pending_blocks._Places, "first_of", place_without_flushed_seq)}
+# does not follow one at a time; the journal gives up spare descriptors before it refuses a record.
+BESIDE = {
+    "a start ignores the flushed seq": (pending_blocks._Places, "first_of", place_without_flushed_seq),
+    "a journal without a free descriptor fails for good": (next_file, "is_out_of_descriptors", lambda error: False),
+}
 
 
 async def find(where):

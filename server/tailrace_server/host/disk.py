@@ -105,6 +105,16 @@ class File(Protocol):
         """Close. May be called again."""
 
 
+class Directory(Protocol):
+    """An open directory, whose names can be made durable without another descriptor."""
+
+    def sync(self) -> None:
+        """Makes durable which names the directory holds."""
+
+    def close(self) -> None:
+        """Closes the directory. May be called again."""
+
+
 class Disk(Protocol):
     """What the server needs of a file system. Paths are strings, with the system's separator."""
 
@@ -140,6 +150,9 @@ class Disk(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """Make durable which names the directory holds."""
+
+    def open_directory(self, path: str) -> Directory:
+        """Opens a directory that is there, for ``Directory.sync``."""
 
     def sync_directories(self, paths: Sequence[str]) -> None:
         """As ``sync_directory`` of each, at the same time as far as that goes; the first OSError, after all ended."""
@@ -253,6 +266,23 @@ class RealFile:
             os.close(fd)
 
 
+class RealDirectory:
+    """A ``Directory`` on a file descriptor."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
 class RealLock:
     """An flock on an open file.
 
@@ -337,11 +367,11 @@ class RealDisk:
         os.rmdir(path)
 
     def sync_directory(self, path: str) -> None:
-        fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        with contextlib.closing(RealDirectory(path)) as directory:
+            directory.sync()
+
+    def open_directory(self, path: str) -> RealDirectory:
+        return RealDirectory(path)
 
     def sync_directories(self, paths: Sequence[str]) -> None:
         if len(paths) <= 1:

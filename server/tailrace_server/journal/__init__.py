@@ -1,20 +1,23 @@
 """The journal: the node's write-ahead log, shared by its partitions (docs/formats/journal.md).
 
 format.py     the bytes of files and records, pure
-writer.py     append, sync, rotation, and what happens when the disk fails
-reader.py     files read a record at a time, the reference
-stretch.py    many records read by columns, pure
+writer.py     append, sync, and errors of the disk
+rotation.py   the change to the next file
+next_file.py  the next file, created ahead
+older_files.py  finished files, and their removal
+reader.py     reads a file record by record, the reference
+stretch.py    reads many records by columns, pure
 records.py    all records of a recovered journal
-progress.py   how far a start is with it, for the log
-file_case.py  what a file is found to be, pure
-inspection.py  all files read before anything is changed
-recovery.py   a journal opened after any kind of stop
+progress.py   log lines about a long start
+file_case.py  the case of a file found by a start, pure
+inspection.py  reads all files before anything is changed
+recovery.py   opens a journal after any kind of stop
 replay.py     the cases of a block record, pure
-replay_cost.py  how long a start takes to read a journal, pure
-controls.py   what control records of a partition say, pure
+replay_cost.py  estimates the time that a start takes to read a journal, pure
+controls.py   the payloads of a partition's control records, pure
 published_record.py  the record of a publish, pure
 clean.py      CLEAN, the mark of a clean stop
-held.py       HELD, what a running node has on its disk
+held.py       HELD, the data that a running node has on its disk
 lock.py       LOCK, one process per data directory
 reserve.py    RESERVE, space to empty a full disk with
 """

@@ -21,18 +21,14 @@ from tailrace_server.journal.file_case import FileCase
 from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, file_name, pack_record, padded
 from tailrace_server.journal.held import HELD_NAME
 from tailrace_server.journal.inspection import Found, survey
+from tailrace_server.journal.next_file import create_file
+from tailrace_server.journal.older_files import OlderFile
 from tailrace_server.journal.reader import BadRecord, RawRecord, Window, read_record
 from tailrace_server.journal.records import Extent, Records
 from tailrace_server.journal.replay_cost import surplus_ns, surplus_ns_of
+from tailrace_server.journal.rotation import publish_file
 from tailrace_server.journal.stretch import moved, read_stretch
-from tailrace_server.journal.writer import (
-    FILE_BYTES_DEFAULT,
-    Journal,
-    OlderFile,
-    create_file,
-    file_key,
-    publish_file,
-)
+from tailrace_server.journal.writer import FILE_BYTES_DEFAULT, Journal, file_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,6 +81,7 @@ def open_journal(
         extent, file, copied = _continue(disk, directory, files[-1] if files else None, file_key(token))
         _cut_leftovers(disk, files, extent)
         _remove_temporaries(disk, directory)
+        opened = disk.open_directory(directory)
     except OSError as error:
         raise_if_no_space(error, f"to recover the journal in {directory}")
         raise JournalFailed(f"the journal in {directory} can't be recovered: {error}") from error
@@ -97,6 +94,7 @@ def open_journal(
     journal = Journal(
         disk,
         directory,
+        opened,
         file,
         extent.header,
         extent.end,

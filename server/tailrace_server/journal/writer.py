@@ -1,32 +1,30 @@
-"""The journal as the node writes it.
+"""The journal's writer: appends records, makes them durable, and begins a new file when one is full.
 
 Appending costs a block nothing per byte but the system's own copy: one ``pwritev`` of the record's header and the
-block's two parts. ``sync`` makes durable what was written before it was called, and may run in a thread of its own
-while the loop's thread goes on appending; everything else belongs to that one thread.
+block's two parts. ``sync`` makes durable all that was written before its call. It may run in another thread while the
+loop's thread appends.
 
-1. A record is in the journal once ``append`` returned; what ``append`` refuses has left nothing behind.
+1. A record is in the journal once ``append`` returned. A record that ``append`` refused left nothing behind.
 2. ``synced`` only grows, and only after an fsync of everything below it has succeeded.
-3. After a failed fsync, and after a failed write that could not be taken back, nothing is appended or synced any more:
-   Linux marks the pages of a failed fsync clean, so that a second one would succeed without having written anything.
-4. A file is durable as a whole before its successor is created; the successor and its name are before it is used.
-   Without a descriptor for that a record is refused, and the next one tries again: descriptors are kept for it.
-5. A file is removed only once the removal of all older ones is durable, so that no crash leaves a gap.
+3. After a failed fsync, and after a failed write that could not be cut off, the journal appends and syncs nothing more.
+   Linux marks the pages of a failed fsync clean, so a second fsync would succeed without having written anything.
+4. A file is durable as a whole before its successor has its name (rotation.py). Beginning a file needs one descriptor.
+   Without one a record is refused, and the next record tries again; some descriptors are kept for this.
+5. The removal of a file is durable before the next one is removed (older_files.py).
 
 Space is allocated ahead: fdatasync then has no new size to commit. Measured on ext4 (a small append and its fdatasync,
-medians): 235 µs without, 160 µs with; for records of 116 KB no difference. What is allocated and not used are zeros,
-which no record begins with, and it is cut off when the file is finished.
+medians): 235 µs without, 160 µs with; no difference for records of 116 KB. Unused space is zeros, which no record
+begins with. It is cut off when the file is finished.
 """
 
 from __future__ import annotations
 
-import collections
 import os
 import threading
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from tailrace.errors import Overloaded
-from tailrace_server.host.disk import TEMPORARY, is_out_of_descriptors, raise_if_no_space
-from tailrace_server.host.open_files import SpareFiles
+from tailrace_server.host.disk import is_out_of_descriptors, raise_if_no_space
 from tailrace_server.journal.errors import JournalFailed
 from tailrace_server.journal.format import (
     FILE_BYTES_MAX,
@@ -42,34 +40,36 @@ from tailrace_server.journal.format import (
     padded,
     split_lsn,
 )
+from tailrace_server.journal.next_file import NextFile
+from tailrace_server.journal.older_files import OlderFile, OlderFiles
 from tailrace_server.journal.replay_cost import replay_ns, surplus_ns
+from tailrace_server.journal.rotation import Rotation, name_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from tailrace.block import Block
-    from tailrace_server.host.disk import Buffer, Disk, File
+    from tailrace_server.host.disk import Buffer, Directory, Disk, File
 
-# Large enough that reading one back is not about opening files; small enough that trimming frees space soon.
+# Large enough that a start does not spend its time on opening files; small enough that trimming frees space soon.
 FILE_BYTES_DEFAULT = 256 << 20
 
-# Allocating costs some 10 µs and one commit of metadata: with 4 MiB that is nothing per write, and little space.
+# Allocating costs about 10 µs and one commit of metadata: with 4 MiB that is nothing per write, and little space.
 ALLOCATE_BYTES = 4 << 20
 
-# The next file takes two descriptors, its own and its directory's. Each of the node's threads may be quicker with one
-# of those that are given up for it.
-SPARE_DESCRIPTORS = 8
-
-# A file ends here too: 20,000 publishes. 64 MiB of small ones would cost a start three times what all of the journal
-# may, and only whole files are let go of.
+# A file ends at this surplus, too: 20,000 publishes. Small publishes of 64 MiB would cost a start three times the bound
+# of the whole journal, and only whole files are removed.
 FILE_SURPLUS_NS_MAX = 500_000_000
 
 _PADDING = tuple(bytes(count) for count in range(8))
 
 
 class JournalStatistics(NamedTuple):
-    """``bytes`` and ``records`` in ``files`` files, the newest of which is number ``file``; fsyncs since the start, the
-    last one's time. ``replay_seconds`` is about how long a start takes to read them (replay_cost.py)."""
+    """Sizes of the journal for status.
+
+    ``bytes`` and ``records`` are in ``files`` files, the newest of which is number ``file``. ``syncs`` were done since
+    the start. ``replay_seconds`` estimates how long a start takes to read the files (replay_cost.py).
+    """
 
     file: int
     files: int
@@ -81,31 +81,24 @@ class JournalStatistics(NamedTuple):
     last_sync_seconds: float
 
 
-class OlderFile(NamedTuple):
-    """A file that is not written to any more; ``surplus_ns`` is of its records (replay_cost.py)."""
-
-    number: int
-    nbytes: int
-    records: int
-    surplus_ns: int
-
-
 def file_key(token: Callable[[int], bytes]) -> int:
-    """A key for a new file: 64 random bits, not all of them zero."""
+    """Returns a key for a new file: 64 random bits, not all of them zero."""
     return int.from_bytes(token(8), "little") or 1
 
 
 class Journal:
-    """The node's write-ahead log, as ``open_journal`` gives it. Only one thread appends; ``sync`` may be another's.
+    """The node's write-ahead log, as ``open_journal`` gives it. One thread appends; another one may call ``sync``.
 
     ``written`` and ``synced`` are lsns: numbers that grow over all files, each the end of a record. A record is durable
-    once ``synced`` has reached the number that its ``append`` returned. ``failed`` is the error that ended it, or None.
+    once ``synced`` has reached the lsn that its ``append`` returned. ``failed`` is the error that ended the journal, or
+    None.
     """
 
     def __init__(
         self,
         disk: Disk,
         directory: str,
+        open_directory: Directory,
         file: File,
         header: FileHeader,
         offset: int,
@@ -117,9 +110,10 @@ class Journal:
         token: Callable[[int], bytes],
         clock: Callable[[], float],
     ) -> None:
-        """For ``open_journal``: ``file``, durable up to ``offset``, is the newest one.
+        """For ``open_journal``: ``file`` is the newest file, and durable up to ``offset``.
 
-        ``older`` are the others, oldest first; ``records`` and ``surplus_ns`` (replay_cost.py) are those of ``file``.
+        ``older`` are the other files, oldest first. ``records`` and ``surplus_ns`` (replay_cost.py) are those of
+        ``file``. ``open_directory`` is ``directory``, open.
         """
         assert FILE_HEADER_BYTES < file_bytes_max <= FILE_BYTES_MAX - 2 * PAYLOAD_BYTES_MAX
         self._disk = disk
@@ -127,45 +121,51 @@ class Journal:
         self._file_bytes_max = file_bytes_max
         self._token = token
         self._clock = clock
-        self._lock = threading.Lock()  # held by whoever fsyncs, and by whoever puts another file in this one's place
-        self._older = collections.deque(older)
-        self._files_lock = threading.Lock()  # held for no system call: the older files are counted, or change
-        self._trim_lock = threading.Lock()
-        self._removal_is_durable = True
+        self._open_directory = open_directory  # so that a name is made durable without another descriptor
+        self._lock = threading.Lock()  # held while anything is fsynced, and while the next file is created ahead
+        self._files_lock = threading.Lock()  # held for no system call: guards _older, _rotation and the fields of _use
+        self._older = OlderFiles(disk, directory, open_directory, older, self._files_lock)
+        self._next = NextFile(disk, directory)
+        self._rotation: Rotation | None = None  # the loop's thread sets it, and removes it some time after its end
         self._stopped = ""
         self.failed: JournalFailed | None = None
-        self._finished_ns = 0  # what the files cost a start that were finished since this was opened
+        self._finished_ns = 0  # the cost to a start of all files that were finished since the journal was opened
         self._syncs = 0
         self._last_sync_seconds = 0.0
-        self._spares = SpareFiles(disk, SPARE_DESCRIPTORS)
-        self._use(file, header, offset, records, surplus_ns)
+        self._use(file, header, offset, offset, records, surplus_ns)
+        self._next.keep_descriptors(self._path(header.number))
+        self.synced = self.written
 
-    def _use(self, file: File, header: FileHeader, offset: int, records: int, surplus_ns: int) -> None:
+    def _use(self, file: File, header: FileHeader, offset: int, allocated: int, records: int, surplus_ns: int) -> None:
         self._file = file
-        self._rotate_at = self._file_bytes_max  # 0: with the next record, or when the successor's name is durable
-        self._successor: tuple[File, FileHeader] | None = None
-        self._spares.keep(os.path.join(self._directory, file_name(header.number)))
+        self._header = header
+        self._rotate_at = self._file_bytes_max  # 0: before the next record
+        self._create_ahead_at = self._file_bytes_max // 2
         self._key = header.key
         self._number = header.number
         self._base = lsn(header.number, 0)
-        self._offset = self._allocated = offset
+        self._offset = offset
+        self._allocated = allocated
         self._records = records
         self._surplus_ns = surplus_ns
-        self.written = self.synced = self._base + offset
+        self.written = self._base + offset
+
+    def _path(self, number: int) -> str:
+        return os.path.join(self._directory, file_name(number))
 
     @property
     def end(self) -> tuple[int, int]:
-        """Number of the newest file and where the next record will begin in it."""
+        """The number of the newest file, and the offset in it at which the next record will begin."""
         return self._number, self._offset
 
     @property
     def synced_end(self) -> tuple[int, int]:
-        """Number and offset up to which all is durable. Any thread may ask."""
+        """The number and offset up to which all is durable. Any thread may ask."""
         return split_lsn(self.synced)
 
     @property
     def file_numbers(self) -> range:
-        """The numbers of all files; there is no gap."""
+        """The numbers of all files, without a gap."""
         with self._files_lock:
             return range(self._number - len(self._older), self._number + 1)
 
@@ -176,39 +176,53 @@ class Journal:
 
     @staticmethod
     def file_of(place: int) -> int:
-        """The number of the file that holds the record whose end is the lsn ``place``."""
+        """Returns the number of the file that holds the record whose end is the lsn ``place``."""
         return split_lsn(place)[0]
 
     def statistics(self) -> JournalStatistics:
-        """Sizes and times for status."""
+        """Returns sizes and times for status."""
         with self._files_lock:
-            files, nbytes, records, surplus = len(self._older) + 1, self._offset, self._records, self._surplus_ns
-            for older in self._older:
-                nbytes, records, surplus = nbytes + older.nbytes, records + older.records, surplus + older.surplus_ns
+            files = len(self._older) + 1
+            nbytes, records, surplus = self._older.totals()
+            number, synced = split_lsn(self.synced)
+            unsynced = self._offset - synced
+            if number != self._number:  # a rotation is not durable yet
+                unsynced += self._older.newest_bytes - FILE_HEADER_BYTES
+            nbytes, records, surplus = nbytes + self._offset, records + self._records, surplus + self._surplus_ns
         return JournalStatistics(
             self._number,
             files,
             nbytes,
             records,
             replay_ns(nbytes, records, surplus) / 1e9,
-            self.written - self.synced,
+            unsynced,
             self._syncs,
             self._last_sync_seconds,
         )
 
     @property
     def written_ns(self) -> int:
-        """What all files since the journal was opened cost a start, removed ones too: it only grows."""
+        """The cost to a start of all files since the journal was opened, removed files included: it only grows."""
         return self._finished_ns + replay_ns(self._offset, self._records, self._surplus_ns)
 
     def append_block(
         self, feed_id: bytes, partition: int, branch: bytes, block: Block, snapshot: tuple[int, int] = (0, 0)
     ) -> int:
-        """Write a block: its body as it is, without copying or summing it. Returns the lsn of the record's end.
+        """Writes a block, without copying or summing its body. Returns the lsn of the record's end.
 
-        ``feed_id`` and ``branch``, that of the block's last seq, have 16 bytes each; ``snapshot`` is the first and last
-        seq of the snapshot that a replica got it in. Not durable before ``sync``. NoSpace, Overloaded (no descriptor is
-        free): nothing of it was kept, and the next append may succeed. JournalFailed: nothing will any more.
+        The record is not durable before ``sync``.
+
+        Args:
+            feed_id: The feed's id, 16 bytes.
+            partition: The number of the partition.
+            branch: The branch of the block's last seq, 16 bytes.
+            block: The block.
+            snapshot: First and last seq of the snapshot in which a replica got the block; (0, 0) otherwise.
+
+        Raises:
+            NoSpace: The disk is full. Nothing was kept of the record, and the next append may succeed.
+            Overloaded: No descriptor is free for the next file. Likewise.
+            JournalFailed: No later append succeeds either.
         """
         head = block.head
         return self._append(
@@ -216,7 +230,7 @@ class Journal:
         )
 
     def append(self, kind: RecordKind, feed_id: bytes, partition: int, payload: bytes) -> int:
-        """Write a control record. Returns and raises as ``append_block``; ValueError for a payload over 64 MiB."""
+        """Writes a control record. Returns and raises as ``append_block``; ValueError for a payload over 64 MiB."""
         assert kind not in (RecordKind.BLOCK, RecordKind.PUBLISHED)
         nbytes = len(payload)
         if nbytes > PAYLOAD_BYTES_MAX:
@@ -228,7 +242,7 @@ class Journal:
     def append_published(
         self, feed_id: bytes, partition: int, branch: bytes, covered: bytes, bodies: Sequence[Buffer]
     ) -> int:
-        """Write what `published_record.encode_published` made. Returns and raises as ``append_block``."""
+        """Writes the record of a publish (published_record.py). Returns and raises as ``append_block``."""
         nbytes = len(covered) + sum(map(len, bodies))
         assert nbytes <= PAYLOAD_BYTES_MAX, "a publish is bounded before it is written"
         place = self._append(
@@ -238,8 +252,10 @@ class Journal:
         return place
 
     def _add_surplus(self, surplus: int) -> None:
-        """Notes what the last record costs a start; a file that costs much takes no more records."""
+        """Adds the last record's cost to a start. A file with a high cost takes no more records."""
         self._surplus_ns += surplus
+        if self._surplus_ns > FILE_SURPLUS_NS_MAX // 2:
+            self._create_ahead_at = 0
         if self._surplus_ns > FILE_SURPLUS_NS_MAX:
             self._rotate_at = 0
 
@@ -265,7 +281,7 @@ class Journal:
         end = offset + size
         if end > self._allocated:
             self._allocate(end)
-        synced = self.synced - self._base
+        synced = self.synced - self._base if self._rotation is None else FILE_HEADER_BYTES
         header = pack_record(
             self._key, self._number, offset, synced, nbytes, kind, partition, feed_id, branch, snapshot, covered
         )
@@ -273,19 +289,22 @@ class Journal:
             self._file.write_at(offset, (header, *payload, _PADDING[-nbytes & 7]), size)
         except OSError as error:
             self._take_back(error)
+        if self._rotation is not None:
+            rest = *payload, _PADDING[-nbytes & 7]
+            self._copy(self._rotation, kind, feed_id, partition, branch, snapshot, covered, rest, nbytes, size)
         self._offset = end
         self._records += 1
         self.written = self._base + end
         return self.written
 
     def _allocate(self, end: int) -> None:
-        """Reserve space up to ``end`` and beyond. Where that fails the writes show it, and until then nobody asks."""
+        """Reserves space up to ``end`` and beyond. If that fails, so do the writes, or they need no reserved space."""
         nbytes = max(ALLOCATE_BYTES, end - self._allocated)
         self._file.allocate(self._allocated, nbytes)
         self._allocated += nbytes
 
     def _take_back(self, error: OSError) -> NoReturn:
-        """Cut a record that was written in part. Raises NoSpace, JournalFailed."""
+        """Cuts off a record that was written in part. Raises NoSpace, JournalFailed."""
         try:
             self._file.truncate(self._offset)
         except OSError as second:
@@ -294,7 +313,7 @@ class Journal:
         self._refuse(error)
 
     def _refuse(self, error: OSError) -> NoReturn:
-        """Raises NoSpace, Overloaded, JournalFailed for a write that left nothing behind."""
+        """Raises NoSpace, Overloaded or JournalFailed for a write that left nothing behind."""
         raise_if_no_space(error, f"for the journal in {self._directory}")
         if is_out_of_descriptors(error):
             raise Overloaded(
@@ -308,142 +327,142 @@ class Journal:
         self.failed = JournalFailed(self._stopped)
         return self.failed
 
-    def sync(self) -> None:
-        """Make durable everything that was written when this was called, and raise ``synced`` to it.
+    def _copy(self, rotation: Rotation, *record: Any) -> None:
+        """Writes a record of a file that has no name yet to the file before it as well. JournalFailed."""
+        try:
+            if not rotation.copy(self.synced - rotation.base, *record):
+                self._rotation = None
+        except OSError:  # no copy, no record: the file gets its name now
+            self._end_rotation()
 
-        Blocks for as long as the disk takes. May run in any thread; calls take turns, and one that finds nothing left
-        to do does nothing. JournalFailed if the fsync fails, and ever after.
+    @property
+    def is_next_due(self) -> bool:
+        """The next call of ``sync`` creates the next file, which takes longer than an fsync of a few records."""
+        return self._offset >= self._create_ahead_at and not self._next.is_created
+
+    def sync(self) -> None:
+        """Makes durable everything that was written before the call, and raises ``synced`` to it.
+
+        Blocks for as long as the disk takes. May run in any thread; calls take turns, and a call does nothing if all is
+        durable. Ends a rotation, and creates the next file if it is due. JournalFailed if an fsync fails, and for every
+        later call.
         """
         with self._lock:
-            if self._stopped:
-                raise JournalFailed(self._stopped)
-            written = self.written
+            self._require_running()
+            with self._files_lock:
+                rotation, file, number, written = self._rotation, self._file, self._number, self.written
             if self.synced != written:
                 begin = self._clock()
-                self._sync_file()
+                if rotation is None or rotation.is_named:
+                    self._sync_file(file)
+                else:
+                    self._make_rotation_durable(rotation, file, number)
                 self._last_sync_seconds = self._clock() - begin
                 self._syncs += 1
                 self.synced = written
+            if self.is_next_due:
+                self._create_next()
 
-    def _sync_file(self) -> None:
+    def _sync_file(self, file: File) -> None:
         try:
-            self._file.sync()
+            file.sync()
         except OSError as error:
             raise self._fail("an fsync failed", error) from error
 
-    def _rotate(self) -> None:
-        """Finish the file and begin the next one. NoSpace, Overloaded: the next call goes on. JournalFailed."""
-        with self._lock:
-            is_new = self._successor is None
-            file, header = self._successor = self._successor or self._make_successor()
-            try:
-                self._name_successor(file, header, is_new=is_new)
-            except OSError as error:
-                if is_out_of_descriptors(error):  # this file is finished, and takes no record any more
-                    self._rotate_at = 0
-                    self._refuse(error)
-                raise self._fail("the next file could not be made durable", error) from error
-            self._file.close()
-            with self._files_lock:
-                self._finished_ns = self.written_ns
-                self._older.append(OlderFile(self._number, self._offset, self._records, self._surplus_ns))
-                self._use(file, header, FILE_HEADER_BYTES, 0, 0)
-
-    def _make_successor(self) -> tuple[File, FileHeader]:
-        """Finish the file, and create the next one."""
-        self._finish()
-        header = FileHeader(self._number + 1, file_key(self._token), self._offset, FILE_HEADER_BYTES)
-        path = os.path.join(self._directory, file_name(header.number))
+    def _make_rotation_durable(self, rotation: Rotation, file: File, number: int) -> None:
+        """Makes durable a finished file, then its successor ``file``, then the successor's name. JournalFailed."""
         try:
-            try:
-                return create_file(self._disk, path, header), header
-            except OSError as error:
-                if not is_out_of_descriptors(error) or not self._spares.release():
-                    raise
-                return create_file(self._disk, path, header), header
+            rotation.make_durable()
+        except OSError as error:
+            raise self._fail("an fsync failed", error) from error
+        try:
+            name_file(self._disk, self._open_directory, file, rotation.successor_path, self._path(number))
+        except OSError as error:
+            raise self._fail("the next file could not be made durable", error) from error
+        rotation.named()
+        try:
+            rotation.cut()
+        except OSError as error:
+            raise self._fail("a finished file could not be cut", error) from error
+
+    def _create_next(self) -> None:
+        """Creates the next file ahead. If that fails for now, a rotation creates it."""
+        with self._files_lock:
+            if self._rotation is not None and not self._rotation.is_named:
+                return  # the temporary name may be in use
+        try:
+            self._next.create_ahead(ALLOCATE_BYTES)
+        except OSError:
+            self._create_ahead_at = self._offset + ALLOCATE_BYTES
+
+    def _rotate(self) -> None:
+        """Begins the next file. NoSpace, Overloaded: the next call tries again. JournalFailed."""
+        self._end_rotation()
+        header = FileHeader(self._number + 1, file_key(self._token), self._offset, FILE_HEADER_BYTES)
+        try:
+            created = self._next.begin(header)
         except OSError as error:
             self._refuse(error)
+        rotation = Rotation(self._file, self._header, self._offset, created.path)
+        with self._files_lock:
+            self._finished_ns = self.written_ns
+            self._older.add(OlderFile(self._number, self._offset, self._records, self._surplus_ns))
+            self._use(created.file, header, FILE_HEADER_BYTES, created.allocated, 0, 0)
+            self._rotation = rotation
 
-    def _name_successor(self, file: File, header: FileHeader, *, is_new: bool) -> None:
-        """Make the next file durable under its name. OSError; EMFILE and ENFILE: only the fsync of that is missing."""
-        try:
-            if is_new:
-                publish_file(self._disk, os.path.join(self._directory, file_name(header.number)), file)
-                return
-        except OSError as error:
-            if not is_out_of_descriptors(error):
-                raise
-        self._spares.release()
-        self._disk.sync_directory(self._directory)
+    def _end_rotation(self) -> None:
+        """Waits until the newest file has its name. Blocks for as long as the disk takes. JournalFailed."""
+        rotation = self._rotation
+        if rotation is None:
+            return
+        if not rotation.is_named:
+            with self._lock:
+                if not rotation.is_named:
+                    self._require_running()
+                    self._make_rotation_durable(rotation, self._file, self._number)
+                    self.synced = self.written
+        self._rotation = None
 
     def _finish(self) -> None:
-        """Cut off what was allocated and not used, and make the file durable as a whole."""
+        """Cuts off the space that was allocated and not used, and makes the newest file durable as a whole."""
         if self._allocated > self._offset:
             try:
                 self._file.truncate(self._offset)
             except OSError as error:
                 raise self._fail("a finished file could not be cut", error) from error
             self._allocated = self._offset
-        self._sync_file()
+        self._sync_file(self._file)
         self.synced = self.written
 
     def trim(self, before_number: int) -> int:
-        """Remove all files with smaller numbers, oldest first, but never the newest one; how many were removed.
+        """Removes all files with smaller numbers, oldest first, but not the newest named one; returns how many.
 
-        All that their records say has its home elsewhere, durably. Blocks for as long as the disk takes, and may run in
-        any thread. The directory is fsynced after each removal: where several were under way, a crash could undo that
-        of a file and keep that of its successor, and recovery takes a gap for damage.
+        The caller knows that all their records are durably covered elsewhere. Blocks for as long as the disk takes, and
+        may run in any thread.
 
-        OSError: some may have been removed, and are counted no more; the next call goes on from there. JournalFailed
-        after a failure of the journal, which is left for the next start as it is.
+        OSError: the files that were removed so far are counted no more; the next call continues. JournalFailed after a
+        failure of the journal, whose files are left as they are for the next start.
         """
-        removed = 0
-        with self._trim_lock:
-            self._sync_removal()
-            while (oldest := self.oldest_number) < min(before_number, self._number):
-                if self._stopped:
-                    raise JournalFailed(self._stopped)
-                self._disk.remove(os.path.join(self._directory, file_name(oldest)))
-                self._removal_is_durable = False
-                with self._files_lock:
-                    self._older.popleft()
-                removed += 1
-                self._sync_removal()
-        return removed
+        return self._older.trim(min(before_number, self.synced_end[0]), self._require_running)
 
-    def _sync_removal(self) -> None:
-        """Make the last removal durable, where it may not be."""
-        if not self._removal_is_durable:
-            self._disk.sync_directory(self._directory)
-            self._removal_is_durable = True
+    def _require_running(self) -> None:
+        if self._stopped:
+            raise JournalFailed(self._stopped)
 
     def close(self) -> None:
-        """Make everything durable and close the file; after a failure only close it. May be called again."""
+        """Makes everything durable and closes the files; after a failure only closes them. May be called again."""
         with self._lock:
+            rotation = self._rotation
             try:
                 if not self._stopped:
+                    if rotation is not None and not rotation.is_named:
+                        self._make_rotation_durable(rotation, self._file, self._number)
                     self._finish()
+                    self._next.remove()
                     self._stopped = "the journal is closed"
             finally:
-                self._spares.release()
-                if self._successor is not None:
-                    self._successor[0].close()
+                self._next.close()
+                if rotation is not None:
+                    rotation.close()
                 self._file.close()
-
-
-def create_file(disk: Disk, path: str, header: FileHeader) -> File:
-    """A journal file with nothing but its header, under a temporary name. OSError: it does not matter what is left."""
-    file = disk.create(path + TEMPORARY)
-    try:
-        file.write_at(0, (header.pack(),), FILE_HEADER_BYTES)
-    except OSError:
-        file.close()
-        raise
-    return file
-
-
-def publish_file(disk: Disk, path: str, file: File) -> None:
-    """Make a file of ``create_file`` durable, give it its name, and make that durable too."""
-    file.sync()
-    disk.rename(path + TEMPORARY, path)
-    disk.sync_directory(os.path.dirname(path))
+                self._open_directory.close()

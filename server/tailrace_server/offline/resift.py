@@ -22,8 +22,10 @@ from tailrace_server.journal.controls import LogRecord, RollbackRecord
 from tailrace_server.journal.file_case import STOPS, FileCase
 from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, file_name, file_number
 from tailrace_server.journal.held import HELD_NAME, HeldMark
+from tailrace_server.journal.next_file import create_file
 from tailrace_server.journal.reader import RawRecord
-from tailrace_server.journal.writer import FILE_BYTES_DEFAULT, create_file, file_key, publish_file
+from tailrace_server.journal.rotation import publish_file
+from tailrace_server.journal.writer import FILE_BYTES_DEFAULT, file_key
 from tailrace_server.offline.journal_walk import (
     Bad,
     Item,
@@ -351,6 +353,7 @@ def begin_journal(disk: Disk, data: str, randomness: Randomness, clock: Callable
     journal = Journal(
         disk,
         staging,
+        disk.open_directory(staging),
         file,
         header,
         FILE_HEADER_BYTES,

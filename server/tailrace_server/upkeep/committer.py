@@ -1,17 +1,19 @@
 """Group commit: one fsync answers every write that arrived before it began.
 
-    take ── note ──> [ waiting: (lsn, partition, last seq) ]      when_durable ──> [ answers: (lsn, callback) ]
+    append ── note ──> [ waiting: (lsn, partition, last seq) ]      when_durable ──> [ answers: (lsn, callback) ]
                                         │
                      sync, on the loop or in a thread: everything up to `written`
                                         │
               partition.durable_through (streams send)   then   answers in the order of their lsns
 
-The streams go before the answers: a consumer has nothing to wait for, a writer has just been waiting.
+The streams come before the answers: a consumer has been waiting for nothing else, a writer has its own next work.
 
-On the loop's thread an fsync saves a hop of two threads (about 0.1 ms), and stops everything else meanwhile; so it is
-done there only while the disk is fast and little is waiting. Fast is what the median of the last small fsyncs says: one
-in twenty takes ten times as long on a disk that others use too, which would drag a mean along for a long time. Writes
-that arrive during an fsync in a thread share the next one.
+On the loop's thread an fsync saves two changes of threads (about 0.1 ms), but everything else waits. So the committer
+syncs there only while the disk is fast and few bytes wait. The disk counts as fast by the median of the last small
+fsyncs. A mean would not do: on a disk that others use, one fsync in twenty takes ten times as long.
+
+Writes that arrive during an fsync in a thread share the next one. A thread also syncs after a rotation of the journal,
+and if the journal's next file is due: both take longer.
 """
 
 from __future__ import annotations
@@ -27,19 +29,19 @@ from tailrace_server.host.clock import Clock
 from tailrace_server.partition.partition import Partition
 from tailrace_server.runtime.workers import Workers
 
-# On the loop: while an fsync of so little usually takes less than this.
+# An fsync of at most INLINE_BYTES_MAX is done on the loop, while it usually takes less than INLINE_SECONDS_MAX.
 INLINE_SECONDS_MAX = 0.001
 INLINE_BYTES_MAX = 64 * 1024
-# What only level `memory` waits for is made durable within this, together with whatever else comes.
+# A write that is waited for at level `memory` only is made durable within this time, together with other writes.
 LAZY_SECONDS = 0.005
-# A writer who has been the only one for this long need not wait for others.
+# After this time without other writers, a writer need not wait for them.
 ALONE_SECONDS = 0.002
-# So many small fsyncs tell how fast the disk is: it has to be slow for eight before they move to a thread.
+# The number of small fsyncs that tell how fast the disk is: eight slow ones move the next to a thread.
 _DURATIONS = 15
 
 
 class Syncable(Protocol):
-    """What the committer needs of a journal; positions (lsn) are bytes written over all files."""
+    """The part of a journal that the committer uses; lsns grow over all files."""
 
     @property
     def written(self) -> int: ...
@@ -47,11 +49,14 @@ class Syncable(Protocol):
     @property
     def synced(self) -> int: ...
 
+    @property
+    def is_next_due(self) -> bool: ...
+
     def sync(self) -> None: ...
 
 
 class Committer:
-    """Makes a journal durable and tells whom it concerns. One a node."""
+    """Makes a journal durable, and tells its partitions and the waiting writers. A node has one."""
 
     def __init__(self, journal: Syncable, clock: Clock, workers: Workers) -> None:
         self._journal = journal
@@ -71,13 +76,13 @@ class Committer:
         self.on_committed: Callable[[], None] = _nothing
 
     def note(self, partition: Partition) -> None:
-        """``partition`` has just been written to, up to its high seq."""
+        """Notes that ``partition`` has just been written to, up to its high seq."""
         self._waiting.append((self._journal.written, partition, partition.high_seq))
 
     def when_durable(self, callback: Callable[[TailraceError | None], None]) -> None:
         """Calls ``callback(None)`` once all that is written now is durable, or with the error that prevents it.
 
-        The partitions know by then. (A thread that has just synced, or a rotation of the journal, tells them later.)
+        The partitions are told first, also if a thread or a rotation of the journal has synced already.
         """
         if self.failure is not None:
             callback(self.failure)
@@ -88,20 +93,20 @@ class Committer:
             self._urgent = True
 
     def hurry(self) -> None:
-        """Someone waits for what has been written: begin an fsync as soon as the loop is free."""
+        """Begins an fsync as soon as the loop is free, because a writer waits for it."""
         if not self._is_settled:
             self._urgent = True
 
     @property
     def _is_settled(self) -> bool:
-        """All is durable, and everybody knows. A rotation of the journal makes things durable that nobody has told."""
+        """True if all is durable, and every partition and writer was told. A rotation may sync without telling them."""
         return self._journal.synced >= self._journal.written and not (self._waiting or self._answers)
 
     def turn_ended(self, asker: object) -> None:
-        """Whoever has been handled (a connection; None: nobody in particular) has nothing more to write for now.
+        """Notes that ``asker``, a connection or None, has nothing more to write for now.
 
-        Where he alone has been writing lately, an fsync begins at once. Others who write in the same pass of the loop
-        share it instead, and it begins after them.
+        If it has been the only writer lately, an fsync begins at once. Otherwise the fsync begins after the other
+        writers of this pass of the loop, which share it.
         """
         if self._syncing or self.failure is not None or self._is_settled:
             return
@@ -117,7 +122,7 @@ class Committer:
             self._wanted.set()
 
     async def run(self) -> None:
-        """Commits for ever; ends after a failed fsync, from when on nothing more is acknowledged at `disk`."""
+        """Commits until an fsync fails. After that, nothing more is acknowledged at `disk`."""
         while self.failure is None:
             await self._wanted.wait()
             if not self._urgent:
@@ -129,7 +134,7 @@ class Committer:
             await self.commit()
 
     async def commit(self) -> None:
-        """One fsync, and what follows from it; nothing where everything is durable."""
+        """Does one fsync, if not everything is durable, and tells partitions and writers."""
         if self._is_cheap():
             self._commit_here(self._clock.monotonic())
             return
@@ -146,11 +151,13 @@ class Committer:
                 self._note_duration(seconds)
 
     def _is_cheap(self) -> bool:
-        waiting_bytes = self._journal.written - self._journal.synced
-        return waiting_bytes <= INLINE_BYTES_MAX and self.usual_sync_seconds <= INLINE_SECONDS_MAX
+        journal = self._journal
+        if journal.is_next_due or journal.written - journal.synced > INLINE_BYTES_MAX:
+            return False
+        return self.usual_sync_seconds <= INLINE_SECONDS_MAX
 
     def _commit_here(self, now: float) -> None:
-        """Commits on the loop's thread; what nobody waits for comes after what was waited for."""
+        """Commits on the loop's thread."""
         self._urgent = False
         try:
             self._journal.sync()
@@ -162,19 +169,19 @@ class Committer:
         self._note_duration(seconds)
 
     def _timed_sync(self) -> float:
-        """The seconds of the fsync alone, without what a thread waits for before and after it."""
+        """Returns the seconds of the fsync alone, without the thread's waiting before and after it."""
         started = self._clock.monotonic()
         self._journal.sync()
         return self._clock.monotonic() - started
 
     def _note_duration(self, seconds: float) -> None:
-        """A small fsync took so long."""
+        """Notes how long a small fsync took."""
         durations = self._durations
         durations.append(seconds)
         self.usual_sync_seconds = sorted(durations)[len(durations) // 2]
 
     def _tell(self) -> None:
-        """An fsync has succeeded."""
+        """Tells partitions and writers after an fsync that succeeded."""
         self._syncing = False
         self.syncs += 1
         synced, waiting, answers = self._journal.synced, self._waiting, self._answers
@@ -193,13 +200,13 @@ class Committer:
             while answers and answers[0][0] <= synced:
                 answers.popleft()[1](None)
             self.on_committed()
-        if answers:  # also without a partition that waits: for a control record, as that of a new feed
+        if answers:  # also if no partition waits: control records have none, as that of a new feed
             self.hurry()
         if waiting or answers:
             self._wanted.set()
 
     def _fail(self, error: NotDurable) -> None:
-        """Nothing that waits will ever be durable here: the outcome of every waiting write is unknown."""
+        """Tells all waiting writers that the outcome of their writes is unknown."""
         self.failure, self._syncing = error, False
         while self._answers:
             self._answers.popleft()[1](error)
@@ -207,4 +214,4 @@ class Committer:
 
 
 def _nothing() -> None:
-    """Until the node says what is to be done."""
+    """Does nothing, until the owner sets a callback."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 from unittest import mock
@@ -10,12 +11,14 @@ from unittest import mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.memory_disk import KEEP, LOSE
 from tests.tiers import examples
 
 from tailrace.block import encode_block
 from tailrace.errors import NoSpace
 from tailrace_server.journal import JournalDamaged, JournalFailed, RecordKind, open_journal, recovery
 from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader
+from tailrace_server.journal.rotation import Rotation
 
 FEED = b"F" * 16
 BRANCH = b"B" * 16
@@ -52,10 +55,11 @@ class Life:
         self.counter = 0
         self.open()
 
-    def open(self):
+    def open(self, kept=0):
+        """Opens the journal again; the first ``kept`` records, and those that a sync has covered, are there."""
         self.journal, recovered = open_journal(self.disk, "/journal", file_bytes_max=FILE_BYTES_MAX)
         found, trimmed = self.found(recovered)
-        assert len(found) >= self.durable - trimmed
+        assert len(found) >= max(self.durable, kept) - trimmed
         self.written, self.durable = found, len(found)
         self.trimmable -= trimmed
         self.lsns = [record.lsn for record in recovered.records]
@@ -131,7 +135,7 @@ class Life:
         self.crash_once(what)
         if what == "cut in recovery":
             self.crash_in_recovery()
-        self.open()
+        self.open(len(self.written) if what == "kill" else 0)
 
     def crash_once(self, what):
         if what == "kill":
@@ -249,6 +253,101 @@ def live(disk, seed):
     life.step("cut")
 
 
+def begun_rotation(disk):
+    """A journal with a file that is not durable, and a successor that has no name yet; the records of both."""
+    journal, _ = open_journal(disk, "/journal", file_bytes_max=FILE_BYTES_MAX)
+    made = [b"%200d" % number for number in range(5)]
+    for payload in made[:2]:
+        journal.append(RecordKind.FLUSHED, FEED, 1, payload)
+    journal.sync()
+    for payload in made[2:]:
+        journal.append(RecordKind.FLUSHED, FEED, 1, payload)
+    assert journal.end[0] == 2
+    assert disk.names("/journal") == ["00000001.log", "next.log.new"]
+    return journal, made
+
+
+def recovered_payloads(disk):
+    return [record.payload for record in open_journal(disk, "/journal", file_bytes_max=FILE_BYTES_MAX)[1].records]
+
+
+def test_a_killed_process_loses_nothing_of_a_file_without_a_name(memory_disk):
+    disk = memory_disk()
+    _, made = begun_rotation(disk)
+    disk.kill()
+    assert recovered_payloads(disk) == made
+    assert not [name for name in disk.names("/journal") if name.endswith(".new")]
+
+
+ENDS_OF_A_ROTATION = ["sync", "close", "next rotation"]
+
+
+def end_rotation(journal, then):
+    """The records that were written meanwhile."""
+    made = []
+    if then == "next rotation":
+        for number in range(5, 9):
+            made.append(b"%200d" % number)
+            journal.append(RecordKind.FLUSHED, FEED, 1, made[-1])
+        then = "sync"
+    getattr(journal, then)()
+    return made
+
+
+def crash_at_each_call(memory_disk, then, fate):
+    """A kill, or a power cut that leaves any of the names, from the prepared file to the one that is cut; how many."""
+    expected = [b"%200d" % number for number in range(9)]
+    number = 0
+    while True:
+        disk, durable = memory_disk(), 0
+        disk.crash_at(number)
+        try:
+            journal, _ = begun_rotation(disk)
+            durable = 2
+            end_rotation(journal, then)
+        except disk.Crashed:
+            number += 1
+        else:
+            return number
+        for names in [None, *disk.survivals()]:
+            one = disk.fork()
+            if names is None:
+                one.kill()
+            else:
+                one.cut_power(fate, names)
+            found = recovered_payloads(one)
+            assert found == expected[: len(found)]
+            assert len(found) >= (5 if durable and names is None else durable)
+
+
+@pytest.mark.parametrize("then", ENDS_OF_A_ROTATION)
+@pytest.mark.parametrize("fate", [KEEP, LOSE, random.Random(1)])
+def test_a_crash_at_each_call_of_a_rotation(memory_disk, then, fate):
+    assert crash_at_each_call(memory_disk, then, fate) > 10
+
+
+@pytest.mark.parametrize("then", ENDS_OF_A_ROTATION)
+def test_after_a_rotation_all_is_durable(memory_disk, then):
+    disk = memory_disk()
+    journal, made = begun_rotation(disk)
+    made += end_rotation(journal, then)
+    assert journal.synced == journal.written
+    disk.cut_power(LOSE)
+    assert recovered_payloads(disk) == made
+
+
+def test_a_prepared_file_that_no_record_was_written_to_is_removed(memory_disk):
+    disk = memory_disk()
+    journal, _ = open_journal(disk, "/journal", file_bytes_max=FILE_BYTES_MAX)
+    for _ in range(2):
+        journal.append(RecordKind.FLUSHED, FEED, 1, bytes(200))
+    journal.sync()
+    assert disk.names("/journal") == ["00000001.log", "next.log.new"]
+    disk.kill()
+    assert recovered_payloads(disk) == [bytes(200)] * 2
+    assert disk.names("/journal") == ["00000001.log"]
+
+
 def no_sync_at_birth(disk, path, file):
     disk.rename(path + ".new", path)
     disk.sync_directory(os.path.dirname(path))
@@ -258,6 +357,37 @@ def no_sync_at_birth(disk, path, file):
 def no_sync_of_the_name(disk, path, file):
     file.sync()
     disk.rename(path + ".new", path)
+
+
+def named_before_its_sync(disk, directory, file, temporary, path):
+    disk.rename(temporary, path)
+    directory.sync()
+    file.sync()
+
+
+def named_without_a_sync(disk, directory, file, temporary, path):
+    file.sync()
+    disk.rename(temporary, path)
+
+
+def no_sync_of_the_finished_file(rotation):
+    """Its successor gets its name all the same."""
+
+
+def no_copies(rotation, *record):
+    """As if a killed process had given the next file its name."""
+    return True
+
+
+def cut_too_early(rotation, make_durable=Rotation.make_durable):
+    rotation._file.truncate(rotation.end)
+    make_durable(rotation)
+
+
+def cut_and_no_copies_after_it(rotation, *record, copy=Rotation.copy):
+    """As if the file ended there."""
+    rotation._file.truncate(rotation.end)
+    return copy(rotation, *record)
 
 
 def no_sync(journal):
@@ -279,11 +409,11 @@ def gone_on_with_in_place(disk, directory, newest, key, begin_file=recovery._con
 @pytest.mark.parametrize(
     ("place", "bug"),
     [
-        ("writer.publish_file", no_sync_at_birth),
+        ("writer.name_file", named_before_its_sync),
         ("recovery.publish_file", no_sync_at_birth),
-        ("writer.publish_file", no_sync_of_the_name),
+        ("writer.name_file", named_without_a_sync),
         ("recovery.publish_file", no_sync_of_the_name),
-        ("writer.Journal._finish", no_sync),
+        ("writer.Rotation.make_durable", no_sync_of_the_finished_file),
         ("writer.Journal.sync", no_sync),
         ("recovery._continue", gone_on_with_in_place),
     ],
@@ -296,6 +426,26 @@ def test_a_planted_bug_is_found(memory_disk, place, bug):
     lives()
     with mock.patch(f"tailrace_server.journal.{place}", bug), pytest.raises((AssertionError, JournalDamaged)):
         lives()
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize(
+    ("place", "bug"),
+    [
+        ("writer.name_file", named_before_its_sync),
+        ("writer.Rotation.make_durable", no_sync_of_the_finished_file),
+        ("writer.Rotation.make_durable", cut_too_early),
+        ("writer.Rotation.copy", no_copies),
+        ("writer.Rotation.copy", cut_and_no_copies_after_it),
+    ],
+)
+def test_a_planted_bug_of_a_rotation_is_found(memory_disk, place, bug):
+    def crashes():
+        for fate, then in itertools.product([KEEP, LOSE], ENDS_OF_A_ROTATION):
+            crash_at_each_call(memory_disk, then, fate)
+
+    with mock.patch(f"tailrace_server.journal.{place}", bug), pytest.raises((AssertionError, JournalDamaged)):
+        crashes()
 
 
 def test_the_header_of_a_file_says_what_was_durable_at_its_birth(memory_disk):

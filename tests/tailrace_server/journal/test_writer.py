@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import errno
 import os
 import threading
 
 import pytest
+from tests.memory_disk import LOSE
 
 from tailrace.block import encode_block
 from tailrace.errors import NoSpace, NotDurable, Overloaded
 from tailrace_server.host.disk import RealDisk
 from tailrace_server.journal import JournalFailed, RecordKind, open_journal
 from tailrace_server.journal.format import FILE_HEADER_BYTES, PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES, split_lsn
-from tailrace_server.journal.writer import ALLOCATE_BYTES, SPARE_DESCRIPTORS, JournalStatistics
+from tailrace_server.journal.next_file import SPARE_DESCRIPTORS
+from tailrace_server.journal.writer import ALLOCATE_BYTES, JournalStatistics
 
 FEED = b"F" * 16
 BRANCH = b"B" * 16
@@ -98,11 +101,14 @@ def test_files_rotate_at_a_size(disk):
     journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
     ends = [split_lsn(append(journal, bytes(200))) for _ in range(7)]
     assert ends == [(1, 360), (1, 656), (1, 952), (2, 360), (2, 656), (2, 952), (3, 360)]
-    assert disk.names("/journal") == ["00000001.log", "00000002.log", "00000003.log"]
+    assert disk.names("/journal") == ["00000001.log", "00000002.log", "00000003.log.new"]
     nbytes = 952 + 952 + 360
     replay_seconds = journal.statistics().replay_seconds
     assert journal.statistics() == JournalStatistics(3, 3, nbytes, 7, replay_seconds, 360 - 64, 0, 0.0)
     assert journal.end == (3, 360)
+    journal.sync()
+    assert disk.names("/journal") == ["00000001.log", "00000002.log", "00000003.log"]
+    assert journal.statistics().unsynced_bytes == 0
     journal.close()
     assert len(payloads(disk)) == 7
 
@@ -116,26 +122,127 @@ def test_a_record_over_the_size_gets_a_file_of_its_own(disk):
     assert [len(payload) for payload in payloads(disk)] == [5_000, 5_000, 1]
 
 
-def test_a_file_is_durable_before_the_next_one_and_that_one_before_it_is_used(disk):
-    journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
-    for _ in range(3):
-        append(journal, bytes(200))
+def calls_of(disk, function):
+    """The calls that ``function`` makes, but for descriptors that are kept."""
     calls = []
     disk.before = lambda name, path: calls.append((name, os.path.basename(path)))
+    function()
+    disk.before = None
+    return [call for call in calls if call[0] != "open"]
+
+
+def written_to_the_end(disk, *, is_next_there):
+    journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
+    for _ in range(2):
+        append(journal, bytes(200))
+    if is_next_there:
+        journal.sync()
+        assert "next.log.new" in disk.names("/journal")
     append(journal, bytes(200))
-    calls = [call for call in calls if call[0] != "open"]  # descriptors that are kept
+    return journal
+
+
+FIRST = "00000001.log.new"  # the name by which it was opened
+
+
+@pytest.mark.parametrize("is_next_there", [False, True])
+def test_a_file_is_durable_before_the_next_one_has_its_name_and_cut_after_it(disk, is_next_there):
+    journal = written_to_the_end(disk, is_next_there=is_next_there)
+    synced, end = journal.synced, journal.end[1]
+    temporary = "next.log.new" if is_next_there else "00000002.log.new"
+    calls = calls_of(disk, lambda: append(journal, bytes(200)))
+    created = [("create", temporary), ("write_at", temporary), ("allocate", temporary)]
     assert calls == [
-        ("truncate", "00000001.log.new"),  # the name by which it was opened
-        ("sync", "00000001.log.new"),
-        ("create", "00000002.log.new"),
-        ("write_at", "00000002.log.new"),
-        ("sync", "00000002.log.new"),
-        ("rename", "00000002.log.new"),
-        ("sync_directory", "journal"),
-        ("allocate", "00000002.log.new"),
-        ("write_at", "00000002.log.new"),
+        *([("write_at", temporary)] if is_next_there else created),
+        ("write_at", temporary),
+        ("write_at", FIRST),  # a copy
     ]
-    assert split_lsn(journal.synced) == (2, FILE_HEADER_BYTES)
+    assert journal.synced == synced
+    assert journal.statistics().unsynced_bytes == end - split_lsn(synced)[1] + 296
+    assert calls_of(disk, journal.sync) == [
+        ("sync", FIRST),
+        ("sync", temporary),
+        ("rename", temporary),
+        ("sync_directory", "journal"),
+        ("truncate", FIRST),
+        ("sync", FIRST),
+    ]
+    assert split_lsn(journal.synced) == (2, 360)
+    assert calls_of(disk, lambda: append(journal, bytes(200))) == [("write_at", temporary)]
+
+
+def test_the_next_file_is_created_once_half_of_the_present_one_is_used(disk):
+    journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
+    append(journal, bytes(200))
+    assert not journal.is_next_due
+    append(journal, bytes(200))
+    assert journal.is_next_due
+    assert calls_of(disk, journal.sync) == [
+        ("sync", FIRST),
+        ("create", "next.log.new"),
+        ("allocate", "next.log.new"),
+    ]
+    assert not journal.is_next_due
+    journal.close()
+    assert disk.names("/journal") == ["00000001.log"]
+
+
+def test_while_the_next_file_cannot_be_created_a_rotation_creates_it(disk, monkeypatch):
+    monkeypatch.setattr("tailrace_server.journal.writer.ALLOCATE_BYTES", 300)
+    journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
+    append(journal, bytes(400))
+    disk.fail("create", errno.ENOSPC)
+    journal.sync()
+    assert not journal.is_next_due  # for a while
+    append(journal, bytes(300))
+    assert journal.is_next_due
+    disk.before = None
+    append(journal, b"in the second")
+    journal.sync()
+    assert journal.synced_end[0] == 2
+    journal.close()
+    assert len(payloads(disk)) == 3
+
+
+def test_a_file_that_fills_up_before_its_name_is_durable_waits_for_that(disk):
+    journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
+    for number in range(10):
+        append(journal, b"%200d" % number)
+    assert disk.names("/journal") == ["00000001.log", "00000002.log", "00000003.log", "00000004.log.new"]
+    assert journal.synced_end == (3, 952)
+    disk.kill()
+    assert [int(payload) for payload in payloads(disk)] == list(range(10))
+
+
+def test_a_full_disk_during_a_rotation_gives_the_next_file_its_name(disk):
+    """No space for a copy is no reason to refuse a record."""
+    journal = written_to_the_end(disk, is_next_there=True)
+    append(journal, b"1" * 200)
+    disk.fail("write_at", errno.ENOSPC, where="00000001")
+    append(journal, b"2" * 200)
+    assert journal.end[0] == 2
+    assert disk.names("/journal") == ["00000001.log", "00000002.log"]
+    disk.kill()
+    assert [payload[:1] for payload in payloads(disk)[-2:]] == [b"1", b"2"]
+
+
+def test_a_sync_that_a_rotation_overtakes_makes_durable_what_was_written_before_it(disk):
+    journal = written_to_the_end(disk, is_next_there=True)
+    written = journal.written
+
+    def before(name, path):
+        if name == "sync":
+            disk.before = None
+            append(journal, b"2" * 200)
+
+    disk.before = before
+    journal.sync()
+    assert journal.synced == written
+    assert "next.log.new" in disk.names("/journal")
+    journal.sync()
+    assert journal.synced == journal.written > written
+    disk.cut_power(LOSE)
+    assert payloads(disk)[-1] == b"2" * 200
 
 
 def test_space_is_allocated_ahead_and_given_back(disk, journal):
@@ -299,6 +406,11 @@ def test_a_write_that_cannot_be_taken_back_ends_the_journal(disk, journal):
     assert payloads(disk) == [b"kept"]
 
 
+def append_and_sync(journal, payload):
+    append(journal, payload)
+    journal.sync()
+
+
 @pytest.mark.parametrize(
     ("failing", "why"),
     [
@@ -315,11 +427,12 @@ def test_a_rotation_that_fails_ends_the_journal(disk, failing, why):
         append(journal, b"%200d" % number)
     disk.fail(failing)
     with pytest.raises(JournalFailed, match=why):
-        append(journal)
+        append_and_sync(journal, b"3")
     disk.before = None
     assert_failed(journal, why)
     journal.close()
-    assert [int(payload) for payload in payloads(disk)] == [0, 1, 2]
+    found = [int(payload) for payload in payloads(disk)]
+    assert found == ([0, 1, 2] if failing == "create" else [0, 1, 2, 3])
 
 
 def test_closing_is_final_and_no_failure(disk, journal):
@@ -367,30 +480,50 @@ def test_a_process_without_a_free_descriptor_begins_the_next_file_with_those_tha
     assert [payload[0] for payload in payloads(disk) if payload[0]] == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("taken", [SPARE_DESCRIPTORS, SPARE_DESCRIPTORS - 1])
-def test_without_any_descriptor_a_record_is_refused_and_a_later_one_is_taken(disk, small_files, taken):
-    """Other threads are quicker with those that were kept: for the next file none is left, or one, and none to sync."""
+def test_without_any_descriptor_a_record_is_refused_and_a_later_one_is_taken(disk, small_files):
+    """Other threads are quicker with those that were kept: for the next file none is left."""
     fill(small_files)
-    disk.files_max = 1 + SPARE_DESCRIPTORS - taken
+    disk.files_max = 1
     written = small_files.written
     for _ in range(3):
         with pytest.raises(Overloaded, match="no file descriptor is free"):
             append(small_files, bytes(200))
         small_files.sync()
         assert (small_files.written, small_files.failed) == (written, None)
-    disk.files_max += 2
+    disk.files_max += 1
     append(small_files, b"taken")
+    small_files.sync()
     disk.files_max = 100
-    disk.kill()
+    disk.cut_power(LOSE)
     assert payloads(disk) == [bytes(200)] * 3 + [b"taken"]
 
 
-@pytest.mark.parametrize("taken", [SPARE_DESCRIPTORS, SPARE_DESCRIPTORS - 1])
+def test_one_descriptor_is_enough_for_the_next_file_and_its_name(disk, small_files):
+    fill(small_files)
+    disk.files_max = 2
+    append(small_files, b"taken")
+    small_files.sync()
+    disk.files_max = 100
+    disk.cut_power(LOSE)
+    assert payloads(disk) == [bytes(200)] * 3 + [b"taken"]
+
+
+def test_with_a_file_that_was_created_ahead_no_descriptor_is_needed(disk):
+    journal = written_to_the_end(disk, is_next_there=True)
+    disk.files_max = 1
+    append(journal, b"taken")
+    append(journal, bytes(200))
+    journal.sync()
+    disk.files_max = 100
+    disk.cut_power(LOSE)
+    assert payloads(disk)[-2:] == [b"taken", bytes(200)]
+
+
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_a_journal_that_ends_without_a_descriptor_for_its_next_file_is_whole(disk, small_files, taken, end):
+def test_a_journal_that_ends_without_a_descriptor_for_its_next_file_is_whole(disk, small_files, end):
     fill(small_files)
     expected = [bytes(200)] * 3
-    disk.files_max = 1 + SPARE_DESCRIPTORS - taken
+    disk.files_max = 1
     with pytest.raises(Overloaded):
         append(small_files, bytes(200))
     getattr(small_files if end == "close" else disk, end)()
@@ -402,6 +535,8 @@ def test_a_journal_that_ends_without_a_descriptor_for_its_next_file_is_whole(dis
 def test_what_is_removed_takes_no_space_because_of_the_descriptors_that_are_kept(disk, small_files):
     fill(small_files)
     append(small_files, bytes(200))
+    assert small_files.trim(2) == 0  # the second has no name yet
+    small_files.sync()
     free = disk.free
     assert small_files.trim(2) == 1
     assert disk.free > free

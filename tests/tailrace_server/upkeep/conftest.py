@@ -115,7 +115,8 @@ class Engine:
 
     @property
     def journal_files(self):
-        return self.files(JOURNAL)
+        """Those with a name; not one that was created ahead."""
+        return [name for name in self.files(JOURNAL) if name.endswith(".log")]
 
     def fail(self, call, part, code=errno.EIO, times=1):
         """Let the next calls of this name on a path with ``part`` in it fail."""

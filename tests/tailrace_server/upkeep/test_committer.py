@@ -16,6 +16,7 @@ class FakeJournal:
     def __init__(self, clock):
         self.clock = clock
         self.written = self.synced = 0
+        self.is_next_due = False
         self.syncs = 0
         self.seconds = 0.0
         self.gate = None

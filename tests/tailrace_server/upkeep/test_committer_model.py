@@ -18,6 +18,8 @@ STEPS = 4
 class Journal:
     """One in which time stands still: an fsync in a thread takes until ``end``."""
 
+    is_next_due = False
+
     def __init__(self, clock, sync_seconds):
         self.written = self.synced = 0
         self.clock = clock

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from tailrace.errors import Overloaded
-from tailrace_server.journal.writer import SPARE_DESCRIPTORS
+from tailrace_server.journal.next_file import SPARE_DESCRIPTORS
 from tailrace_server.partition.chain import LostSegment
 
 # The journal's file, and what a flush or a fold has open at once.
