@@ -23,7 +23,7 @@ from tailrace.wire.bounds import REQUEST_BOUNDS
 from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Limits
-from tailrace_server.state.producers import PRODUCERS_MAX, ProducerTable, Verdict
+from tailrace_server.state.producers import PRODUCERS_MAX, ProducerTable, ResendVerdict
 from tailrace_server.stream.resume import answer_request
 
 ROOT = Path(__file__).parents[2]
@@ -421,7 +421,7 @@ def test_the_rows_of_resends():
     for (finds, decides), (producer_table, number, resend) in zip(table, cases, strict=True):
         decision = producer_table.decide(1, number, resend=resend, now=1.0)
         assert decision.verdict.name == re.split(r"[:,]", decides)[0].replace(" ", "_"), finds
-    assert {re.split(r"[:,]", row[1])[0] for row in table} == {verdict.name for verdict in Verdict}
+    assert {re.split(r"[:,]", row[1])[0] for row in table} == {verdict.name for verdict in ResendVerdict}
 
 
 # docs/internals/invariants.md

@@ -29,7 +29,7 @@ from tailrace_server.node import command, node, start
 from tailrace_server.partition import partition
 from tailrace_server.partition.partition import Partition
 from tailrace_server.runtime.host import Host
-from tailrace_server.state.producers import Decision, ProducerTable, Verdict
+from tailrace_server.state.producers import ProducerTable, ResendDecision, ResendVerdict
 from tailrace_server.stream.barriers import Barriers
 from tailrace_server.upkeep.committer import Committer
 
@@ -234,7 +234,7 @@ class MortalFile:
 
 
 def resends_not_recognised() -> None:
-    ProducerTable.decide = lambda self, producer_id, number, *, resend, now: Decision(Verdict.ACCEPT)
+    ProducerTable.decide = lambda self, producer_id, number, *, resend, now: ResendDecision(ResendVerdict.ACCEPT)
 
 
 def barrier_at_once() -> None:

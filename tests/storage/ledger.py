@@ -13,7 +13,7 @@ import copy
 from typing import NamedTuple
 
 from tailrace.model import Level
-from tailrace_server.state.producers import ENTRY_AGE_S_MAX, RESULTS_MAX, Verdict
+from tailrace_server.state.producers import ENTRY_AGE_S_MAX, RESULTS_MAX, ResendVerdict
 
 from .consumers import Consumer
 
@@ -150,14 +150,14 @@ class ToldPartition:
         # A writer has so many blocks unanswered at most, so it never sends an older one again.
         for number, versions, _ in results[max(0, self.sent[producer] - RESULTS_MAX) :]:
             decision = table.decide(id_, number, resend=True, now=now)
-            assert decision.verdict is Verdict.DUPLICATE, f"block {number} of {results} is not recognised"
+            assert decision.verdict is ResendVerdict.DUPLICATE, f"block {number} of {results} is not recognised"
             assert decision.result == versions, f"block {number} was answered {versions}, and now {decision.result}"
         if not results:  # whatever became of its blocks: it takes another id
             self.incarnations[producer] = self.incarnations.get(producer, 0) + 1
             self.sent[producer] = 0
             return
         decision = table.decide(id_, self.next_number(producer), resend=True, now=now)
-        assert decision.verdict is Verdict.ACCEPT, f"a producer's next block is refused: {decision}"
+        assert decision.verdict is ResendVerdict.ACCEPT, f"a producer's next block is refused: {decision}"
 
 
 class ToldFeed:

@@ -1,12 +1,12 @@
-"""Work on whole blocks by their columns, with numpy: blocks made of other blocks, row by row never.
+"""Makes blocks of other blocks, by whole columns with numpy and never row by row.
 
     arrays.py    the columns of blocks as numpy arrays, rows taken out of them, a block made of them
     heads.py     the headers of many blocks as columns
     merge.py     neighbouring blocks into one
     builder.py   rows out of many blocks into blocks of a size
     cut.py       the rows of a block above a seq
-    found.py     a row that was looked for by its key
-    detached.py  a block that keeps no more in memory than itself
+    found.py     the row of a key, as look-ups return it
+    detached.py  a block without the buffer that it was received in
 
 Everything here is pure, and may run in any thread.
 """
@@ -25,14 +25,14 @@ from tailrace_server.blocks.arrays import (
 from tailrace_server.blocks.builder import BlockBuilder
 from tailrace_server.blocks.cut import cut_above, cut_through
 from tailrace_server.blocks.detached import detached
-from tailrace_server.blocks.found import Found, row_of_key
+from tailrace_server.blocks.found import FoundRow, row_of_key
 from tailrace_server.blocks.heads import Heads, heads_of
 from tailrace_server.blocks.merge import fits, merge_blocks, merge_steps
 
 __all__ = [
     "BlockBuilder",
     "ColumnArrays",
-    "Found",
+    "FoundRow",
     "Heads",
     "arrays_of",
     "cut_above",

@@ -3,8 +3,8 @@
     blocks ── join_blocks ──> ColumnArrays ── take ──> ColumnArrays ── encode_arrays ──> block
                                    └───────── join_arrays ─────────┘
 
-Here every row has its seq and its timestamp as numbers of its own, which in a block may be in the header alone; and
-``valid`` is a bool a row, which in a block is a bitmap.
+In these arrays every row has a seq and a timestamp; a block may have them in its header alone. ``valid`` has a bool for
+each row; a block has a bitmap.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 Indices: TypeAlias = npt.NDArray[np.intp]
 
 _Buffer: TypeAlias = bytes | memoryview
-# Strings that are this short on average cost less to take byte by byte than as slices.
+# Strings that are shorter on average are copied faster byte by byte than as slices.
 _SHORT_BYTES = 64
 
 
 class ColumnArrays(NamedTuple):
-    """Rows in seq order. Arrays of one length, but for the offsets, which have one more and begin at 0.
+    """Rows in seq order. The arrays have one length; the offsets have one element more, and begin at 0.
 
-    They may be views of blocks, keep these alive then, and are not to be changed. ``valid`` is None where no row is a
+    The arrays may be views of blocks, which they keep alive. Do not change them. ``valid`` is None if no row is a
     tombstone.
     """
 
@@ -48,25 +48,25 @@ class ColumnArrays(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows there are; there may be none."""
+        """The number of rows, which may be 0."""
         return len(self.hashes)
 
 
 def arrays_of(block: Block) -> ColumnArrays:
-    """The columns of ``block``, which has its seqs. BadBlock where they break the format."""
+    """Returns the columns of ``block``, which has its seqs. BadBlock if they break the format."""
     return join_blocks((block,))
 
 
 def join_blocks(blocks: Sequence[Block]) -> ColumnArrays:
-    """The columns of one or more blocks, one after the other. BadBlock where they break the format.
+    """Returns the columns of one or more blocks, one after the other. BadBlock if they break the format.
 
-    Blocks of one row are as welcome as large ones: a block costs a few slices, numpy is called for all of them at once.
+    It is fast for blocks of one row too: a block costs a few slices, and numpy is called once for all blocks.
     """
     return _join_columns([block.open_columns() for block in blocks])
 
 
 def arrays_of_columns(columns: Columns) -> ColumnArrays:
-    """The columns of a block that has its seqs and has been opened: it isn't decompressed and checked again."""
+    """Returns the columns of a block with seqs that is open, without another decompression and check."""
     return _join_columns([columns])
 
 
@@ -85,7 +85,7 @@ def _join_columns(opened: Sequence[Columns]) -> ColumnArrays:
 
 
 def join_arrays(pieces: Sequence[ColumnArrays]) -> ColumnArrays:
-    """The rows of one or more pieces, none of them empty, one after the other; their data is below 4 GiB."""
+    """Joins the rows of one or more pieces, none of them empty; their data is below 4 GiB."""
     if len(pieces) == 1:
         return pieces[0]
     rows = np.array([piece.rows for piece in pieces])
@@ -102,7 +102,7 @@ def join_arrays(pieces: Sequence[ColumnArrays]) -> ColumnArrays:
 
 
 def take(arrays: ColumnArrays, indices: Indices | slice) -> ColumnArrays:
-    """The rows at ``indices``, which rise; a slice of step 1 copies nothing but the offsets."""
+    """Returns the rows at ``indices``, which rise; a slice of step 1 copies only the offsets."""
     if isinstance(indices, slice):
         rows = range(*indices.indices(arrays.rows))
         key_offsets, key_data = _slice_strings(arrays.key_offsets, arrays.key_data, rows.start, rows.stop)
@@ -142,11 +142,15 @@ def reorder(arrays: ColumnArrays, order: Indices) -> ColumnArrays:
 
 
 def encode_arrays(arrays: ColumnArrays, partition: int, *, compress: bool) -> Block:
-    """The block of all rows, without a producer. Columns of seqs and timestamps are there only where the header cannot
-    say it: where seqs have gaps, where timestamps differ.
+    """Returns the block of all rows, without a producer.
 
-    ValueError for no rows, seqs that do not rise from 1 or more, and timestamps that fall; TooLarge for more than a
-    block holds. The block is checked whole before it is given: BadBlock where the arrays break its format otherwise.
+    It has a column of seqs only if they have gaps, and a column of timestamps only if they differ. The whole block is
+    checked before it is returned.
+
+    Raises:
+        ValueError: There are no rows, seqs do not rise from 1 or more, or timestamps fall.
+        TooLarge: The rows are more than a block holds.
+        BadBlock: The arrays break the format otherwise.
     """
     rows = check_rows(arrays.rows, arrays.rows)
     seqs, timestamps = arrays.seqs, arrays.timestamps
@@ -182,7 +186,7 @@ def _joined(buffers: Sequence[_Buffer]) -> _Buffer:
 
 
 def _seqs(opened: Sequence[Columns], rows: Indices) -> U64:
-    """The seq of each row: counted from each block's first, then the columns of the blocks that have one."""
+    """Returns the seq of each row: counted from the block's first seq, or from its column of seqs if it has one."""
     begins = np.cumsum(rows) - rows
     firsts = np.array([columns.header.first_seq for columns in opened], "<u8")
     total = int(rows.sum())
@@ -194,7 +198,7 @@ def _seqs(opened: Sequence[Columns], rows: Indices) -> U64:
 
 
 def _timestamps(opened: Sequence[Columns], rows: Indices) -> U64:
-    """The timestamp of each row, likewise."""
+    """Returns the timestamp of each row, from the header or the column of its block."""
     timestamps: U64 = np.repeat(np.array([columns.header.timestamp for columns in opened], "<u8"), rows)
     begin = 0
     for columns in opened:
@@ -205,7 +209,7 @@ def _timestamps(opened: Sequence[Columns], rows: Indices) -> U64:
 
 
 def _valid(opened: Sequence[Columns], rows: Indices) -> Bools | None:
-    """Which rows are no tombstones; None where all are none."""
+    """Returns which rows have a value; None if no row is a tombstone."""
     valid: Bools | None = None
     begin = 0
     for columns in opened:
@@ -224,26 +228,26 @@ def _bools(piece: ColumnArrays) -> Bools:
 
 
 def _bitmap(valid: Bools | None) -> bytes | None:
-    """Arrow's bitmap; None where every row has a value."""
+    """Returns Arrow's bitmap; None if every row has a value."""
     return None if valid is None or valid.all() else np.packbits(valid, bitorder="little").tobytes()
 
 
 def _offsets(columns: Sequence[memoryview], rows: Indices) -> U32:
-    """The offsets of strings whose data is joined, of blocks."""
+    """Returns the offsets of blocks' strings in their joined data."""
     if len(columns) == 1:
         return np.frombuffer(columns[0], "<u4")
     return _moved(np.frombuffer(b"".join([column[4:] for column in columns]), "<u4"), rows)
 
 
 def _joined_offsets(columns: Sequence[U32], rows: Indices) -> U32:
-    """The offsets of strings whose data is joined of arrays."""
+    """Returns the offsets of arrays' strings in their joined data."""
     return _moved(np.concatenate([column[1:] for column in columns]), rows)
 
 
 def _moved(ends: U32, rows: Indices) -> U32:
-    """Offsets from where strings end in their parts, which have ``rows`` each: moved by the data of the parts before.
+    """Returns offsets in joined data, made of the ends of strings in each part; parts have ``rows`` strings.
 
-    The last end of a part is the length of its data.
+    Each part's ends are moved by the data of the parts before it. The last end of a part is the length of its data.
     """
     lengths = ends[np.cumsum(rows) - 1]
     offsets = np.zeros(len(ends) + 1, "<u4")
@@ -252,14 +256,16 @@ def _moved(ends: U32, rows: Indices) -> U32:
 
 
 def _slice_strings(offsets: U32, data: U8, start: int, stop: int) -> tuple[U32, U8]:
-    """Offsets from 0 and data of the rows ``start`` to ``stop``, the latter excluded."""
+    """Returns offsets from 0, and data, of the rows ``start`` to ``stop``, the latter excluded."""
     part = offsets[start : max(start, stop) + 1]
     return (part if part[0] == 0 else part - part[0]), data[part[0] : part[-1]]
 
 
 def _take_strings(offsets: U32, data: U8, indices: Indices) -> tuple[U32, U8]:
-    """Offsets and data of the rows at ``indices``, joined: a matrix of equal rows, short ones byte by byte, or whole
-    stretches of neighbours."""
+    """Returns offsets and data of the rows at ``indices``, joined.
+
+    Strings of equal length are taken as a matrix, short strings byte by byte, others in stretches of neighbours.
+    """
     if len(indices) == 0:
         return np.zeros(1, "<u4"), data[:0]
     begins, ends = offsets[indices], offsets[indices + 1]

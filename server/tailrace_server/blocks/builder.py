@@ -1,4 +1,4 @@
-"""Blocks of a size, made of rows out of other blocks."""
+"""Makes blocks of a given size of the rows of other blocks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from tailrace.block import BODY_BYTES_MAX, ROWS_MAX, Block
 from tailrace_server.blocks.arrays import I64, ColumnArrays, encode_arrays, join_arrays, take
 
-# A row's hash, seq, timestamp, both offsets and validity, as much as it can have of them.
+# The most bytes of a row beside key and value: hash, seq, timestamp, both offsets and validity.
 _ROW_BYTES = 8 + 8 + 8 + 4 + 4 + 1
 # The last offsets, and the padding of each column.
 _BLOCK_BYTES = 2 * 4 + 8 * 8
@@ -19,12 +19,12 @@ TARGET_BYTES_MAX = BODY_BYTES_MAX - _BLOCK_BYTES
 class BlockBuilder:
     """Takes rows in seq order and hands blocks of about ``target_bytes`` raw bytes to ``on_block``, in order.
 
-    A block has fewer bytes than that, unless one row alone has more. What is added and not yet in a block is kept as
-    views of what was added.
+    A block has fewer bytes than that, unless one row alone has more. Rows that are not in a block yet are kept as views
+    of the arrays that were added.
     """
 
     def __init__(self, partition: int, target_bytes: int, *, compress: bool, on_block: Callable[[Block], None]) -> None:
-        """ValueError for a target that no block can have."""
+        """Raises ValueError if no block can have ``target_bytes``."""
         if not 1 <= target_bytes <= TARGET_BYTES_MAX:
             raise ValueError(f"blocks have 1 to {TARGET_BYTES_MAX} bytes, not {target_bytes}")
         self._partition = partition
@@ -37,9 +37,9 @@ class BlockBuilder:
         self._last_seq = self._last_timestamp = 0
 
     def add(self, arrays: ColumnArrays) -> None:
-        """Takes rows, perhaps none.
+        """Adds rows, perhaps none.
 
-        ValueError where seqs do not go on above what was added before, or timestamps below it.
+        Raises ValueError if their seqs are not above those that were added before, or their timestamps are below.
         """
         if arrays.rows == 0:
             return
@@ -61,7 +61,7 @@ class BlockBuilder:
             self.finish()
 
     def finish(self) -> None:
-        """Makes a block of what is left, if anything is. More may be added after it."""
+        """Makes a block of the rows that are left, if any. More rows may be added afterwards."""
         if not self._pieces:
             return
         block = encode_arrays(join_arrays(self._pieces), self._partition, compress=self._compress)
@@ -69,7 +69,7 @@ class BlockBuilder:
         self._on_block(block)
 
     def _ends(self, arrays: ColumnArrays) -> I64:
-        """What the rows up to and with each have together, in bytes."""
+        """Returns the bytes of all rows up to each one, itself included."""
         counts = np.arange(1, arrays.rows + 1, dtype=np.int64)
         return counts * _ROW_BYTES + arrays.key_offsets[1:] + arrays.value_offsets[1:]
 

@@ -1,4 +1,4 @@
-"""A part of a block as a block of its own."""
+"""Cuts a block at a seq: a part of it becomes a block of its own."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tailrace_server.blocks.arrays import arrays_of, encode_arrays, take
 
 
 def cut_above(block: Block, seq: int) -> Block:
-    """The rows of ``block``, which has its seqs, above ``seq``; itself where all are.
+    """Returns the rows of ``block``, which has its seqs, above ``seq``; the block itself if all are.
 
-    Nobody's number stands in the part. ValueError where no row is above, BadBlock where its columns break the format.
+    The part names no producer. ValueError if no row is above, BadBlock if the block's columns break the format.
     """
     if block.header.first_seq > seq:
         return block
@@ -19,7 +19,7 @@ def cut_above(block: Block, seq: int) -> Block:
 
 
 def cut_through(block: Block, seq: int) -> Block:
-    """The rows of ``block``, which has its seqs, up to ``seq``; itself where all are. Else as ``cut_above``."""
+    """Returns the rows of ``block``, which has its seqs, up to ``seq``; itself if all are. Else as ``cut_above``."""
     if block.header.last_seq <= seq:
         return block
     return _part(block, seq, is_above=False)

@@ -1,15 +1,15 @@
-"""A block that keeps no more in memory than itself."""
+"""Copies a block out of a much larger buffer that it would keep in memory."""
 
 from __future__ import annotations
 
 from tailrace.block import Block
 
-# A block that came in a chunk so many times larger is copied out of it: it would keep the whole chunk in memory.
+# A block whose buffer is larger than the block by this factor is copied: it would keep the whole buffer in memory.
 KEPT_SHARE_MAX = 1.1
 
 
 def detached(block: Block) -> Block:
-    """``block``, with a body of its own where it is a small part of what was received."""
+    """Returns ``block``, with a body of its own if it is a small part of the buffer that was received."""
     body = block.body
     if isinstance(body, memoryview) and memoryview(body.obj).nbytes > KEPT_SHARE_MAX * block.nbytes:
         return Block(block.header, block.head, bytes(body))

@@ -1,4 +1,4 @@
-"""A row that was looked for by its key: what a look-up gives, in memory and on disk."""
+"""The row that a look-up by key returns, from memory and from disk."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _EXTENT = struct.Struct("<II")
 _NUMBER = struct.Struct("<Q")
 
 
-class Found(NamedTuple):
-    """The newest row of a key; ``value`` is None where it is a tombstone."""
+class FoundRow(NamedTuple):
+    """The newest row of a key; ``value`` is None for a tombstone."""
 
     seq: int
     timestamp: int
     value: bytes | None
 
 
-def row_of_key(columns: Columns, row: int, key: bytes) -> Found | None:
-    """Row ``row`` of a block where its key is ``key``."""
+def row_of_key(columns: Columns, row: int, key: bytes) -> FoundRow | None:
+    """Returns row number ``row`` of a block if its key is ``key``, else None."""
     start, stop = _EXTENT.unpack_from(columns.key_offsets, 4 * row)
     if columns.key_data[start:stop] != key:
         return None
@@ -31,4 +31,4 @@ def row_of_key(columns: Columns, row: int, key: bytes) -> Found | None:
     if validity is None or validity[row >> 3] >> (row & 7) & 1:
         start, stop = _EXTENT.unpack_from(columns.value_offsets, 4 * row)
         value = bytes(columns.value_data[start:stop])
-    return Found(seq, timestamp, value)
+    return FoundRow(seq, timestamp, value)

@@ -1,4 +1,4 @@
-"""The headers of many blocks as columns: what they say together costs one call, not one a block."""
+"""The headers of many blocks as columns, so that a sum over them costs one call for all."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ Heads = npt.NDArray[Any]
 
 
 def heads_of(blocks: Sequence[Block]) -> Heads:
-    """A record a block, in their order, with a header's fields: ``heads["rows"]`` are the rows of each. Not checked."""
+    """Returns a record for each block, in order, with the header's fields as columns. Nothing is checked."""
     return np.frombuffer(b"".join([block.head for block in blocks]), HEAD_TYPE)

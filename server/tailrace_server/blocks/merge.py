@@ -1,8 +1,8 @@
-"""Neighbouring blocks of one partition made one: by columns, and the rows stay what they are.
+"""Merges neighbouring blocks of one partition into one block, by columns; the rows stay the same.
 
     seqs 5..9, 10..10, 11..14  ──>  seqs 5..14
 
-Nobody's number stands in the result: the producers' are in the partition's table, and a merged block is never resent.
+The result names no producer: the partition's table has the producers' numbers, and a merged block is never resent.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from tailrace.errors import BadBlock
 from tailrace_server.blocks.arrays import ColumnArrays, encode_arrays, join_arrays, join_blocks
 from tailrace_server.blocks.heads import Heads, heads_of
 
-# What merging may add: to a row a seq, a timestamp and a bit, all that a block may have left out; and to the whole the
-# padding of each column.
+# Bytes that merging may add: to a row a seq, a timestamp and a bit, which a block may leave out; and to the whole block
+# the padding of each column.
 _ADDED_BYTES_A_ROW = 8 + 8 + 1
 _ADDED_BYTES = 8 * 8
-# So many are joined at a step: about 0.2 ms.
+# Blocks that are joined in one step: about 0.2 ms.
 STEP_BLOCKS = 16
 
 
 def fits(blocks: Sequence[Block]) -> bool:
-    """Whether one block can hold the rows of ``blocks``, whatever seqs and timestamps they have: by headers alone."""
+    """Returns whether one block can hold the rows of ``blocks``, for any seqs and timestamps; it reads headers only."""
     return _fits(heads_of(blocks))
 
 
 def merge_blocks(blocks: Sequence[Block], *, compress: bool) -> Block:
-    """One block with the rows of ``blocks``, which are of one partition, have their seqs and lie in their order.
+    """Returns one block with the rows of ``blocks``, which are of one partition, have their seqs and lie in order.
 
-    It has columns of seqs and timestamps where these cannot be told otherwise. Bodies are summed and columns checked
-    before, and the result after. BadBlock for damaged ones, ValueError for blocks that make no block together: ask
-    ``fits``.
+    It has columns of seqs and timestamps only if the header cannot hold them. The bodies' sums and the columns are
+    checked before the merge, and the result after it. BadBlock if a block is damaged; ValueError if the rows do not fit
+    into one block, which ``fits`` tells.
     """
     (block,) = filter(None, merge_steps(blocks, compress=compress))
     return block
 
 
 def merge_steps(blocks: Sequence[Block], *, compress: bool) -> Iterator[Block | None]:
-    """``merge_blocks`` in steps, for who has other things to do as well: each gives None, the last one the block."""
+    """Does the same as ``merge_blocks`` in steps: each yields None, and the last one yields the block."""
     heads = heads_of(blocks)
     _check_neighbours(blocks, heads)
     if not _fits(heads):
@@ -63,7 +63,7 @@ def _fits(heads: Heads) -> bool:
 
 
 def _check_bodies(blocks: Sequence[Block], heads: Heads) -> None:
-    """BadBlock where a body is not the one that its header is about."""
+    """Raises BadBlock if a body does not have the checksum of its header."""
     for block, claimed in zip(blocks, heads["body_sum"].tolist(), strict=True):
         found = sum_of(block.body)
         if found != claimed:
@@ -71,7 +71,7 @@ def _check_bodies(blocks: Sequence[Block], heads: Heads) -> None:
 
 
 def _check_neighbours(blocks: Sequence[Block], heads: Heads) -> None:
-    """ValueError where no block can have these rows in this order."""
+    """Raises ValueError if no block can have these rows in this order."""
     if not blocks:
         raise ValueError("there are no blocks to merge")
     if blocks[0].seqs[0] == 0:

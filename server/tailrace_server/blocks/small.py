@@ -1,9 +1,9 @@
-"""Many small blocks opened at once: their rows as arrays, for a few dozen calls of numpy in all. Pure.
+"""Opens many small blocks at once: their rows become arrays, by a few dozen calls of numpy for all blocks. Pure.
 
     bytes of many blocks ── open_small ──>  SmallBlocks  ── encode_groups ──>  few larger blocks
 
-`join_blocks` (arrays.py) opens each block by itself, in some microseconds, and checks it. This is for a hundred
-thousand blocks of one row, which were checked when they were written. A block that it cannot open is left to others.
+`join_blocks` (arrays.py) opens each block by itself, in some microseconds, and checks it. This module is for a hundred
+thousand blocks of one row, which were checked when they were written. The caller opens a block that this cannot open.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ _ZEROS = tuple(bytes(count) for count in range(8))
 
 
 class SmallBlocks(NamedTuple):
-    """Blocks and their rows. Of a block that could not be opened there are no rows.
+    """Blocks and their rows; a block that could not be opened has no rows here.
 
-    One element a block: ``rows`` is how many it has here; its keys are the bytes of ``raw`` from ``key_begins`` to
-    ``key_ends``, its values likewise. One element a row: the other arrays; ``valid`` marks what is no tombstone.
+    Arrays with one element for each block: ``rows``, the number of its rows; ``key_begins`` and ``key_ends``, the bytes
+    of ``raw`` with its keys; ``value_begins`` and ``value_ends``, those with its values. The other arrays have one
+    element for each row; ``valid`` is False for a tombstone.
     """
 
     raw: bytes
@@ -65,7 +66,7 @@ def open_small(data: bytes, bodies: Indices, heads: Heads, raw_bytes_max: int, p
     raw, begins = _unpacked(data, bodies, heads, opened)
     words, halves = np.frombuffer(raw, "<u8", len(raw) // 8), np.frombuffer(raw, "<u4", len(raw) // 4)
     has_stamps, has_bitmap = (flags & FLAG_TIMESTAMPS) != 0, (flags & FLAG_TOMBSTONES) != 0
-    # Where each column begins, and whether it ends inside of the body: what is not opened is not looked at.
+    # The begin of each column, and whether it ends inside the body. Blocks that are not opened are skipped.
     ends = begins + sizes
     stamps = begins + 8 * rows
     key_offsets = np.where(has_stamps, stamps + 8 * rows, stamps)
@@ -78,7 +79,7 @@ def open_small(data: bytes, bodies: Indices, heads: Heads, raw_bytes_max: int, p
     opened &= value_begins <= ends
     value_ends = value_begins + _number_at(halves, value_offsets + 4 * rows, opened)
     opened &= value_ends == ends
-    while True:  # until all that are opened are good
+    while True:  # until all opened blocks are good
         picked = np.flatnonzero(opened)
         count = rows[picked]
         within = _within(count)
@@ -112,7 +113,7 @@ def open_small(data: bytes, bodies: Indices, heads: Heads, raw_bytes_max: int, p
 
 
 def _unpacked(data: bytes, bodies: Indices, heads: Heads, opened: Bools) -> tuple[bytes, Indices]:
-    """``data`` with all compressed bodies behind it, unpacked, and where the raw bodies begin."""
+    """Returns ``data`` with all compressed bodies unpacked behind it, and the begin of each raw body."""
     packed = np.flatnonzero(opened & ((heads["flags"] & FLAG_COMPRESSED) != 0))
     if not len(packed):
         return data, bodies
@@ -140,18 +141,18 @@ def _aligned(places: Indices) -> Indices:
 
 
 def _number_at(halves: U32, places: Indices, opened: Bools) -> Indices:
-    """The 32-bit number at each place; 0 for a block that is not opened."""
+    """Returns the 32-bit number at each place; 0 for a block that is not opened."""
     return np.where(opened, halves[np.where(opened, places // 4, 0)], 0).astype(np.intp)
 
 
 def _within(counts: Indices) -> Indices:
-    """0, 1, ... for each of ``counts``, so many each time."""
+    """Returns 0, 1, ... up to each of ``counts``, one after the other."""
     ends = np.cumsum(counts)
     return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
 
 
 def _lengths(halves: U32, offsets: Indices, counts: Indices, within: Indices) -> tuple[U32, Bools]:
-    """The lengths of all strings, and of which blocks the offsets begin at 0 and never fall."""
+    """Returns the lengths of all strings, and which blocks have offsets that begin at 0 and never fall."""
     places = np.repeat(offsets // 4, counts) + within
     begins, ends = halves[places], halves[places + 1]
     good = halves[offsets // 4] == 0
@@ -162,7 +163,7 @@ def _lengths(halves: U32, offsets: Indices, counts: Indices, within: Indices) ->
 
 
 def _good_stamps(timestamps: U64, lasts: U64, counts: Indices, within: Indices) -> Bools:
-    """Of which blocks the timestamps never fall, and end with that of the header."""
+    """Returns which blocks have timestamps that never fall, and end with the header's."""
     good: Bools = timestamps[np.cumsum(counts) - 1] == lasts
     falls = timestamps[1:] < timestamps[:-1]
     falls &= within[1:] > 0
@@ -172,7 +173,7 @@ def _good_stamps(timestamps: U64, lasts: U64, counts: Indices, within: Indices) 
 
 
 def _valid(raw: bytes, bitmaps: Indices, has_bitmap: Bools, counts: Indices, within: Indices) -> Bools:
-    """Which rows are no tombstones."""
+    """Returns which rows have a value."""
     valid = np.ones(len(within), np.bool_)
     marked = np.repeat(has_bitmap, counts)
     if marked.any():
@@ -182,8 +183,8 @@ def _valid(raw: bytes, bitmaps: Indices, has_bitmap: Bools, counts: Indices, wit
     return valid
 
 
-class Rows(NamedTuple):
-    """Rows of several blocks to be, in their order: as in `SmallBlocks`, with the bytes of keys and values in order."""
+class SmallRows(NamedTuple):
+    """The rows of several new blocks, in order: as in `SmallBlocks`, with the bytes of keys and values in order."""
 
     hashes: U64
     timestamps: U64
@@ -194,8 +195,8 @@ class Rows(NamedTuple):
     values: bytes
 
 
-class Group(NamedTuple):
-    """A block to be: how many of `Rows` it has, of which partition and from which seq on."""
+class JoinedBlock(NamedTuple):
+    """A new block: the number of its rows among `SmallRows`, its partition, and its first seq."""
 
     rows: int
     partition: int
@@ -203,8 +204,8 @@ class Group(NamedTuple):
     compress: bool
 
 
-def encode_groups(rows: Rows, groups: Sequence[Group]) -> list[Block]:
-    """The blocks of ``groups``, which share out all of ``rows`` in order; without a producer.
+def encode_groups(rows: SmallRows, groups: Sequence[JoinedBlock]) -> list[Block]:
+    """Returns the blocks of ``groups``, which divide all of ``rows`` in order; they name no producer.
 
     Timestamps do not fall within a group, which has at least one row and no more than a block may have.
     """
@@ -252,12 +253,12 @@ def encode_groups(rows: Rows, groups: Sequence[Group]) -> list[Block]:
 
 
 def _add(parts: list[bytes], column: bytes) -> None:
-    """A column, and the zeros behind it."""
+    """Adds a column, and the zeros behind it."""
     parts += (column, _ZEROS[padding_after(len(column))])
 
 
 def _group_offsets(lengths: U32, begins: Indices, counts: Indices) -> tuple[bytes, list[int]]:
-    """The offsets of each group's strings, one group after the other, and where each group's strings are joined."""
+    """Returns the offsets of each group's strings, group by group, and the places of the groups in the joined data."""
     ends = np.cumsum(lengths, dtype=np.int64)
     places = np.concatenate(([0], ends))
     bases = places[begins]

@@ -8,7 +8,7 @@ from tailrace_server.directory.sealed import seal, unseal
 from tailrace_server.host.clock import Clock
 from tailrace_server.host.disk import Disk, read_file, write_atomically
 from tailrace_server.state.ahead import Ahead
-from tailrace_server.state.uptime import Run, Uptime
+from tailrace_server.state.uptime import NodeRun, Uptime
 
 log = logging.getLogger("tailrace.server")
 
@@ -20,7 +20,7 @@ VERSION = 1
 def load_uptime(disk: Disk, directory: str, clock: Clock) -> Uptime:
     """The runs that UPTIME tells of, and one that begins now. Without a good file nothing earlier is vouched for."""
     path = f"{directory}/{FILE_NAME}"
-    earlier, ahead, monotonic_us = list[Run](), Ahead(), monotonic_us_of(clock)
+    earlier, ahead, monotonic_us = list[NodeRun](), Ahead(), monotonic_us_of(clock)
     if disk.exists(path):
         try:
             earlier, ahead = decode(read_file(disk, path), monotonic_us)
@@ -29,11 +29,11 @@ def load_uptime(disk: Disk, directory: str, clock: Clock) -> Uptime:
     return Uptime(earlier, clock.wall_us(), monotonic_us, ahead)
 
 
-def decode(data: bytes, monotonic_us: int) -> tuple[list[Run], Ahead]:
+def decode(data: bytes, monotonic_us: int) -> tuple[list[NodeRun], Ahead]:
     """What the content of UPTIME tells, for a run that begins at ``monotonic_us``. ValueError says what is wrong."""
     members = unseal(data, FORMAT, VERSION)
     try:
-        earlier = [Run(int(began_us), int(up_us)) for began_us, up_us in members["runs"]]
+        earlier = [NodeRun(int(began_us), int(up_us)) for began_us, up_us in members["runs"]]
         # Without the member it was written before there were marks.
         return earlier, Ahead.from_json(members.get("ahead", []), monotonic_us)
     except (KeyError, TypeError) as error:

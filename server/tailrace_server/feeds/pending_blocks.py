@@ -21,14 +21,14 @@ import numpy.typing as npt
 
 from tailrace.block import FLAG_COMPRESSED, HEADER_BYTES, ROWS_MAX, Block
 from tailrace.model.failover import FailoverLog
-from tailrace_server.blocks.small import Group, Rows, SmallBlocks, encode_groups, open_small
+from tailrace_server.blocks.small import JoinedBlock, SmallBlocks, SmallRows, encode_groups, open_small
 from tailrace_server.feeds.feed import Feed
 from tailrace_server.journal import Record, Rollback, Stretch
 from tailrace_server.journal.format import FILE_BYTES_MAX, RECORD_HEADER_BYTES
 from tailrace_server.partition.partition import Partition
 from tailrace_server.partition.published import recover_batch
 from tailrace_server.state.last_batches import LastBatch
-from tailrace_server.state.producer_columns import Results
+from tailrace_server.state.producer_columns import ProducerResults
 from tailrace_server.state.use_times import UseTimes
 from tailrace_server.tree.aging import MERGED_BYTES_MAX, SMALL_BYTES_MAX
 
@@ -45,12 +45,12 @@ _JOINED_ROWS_MAX = ROWS_MAX // 2
 
 Array = npt.NDArray[Any]
 
-_ROW_FIELDS = [SmallBlocks._fields.index(name) for name in Rows._fields[:5]]
+_ROW_FIELDS = [SmallBlocks._fields.index(name) for name in SmallRows._fields[:5]]
 _KEY_FIELDS = SmallBlocks._fields.index("key_begins"), SmallBlocks._fields.index("key_ends")
 _VALUE_FIELDS = SmallBlocks._fields.index("value_begins"), SmallBlocks._fields.index("value_ends")
 
 
-class _Part(NamedTuple):
+class _StretchBlocks(NamedTuple):
     """Blocks of a stretch: their places in it, the slots of their partitions, and what `open_small` made of them."""
 
     stretch: Stretch
@@ -70,7 +70,7 @@ class FeedsOf(NamedTuple):
         return FeedsOf(self.feeds, self.which[begin:end])
 
 
-class _Run(NamedTuple):
+class _PendingBatch(NamedTuple):
     """What a publish wrote to the journal's ``file``."""
 
     blocks: tuple[Block, ...]
@@ -107,7 +107,7 @@ class PendingBlocks:
         self._rollbacks = rollbacks
         self._times = times
         self._places = _Places()
-        self._parts: list[_Part] = []
+        self._parts: list[_StretchBlocks] = []
         self._partitions: set[Partition] = set()
         self.nbytes = 0
 
@@ -136,7 +136,7 @@ class PendingBlocks:
         bodies = stretch.starts[indices] + RECORD_HEADER_BYTES + HEADER_BYTES
         # (Of a run nothing is opened: its row says that its seqs are a column of their own.)
         opened = open_small(stretch.data, bodies, stretch.block_heads[indices], SMALL_BYTES_MAX, _PACKED_BYTES_MAX)
-        self._parts.append(_Part(stretch, indices, slots, opened))
+        self._parts.append(_StretchBlocks(stretch, indices, slots, opened))
         partitions = self._places.partitions
         self._partitions.update([partitions[slot] for slot in np.unique(slots).tolist()])
         self.nbytes += len(opened.raw)
@@ -146,7 +146,7 @@ class PendingBlocks:
         firsts = np.array([-1 if feed is None else self._places.first_of(feed) for feed in feeds.feeds])[feeds.which]
         return np.where(firsts < 0, -1, firsts + stretch.heads["partition"][begin:end].astype(np.intp))
 
-    def take(self) -> tuple[_Part, ...]:
+    def take(self) -> tuple[_StretchBlocks, ...]:
         """All that is pending, which is not any more."""
         parts = tuple(self._parts)
         self._parts, self._partitions, self.nbytes = [], set(), 0
@@ -200,11 +200,11 @@ class PendingBlocks:
             _restore(partition, own)
             used_at = self._times.at_each(blocks.lsns[begin:end])
             for branch, first, last in _branches(partition.log, blocks.last_seqs[begin:end]):
-                results = Results(*(column[begin + first : begin + last] for column in blocks.results))
+                results = ProducerResults(*(column[begin + first : begin + last] for column in blocks.results))
                 partition.restore_results(branch, results, used_at[first:last])
 
 
-def _restore(partition: Partition, items: Sequence[Block | _Run]) -> None:
+def _restore(partition: Partition, items: Sequence[Block | _PendingBatch]) -> None:
     """Hangs blocks and runs, in their order."""
     blocks: list[Block] = []
     for item in items:
@@ -243,7 +243,7 @@ def _branches(log: FailoverLog, last_seqs: Array) -> list[tuple[bytes, int, int]
 class _Blocks:
     """The blocks of all parts as columns, sorted by slot and then in file order. Arrays of one length."""
 
-    def __init__(self, parts: Sequence[_Part]) -> None:
+    def __init__(self, parts: Sequence[_StretchBlocks]) -> None:
         self._parts = parts
         heads = [part.stretch.block_heads[part.indices] for part in parts]
         sizes = [len(part.indices) for part in parts]
@@ -296,10 +296,10 @@ class _Blocks:
 
     @property
     def results(self) -> tuple[Array, Array, Array, Array]:
-        """The columns of `Results`."""
+        """The columns of `ProducerResults`."""
         return self.producers, self.numbers, self.first_seqs, self.last_seqs
 
-    def joined(self, cuts: Sequence[Sequence[int]]) -> list[list[Block | _Run]]:
+    def joined(self, cuts: Sequence[Sequence[int]]) -> list[list[Block | _PendingBatch]]:
         """For each slot its blocks and runs, neighbouring small blocks joined, but not across its seqs of ``cuts``."""
         begins = np.flatnonzero(self._group_begins(cuts))
         ends = np.append(begins[1:], len(self.slots))
@@ -331,7 +331,7 @@ class _Blocks:
                     begins[begin + int(np.searchsorted(self.last_seqs[begin:end], border, side="right"))] = True
         return begins
 
-    def _groups(self, begins: Array, ends: Array) -> list[Group]:
+    def _groups(self, begins: Array, ends: Array) -> list[JoinedBlock]:
         if not len(begins):
             return []
         totals, packed = np.append(0, np.cumsum(self._rows)), np.append(0, np.cumsum(self._is_packed))
@@ -341,9 +341,11 @@ class _Blocks:
             self.first_seqs[begins],
             packed[ends] > packed[begins],
         )
-        return [Group(*values) for values in zip(*(np.asarray(column).tolist() for column in columns), strict=True)]
+        return [
+            JoinedBlock(*values) for values in zip(*(np.asarray(column).tolist() for column in columns), strict=True)
+        ]
 
-    def _all_rows(self, chosen: Array) -> Rows:
+    def _all_rows(self, chosen: Array) -> SmallRows:
         """The rows of the ``chosen`` blocks, in their order."""
         opened = [part.opened for part in self._parts]
         counts = self._rows[chosen]
@@ -359,13 +361,13 @@ class _Blocks:
             spans = zip(self._part[chosen].tolist(), firsts[places].tolist(), lasts[places].tolist(), strict=True)
             raws = [each.raw for each in opened]
             strings.append(b"".join([raws[part][a:b] for part, a, b in spans]))
-        return Rows(*numbers, *strings)
+        return SmallRows(*numbers, *strings)
 
-    def _item(self, place: int) -> Block | _Run:
+    def _item(self, place: int) -> Block | _PendingBatch:
         """The block, or the run, that one row is."""
         stretch: Stretch = self._parts[self._part[place]].stretch
         index = int(self._index[place])
         if stretch.is_block[index]:
             return stretch.block(index)
         sinks, blocks = stretch.published(index)
-        return _Run(blocks, sinks, stretch.file.number)
+        return _PendingBatch(blocks, sinks, stretch.file.number)

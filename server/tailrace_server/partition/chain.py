@@ -10,7 +10,7 @@ import collections
 from collections.abc import Callable, Iterable, Sequence
 
 from tailrace.block import Block
-from tailrace_server.blocks import Found
+from tailrace_server.blocks import FoundRow
 from tailrace_server.segment import Problem, Read, Segment, SegmentDamaged, SegmentFile, SegmentIdentity
 
 
@@ -39,7 +39,7 @@ class LostSegment(Segment):
     def last_row_seq(self) -> int:
         return self.identity.after_seq  # it has rows above, and nobody knows which
 
-    def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> Found | None:
+    def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> FoundRow | None:
         raise self._why.with_traceback(None)
 
     def verify(self, progress: Callable[[int], None] | None = None) -> list[Problem]:
@@ -108,7 +108,7 @@ class Chain:
         """This chain without its ``count`` oldest segments."""
         return Chain(self.segments[count:])
 
-    def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> Found | None:
+    def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> FoundRow | None:
         """The newest row of ``key``, whose hash is ``hash_``. Raises SegmentDamaged, and what ``read`` does."""
         for segment in reversed(self.segments):
             found = segment.find(key, hash_, read)

@@ -22,7 +22,7 @@ from tailrace.errors import UnknownFeed
 from tailrace.model import Level, Version, VersionRange
 from tailrace.model.failover import FailoverLog
 from tailrace.model.hashing import key_hash
-from tailrace_server.blocks import Found
+from tailrace_server.blocks import FoundRow
 from tailrace_server.journal import Journal
 from tailrace_server.manifest import Manifest
 from tailrace_server.partition.chain import Chain
@@ -31,7 +31,7 @@ from tailrace_server.state.expected import Expected
 from tailrace_server.state.journal_references import JournalReferences
 from tailrace_server.state.last_batches import LastBatch, LastBatches
 from tailrace_server.state.memory import MemoryAccount
-from tailrace_server.state.producer_columns import Results
+from tailrace_server.state.producer_columns import ProducerResults
 from tailrace_server.state.producers import ProducerTable
 from tailrace_server.state.published_batches import PublishedBatch, PublishedBatches
 from tailrace_server.tree.key_index import KeyIndex, OpenBlocks
@@ -157,7 +157,7 @@ class Partition:
         """Returns the version of the row at ``seq``."""
         return Version(self.id, self.log.branch_at(seq), seq)
 
-    def find(self, key: bytes, opened: OpenBlocks | None = None, read: Read = SegmentFile.read) -> Found | None:
+    def find(self, key: bytes, opened: OpenBlocks | None = None, read: Read = SegmentFile.read) -> FoundRow | None:
         """Returns the newest row of ``key``, at any level. ``index_keys`` has to have returned True before.
 
         Raises UnknownFeed, SegmentDamaged if a segment that it needs cannot be read, and NotCached if ``read`` would
@@ -418,7 +418,7 @@ class Partition:
         for file, last_seq in files:
             self.journal_references.block(file, last_seq)
 
-    def restore_results(self, branch: bytes, results: Results, used_at: npt.NDArray[np.float64]) -> None:
+    def restore_results(self, branch: bytes, results: ProducerResults, used_at: npt.NDArray[np.float64]) -> None:
         """Records the producers' results of restored blocks of ``branch``."""
         self._producers.record_all(self.id, branch, results, used_at)
 

@@ -10,7 +10,7 @@ from tailrace.wire.messages import WriteFlag
 from tailrace_server.partition.conditions import CONDITIONS, holds
 from tailrace_server.partition.validation import validate_block
 from tailrace_server.segment import Read, SegmentFile
-from tailrace_server.state.producers import Verdict, result_of_resend
+from tailrace_server.state.producers import ResendVerdict, result_of_resend
 
 if TYPE_CHECKING:
     from tailrace.block import Block
@@ -69,7 +69,7 @@ def write_block(
     decision = partition.producers.decide(
         header.producer_id, header.producer_seq, resend=flags & WriteFlag.RESEND != 0, now=now
     )
-    if decision.verdict is not Verdict.ACCEPT:
+    if decision.verdict is not ResendVerdict.ACCEPT:
         return WriteResult(result_of_resend(decision, header, partition.id), fresh=False)
     validate_block(block, partition.hash_first, partition.hash_last)
     if flags & CONDITIONS and not _condition_holds(partition, block, flags, if_version, read):

@@ -56,7 +56,7 @@ class Cuts:
         self._turns = trio.Semaphore(AT_ONCE_MAX)
 
     @contextlib.asynccontextmanager
-    async def turn(self, feed_id: bytes, sink: str) -> AsyncIterator[Turn]:
+    async def turn(self, feed_id: bytes, sink: str) -> AsyncIterator[CutTurn]:
         """The body may cut a share of this sink. What it has cut stays if it ends in time, or is cancelled.
 
         Cancelling waits for the disk, which gets the rows that are sorted in memory.
@@ -65,7 +65,7 @@ class Cuts:
         async with self._turns:
             self._in_use.add(key)
             try:
-                yield Turn(self, key)
+                yield CutTurn(self, key)
             except trio.Cancelled:
                 await self._rest(key)
                 raise
@@ -133,7 +133,7 @@ class Cuts:
             kept.cut.close()
 
 
-class Turn:
+class CutTurn:
     """What one publish may do with the share of its sink."""
 
     def __init__(self, cuts: Cuts, key: _Key) -> None:

@@ -43,7 +43,7 @@ Share = tuple[bytes, list[StagedBlock]]
 ReadBlocks = Callable[[bytes, Sequence[StagedBlock]], list[Block]]
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """Blocks without seqs; with them the partition has all rows of the batch whose key hash is ``through`` or less."""
 
     blocks: list[Block]
@@ -104,19 +104,19 @@ class CutShare:
         """Writes the rows that it has in memory, as it may be left alone for a while. Raises NoSpace, UnknownStage."""
         self._spread.write()
 
-    def part(self) -> Part:
+    def part(self) -> BatchPart:
         """Returns the next part; the last one may be empty. Raises UnknownStage if the disk has damaged it.
 
         Raises TooLarge if the rows of one key do not fit.
         """
         assert self._planned is not None
         if not self._planned:
-            return Part([], HASH_MAX)
+            return BatchPart([], HASH_MAX)
         planned = self._planned[0]
         through = HASH_MAX if len(self._planned) == 1 else planned.through
-        return Part(joined(self._blocks(planned)), through)
+        return BatchPart(joined(self._blocks(planned)), through)
 
-    def taken(self, part: Part) -> None:
+    def taken(self, part: BatchPart) -> None:
         """Notes that the partition has ``part``, which ``part`` has returned."""
         assert self._planned is not None
         del self._planned[:1]

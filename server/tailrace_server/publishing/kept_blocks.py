@@ -16,7 +16,7 @@ from tailrace_server.publishing.stage_file import StagedBlock
 KEPT_S_MAX = 60.0
 
 
-class Share(NamedTuple):
+class KeptShare(NamedTuple):
     """What a stage has of one partition, in its order."""
 
     entries: list[StagedBlock]
@@ -29,7 +29,7 @@ class _Stage:
     __slots__ = ("nbytes", "shares", "used_at")
 
     def __init__(self, now: float) -> None:
-        self.shares: dict[int, Share] = {}
+        self.shares: dict[int, KeptShare] = {}
         self.nbytes = 0
         self.used_at = now
 
@@ -51,7 +51,7 @@ class KeptBlocks:
         stage = self._stages.get(id)
         if stage is None:
             return
-        share = stage.shares.setdefault(entry.partition, Share([], []))
+        share = stage.shares.setdefault(entry.partition, KeptShare([], []))
         share.entries.append(entry)
         share.blocks.append(block)
         stage.used_at = now
@@ -60,7 +60,7 @@ class KeptBlocks:
         while self.nbytes > self._bytes_max:
             self.forget((next(iter(self._stages)),))
 
-    def find(self, id: bytes) -> dict[int, Share] | None:
+    def find(self, id: bytes) -> dict[int, KeptShare] | None:
         """What a stage has of each partition; None where it has to be read."""
         stage = self._stages.get(id)
         return None if stage is None else stage.shares

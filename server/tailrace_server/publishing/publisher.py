@@ -44,7 +44,7 @@ from tailrace_server.publishing.joining import joined, joining_bytes
 from tailrace_server.publishing.stage_file import StagedBlock, by_partition
 from tailrace_server.replication.leaderships import Leaderships, Terms
 from tailrace_server.replication.waiting import Answer, Cancel, WaitingAnswers
-from tailrace_server.state.last_batches import LastBatch, Verdict, decide, first_free
+from tailrace_server.state.last_batches import BatchVerdict, LastBatch, decide, first_free
 
 if TYPE_CHECKING:
     from tailrace.block import Block
@@ -58,12 +58,12 @@ JOINED_HERE_BYTES_MAX = 64 * 1024
 # How long a step works: a fraction of what clients wait for an answer, and long against what a step costs by itself.
 STEP_S = 5.0
 # There are rows to be published.
-_WANTED = (Verdict.PUBLISH, Verdict.CONTINUE)
+_WANTED = (BatchVerdict.PUBLISH, BatchVerdict.CONTINUE)
 # A stage and the blocks in it that are of one partition.
 _Share = tuple[bytes, list[StagedBlock]]
 
 
-class Published(NamedTuple):
+class PublishResult(NamedTuple):
     """What was written now, and which partitions had the batch already; the files of the stages, to be removed.
 
     ``more``: the step is over, and the batch is not there yet.
@@ -121,7 +121,7 @@ class Publisher:
         self._part_bytes_max = part_bytes_max
         self._cuts = Cuts(storage.host, stages, part_bytes_max)
 
-    async def publish(self, request: Publish) -> Published:
+    async def publish(self, request: Publish) -> PublishResult:
         """Does it; returns once it is as safe as it gets here.
 
         Raises BatchBehind, BatchChanged, UnknownFeed, Forbidden if nothing was published, and UnknownStage, TooLarge
@@ -145,7 +145,7 @@ class Publisher:
         files = self._stages.forget(request.stages) if is_done else []
         fresh = {versions.partition for versions in step.written}
         skipped = tuple(number for number in sorted(shares) if number not in fresh) if is_done else ()
-        return Published(tuple(step.written), skipped, files, not is_done)
+        return PublishResult(tuple(step.written), skipped, files, not is_done)
 
     async def expire(self) -> None:
         """Removes what was sorted for batches that are not published any more."""
@@ -176,9 +176,9 @@ class Publisher:
         """
         lasts = [partition.sinks.find(request.sink) for partition in feed.partitions]
         verdicts = [_decide(last, request) for last in lasts]
-        behind = [last for last, verdict in zip(lasts, verdicts, strict=True) if verdict is Verdict.BEHIND]
+        behind = [last for last, verdict in zip(lasts, verdicts, strict=True) if verdict is BatchVerdict.BEHIND]
         first = first_free(lasts)
-        if Verdict.CHANGED in verdicts and not behind:
+        if BatchVerdict.CHANGED in verdicts and not behind:
             raise BatchChanged(
                 f"batch {request.batch} of sink {request.sink!r} was published before, and comes again with other "
                 "rows: as of a checkpoint that was restored or copied, or as rows that are not the same each time they "
@@ -239,7 +239,7 @@ class Publisher:
                 continue
             if step.written and step.is_over:
                 return False
-            is_begun = _decide(partition.sinks.find(request.sink), request) is Verdict.CONTINUE
+            is_begun = _decide(partition.sinks.find(request.sink), request) is BatchVerdict.CONTINUE
             if is_begun or self._is_large(share):
                 if not await self._write_parts(partition, share, request, terms, step):
                     return False
@@ -259,7 +259,7 @@ class Publisher:
         async with self._cuts.turn(request.feed_id, request.sink) as turn:
             while not self._note_found(partition, request, step.found):
                 last = partition.sinks.find(request.sink)
-                before = last if _decide(last, request) is Verdict.CONTINUE else None
+                before = last if _decide(last, request) is BatchVerdict.CONTINUE else None
                 cut = await turn.find(partition, request, share, before)
                 while not cut.is_sorted:
                     await in_thread(cut.advance)
@@ -390,5 +390,5 @@ class Publisher:
             raise errors[0].with_traceback(None)
 
 
-def _decide(last: LastBatch | None, request: Publish) -> Verdict:
+def _decide(last: LastBatch | None, request: Publish) -> BatchVerdict:
     return decide(last, request.batch, request.origin, request.digest)

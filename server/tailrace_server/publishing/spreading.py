@@ -31,7 +31,7 @@ BUCKETS_A_PART = 8
 _ROW_BYTES = 32
 
 
-class Extent(NamedTuple):
+class ScratchBlock(NamedTuple):
     """A block in the scratch file."""
 
     offset: int
@@ -46,7 +46,7 @@ class Bucket:
     def __init__(self, first_hash: int, last_hash: int) -> None:
         self.first_hash = first_hash
         self.last_hash = last_hash
-        self.extents: list[Extent] = []
+        self.extents: list[ScratchBlock] = []
         self.nbytes = 0  # of the blocks that are written
         self.pieces: list[ColumnArrays] = []  # rows that are not written yet
 
@@ -100,7 +100,7 @@ class Spread:
                 except OSError as error:
                     raise_if_no_space(error, "for the parts of a publish")
                     raise UnknownStage(f"the parts of a publish cannot be written: {error.strerror}") from error
-                bucket.extents.append(Extent(self._end, block.nbytes))
+                bucket.extents.append(ScratchBlock(self._end, block.nbytes))
                 bucket.nbytes += block.nbytes
                 self._end += block.nbytes
 

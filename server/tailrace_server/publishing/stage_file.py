@@ -43,7 +43,7 @@ class StagedBlock(NamedTuple):
     nbytes: int
 
 
-class Footer(NamedTuple):
+class StageFooter(NamedTuple):
     """What a sealed stage says of itself; ``checksum`` is that of its blocks' headers (`StageSum`)."""
 
     blocks: int
@@ -82,7 +82,7 @@ def encode_end(entries: Sequence[StagedBlock], index_offset: int, checksum: int,
     return index + footer[:48] + _SUM.pack(sum_of(summed)) + footer[56:]
 
 
-def decode_footer(data: bytes) -> Footer:
+def decode_footer(data: bytes) -> StageFooter:
     """The last 64 bytes. BadStage."""
     if len(data) != FOOTER_BYTES:
         raise BadStage("it has no footer")
@@ -90,10 +90,10 @@ def decode_footer(data: bytes) -> Footer:
     (told,) = _SUM.unpack_from(data, 48)
     if magic != MAGIC or footer_bytes != FOOTER_BYTES or told != sum_of(data[:48] + data[56:]):
         raise BadStage("its footer is damaged")
-    return Footer(blocks, rows, index_offset, index_sum, checksum, sealed_us)
+    return StageFooter(blocks, rows, index_offset, index_sum, checksum, sealed_us)
 
 
-def decode_index(data: bytes, footer: Footer) -> list[StagedBlock]:
+def decode_index(data: bytes, footer: StageFooter) -> list[StagedBlock]:
     """The blocks in their order. BadStage."""
     if len(data) != footer.blocks * ENTRY_BYTES or sum_of(data) != footer.index_sum:
         raise BadStage("its index is damaged")

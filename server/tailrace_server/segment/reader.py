@@ -18,7 +18,7 @@ import numpy as np
 from tailrace.block import FLAG_COMPRESSED, Block, Columns
 from tailrace.block.layout import read_layout
 from tailrace.errors import BadBlock
-from tailrace_server.blocks import Found, row_of_key
+from tailrace_server.blocks import FoundRow, row_of_key
 from tailrace_server.blocks.arrays import U64
 from tailrace_server.segment.errors import FormatError
 from tailrace_server.segment.file import NotCached, Read, SegmentFile
@@ -98,7 +98,7 @@ class Segment:
         """The last seq that has a row here; where the run begins, if none has."""
         return int(self.last_seqs[-1]) if self.blocks else self.identity.after_seq
 
-    def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> Found | None:
+    def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> FoundRow | None:
         """The newest row of ``key``, whose hash is ``hash_``; None where it has none here. SegmentDamaged.
 
         Pages and blocks come by ``read``; that of a `Reads` does not wait for the disk: it raises NotCached instead.
@@ -109,7 +109,7 @@ class Segment:
             missing.segment = self
             raise
 
-    def _find(self, key: bytes, hash_: int, read: Read) -> Found | None:
+    def _find(self, key: bytes, hash_: int, read: Read) -> FoundRow | None:
         opened = -1
         for row in self._keys.rows_of(hash_, read):
             number = int(self._row_begins.searchsorted(row, "right")) - 1

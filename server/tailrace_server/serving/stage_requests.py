@@ -16,7 +16,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_messages import Publish, StageBlock, Staged, StageSeal, published_to_json
 from tailrace_server.blocks import detached
 from tailrace_server.partition.validation import validate_block
-from tailrace_server.publishing.stages import OpenStage
+from tailrace_server.publishing.open_stage import OpenStage
 
 if TYPE_CHECKING:
     from tailrace_server.serving.connection import Connection

@@ -23,7 +23,7 @@ from tailrace_server.replication.eligibility import why_other_cluster
 from tailrace_server.replication.leaderships import confirm_all, lead_all
 from tailrace_server.replication.role import Role
 from tailrace_server.segment import Segment, SegmentDamaged
-from tailrace_server.state.ahead import JUMP_US_MAX, Place, is_ahead
+from tailrace_server.state.ahead import JUMP_US_MAX, PartitionPlace, is_ahead
 from tailrace_server.stream.barriers import Barrier
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.replica_stream import ReplicaStream
@@ -270,7 +270,7 @@ def _seen_seq(node: Services, partition: Partition, since_us: int) -> int:
     wall_us = node.clock.wall_us()
     if since_us > wall_us or not is_ahead(partition.last_timestamp, wall_us):
         return 0
-    place = Place(partition.feed_id, partition.id)
+    place = PartitionPlace(partition.feed_id, partition.id)
     return min(node.storage.compactor.uptime.ahead.seq_before(place, partition.log, since_us), partition.flushed_seq)
 
 

@@ -15,9 +15,9 @@ class Expected(NamedTuple):
     sinks: tuple[int, dict[str, LastBatch]] | None = None
 
     def producers_at(self, seq: int) -> ProducerTable | None:
-        """Returns the producers as of ``seq``; None if there are none of this seq."""
+        """Returns the producers as of ``seq``; None if the leader sent no table as of it."""
         return self.producers[1] if self.producers is not None and self.producers[0] == seq else None
 
     def sinks_at(self, seq: int) -> dict[str, LastBatch]:
-        """Returns the last batches as of ``seq``; an empty table if there are none of this seq."""
+        """Returns the last batches as of ``seq``; an empty table if the leader sent no table as of it."""
         return self.sinks[1] if self.sinks is not None and self.sinks[0] == seq else {}

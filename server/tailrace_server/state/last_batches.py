@@ -1,25 +1,25 @@
-"""The last batch of each sink in one partition: what was published is not published again. Pure.
+"""The last batch of each sink in one partition, so that no batch is published twice. Pure.
 
     the sink's last batch here    the batch that comes          decided
     ----------------------------  ----------------------------  ----------------------------------------------
     none                          any                           PUBLISH
     of the same origin, below it  any                           PUBLISH
-    of the same origin            the same                      SKIP: it is here, and stands as it was then
-    of the same origin            the same, in part here        CONTINUE: the parts that are not here are published
+    of the same origin            the same                      SKIP: it is here, and stays as it is
+    of the same origin            the same, in part here        CONTINUE: the missing parts are published
     of the same origin            the same, with other rows     CHANGED: these rows would be lost
-    of the same origin            an earlier one                BEHIND: it may have other rows than the one of then
+    of the same origin            an earlier one                BEHIND: its rows may differ from the published ones
     of another origin, below it   any                           PUBLISH: the sink goes on under another origin
-    of another origin             the same, or an earlier one   BEHIND: these numbers were given by another one
+    of another origin             the same, or an earlier one   BEHIND: another origin assigned these numbers
 
-The origin is who numbers the batches, such as a query with its checkpoint. A new checkpoint begins at 0 again; under
-the old sink's id all its batches would be taken for old ones and be dropped without a word, were it not for the origin.
-A checkpoint that was restored from an older copy keeps its origin, and numbers new rows anew. A query repeats its last
-batch only, so an earlier one is refused, and so is the last one with other rows: the digest of all rows of a batch
-tells. If one of the two digests is not known, as of an older client, the rows are taken for the same.
+The origin names the query, with its checkpoint, that numbers the batches. A new checkpoint begins at 0 again. Without
+the origin all its batches would be taken for old ones and be dropped silently. A checkpoint that was restored from an
+older copy keeps its origin, and assigns old numbers to new rows. A query repeats its last batch only. So an earlier
+batch is refused, and so is the last batch with other rows, which the digest of all rows of a batch tells. If one of the
+two digests is not known, as for an older client, the rows count as equal.
 
-A batch that is too large for one record comes to the partition in parts (publishing/cutting.py). Each part says up to
-which key hash the batch is here then. All these marks stay with the batch: a rollback between two parts leaves those of
-the earlier ones.
+A batch that is too large for one record comes to the partition in parts (publishing/cutting.py). The mark of each part
+has the key hash up to which the partition then has the batch. All marks stay with the batch, so that a rollback between
+two parts leaves the marks of the earlier parts.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from tailrace.model.failover import SEQ_MAX
 from tailrace.model.hashing import HASH_MAX
 from tailrace.wire.stage_messages import digest_to_json
 
-# Programs that publish exactly once into one partition: the one that was not heard of for longest is forgotten first.
+# Sinks of one partition. The sink that has not published for longest is forgotten first.
 SINKS_MAX = 1_000
-# A sink of this name publishes once and never comes back, but for a retry: few of them are remembered.
+# A sink with this prefix publishes once, and again only as a retry: few of them are remembered.
 JOB_PREFIX = "job:"
 JOBS_MAX = 100
 NAME_CHARS_MAX = 200
 BATCH_MAX = 2**63 - 1
-# Of one batch in one partition: more than a hundred times what the bytes of all stages of a node make.
+# Parts of one batch in one partition: more than a hundred times as many as all stages of a node can make.
 PARTS_MAX = 32_768
-# What earlier versions have written: number, origin and seq.
+# Earlier versions wrote three fields: number, origin and seq.
 _FIELDS_MIN = 3
 
 assert JOBS_MAX < SINKS_MAX
@@ -56,10 +56,10 @@ class PartMark(NamedTuple):
 
 
 class LastBatch(NamedTuple):
-    """A batch, by whom it was numbered, and the last seq that it has in the partition.
+    """A batch, the origin of its number, and its last seq in the partition.
 
-    ``digest`` is that of all its rows, those of other partitions included; None: not known. ``parts`` are those that
-    are here, in their order; none: the batch came whole.
+    ``digest`` is that of all its rows, in all partitions; None if it is not known. ``parts`` are the parts that the
+    partition has, in order; empty for a batch that came whole.
     """
 
     batch: int
@@ -74,14 +74,14 @@ class LastBatch(NamedTuple):
         return not self.parts or self.parts[-1].through == HASH_MAX
 
     def as_of(self, seq: int) -> LastBatch | None:
-        """Returns what of it a partition has that ends at ``seq``; None for nothing."""
+        """Returns the batch as a partition that ends at ``seq`` has it; None if it has nothing of it."""
         if self.seq <= seq:
             return self
         parts = tuple(part for part in self.parts if part.seq <= seq)
         return self._replace(seq=parts[-1].seq, parts=parts) if parts else None
 
 
-class Verdict(enum.Enum):
+class BatchVerdict(enum.Enum):
     PUBLISH = "publish"
     SKIP = "skip"
     CONTINUE = "continue"
@@ -89,22 +89,22 @@ class Verdict(enum.Enum):
     BEHIND = "behind"
 
 
-def decide(last: LastBatch | None, batch: int, origin: str, digest: int | None) -> Verdict:
-    """What to do with ``batch`` of ``origin`` where ``last`` is what the partition has; the table above."""
+def decide(last: LastBatch | None, batch: int, origin: str, digest: int | None) -> BatchVerdict:
+    """Decides about ``batch`` of ``origin`` by the table above; ``last`` is the sink's last batch here."""
     if last is None or last.batch < batch:
-        return Verdict.PUBLISH
+        return BatchVerdict.PUBLISH
     if last.batch != batch or last.origin != origin:
-        return Verdict.BEHIND
+        return BatchVerdict.BEHIND
     is_changed = None not in (digest, last.digest) and digest != last.digest
     if is_changed:
-        return Verdict.CHANGED
-    return Verdict.SKIP if last.is_complete else Verdict.CONTINUE
+        return BatchVerdict.CHANGED
+    return BatchVerdict.SKIP if last.is_complete else BatchVerdict.CONTINUE
 
 
 class LastBatches:
-    """Of one partition, by the sinks' ids, the one that published last at the end.
+    """The last batches of one partition by sink, the sink that published last at the end.
 
-    Of what a flush has not covered yet every batch is kept, so that ``as_of`` can tell what was the last one then.
+    All batches that no flush covers yet are kept, so that ``as_of`` can tell the last one at an earlier seq.
     """
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class LastBatches:
         return len(self._entries)
 
     def find(self, sink: str) -> LastBatch | None:
-        """The last batch of ``sink``; None where it has none."""
+        """Returns the last batch of ``sink``; None if it has not published here."""
         entries = self._entries.get(sink)
         return entries[-1] if entries else None
 
@@ -123,7 +123,7 @@ class LastBatches:
             del self._entries[name]
 
     def as_of(self, seq: int) -> dict[str, LastBatch]:
-        """The last batches of a partition that ends at ``seq``."""
+        """Returns the last batches of a partition that ends at ``seq``."""
         found = {}
         for sink, entries in self._entries.items():
             last = next(filter(None, (entry.as_of(seq) for entry in reversed(entries))), None)
@@ -132,26 +132,26 @@ class LastBatches:
         return found
 
     def flushed(self, seq: int) -> None:
-        """What was the last batch below ``seq`` will not be asked for any more."""
+        """Drops earlier batches: ``as_of`` will not be called for a seq below ``seq`` any more."""
         for sink, entries in self._entries.items():
             if len(entries) > 1 and entries[1].seq <= seq:
                 newest = max(index for index, entry in enumerate(entries) if entry.seq <= seq)
                 self._entries[sink] = entries[newest:]
 
     def forget_above(self, seq: int) -> None:
-        """The partition was rolled back to ``seq``: batches above it are not there any more."""
+        """Drops batches above ``seq``, to which the partition was rolled back."""
         kept = {sink: _through(entries, seq) for sink, entries in self._entries.items()}
         self._entries = {sink: entries for sink, entries in kept.items() if entries}
 
     def tell(self, table: Mapping[str, LastBatch]) -> None:
         """Takes over the last batch of each sink in ``table``, from a publish, the leader, or a manifest.
 
-        The sinks that were heard of longest ago are forgotten, down to the bounds: jobs down to theirs first, so that
-        no number of jobs pushes out a sink that comes back.
+        Sinks that have not published for longest are forgotten, down to the bounds: jobs first, down to their own
+        bound, so that no number of jobs pushes out a sink that returns.
         """
         for sink, last in table.items():
             entries = self._entries[sink] = self._entries.pop(sink, [])
-            while entries and entries[-1].seq >= last.seq:  # mostly none: what is not flushed may be thousands
+            while entries and entries[-1].seq >= last.seq:  # usually no entry: thousands may not be flushed yet
                 entries.pop()
             entries.append(last)
         if len(self._entries) > JOBS_MAX:
@@ -168,22 +168,22 @@ def _through(entries: list[LastBatch], seq: int) -> list[LastBatch]:
 
 
 def to_json(table: Mapping[str, LastBatch]) -> dict[str, Any]:
-    """``{sink: [batch, origin, seq, digest, [[seq, through], ...]]}``, in this order.
+    """Returns ``{sink: [batch, origin, seq, digest, [[seq, through], ...]]}``, in this order.
 
-    No parts are left out, and then a digest that is not known.
+    Empty parts are left out, and then a digest that is not known.
     """
     return {sink: _write_last(last) for sink, last in table.items()}
 
 
 def from_json(value: Any) -> dict[str, LastBatch]:
-    """The reverse of ``to_json``. ValueError where it is not what it should be."""
+    """Returns the table of ``to_json``. ValueError if ``value`` has another form."""
     if not isinstance(value, dict) or len(value) > SINKS_MAX:
         raise ValueError(f"an object of at most {SINKS_MAX} sinks is needed, not {value!r:.60}")
     return {check_name(sink, "sink"): _read_last(last) for sink, last in value.items()}
 
 
 def check_name(name: Any, what: str, *, least: int = 1) -> str:
-    """``name``, where it can be the id of a sink or of an origin. ValueError."""
+    """Returns ``name`` if it can be the id of a sink or of an origin; else raises ValueError."""
     if not isinstance(name, str) or not least <= len(name) <= NAME_CHARS_MAX or not name.isprintable():
         raise ValueError(f"{what}: {least} to {NAME_CHARS_MAX} printable characters are needed, not {name!r:.60}")
     return name
@@ -246,5 +246,5 @@ def _read_digest(value: Any) -> int:
 
 
 def first_free(lasts: Iterable[LastBatch | None]) -> int:
-    """The first number that a new origin may give, where these are a sink's last batches in all partitions."""
+    """Returns the first number for a new origin; ``lasts`` are the sink's last batches of all partitions."""
     return max((last.batch + 1 for last in lasts if last is not None), default=0)

@@ -1,4 +1,4 @@
-"""The node's account of what write queues and producers hold in memory, and the writers who wait for room in it."""
+"""The node's account of the memory of write queues and producers; writers wait here for room."""
 
 from __future__ import annotations
 
@@ -10,31 +10,29 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-# Producers have this share of the memory at most; the rest is the write queues', so that a flush makes room.
+# Producers have at most one in this many bytes; the write queues have the rest, so that a flush makes room.
 _PRODUCERS_SHARE = 4
-# So much of it is freed each time, since each time costs a look at the ages in many tables.
+# One in this many bytes is freed each time, because each time costs a look at the ages in many tables.
 _FREED_SHARE = 8
-# While blocks come, so many tables forget with each: one takes some 100 µs, and a node may have a hundred thousand.
+# Tables that forget with each block that comes: one takes some 100 µs, and a node may have 100,000 tables.
 _TABLES_AT_ONCE = 64
-# What is to go is told by the ages in so many tables: looking at one takes a microsecond.
+# Tables whose ages are read to choose the producers to forget: reading one takes a microsecond.
 _TABLES_SAMPLED = 1_024
 
 
 class MemoryAccount:
-    """``held`` bytes of at most ``bytes_max``: above that writers wait until the flusher has made room.
+    """Counts ``held`` bytes of at most ``bytes_max``; above, writers wait until the flusher has made room.
 
-    ``used`` of them are the write queues'.
-
-    ``stuck`` says why it cannot, "" where it can: then nobody waits, and writes are refused. After ``give_up`` it never
-    will again.
+    ``used`` bytes of these are the write queues'. If the flusher cannot make room, ``stuck`` says why, and else is "".
+    While it is set, writes are refused at once. After ``give_up`` it stays set.
     """
 
     def __init__(self, bytes_max: int = 256 * 1024 * 1024) -> None:
         self.bytes_max = bytes_max
         self.used = 0
         self._stuck = self._given_up = ""
-        self._room: trio.Event | None = None  # there while someone waits for it
-        self._is_ahead: Callable[[], bool] | None = None  # writers are, of the flusher
+        self._room: trio.Event | None = None  # set while a writer waits for room
+        self._is_ahead: Callable[[], bool] | None = None  # whether writers are ahead of the flusher
         self.producers = ProducerMemory(self)
 
     @property
@@ -44,30 +42,30 @@ class MemoryAccount:
 
     @property
     def is_full(self) -> bool:
-        """No more may be taken."""
+        """Whether no more bytes may be added."""
         return self.held >= self.bytes_max
 
     @property
     def is_tight(self) -> bool:
-        """The write queues have more than half: time to flush, so that nobody has to wait."""
+        """Whether the write queues have more than half of the bytes: time to flush, before writers have to wait."""
         return 2 * self.used >= self.bytes_max
 
     @property
     def must_wait(self) -> bool:
-        """A writer has to wait, and it will not be for ever."""
+        """Whether a writer has to wait, for a flush that will come."""
         return (self.held >= self.bytes_max or (self._is_ahead is not None and self._is_ahead())) and not self._stuck
 
     def slow_down(self, is_ahead: Callable[[], bool] | None) -> None:
-        """Lets writers wait while ``is_ahead()``, until the next call; None: no longer for that.
+        """Lets writers wait while ``is_ahead()`` returns True, until the next call; None ends it.
 
-        The caller calls ``look_again`` when it may be over.
+        The caller calls ``look_again`` when the result may have changed.
         """
         self._is_ahead = is_ahead
         self.look_again()
 
     @property
     def stuck(self) -> str:
-        """Why there will be no room for now."""
+        """Why the flusher cannot make room; "" if it can."""
         return self._stuck
 
     @stuck.setter
@@ -76,24 +74,24 @@ class MemoryAccount:
         self.look_again()
 
     def give_up(self, why: str) -> None:
-        """Nothing more will become durable in this process, so nothing can be flushed."""
+        """Sets ``stuck`` for good: no write becomes durable in this process any more, so no block can be flushed."""
         self._given_up = self._stuck = why
         self.look_again()
 
     def change(self, nbytes: int) -> None:
-        """The write queues hold ``nbytes`` more, or less where it is negative."""
+        """Adds ``nbytes`` to the bytes of the write queues, or subtracts them if negative."""
         self.used += nbytes
         if nbytes < 0:
             self.look_again()
 
     def look_again(self) -> None:
-        """Lets writers through if less is held than before."""
+        """Wakes the waiting writers if they need not wait any more."""
         if self._room is not None and not self.must_wait:
             self._room.set()
             self._room = None
 
     async def room(self) -> None:
-        """Returns once nobody has to wait; a checkpoint only where it has to."""
+        """Waits until there is room. It is a checkpoint only if it waits."""
         while self.must_wait:
             if self._room is None:
                 self._room = trio.Event()
@@ -109,18 +107,18 @@ class Evicting(Protocol):
 
 
 class ProducerMemory:
-    """What the producers of all partitions hold: above ``bytes_max`` the least recently used are forgotten."""
+    """Bounds the memory of the producers of all partitions: above ``bytes_max`` it forgets the least recently used."""
 
     def __init__(self, account: MemoryAccount) -> None:
         self._account = account
         self.bytes_max = account.bytes_max // _PRODUCERS_SHARE
         self.used = 0
         self._tables: dict[Evicting, int] = {}
-        self._waiting: collections.deque[Evicting] = collections.deque()  # tables that are still to forget
-        self._last = 0.0  # they forget what was used then or before
+        self._waiting: collections.deque[Evicting] = collections.deque()  # tables whose turn to forget is still to come
+        self._last = 0.0  # they forget the producers that were used then or before
 
     def charge(self, table: Evicting, nbytes: int) -> None:
-        """Notes that ``table`` holds ``nbytes``; 0: it is gone."""
+        """Notes that ``table`` holds ``nbytes``; 0 removes it."""
         grown = nbytes - self._tables.pop(table, 0)
         if nbytes:
             self._tables[table] = nbytes
@@ -129,9 +127,9 @@ class ProducerMemory:
             self._account.look_again()
 
     def make_room(self, now: float) -> None:
-        """Has the tables forget the producers that were used least recently, until together they hold little enough.
+        """Lets the tables forget the least recently used producers, until all together hold at most ``bytes_max``.
 
-        ``now`` is monotonic seconds. For a start: it takes up to some 100 µs for each table.
+        ``now`` is monotonic seconds. It is for a start: it takes up to some 100 µs for each table.
         """
         while self.used > self.bytes_max:
             self._choose()
@@ -140,9 +138,9 @@ class ProducerMemory:
         self._waiting.clear()
 
     def make_some_room(self, now: float) -> None:
-        """Does a step of what ``make_room`` does, which frees more than a block takes: for each block that comes.
+        """Does a step of ``make_room``, for each block that comes. A step frees more than a block adds.
 
-        So the bound of a node with many partitions is passed by a little, as long as their tables forget in turn.
+        So a node with many partitions exceeds the bound by a little while its tables forget in turn.
         """
         if len(self._tables) <= _TABLES_AT_ONCE:
             self.make_room(now)
@@ -161,7 +159,7 @@ class ProducerMemory:
         return self.bytes_max - self.bytes_max // _FREED_SHARE
 
     def _choose(self) -> None:
-        """Decides from when on producers stay, so that all tables together would hold what is wanted."""
+        """Chooses the time since when producers stay, so that all tables together would hold ``_wanted`` bytes."""
         tables = list(self._tables)
         sample = tables[:: -(-len(tables) // _TABLES_SAMPLED)]
         used_at = np.concatenate([table.used_at() for table in sample])
@@ -171,5 +169,5 @@ class ProducerMemory:
 
     def _forget(self, now: float) -> None:
         table = self._waiting.popleft()
-        if table in self._tables:  # else it is gone meanwhile, or holds nothing any more
+        if table in self._tables:  # else it was removed meanwhile, or is empty
             table.evict_through(self._last, now)

@@ -21,19 +21,19 @@ from tailrace.model import VersionRange
 
 # At most 16 blocks of a producer are unanswered in a partition, so no resend is older than the last 16 results.
 RESULTS_MAX = 16
-# What a row takes, the dictionary and its two integers included.
+# Bytes of a row, including the dictionary and its two integers.
 SLOT_BYTES = 130
 RESULT_BYTES = 32
-# Results that do not count any more stay until there are this many at least: rewriting costs 80 µs.
+# ProducerResults that do not count any more stay until there are this many at least: rewriting costs 80 µs.
 _SPARE_RESULTS = 128
-# ``nbytes`` grows by so many results at a time: whoever keeps an account of it need not look at each.
+# ``nbytes`` grows by this many results at a time, so that an account of it need not change with each result.
 _COUNTED_RESULTS = 8
 
 Mask = npt.NDArray[np.bool_]
 
 
 class ProducerEntry(NamedTuple):
-    """What is remembered of a producer: its last block's number, its last results, and how long ago it was used."""
+    """A producer: the number of its last block, its last results, and the seconds since it was used."""
 
     producer_id: int
     last_number: int
@@ -41,17 +41,17 @@ class ProducerEntry(NamedTuple):
     age_s: float
 
 
-class Results(NamedTuple):
-    """Blocks that were written: their producers, the numbers that these gave, and the first and last seqs."""
+class ProducerResults(NamedTuple):
+    """Columns of written blocks: their producers, the producers' numbers, and the first and last seqs."""
 
     producers: npt.NDArray[np.uint64]
     numbers: npt.NDArray[np.uint32]
     firsts: npt.NDArray[np.uint64]
     lasts: npt.NDArray[np.uint64]
 
-    def of(self, chosen: Mask) -> Results:
-        """Those of the ``chosen`` rows."""
-        return Results(self.producers[chosen], self.numbers[chosen], self.firsts[chosen], self.lasts[chosen])
+    def of(self, chosen: Mask) -> ProducerResults:
+        """Returns the results of the ``chosen`` rows."""
+        return ProducerResults(self.producers[chosen], self.numbers[chosen], self.firsts[chosen], self.lasts[chosen])
 
 
 class ProducerColumns:
@@ -93,7 +93,7 @@ class ProducerColumns:
 
     @property
     def nbytes(self) -> int:
-        """What the columns take, at most."""
+        """The bytes of the columns, at most."""
         return SLOT_BYTES * len(self._slots) + RESULT_BYTES * (len(self._slot) | _COUNTED_RESULTS - 1)
 
     def last_number(self, producer_id: int) -> int | None:
@@ -102,7 +102,7 @@ class ProducerColumns:
         return None if slot is None else self._last_number[slot]
 
     def result(self, producer_id: int, number: int) -> VersionRange | None:
-        """Returns the result of block ``number`` of a producer; None where it is not known."""
+        """Returns the result of block ``number`` of a producer; None if it is not known."""
         slot = self._slots.get(producer_id)
         if slot is None:
             return None
@@ -138,8 +138,10 @@ class ProducerColumns:
         if len(self._slot) > self._results_max:
             self._rewrite(self._live())
 
-    def record_all(self, partition: int, branch: bytes, results: Results, used_at: npt.NDArray[np.float64]) -> None:
-        """Adds many results of one branch, in their order: as ``record`` of each, in a few calls for all of them.
+    def record_all(
+        self, partition: int, branch: bytes, results: ProducerResults, used_at: npt.NDArray[np.float64]
+    ) -> None:
+        """Adds many results of one branch, in order: the same as ``record`` of each, in a few calls for all.
 
         ``used_at`` are their times, which do not fall.
         """
@@ -208,7 +210,7 @@ class ProducerColumns:
 
     @classmethod
     def of(cls, entries: Iterable[ProducerEntry], now: float) -> ProducerColumns:
-        """Returns columns with what ``entries`` gave, with the ages that it had then."""
+        """Returns columns with these entries of ``entries()``, with the ages that they had then."""
         columns = cls()
         for producer_id, _, results, age_s in entries:
             for number, result in results:
@@ -223,12 +225,12 @@ class ProducerColumns:
         return copied
 
     def _live(self) -> Mask:
-        """Which rows are results that count."""
+        """Returns which rows are results that count."""
         live: Mask = _ints(self._index) + RESULTS_MAX > _ints(self._total)[_ints(self._slot)]
         return live
 
     def _rewrite(self, rows: Mask) -> None:
-        """Leaves these results, and the producers that have any."""
+        """Keeps only these results, and the producers that have any."""
         slots: npt.NDArray[Any] = _ints(self._slot)[rows]
         totals = np.bincount(slots, minlength=len(self._slots))
         kept = totals > 0

@@ -1,4 +1,4 @@
-"""What a partition remembers of its producers, so that a block that is sent again is written once. Pure.
+"""The producers of a partition and their last results, so that a block that is sent again is written once. Pure.
 
 Source: docs/formats/block.md (producer id and seq) and docs/protocol/writes.md ("Resends"). The rules:
 
@@ -11,9 +11,9 @@ Source: docs/formats/block.md (producer id and seq) and docs/protocol/writes.md 
     no entry, flagged resend, some were forgotten   UNKNOWN: it may have been written
     any other number                                OUT_OF_ORDER, with the number that would be next
 
-Producers are forgotten by their age, and when there are too many. A client gives up a resend by its own clock before an
-entry can be over its age (tailrace.requests.lane). The table does not rely on that: the clock of a machine that was
-suspended stands still.
+Producers are forgotten by their age, and when there are too many. A client gives up a resend, by its own clock, before
+an entry can be over its age (tailrace.requests.lane). The table does not rely on that, because the clock of a suspended
+machine stands still.
 """
 
 from __future__ import annotations
@@ -31,58 +31,58 @@ from tailrace.errors import OutcomeUnknown
 from tailrace.model import VersionRange
 from tailrace.wire.failures import OutOfOrder
 from tailrace_server.state.memory import ProducerMemory
-from tailrace_server.state.producer_columns import RESULTS_MAX, ProducerColumns, ProducerEntry, Results
+from tailrace_server.state.producer_columns import RESULTS_MAX, ProducerColumns, ProducerEntry, ProducerResults
 
-# Writers resend for half of this at most, and take a new id after half of it.
+# Writers resend for at most half of this time, and take a new id after half of it.
 ENTRY_AGE_S_MAX = 3600.0
-# For so long after any producer was forgotten, a resend by an unknown one is not written. A machine that was suspended
-# for longer, with its clock, would write a block twice; new writers that lose a connection pay for every hour of it.
+# Seconds after any producer was forgotten in which a resend by an unknown producer is refused. A machine that was
+# suspended for longer, with its clock, would write a block twice. A longer time hurts new writers after lost links.
 FORGOTTEN_AGE_S_MAX = 86_400.0
-# Of one partition, so that its manifest stays small; `ProducerMemory` (memory.py) bounds those of a node.
+# Producers of one partition, so that its manifest stays small; `ProducerMemory` (memory.py) bounds those of a node.
 PRODUCERS_MAX = 10_000
-# A table that is full loses so much of it at once, the least recently used, since each time costs a look at all of it.
+# A full table forgets one in this many producers at once, the least recently used: each time costs a look at all.
 _EVICTED_SHARE = 16
-# So few results are recorded one by one.
+# Fewer results than this are recorded one by one.
 _TOGETHER_MIN = 16
-# A table is looked through for producers that are over their age when it has grown to this many, and to twice as many.
+# A table is searched for producers over their age when it has grown to this many, and to twice as many, and so on.
 _LOOK_AT_MIN = 64
 
 
-class Verdict(enum.Enum):
+class ResendVerdict(enum.Enum):
     ACCEPT = "accept"
     DUPLICATE = "duplicate"
     OUT_OF_ORDER = "out of order"
     UNKNOWN = "unknown"
 
 
-class Decision(NamedTuple):
-    """``result`` where DUPLICATE, ``expected`` where OUT_OF_ORDER."""
+class ResendDecision(NamedTuple):
+    """``result`` is set for DUPLICATE, ``expected`` for OUT_OF_ORDER."""
 
-    verdict: Verdict
+    verdict: ResendVerdict
     result: VersionRange | None = None
     expected: int = 0
 
 
-def result_of_resend(decision: Decision, header: BlockHeader, partition: int) -> VersionRange:
-    """What a block of ``partition`` was written as that is not to be written now. Raises OutOfOrder, OutcomeUnknown."""
+def result_of_resend(decision: ResendDecision, header: BlockHeader, partition: int) -> VersionRange:
+    """Returns the versions of a block that was written before. Raises OutOfOrder, OutcomeUnknown if it was not."""
     block = f"block {header.producer_seq} of producer {header.producer_id:016x}"
     match decision.verdict:
-        case Verdict.OUT_OF_ORDER:
+        case ResendVerdict.OUT_OF_ORDER:
             raise OutOfOrder(
                 f"partition {partition}: {block} is out of order, {decision.expected} comes next",
                 expected=decision.expected,
             )
-        case Verdict.UNKNOWN:
+        case ResendVerdict.UNKNOWN:
             raise OutcomeUnknown(
                 f"partition {partition} has forgotten producers within the last day, by their age or because there "
-                f"were too many: {block}, which is sent again, may be written. Read its keys and write anew"
+                f"were too many: {block}, which is sent again, may have been written. Read its keys and write again"
             )
     assert decision.result is not None, "a block that is accepted is written"
     return decision.result
 
 
-_ACCEPT = Decision(Verdict.ACCEPT)
-_UNKNOWN = Decision(Verdict.UNKNOWN)
+_ACCEPT = ResendDecision(ResendVerdict.ACCEPT)
+_UNKNOWN = ResendDecision(ResendVerdict.UNKNOWN)
 
 
 class ProducerTable:
@@ -94,30 +94,30 @@ class ProducerTable:
         self._evicted_at: float | None = None  # when a producer was forgotten last
         self._memory: ProducerMemory | None = None
         self._charged = 0  # bytes that the node's account knows of
-        # Of a replica: the leader's table as of this seq, which comes before the blocks up to there. They tell nothing
-        # more, and may have been merged, so that they tell nothing.
+        # On a replica: the seq as of which the leader sent this table, ahead of the blocks up to there. They add
+        # nothing to it, and may be merged blocks, which name no producer.
         self.leader_seq = 0
 
     def __len__(self) -> int:
         return len(self._columns)
 
-    def decide(self, producer_id: int, number: int, *, resend: bool, now: float) -> Decision:
-        """What to do with block ``number`` of a producer; changes nothing."""
+    def decide(self, producer_id: int, number: int, *, resend: bool, now: float) -> ResendDecision:
+        """Decides about block ``number`` of a producer; changes nothing."""
         last_number = self._columns.last_number(producer_id)
         if last_number is None:
             evicted = self._evicted_at is not None and now - self._evicted_at < FORGOTTEN_AGE_S_MAX
             if resend and evicted:
                 return _UNKNOWN
-            return _ACCEPT if number == 1 else Decision(Verdict.OUT_OF_ORDER, expected=1)
+            return _ACCEPT if number == 1 else ResendDecision(ResendVerdict.OUT_OF_ORDER, expected=1)
         if number == last_number + 1:
             return _ACCEPT
         result = self._columns.result(producer_id, number)
         if result is not None:
-            return Decision(Verdict.DUPLICATE, result)
-        return Decision(Verdict.OUT_OF_ORDER, expected=last_number + 1)
+            return ResendDecision(ResendVerdict.DUPLICATE, result)
+        return ResendDecision(ResendVerdict.OUT_OF_ORDER, expected=last_number + 1)
 
     def record(self, producer_id: int, number: int, result: VersionRange, now: float) -> None:
-        """Block ``number`` of a producer was written as ``result``."""
+        """Records that block ``number`` of a producer was written as ``result``."""
         if result.last_seq <= self.leader_seq:
             return
         columns = self._columns
@@ -129,8 +129,10 @@ class ProducerTable:
             self._charge()
             self._memory.make_some_room(now)
 
-    def record_all(self, partition: int, branch: bytes, results: Results, used_at: npt.NDArray[np.float64]) -> None:
-        """Records many blocks of one branch, in their order: for a start, which takes over what its journal held.
+    def record_all(
+        self, partition: int, branch: bytes, results: ProducerResults, used_at: npt.NDArray[np.float64]
+    ) -> None:
+        """Records many blocks of one branch, in order, for a start that reads them from the journal.
 
         ``used_at`` are their times, which do not fall.
         """
@@ -140,7 +142,7 @@ class ProducerTable:
             return
         columns = self._columns
         is_small = len(results.numbers) < _TOGETHER_MIN
-        # Of a table that becomes full it matters which producer came when.
+        # If the table becomes full, the order of the producers decides which are forgotten.
         if is_small or len(columns) + len(np.unique(results.producers)) >= PRODUCERS_MAX:
             rows = zip(*(column.tolist() for column in (*results, used_at)), strict=True)
             for producer, number, first, last, now in rows:
@@ -172,7 +174,7 @@ class ProducerTable:
     # The node's account
 
     def charge_to(self, memory: ProducerMemory | None) -> None:
-        """Has ``memory`` account for this table from now on; None: none does."""
+        """Lets ``memory`` account for this table from now on; None ends it."""
         if self._memory is not None:
             self._memory.charge(self, 0)
         self._memory = memory
@@ -197,9 +199,9 @@ class ProducerTable:
         self._charge()
 
     def drop_above(self, seq: int) -> None:
-        """Forgets the results above ``seq``, which are of a history that is none any more.
+        """Forgets the results above ``seq``, which belong to a discarded history.
 
-        A producer with nothing left is unknown then: its next block is out of order, and it takes a new id.
+        A producer without results is unknown then: its next block is out of order, and it takes a new id.
         """
         self.leader_seq = min(self.leader_seq, seq)
         self._columns.drop_above(seq)
@@ -211,9 +213,9 @@ class ProducerTable:
         self.leader_seq = seq
 
     def join_told(self, told: ProducerTable, after_seq: int, through_seq: int, now: float) -> None:
-        """Takes over what ``told``, a leader's table as of ``through_seq``, has of seqs above ``after_seq``.
+        """Takes over the results above ``after_seq`` of ``told``, a leader's table as of ``through_seq``.
 
-        Of those up to ``after_seq`` this one has it all.
+        This table has all results up to ``after_seq`` already.
         """
         (held, held_age_s), (found, found_age_s) = self.snapshot(now), told.snapshot(now)
         joined = {
@@ -246,13 +248,13 @@ class ProducerTable:
         return left, evicted_age_s if evicted_age_s < FORGOTTEN_AGE_S_MAX else None
 
     def restore(self, entries: Iterable[ProducerEntry], evicted_age_s: float | None, now: float) -> None:
-        """Remembers what ``snapshot`` gave, with the ages that it had then, in place of what is remembered now."""
+        """Replaces all entries by those of a ``snapshot``, with the ages that they had then."""
         self._columns = ProducerColumns.of(entries, now)
         self._evicted_at = None if evicted_age_s is None else now - evicted_age_s
         self._charge()
 
     def copy(self) -> ProducerTable:
-        """Returns a copy that no account knows of: its ``snapshot`` is for another thread."""
+        """Returns a copy that no account counts, to take its ``snapshot`` in another thread."""
         copied = ProducerTable()
         copied._columns, copied._evicted_at = self._columns.copy(), self._evicted_at
         return copied

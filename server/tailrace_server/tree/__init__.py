@@ -1,8 +1,8 @@
-"""A partition's write queue (``tree``).
+"""The write queue of a partition (``Partition.tree``).
 
 tree.py        blocks in seq order, immutable: each change gives a new root
 aging.py       which blocks are merged as they age, pure
-memory.py      what a block takes in memory
+memory.py      the memory that a block takes
 key_index.py   keys to seqs, lazily
-runs.py        what the index is made of: sorted arrays of hashes and seqs
+tiers.py       the index by key: sorted arrays of hashes and seqs, in tiers of rising size
 """

@@ -1,4 +1,4 @@
-"""What blocks take in memory, which is several times their bytes on the wire where they have one row.
+"""The memory that blocks take: for a block of one row several times its bytes on the wire.
 
 Block ── header, a tuple of numbers
   ├───── head, 96 bytes
@@ -11,17 +11,17 @@ from collections.abc import Sequence
 
 from tailrace.block import HEADER_BYTES, Block
 
-# The objects of a block without what is in head and body: itself, the header's tuple and its numbers, the objects of
-# head and body, and its place in the tree. Measured with tracemalloc, CPython 3.11, of 64 bits.
+# The objects of a block without the bytes of head and body: the block, the header's tuple and its numbers, the objects
+# of head and body, and its place in the tree. Measured with tracemalloc, CPython 3.11, 64 bits.
 BLOCK_OBJECT_BYTES = 570
-# Of that, the header's tuple and its numbers, which blocks in chunks do not keep.
+# Of these, the header's tuple and its numbers, which blocks in chunks do not keep.
 HEADER_OBJECT_BYTES = 410
-# What a body takes besides where it is a view: the view, the one it was cut from, and what both share.
+# Added by a body that is a view: the view, the view that it was cut from, and the object that both share.
 VIEW_OBJECT_BYTES = 312
 
 
 def memory_of(block: Block, before: Block | None = None) -> int:
-    """The bytes that ``block`` keeps in memory, without a buffer that it shares with ``before``."""
+    """Returns the bytes that ``block`` keeps in memory, without a buffer that it shares with ``before``."""
     body = block.body
     if isinstance(body, bytes):
         return BLOCK_OBJECT_BYTES + HEADER_BYTES + len(body)
@@ -33,5 +33,5 @@ def memory_of(block: Block, before: Block | None = None) -> int:
 
 
 def memory_of_all(blocks: Sequence[Block]) -> int:
-    """What neighbouring blocks keep in memory; a buffer that neighbours share counts once."""
+    """Returns the bytes that neighbouring blocks keep in memory; a buffer that neighbours share counts once."""
     return sum(memory_of(block, before) for block, before in zip(blocks, (None, *blocks), strict=False))

@@ -1,14 +1,14 @@
-"""A partition's write queue: blocks in seq order, in an immutable tree.
+"""The write queue of a partition: blocks in seq order, in an immutable tree.
 
     root ┬─ PVector of chunks ── chunk: first seq and up to 64 neighbouring blocks
          │                         (5, (block 5..9, block 10..10, ...)), (74, (...)), ...
          └─ tail: the newest blocks, fewer than 64
 
-``append``, ``drop_through`` and ``replaced`` give a new tree that shares nearly all with the old one. Whoever holds a
-tree holds a snapshot: it never changes, and taking one is taking a reference. The tail is rebuilt at each append (63
-references at most) and becomes a chunk when it is full; a chunk is replaced, if at all, by its blocks merged
-(aging.py). A plain Python list cannot be shared without copying it; a flat persistent vector cannot drop its head
-cheaply; a B+tree of our own was measured to be no faster.
+``append``, ``drop_through`` and ``replaced`` return a new tree that shares nearly all nodes with the old one. A
+reference to a tree is a snapshot, because a tree never changes. The tail is rebuilt at each append (63 references at
+most) and becomes a chunk when it is full. A chunk changes only if its blocks are merged (aging.py). A plain Python list
+cannot be shared without a copy, a flat persistent vector cannot drop its head cheaply, and a B+tree of our own was
+measured to be no faster.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _NOTHING_AGED = Aging()
 
 
 class _Sums(NamedTuple):
-    """Of all chunks, without the tail."""
+    """The sums of all chunks, without the tail."""
 
     blocks: int = 0
     nbytes: int = 0
     memory_bytes: int = 0
 
     def changed(self, before: Sequence[Chunk], after: Sequence[Chunk]) -> _Sums:
-        """With other chunks in place of some."""
+        """Returns the sums with the chunks ``after`` in the place of those ``before``."""
         return _Sums(
             self.blocks + sum(len(chunk.blocks) for chunk in after) - sum(len(chunk.blocks) for chunk in before),
             self.nbytes + sum(chunk.nbytes for chunk in after) - sum(chunk.nbytes for chunk in before),
@@ -51,15 +51,14 @@ class _Sums(NamedTuple):
 class Tree:
     """Blocks of one partition in seq order, contiguous above ``base_seq``. Immutable.
 
-    ``last_seq`` is that of the last block, and ``base_seq`` in an empty tree: a queue that was flushed knows where it
-    ends. Every method is O(log n) or better, but for dropping and replacing: these copy the references to chunks,
-    about 1 µs for 1,000 blocks.
+    ``last_seq`` is that of the last block, and ``base_seq`` in an empty tree. Every method is O(log n) or
+    better, except dropping and replacing: these copy the references to chunks, about 1 µs for 1,000 blocks.
     """
 
     __slots__ = ("_aging", "_chunks", "_sums", "_tail", "_tail_memory_bytes", "_tail_nbytes", "base_seq", "last_seq")
 
     def __init__(self, base_seq: int = 0) -> None:
-        """An empty tree, whose first block will begin right above ``base_seq``."""
+        """Makes an empty tree, whose first block will begin right above ``base_seq``."""
         self._chunks: PVector[Chunk] = pvector()
         self._sums = _Sums()
         self._aging = _NOTHING_AGED
@@ -70,34 +69,34 @@ class Tree:
 
     @property
     def first_seq(self) -> int:
-        """The first seq that the tree holds; 0 where it is empty."""
+        """The first seq that the tree holds; 0 if it is empty."""
         return self.base_seq + 1 if self.last_seq > self.base_seq else 0
 
     @property
     def block_count(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return self._sums.blocks + len(self._tail)
 
     @property
     def nbytes(self) -> int:
-        """The blocks' bytes on the wire."""
+        """The bytes of the blocks on the wire."""
         return self._sums.nbytes + self._tail_nbytes
 
     @property
     def memory_bytes(self) -> int:
-        """What the blocks keep in memory (memory.py)."""
+        """The memory of the blocks (memory.py)."""
         return self._sums.memory_bytes + self._tail_memory_bytes
 
     @property
     def unmerged_blocks(self) -> int:
-        """How many blocks merging has not looked at yet."""
+        """The number of blocks that merging has not passed yet."""
         return self.block_count - self._aging.passed_blocks
 
     def append(self, block: Block) -> Tree:
-        """This tree and ``block`` after it, which has to begin right above ``last_seq``."""
+        """Returns this tree with ``block`` at its end; the block begins right above ``last_seq``."""
         header, body, tail = block.header, block.body, self._tail
         assert header.first_seq == self.last_seq + 1, "blocks of a partition are contiguous"
-        if type(body) is bytes:  # memory_of, for the blocks that come most
+        if type(body) is bytes:  # memory_of, inline for the most frequent blocks
             memory_bytes = self._tail_memory_bytes + _BYTES_WITH_OWN_BODY + len(body)
         else:
             memory_bytes = self._tail_memory_bytes + memory_of(block, tail[-1] if tail else None)
@@ -115,7 +114,7 @@ class Tree:
         return tree
 
     def extended(self, blocks: Sequence[Block]) -> Tree:
-        """This tree and ``blocks`` after it, as ``append`` of each gives it: for many, of which few are looked at."""
+        """Returns this tree with ``blocks`` at its end, faster than ``append`` of each."""
         tree, begin = self, 0
         while begin < len(blocks) and (tree._tail or len(blocks) - begin < CHUNK_BLOCKS_MAX):
             tree, begin = tree.append(blocks[begin]), begin + 1
@@ -134,7 +133,7 @@ class Tree:
         return tree
 
     def _close_tail(self) -> None:
-        """Makes the full tail of a tree that nobody has seen yet a chunk."""
+        """Turns the full tail into a chunk, in a tree that is not shared yet."""
         tail = self._tail
         memory_bytes = self._tail_memory_bytes - HEADER_OBJECT_BYTES * len(tail)
         chunk = Chunk(tail[0].header.first_seq, tail, self._tail_nbytes, memory_bytes)
@@ -146,7 +145,7 @@ class Tree:
         self._tail_nbytes = self._tail_memory_bytes = 0
 
     def drop_through(self, seq: int) -> Tree:
-        """This tree without the blocks that end at or below ``seq``; one that ends above it stays whole."""
+        """Returns this tree without the blocks that end at or below ``seq``; a block that ends above it stays whole."""
         if seq <= self.base_seq:
             return self
         if seq >= self.last_seq:
@@ -173,7 +172,7 @@ class Tree:
         return tree
 
     def cut_above(self, seq: int) -> Tree:
-        """This tree without the blocks above ``seq``, the end of one of them: made anew, block by block."""
+        """Returns a tree without the blocks above ``seq``, which is the end of a block; it is made block by block."""
         tree = Tree(self.base_seq)
         for block in self.blocks_after(self.base_seq):
             if block.seqs[1] > seq:
@@ -183,31 +182,30 @@ class Tree:
 
     @property
     def last_timestamp(self) -> int:
-        """The last block's stamp, 0 where there is none."""
+        """The timestamp of the last block; 0 in an empty tree."""
         newest = next(self.newest_first(), None)
         return 0 if newest is None else newest.header.timestamp
 
     def merge_plan(self, stable_seq: int, cuts: Sequence[int] = ()) -> MergePlan | None:
-        """What is to be merged next; None where nothing is, which costs next to nothing to find out.
+        """Returns the next merge; None if no merge is due, which takes constant time.
 
-        Nothing above ``stable_seq`` is touched, and no merged block crosses a seq of ``cuts``: the bases of branches,
-        and where something ends that goes by whole blocks, as a flush under way. Go through ``plan.steps()``, here
-        or ``plan.merge()`` in a thread, and give the blocks to ``replaced``.
+        Blocks above ``stable_seq`` stay as they are. No merged block crosses a seq of ``cuts``: the bases of branches,
+        and ends of published batches. Run ``plan.steps()`` on the loop or ``plan.merge()`` in a thread, and pass the
+        blocks to ``replaced``.
         """
         settled, passed = self._aging.settled, self._aging.passed
         chunks = self._chunks
-        if self._aging.is_run_due:
+        if self._aging.is_settling_due:
             return plan_merge(self._range(settled, passed), cuts, settles=True)
         if passed < len(chunks) and chunks[passed].last_seq <= stable_seq:
             return plan_merge([chunks[passed]], cuts, settles=False)
         return None
 
     def replaced(self, plan: MergePlan, merged: Sequence[Block], cuts: Sequence[int] = ()) -> Tree:
-        """This tree with ``merged``, what ``plan.merge()`` gave, in place of the chunks of ``plan``.
+        """Returns this tree with ``merged``, the result of ``plan.merge()``, in the place of the chunks of ``plan``.
 
-        This tree itself where it does not have those chunks any more: they were dropped meanwhile, or replaced. So too
-        where a block that was made crosses one of ``cuts``, which are those of now. The plan is of a tree that this
-        one came from, or of this one.
+        Returns this tree itself if it has those chunks no more, or if a merged block crosses one of the present
+        ``cuts``. The plan is of this tree or of an earlier one that it was made from.
         """
         assert [block.seqs for block in merged] == [group.extent for group in plan.groups], "another plan's"
         start = self._aging.settled if plan.settles else self._aging.passed
@@ -227,7 +225,7 @@ class Tree:
         return tree
 
     def merge_aged(self, stable_seq: int, cuts: Sequence[int] = ()) -> Tree:
-        """All that ``merge_plan`` has, merged in one go: for a thread, or before anybody waits."""
+        """Returns the tree with all due merges done: for a thread, or for a start."""
         tree = self
         while (plan := tree.merge_plan(stable_seq, cuts)) is not None:
             merged = tree.replaced(plan, plan.merge(), cuts)
@@ -236,23 +234,23 @@ class Tree:
         return tree
 
     def _copy(self) -> Tree:
-        """Another tree that is the same, to be changed before anybody sees it."""
+        """Returns a copy, which its caller changes before it is shared."""
         tree = _new_tree(Tree)
         for name in Tree.__slots__:
             setattr(tree, name, getattr(self, name))
         return tree
 
     def _range(self, start: int, stop: int) -> list[Chunk]:
-        """The chunks from ``start`` up to ``stop``, as far as there are any."""
+        """Returns the chunks from ``start`` to ``stop``, the latter excluded, as far as they exist."""
         chunks = self._chunks
         return [chunks[index] for index in range(start, min(stop, len(chunks)))]
 
     def _chunk_at(self, seq: int) -> int:
-        """Index of the last chunk that begins at or below ``seq``; -1 where all begin above it."""
+        """Returns the index of the last chunk that begins at or below ``seq``; -1 if all begin above it."""
         return bisect_right(self._chunks, seq, key=_FIRST_SEQ_OF_CHUNK) - 1
 
     def find(self, seq: int) -> Block | None:
-        """The block that holds ``seq``, or None."""
+        """Returns the block that holds ``seq``; None for a seq outside the tree."""
         if not self.base_seq < seq <= self.last_seq:
             return None
         blocks = self._tail
@@ -261,7 +259,7 @@ class Tree:
         return blocks[bisect_right(blocks, seq, key=_first_seq) - 1]
 
     def blocks_after(self, seq: int) -> Iterator[Block]:
-        """The blocks that hold anything above ``seq``, in order; the first one may begin at or below it."""
+        """Yields the blocks with rows above ``seq``, in order; the first one may begin at or below it."""
         seq = max(seq, self.base_seq)
         if seq >= self.last_seq:
             return
@@ -276,7 +274,7 @@ class Tree:
         yield from tail
 
     def seq_before(self, timestamp: int) -> int:
-        """The end of the last block all of whose rows were stamped before ``timestamp``; ``base_seq`` without one."""
+        """Returns the end of the last block with all rows stamped before ``timestamp``, or ``base_seq``."""
         chunks, tail = self._chunks, self._tail
         count = bisect_left(chunks, timestamp, key=_timestamp_of_chunk)
         blocks = chunks[count].blocks if count < len(chunks) else tail
@@ -286,7 +284,7 @@ class Tree:
         return chunks[count - 1].last_seq if count else self.base_seq
 
     def newest_first(self) -> Iterator[Block]:
-        """All blocks, the newest first."""
+        """Yields all blocks, the newest first."""
         yield from reversed(self._tail)
         for chunk in reversed(self._chunks):
             yield from reversed(chunk.blocks)
@@ -320,7 +318,7 @@ _new_tree = object.__new__
 
 
 def _above(blocks: tuple[Block, ...], seq: int) -> tuple[Block, ...]:
-    """Those of neighbouring blocks that end above ``seq``."""
+    """Returns those of neighbouring blocks that end above ``seq``."""
     return blocks[bisect_right(blocks, seq, key=_last_seq) :]
 
 

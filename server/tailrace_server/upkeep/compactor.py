@@ -27,7 +27,7 @@ from tailrace_server.partition.chain import LostSegment
 from tailrace_server.partition.partition import Partition
 from tailrace_server.runtime.host import Host
 from tailrace_server.segment import Segment, SegmentDamaged
-from tailrace_server.state.ahead import Mark, Place, is_ahead
+from tailrace_server.state.ahead import Mark, PartitionPlace, is_ahead
 from tailrace_server.state.uptime import Uptime
 from tailrace_server.upkeep.installer import Installer, RolledBack, entries_of
 from tailrace_server.upkeep.space import Space
@@ -125,7 +125,7 @@ class Compactor:
         self._candidates.pop(partition, None)
         self._recovered(partition)
         self._told = {told for told in self._told if told[0] is not partition}
-        self.uptime.ahead.forget(Place(partition.feed_id, partition.id))
+        self.uptime.ahead.forget(PartitionPlace(partition.feed_id, partition.id))
 
     async def run(self) -> None:
         """Folds for ever, whatever is to be folded."""
@@ -190,7 +190,7 @@ class Compactor:
 
     def look_ahead(self, partition: Partition, info: FeedInfo) -> None:
         """Marks how far a partition is flushed whose stamps lie ahead of the clock, as of the last tick."""
-        place, uptime = Place(partition.feed_id, partition.id), self.uptime
+        place, uptime = PartitionPlace(partition.feed_id, partition.id), self.uptime
         wall_us = self._host.clock.wall_us()
         if is_ahead(partition.last_timestamp, wall_us):
             if partition.flushed_seq and partition.log:
@@ -202,7 +202,7 @@ class Compactor:
 
     def _old_seq(self, partition: Partition, age_us: int) -> int:
         """Up to which seq all of a partition that is ahead of the clock is so old; 0 if it is not ahead."""
-        place = Place(partition.feed_id, partition.id)
+        place = PartitionPlace(partition.feed_id, partition.id)
         return self.uptime.ahead.old_seq(place, partition.log, age_us, self.uptime.now_us)
 
     async def trim(self, partition: Partition, info: FeedInfo) -> None:
@@ -237,7 +237,7 @@ class Compactor:
             stable_seq=stable_seq,
             purge_before_us=purge_before_us,
             old_seq=old_seq,
-            marks=self.uptime.ahead.seqs(Place(partition.feed_id, partition.id)),
+            marks=self.uptime.ahead.seqs(PartitionPlace(partition.feed_id, partition.id)),
         )
         if plan is None:
             return False

@@ -31,7 +31,7 @@ from tailrace.model import Level, VersionRange
 from tailrace.requests.lane import IDLE_SECONDS_MAX, UNANSWERED_MAX, Lane, State, WriteRequest
 from tailrace.wire.failures import OutOfOrder
 from tailrace_server.state import producers
-from tailrace_server.state.producers import ENTRY_AGE_S_MAX, ProducerTable, Verdict
+from tailrace_server.state.producers import ENTRY_AGE_S_MAX, ProducerTable, ResendVerdict
 
 BLOCK = encode_block([b"key"], [b"value"], partition=0)
 
@@ -89,13 +89,13 @@ class Partition:
             return NotDurable("an fsync has failed")
         decision = self.table.decide(sent.producer_id, sent.number, resend=sent.resend, now=now)
         match decision.verdict:
-            case Verdict.OUT_OF_ORDER:
+            case ResendVerdict.OUT_OF_ORDER:
                 return OutOfOrder("out of order", expected=decision.expected)
-            case Verdict.UNKNOWN:
+            case ResendVerdict.UNKNOWN:
                 return OutcomeUnknown("forgotten")
-            case Verdict.DUPLICATE:
+            case ResendVerdict.DUPLICATE:
                 versions = decision.result
-            case Verdict.ACCEPT:
+            case ResendVerdict.ACCEPT:
                 if verdict is not None:
                     return verdict
                 versions = VersionRange(0, self.branch, len(self.written) + 1, len(self.written) + 1)

@@ -6,7 +6,7 @@ import pytest
 from tests.fake_host import WALL_US, FakeClock
 
 from tailrace_server.directory.uptime_file import load_uptime, store_uptime, tick_uptime
-from tailrace_server.state.uptime import JUMP_US_MAX, Run
+from tailrace_server.state.uptime import JUMP_US_MAX, NodeRun
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_the_runs_come_back_at_the_next_start(disk):
     later = load_uptime(disk, "/data", clock)
     clock.advance(10)
     tick_uptime(later, clock)
-    assert later.runs == [Run(WALL_US, 100_000_000), Run(WALL_US + 150_000_000, 10_000_000)]
+    assert later.runs == [NodeRun(WALL_US, 100_000_000), NodeRun(WALL_US + 150_000_000, 10_000_000)]
     assert later.cutoff(60_000_000) == WALL_US + 50_000_000
 
 

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from tailrace.model import VersionRange
 from tailrace_server.manifest.producers import NO_PRODUCERS, producers_from_json, producers_to_json, read_producers
 from tailrace_server.state import producers
-from tailrace_server.state.producers import ENTRY_AGE_S_MAX, FORGOTTEN_AGE_S_MAX, RESULTS_MAX, ProducerTable, Verdict
+from tailrace_server.state.producers import (
+    ENTRY_AGE_S_MAX,
+    FORGOTTEN_AGE_S_MAX,
+    RESULTS_MAX,
+    ProducerTable,
+    ResendVerdict,
+)
 
 PARTITION = 3
 # Blocks in the order of the partition: which of a few producers wrote it, and how many rows.
@@ -110,8 +116,8 @@ def test_an_eviction_is_remembered_for_a_day(monkeypatch):
     value = through_json(producers_to_json(table_of(records, now=7.0), 3, 10.0))
     assert value["evicted_age_s"] == 3.0
     table = producers_from_json(value, PARTITION, 100.0)
-    assert table.decide(1, 1, resend=True, now=100.0).verdict is Verdict.UNKNOWN
-    assert table.decide(1, 1, resend=True, now=97.0 + FORGOTTEN_AGE_S_MAX).verdict is Verdict.ACCEPT
+    assert table.decide(1, 1, resend=True, now=100.0).verdict is ResendVerdict.UNKNOWN
+    assert table.decide(1, 1, resend=True, now=97.0 + FORGOTTEN_AGE_S_MAX).verdict is ResendVerdict.ACCEPT
     assert producers_to_json(table, 3, 97.0 + ENTRY_AGE_S_MAX + FORGOTTEN_AGE_S_MAX)["evicted_age_s"] is None
 
 
@@ -122,8 +128,8 @@ def test_the_least_recently_used_still_goes_first(monkeypatch):
     table.record(1, 2, VersionRange(PARTITION, b"b" * 16, 3, 3), 3.0)
     table = producers_from_json(producers_to_json(table, 3, 3.0), PARTITION, 0.0)
     table.record(3, 1, VersionRange(PARTITION, b"b" * 16, 4, 4), 0.0)
-    assert table.decide(2, 1, resend=True, now=0.0).verdict is Verdict.UNKNOWN
-    assert table.decide(1, 3, resend=True, now=0.0).verdict is Verdict.ACCEPT
+    assert table.decide(2, 1, resend=True, now=0.0).verdict is ResendVerdict.UNKNOWN
+    assert table.decide(1, 3, resend=True, now=0.0).verdict is ResendVerdict.ACCEPT
 
 
 GOOD = {

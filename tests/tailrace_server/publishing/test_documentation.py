@@ -12,7 +12,7 @@ from tailrace_server.config import Storage
 from tailrace_server.journal import published_record as record
 from tailrace_server.publishing import cuts, kept_blocks, publisher, spreading, stage_file, stages
 from tailrace_server.state import last_batches
-from tailrace_server.state.last_batches import LastBatch, PartMark, Verdict, decide
+from tailrace_server.state.last_batches import BatchVerdict, LastBatch, PartMark, decide
 
 STAGE = (DOCS / "formats" / "stage.md").read_text()
 FEED, ID = bytes(range(0x10, 0x20)), b"s" * 16
@@ -60,11 +60,11 @@ def test_the_rows_of_the_last_batches():
     cases = [(None, 0, "o", 1), (whole, 5, "o", 1), (whole, 4, "o", 1), (part, 4, "o", 1), (whole, 4, "o", 2)]
     cases += [(whole, 3, "o", 1), (whole, 5, "p", 1), (whole, 4, "p", 1)]
     words = {
-        Verdict.PUBLISH: "published",
-        Verdict.SKIP: "skipped",
-        Verdict.CONTINUE: "published, without",
-        Verdict.CHANGED: "refused: batch_changed",
-        Verdict.BEHIND: "refused: batch_behind",
+        BatchVerdict.PUBLISH: "published",
+        BatchVerdict.SKIP: "skipped",
+        BatchVerdict.CONTINUE: "published, without",
+        BatchVerdict.CHANGED: "refused: batch_changed",
+        BatchVerdict.BEHIND: "refused: batch_behind",
     }
     for (_, _, decided), (last, *asked) in zip(table, cases, strict=True):
         assert decided.startswith(words[decide(last, *asked)])

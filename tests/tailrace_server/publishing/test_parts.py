@@ -22,7 +22,7 @@ from tailrace_server.journal import writer
 from tailrace_server.journal.published_record import PUBLISH_BYTES_MAX
 from tailrace_server.publishing import cuts, cutting, publisher
 from tailrace_server.publishing.cuts import AT_ONCE_MAX, KEPT_S_MAX
-from tailrace_server.publishing.cutting import CutShare, Part
+from tailrace_server.publishing.cutting import BatchPart, CutShare
 from tailrace_server.state import last_batches
 
 # A block of one row has about 150 bytes: a batch's four rows of a partition are two parts, or more.
@@ -152,7 +152,7 @@ class CutByPieces:
     def part(self):
         number = self.after_hash + 1
         is_last = 2 * number + 2 >= len(self.blocks)
-        return Part(self.blocks[2 * number : 2 * number + 2], HASH_MAX if is_last else number)
+        return BatchPart(self.blocks[2 * number : 2 * number + 2], HASH_MAX if is_last else number)
 
     def taken(self, part):
         self.after_hash = part.through

@@ -12,8 +12,9 @@ from tests.tailrace_server.publishing.blocks import block
 
 from tailrace.errors import BadBlock, NoSpace, Overloaded, TailraceError, UnknownStage
 from tailrace.wire.stage_messages import StageSeal
+from tailrace_server.publishing import open_stage
 from tailrace_server.publishing import stages as stages_module
-from tailrace_server.publishing.crowding import AGE_S_MIN
+from tailrace_server.publishing.eviction import AGE_S_MIN
 from tailrace_server.publishing.kept_blocks import KEPT_S_MAX
 from tailrace_server.publishing.stage_file import by_partition
 from tailrace_server.publishing.stages import IDLE_S_MAX, Stages
@@ -118,7 +119,7 @@ def test_bounds(monkeypatch):
     made.take(0)
     made.seal()
     made.take(0, id=TWO)
-    with pytest.raises(Overloaded, match="1 stages that are being written and 1 that nobody has published"):
+    with pytest.raises(Overloaded, match="1 stages that are being written and 1 that are sealed"):
         made.take(0, id=b"3" * 16)
     monkeypatch.setattr(stages_module, "OPEN_MAX", 1)
     made = Made()
@@ -195,7 +196,7 @@ def test_a_stage_is_opened_again_in_small_parts(made, monkeypatch, damaged):
     """Whatever is damaged, no read is larger than a part, or one block: a stage may have a gigabyte."""
     made.bounds["bytes_max"] = 10_000_000
     made.start()
-    monkeypatch.setattr(stages_module, "SCAN_BYTES", 2_000)
+    monkeypatch.setattr(open_stage, "SCAN_BYTES", 2_000)
     offsets = []
     for number in range(100):
         made.take(number, number, value=random.Random(number).randbytes(3_000 if number in (50, 60) else 100))
@@ -411,7 +412,7 @@ def test_where_there_is_no_room_the_oldest_give_way(made):
         made.clock.advance(10)
     made.clock.advance(AGE_S_MIN - 21)
     assert made.stages.expired(None) == [], "nobody has needed room"
-    with pytest.raises(Overloaded, match="gives way after 10 minutes"):
+    with pytest.raises(Overloaded, match="give way after 10 minutes"):
         made.take(0, id=ids[4])
     made.stages.remove(made.stages.expired(None))
     assert made.names == sorted(id.hex() + suffix for id, suffix in zip(ids[1:4], SUFFIXES, strict=True))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.model.hashing import key_hash
-from tailrace_server.blocks import Found
+from tailrace_server.blocks import FoundRow
 from tailrace_server.segment import NotCached, Reads, Segment, SegmentDamaged
 
 KEYS = [b"a", b"b", b"ab", b"c" * 100, b"never written"]
@@ -85,7 +85,7 @@ class TestSmallPages:
         data = written(blocks, last_seq=last_seq)
         with contextlib.closing(Segment.open(one_file(data), "a.seg")) as segment:
             assert (segment.path, segment.nbytes, segment.blocks) == ("a.seg", len(data), len(blocks))
-            newest = {key: Found(seq, stamp, value) for batch in rows for key, value, seq, stamp in batch}
+            newest = {key: FoundRow(seq, stamp, value) for batch in rows for key, value, seq, stamp in batch}
             for key in KEYS:
                 assert segment.find(key, hash_of(key)) == newest.get(key)
             check_reading(segment, blocks)
@@ -104,7 +104,7 @@ def test_a_large_segment(opened, block_of, identity_of):
     assert segment.blocks == 3_000
     for number in (0, 1, 1_499, 2_999):
         key = b"%d 3" % number
-        assert segment.find(key, key_hash(key)) == Found(number * 4 + 4, number, b"vvv")
+        assert segment.find(key, key_hash(key)) == FoundRow(number * 4 + 4, number, b"vvv")
     assert segment.find(b"missing", key_hash(b"missing")) is None
     assert segment.identity == identity_of(
         12_000,
@@ -130,7 +130,7 @@ def test_a_block_is_read_once_for_all_its_rows_of_a_hash(one_file, written, bloc
     disk = one_file(written([block_of(rows, hash_of=lambda key: 7)]))
     segment = Segment.open(disk, "a.seg")
     before = disk.reads
-    assert segment.find(b"0", 7) == Found(1, 0, b"")
+    assert segment.find(b"0", 7) == FoundRow(1, 0, b"")
     assert disk.reads - before == 2
     segment.close()
     segment.close()

@@ -10,11 +10,11 @@ from tests.tiers import examples
 
 from tailrace.model.failover import SEQ_MAX, FailoverEntry, FailoverLog
 from tailrace_server.directory.uptime_file import decode, encode, load_uptime, store_uptime, tick_uptime
-from tailrace_server.state.ahead import AGE_PARTS, GAP_US_MIN, Ahead, Mark, Place
+from tailrace_server.state.ahead import AGE_PARTS, GAP_US_MIN, Ahead, Mark, PartitionPlace
 
 MINUTE = 60_000_000
 DAY = 24 * 60 * MINUTE
-PLACE = Place(bytes(16), 3)
+PLACE = PartitionPlace(bytes(16), 3)
 LOG = FailoverLog([(b"u" * 16, 1, 0)])
 
 

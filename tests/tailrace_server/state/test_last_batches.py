@@ -16,10 +16,10 @@ from tailrace_server.state.last_batches import (
     JOBS_MAX,
     PARTS_MAX,
     SINKS_MAX,
+    BatchVerdict,
     LastBatch,
     LastBatches,
     PartMark,
-    Verdict,
     decide,
     first_free,
     from_json,
@@ -42,26 +42,26 @@ STEPS = st.lists(
 @pytest.mark.parametrize(
     ("last", "batch", "origin", "digest", "verdict"),
     [
-        (None, 0, "o", 7, Verdict.PUBLISH),
-        (LastBatch(4, "o", 9, 7), 5, "o", 7, Verdict.PUBLISH),
-        (LastBatch(4, "o", 9, 7), 4, "o", 7, Verdict.SKIP),
-        (LastBatch(4, "o", 9, 0), 4, "o", 0, Verdict.SKIP),
-        (LastBatch(4, "o", 9, 7), 4, "o", 8, Verdict.CHANGED),
-        (LastBatch(4, "o", 9, 0), 4, "o", 8, Verdict.CHANGED),
-        (LastBatch(4, "o", 9, 7), 4, "o", 0, Verdict.CHANGED),
-        (LastBatch(4, "o", 9, None), 4, "o", 8, Verdict.SKIP),
-        (LastBatch(4, "o", 9, 7), 4, "o", None, Verdict.SKIP),
-        (LastBatch(4, "o", 9, 7, PARTS), 4, "o", 7, Verdict.CONTINUE),
-        (LastBatch(4, "o", 9, None, PARTS), 4, "o", 7, Verdict.CONTINUE),
-        (LastBatch(4, "o", 9, 7, PARTS), 4, "o", 8, Verdict.CHANGED),
-        (LastBatch(4, "o", 9, 7, (*PARTS, PartMark(9, HASH_MAX))), 4, "o", 7, Verdict.SKIP),
-        (LastBatch(4, "o", 9, 7, PARTS), 5, "o", 7, Verdict.PUBLISH),
-        (LastBatch(4, "o", 9, 7, PARTS), 3, "o", 7, Verdict.BEHIND),
-        (LastBatch(4, "o", 9, 7, PARTS), 4, "p", 7, Verdict.BEHIND),
-        (LastBatch(4, "o", 9, 7), 3, "o", 7, Verdict.BEHIND),
-        (LastBatch(4, "o", 9, 7), 5, "p", 7, Verdict.PUBLISH),
-        (LastBatch(4, "o", 9, 7), 4, "p", 7, Verdict.BEHIND),
-        (LastBatch(4, "o", 9, 7), 0, "p", 7, Verdict.BEHIND),
+        (None, 0, "o", 7, BatchVerdict.PUBLISH),
+        (LastBatch(4, "o", 9, 7), 5, "o", 7, BatchVerdict.PUBLISH),
+        (LastBatch(4, "o", 9, 7), 4, "o", 7, BatchVerdict.SKIP),
+        (LastBatch(4, "o", 9, 0), 4, "o", 0, BatchVerdict.SKIP),
+        (LastBatch(4, "o", 9, 7), 4, "o", 8, BatchVerdict.CHANGED),
+        (LastBatch(4, "o", 9, 0), 4, "o", 8, BatchVerdict.CHANGED),
+        (LastBatch(4, "o", 9, 7), 4, "o", 0, BatchVerdict.CHANGED),
+        (LastBatch(4, "o", 9, None), 4, "o", 8, BatchVerdict.SKIP),
+        (LastBatch(4, "o", 9, 7), 4, "o", None, BatchVerdict.SKIP),
+        (LastBatch(4, "o", 9, 7, PARTS), 4, "o", 7, BatchVerdict.CONTINUE),
+        (LastBatch(4, "o", 9, None, PARTS), 4, "o", 7, BatchVerdict.CONTINUE),
+        (LastBatch(4, "o", 9, 7, PARTS), 4, "o", 8, BatchVerdict.CHANGED),
+        (LastBatch(4, "o", 9, 7, (*PARTS, PartMark(9, HASH_MAX))), 4, "o", 7, BatchVerdict.SKIP),
+        (LastBatch(4, "o", 9, 7, PARTS), 5, "o", 7, BatchVerdict.PUBLISH),
+        (LastBatch(4, "o", 9, 7, PARTS), 3, "o", 7, BatchVerdict.BEHIND),
+        (LastBatch(4, "o", 9, 7, PARTS), 4, "p", 7, BatchVerdict.BEHIND),
+        (LastBatch(4, "o", 9, 7), 3, "o", 7, BatchVerdict.BEHIND),
+        (LastBatch(4, "o", 9, 7), 5, "p", 7, BatchVerdict.PUBLISH),
+        (LastBatch(4, "o", 9, 7), 4, "p", 7, BatchVerdict.BEHIND),
+        (LastBatch(4, "o", 9, 7), 0, "p", 7, BatchVerdict.BEHIND),
     ],
 )
 def test_the_table(last, batch, origin, digest, verdict):
@@ -277,8 +277,8 @@ def test_a_query_is_known_after_many_batch_jobs_of_a_real_partition():
         [partition] = made.node.feeds.named("orders").partitions
         found.append(partition.sinks.find("query"))
         assert len(partition.sinks) == 1 + JOBS_MAX
-    assert [decide(last, 7, "o", 7) for last in found] == [Verdict.SKIP] * 3
-    assert [decide(last, 7, "o", 8) for last in found] == [Verdict.CHANGED] * 3
+    assert [decide(last, 7, "o", 7) for last in found] == [BatchVerdict.SKIP] * 3
+    assert [decide(last, 7, "o", 8) for last in found] == [BatchVerdict.CHANGED] * 3
 
 
 def test_a_publish_looks_at_no_batch_before_the_last_one():

@@ -14,7 +14,7 @@ from tailrace_server.state.producer_columns import (
     RESULTS_MAX,
     SLOT_BYTES,
     ProducerColumns,
-    Results,
+    ProducerResults,
 )
 
 BRANCHES = [bytes([letter]) * 16 for letter in b"uvw"]
@@ -117,7 +117,9 @@ def test_many_at_once_are_what_they_are_one_by_one(pieces, drop):
             seq += 2
         columns = zip(np.array(rows, np.uint64).T, (np.uint64, np.uint32, np.uint64, np.uint64), strict=True)
         used_at = now + np.arange(1, len(rows) + 1) / 64
-        at_once.record_all(3, BRANCHES[branch], Results(*(column.astype(type_) for column, type_ in columns)), used_at)
+        at_once.record_all(
+            3, BRANCHES[branch], ProducerResults(*(column.astype(type_) for column, type_ in columns)), used_at
+        )
         for each in (one_by_one, at_once):
             each.drop_above(seq - drop % 5)
     assert at_once.entries(9.0) == one_by_one.entries(9.0)

@@ -12,7 +12,7 @@ from tests.tiers import examples
 from tailrace.model import VersionRange
 from tailrace_server.partition.partition import Partition
 from tailrace_server.state.memory import MemoryAccount
-from tailrace_server.state.producers import ENTRY_AGE_S_MAX, FORGOTTEN_AGE_S_MAX, ProducerTable, Verdict
+from tailrace_server.state.producers import ENTRY_AGE_S_MAX, FORGOTTEN_AGE_S_MAX, ProducerTable, ResendVerdict
 
 BRANCH = b"u" * 16
 FEED = b"f" * 16
@@ -68,9 +68,9 @@ def test_a_node_forgets_the_least_recently_used_of_all_partitions():
     assert max(left) - min(left) <= 3, "all forget what is older than the same moment"
     for partition in partitions:
         decision = partition.producers.decide(1, 1, resend=True, now=clients)
-        assert decision.verdict is Verdict.UNKNOWN, "it may have been written"
+        assert decision.verdict is ResendVerdict.UNKNOWN, "it may have been written"
         newest = int(partition.producers.used_at().max())
-        assert partition.producers.decide(newest, 1, resend=True, now=clients).verdict is Verdict.DUPLICATE
+        assert partition.producers.decide(newest, 1, resend=True, now=clients).verdict is ResendVerdict.DUPLICATE
 
 
 def test_no_block_waits_until_the_tables_of_all_partitions_have_forgotten(monkeypatch):
@@ -97,7 +97,7 @@ def test_no_block_waits_until_the_tables_of_all_partitions_have_forgotten(monkey
     assert account.producers.used == held(account, partitions)
     for partition in partitions:
         assert partition.producers.used_at().min() > 1.0, "each has forgotten"
-        assert partition.producers.decide(100, 1, resend=True, now=101.0).verdict is Verdict.DUPLICATE
+        assert partition.producers.decide(100, 1, resend=True, now=101.0).verdict is ResendVerdict.DUPLICATE
 
 
 def test_those_over_their_age_go_first():
@@ -111,8 +111,8 @@ def test_those_over_their_age_go_first():
         client += 1
         record(new, client, now)
     assert len(new.producers) == client
-    assert new.producers.decide(client + 1, 1, resend=True, now=now).verdict is Verdict.ACCEPT
-    assert old.producers.decide(1, 1, resend=True, now=now).verdict is Verdict.UNKNOWN
+    assert new.producers.decide(client + 1, 1, resend=True, now=now).verdict is ResendVerdict.ACCEPT
+    assert old.producers.decide(1, 1, resend=True, now=now).verdict is ResendVerdict.UNKNOWN
 
 
 def test_what_is_left_is_given_back():
@@ -178,14 +178,19 @@ def test_forgetting_never_writes_a_resend_twice(bytes_max, taken):
             number = last + 1 if kind == "write" or not last else last
             decision = table.decide(client, number, resend=kind == "resend", now=now)
             if number <= last and now - at < FORGOTTEN_AGE_S_MAX:
-                assert decision.verdict in (Verdict.DUPLICATE, Verdict.UNKNOWN)
+                assert decision.verdict in (ResendVerdict.DUPLICATE, ResendVerdict.UNKNOWN)
             elif number <= last:
-                assert decision.verdict in (Verdict.DUPLICATE, Verdict.UNKNOWN, Verdict.OUT_OF_ORDER, Verdict.ACCEPT)
-            elif decision.verdict is Verdict.ACCEPT:
+                assert decision.verdict in (
+                    ResendVerdict.DUPLICATE,
+                    ResendVerdict.UNKNOWN,
+                    ResendVerdict.OUT_OF_ORDER,
+                    ResendVerdict.ACCEPT,
+                )
+            elif decision.verdict is ResendVerdict.ACCEPT:
                 record(partitions[place], client, now, number)
                 written[place, client] = number, now
             else:
-                assert decision.verdict in (Verdict.OUT_OF_ORDER, Verdict.UNKNOWN)
+                assert decision.verdict in (ResendVerdict.OUT_OF_ORDER, ResendVerdict.UNKNOWN)
         assert account.held == account.producers.used == held(account, partitions)
         assert account.producers.used <= account.producers.bytes_max
         assert all(np.all(p.producers.used_at() <= now) for p in partitions)

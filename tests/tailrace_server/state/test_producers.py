@@ -7,13 +7,13 @@ from tailrace_server.state.producers import (
     FORGOTTEN_AGE_S_MAX,
     PRODUCERS_MAX,
     RESULTS_MAX,
-    Decision,
     ProducerTable,
-    Verdict,
+    ResendDecision,
+    ResendVerdict,
 )
 
-ACCEPT = Decision(Verdict.ACCEPT)
-UNKNOWN = Decision(Verdict.UNKNOWN)
+ACCEPT = ResendDecision(ResendVerdict.ACCEPT)
+UNKNOWN = ResendDecision(ResendVerdict.UNKNOWN)
 EVICTED_AT = 50.0
 
 
@@ -22,11 +22,11 @@ def result(number):
 
 
 def duplicate(number):
-    return Decision(Verdict.DUPLICATE, result(number))
+    return ResendDecision(ResendVerdict.DUPLICATE, result(number))
 
 
 def out_of_order(expected):
-    return Decision(Verdict.OUT_OF_ORDER, expected=expected)
+    return ResendDecision(ResendVerdict.OUT_OF_ORDER, expected=expected)
 
 
 def table_with(numbers, producer_id=1, now=0.0):

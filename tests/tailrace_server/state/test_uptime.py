@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.state.uptime import JUMP_US_MAX, RUNS_MAX, Run, Uptime
+from tailrace_server.state.uptime import JUMP_US_MAX, RUNS_MAX, NodeRun, Uptime
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR
@@ -11,7 +11,7 @@ MINUTE = HOUR // 60
 
 
 def test_the_drawing():
-    uptime = Uptime([Run(0, 2 * DAY + HOUR)], 3 * DAY + 4 * HOUR, 0)
+    uptime = Uptime([NodeRun(0, 2 * DAY + HOUR)], 3 * DAY + 4 * HOUR, 0)
     uptime.tick(4 * DAY + 4 * HOUR, DAY)
     assert uptime.cutoff(3 * DAY) == HOUR
     assert uptime.cutoff(DAY) == 3 * DAY + 4 * HOUR
@@ -19,7 +19,7 @@ def test_the_drawing():
 
 
 def test_time_that_the_node_was_down_does_not_count():
-    uptime = Uptime([Run(0, HOUR)], 1_000 * DAY, 0)
+    uptime = Uptime([NodeRun(0, HOUR)], 1_000 * DAY, 0)
     uptime.tick(1_000 * DAY + HOUR, HOUR)
     assert uptime.cutoff(3 * HOUR) is None
 
@@ -53,7 +53,7 @@ def test_a_clock_that_lags_for_a_while_makes_nothing_old():
 
 def test_what_is_stamped_as_a_run_begins_is_of_that_run():
     """Though the run before it has come as far by a clock that was set back since."""
-    uptime = Uptime([Run(0, 10 * HOUR)], 9 * HOUR, 0)
+    uptime = Uptime([NodeRun(0, 10 * HOUR)], 9 * HOUR, 0)
     uptime.tick(9 * HOUR, HOUR // 2)
     assert uptime.cutoff(HOUR) < 9 * HOUR
 
@@ -70,14 +70,14 @@ def test_what_was_stamped_between_a_tick_and_a_jump_is_not_old_too_early():
 
 
 def test_a_start_before_the_end_of_the_last_run_vouches_for_nothing():
-    assert not Uptime([Run(0, DAY)], DAY - JUMP_US_MAX, 0).suspended
-    assert Uptime([Run(0, DAY)], DAY - JUMP_US_MAX - 1, 0).suspended
+    assert not Uptime([NodeRun(0, DAY)], DAY - JUMP_US_MAX, 0).suspended
+    assert Uptime([NodeRun(0, DAY)], DAY - JUMP_US_MAX - 1, 0).suspended
 
 
 def test_the_runs_that_are_stored_are_bounded():
-    uptime = Uptime([Run(number * HOUR, 1) for number in range(2 * RUNS_MAX)], 3 * RUNS_MAX * HOUR, 0)
+    uptime = Uptime([NodeRun(number * HOUR, 1) for number in range(2 * RUNS_MAX)], 3 * RUNS_MAX * HOUR, 0)
     assert len(uptime.runs) == RUNS_MAX
-    assert uptime.runs[-2] == Run((2 * RUNS_MAX - 1) * HOUR, 1)
+    assert uptime.runs[-2] == NodeRun((2 * RUNS_MAX - 1) * HOUR, 1)
 
 
 @given(
@@ -89,7 +89,7 @@ def test_a_timestamp_at_or_before_the_cutoff_has_seen_that_much_uptime(spans, ag
     runs, wall = [], 0
     for down, up in spans:
         wall += down
-        runs.append(Run(wall, up))
+        runs.append(NodeRun(wall, up))
         wall += up
     *earlier, last = runs
     uptime = Uptime(earlier, last.began_us, 7)

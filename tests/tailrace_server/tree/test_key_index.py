@@ -7,7 +7,7 @@ from tests.tiers import examples
 
 from tailrace.block import Stamps, encode_block
 from tailrace.model.hashing import key_hash
-from tailrace_server.tree import aging, runs
+from tailrace_server.tree import aging, tiers
 from tailrace_server.tree import key_index as module
 from tailrace_server.tree import tree as tree_module
 from tailrace_server.tree.key_index import SLICE_ROWS, KeyIndex, OpenBlocks
@@ -72,11 +72,11 @@ def test_keys_of_equal_hash_are_told_apart(made, hash_of):
 
 @contextmanager
 def small_bounds():
-    """Runs, slices, chunks and merged blocks of a few rows."""
+    """Tiers, slices, chunks and merged blocks of a few rows."""
     values = {
         (module, "SLICE_ROWS"): 8,
-        (module, "RUN_ROWS_MIN"): 5,
-        (runs, "RUN_ENTRIES_MAX"): 20,
+        (module, "TIER_ROWS_MIN"): 5,
+        (tiers, "TIER_ENTRIES_MAX"): 20,
         (tree_module, "CHUNK_BLOCKS_MAX"): 3,
         (aging, "WAITING_CHUNKS_MAX"): 3,
     }

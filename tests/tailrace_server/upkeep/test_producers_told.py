@@ -12,7 +12,7 @@ from tailrace.block import encode_block
 from tailrace_server.manifest.producers import producers_to_json
 from tailrace_server.partition.branching import begin_branch
 from tailrace_server.partition.replica_apply import apply_block, apply_producers, settle_producers
-from tailrace_server.state.producers import Verdict
+from tailrace_server.state.producers import ResendVerdict
 from tailrace_server.upkeep.rollback import roll_back
 
 PRODUCERS = (7, 8, 9)
@@ -117,11 +117,11 @@ class Replica:
             writes = [write for write in self.held if write[0] == producer]
             for _, number, first, last in writes[-CHECKED:]:
                 decision = self.partition.producers.decide(producer, number, resend=True, now=self.now)
-                assert decision.verdict is Verdict.DUPLICATE, (producer, number)
+                assert decision.verdict is ResendVerdict.DUPLICATE, (producer, number)
                 assert decision.result[2:] == (first, last)
             following = writes[-1][1] + 1 if writes else 1
             decision = self.partition.producers.decide(producer, following, resend=True, now=self.now)
-            assert decision.verdict is Verdict.ACCEPT
+            assert decision.verdict is ResendVerdict.ACCEPT
 
 
 @pytest.mark.parametrize("seed", range(12))

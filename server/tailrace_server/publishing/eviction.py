@@ -17,7 +17,7 @@ AGE_S_MIN = 600.0
 _KEPT = 0.75
 
 
-class Held(NamedTuple):
+class StageUse(NamedTuple):
     """A stage: when something was last heard of it (monotonic seconds), and whether it is still being written."""
 
     id: bytes
@@ -26,7 +26,7 @@ class Held(NamedTuple):
     is_open: bool
 
 
-class Bounds(NamedTuple):
+class StageBounds(NamedTuple):
     """Of one node: how many stages, how many of them unsealed, and their bytes."""
 
     stages: int
@@ -34,7 +34,7 @@ class Bounds(NamedTuple):
     nbytes: int
 
 
-def that_give_way(held: Iterable[Held], bounds: Bounds, now: float) -> list[bytes]:
+def stages_to_evict(held: Iterable[StageUse], bounds: StageBounds, now: float) -> list[bytes]:
     """Their ids, the ones of which nothing was heard for longest first."""
     by_age = sorted(held, key=lambda stage: stage.heard_at)
     count, count_open = len(by_age), sum(stage.is_open for stage in by_age)

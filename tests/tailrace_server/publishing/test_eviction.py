@@ -5,13 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.publishing.crowding import AGE_S_MIN, Bounds, Held, that_give_way
+from tailrace_server.publishing.eviction import AGE_S_MIN, StageBounds, StageUse, stages_to_evict
 
 NOW = 10_000.0
-BOUNDS = Bounds(stages=8, open=4, nbytes=100)
+BOUNDS = StageBounds(stages=8, open=4, nbytes=100)
 HELD = st.lists(
     st.builds(
-        Held, st.binary(min_size=4, max_size=4), st.floats(NOW - 2 * AGE_S_MIN, NOW), st.integers(1, 60), st.booleans()
+        StageUse,
+        st.binary(min_size=4, max_size=4),
+        st.floats(NOW - 2 * AGE_S_MIN, NOW),
+        st.integers(1, 60),
+        st.booleans(),
     ),
     max_size=12,
     unique_by=lambda stage: stage.id,
@@ -25,7 +29,7 @@ def is_roomy(held):
 
 @given(HELD)
 def test_old_ones_go_until_there_is_room(held):
-    gone = that_give_way(held, BOUNDS, NOW)
+    gone = stages_to_evict(held, BOUNDS, NOW)
     left = [stage for stage in held if stage.id not in gone]
     old = [stage for stage in left if NOW - stage.heard_at >= AGE_S_MIN]
     assert all(NOW - stage.heard_at >= AGE_S_MIN for stage in held if stage.id in gone)
@@ -38,7 +42,7 @@ def test_old_ones_go_until_there_is_room(held):
 def test_none_goes_that_need_not(held):
     """With the last of them there is too much of something."""
     by_id = {stage.id: stage for stage in held}
-    gone = that_give_way(held, BOUNDS, NOW)
+    gone = stages_to_evict(held, BOUNDS, NOW)
     if gone:
         left = [stage for stage in held if stage.id not in gone]
         assert not is_roomy([*left, by_id[gone[-1]]])
