@@ -54,6 +54,13 @@ def examples(count: int) -> int:
     return max(min(count, EXAMPLES_MIN), round(count * EXAMPLES[_tier]))
 
 
+def first_in_test(values, count):
+    """Returns the values as parameters: ``make test`` runs the first ``count`` of them, ``make soak`` the others."""
+    return [
+        value if number < count else pytest.param(value, marks=pytest.mark.soak) for number, value in enumerate(values)
+    ]
+
+
 def pytest_addoption(parser):
     parser.addoption("--tier", choices=TIERS, help="run the tests of this tier only (see tests/README.md)")
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from tests.pyspark_tailrace.jobs import Job
+from tests.tiers import first_in_test
 
 from pyspark_tailrace import partition_of
 
@@ -66,7 +67,7 @@ def shuffled_history(job, keys, versions, files):
     return found
 
 
-@pytest.mark.parametrize("tasks", [PARTITIONS, 3, 9])
+@pytest.mark.parametrize("tasks", first_in_test([3, PARTITIONS, 9], 1))
 def test_rows_of_a_key_in_one_micro_batch_end_with_the_later_one(job, node_process, contents, tasks):
     wanted = shuffled_history(job, keys=100, versions=20, files=5)
     job.files = 5
@@ -130,7 +131,7 @@ def test_restart_of_the_node_is_ridden_out(job, node_process, contents):
         query.awaitTermination(0.05)
     # Not between two micro-batches only: the rest of them goes on at once and runs into it.
     node_process.kill()
-    time.sleep(5.0)
+    time.sleep(2.0)
     assert query.isActive
     node_process.start()
     query.awaitTermination()
@@ -139,6 +140,7 @@ def test_restart_of_the_node_is_ridden_out(job, node_process, contents):
     assert found == rows
 
 
+@pytest.mark.soak
 def test_restarts_in_the_midst_of_a_task(job, node_process, contents):
     rnd = random.Random(4700)
     rows = [(b"%d" % n, rnd.randbytes(20_000)) for n in range(3000)]
@@ -165,6 +167,7 @@ def test_restarts_in_the_midst_of_a_task(job, node_process, contents):
     assert Counter((row.key, row.value) for row in contents(node_process.url).rows) == Counter(rows)
 
 
+@pytest.mark.soak
 def test_bad_network(job, node_process, bad_network, contents):
     rnd = random.Random(4700)
     rows = [(b"%d" % n, rnd.randbytes(rnd.randrange(3000))) for n in range(12_000)]

@@ -1,7 +1,6 @@
 """A run takes nothing from outside of it: no thread, process or socket, no file but those of indexes, no other time or
 randomness."""
 
-import logging
 import os
 import random
 import socket
@@ -46,11 +45,3 @@ def test_a_run_takes_nothing_from_outside(monkeypatch):
         monkeypatch.setattr(owner, name, note(f"{owner.__name__}.{name}", getattr(owner, name)))
     simulate(4)
     assert not taken
-
-
-@pytest.fixture(autouse=True)
-def no_logs():
-    """A record of a log has the wall's time, and is nothing of the run's."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)

@@ -19,19 +19,24 @@ def run(seeds):
     return report
 
 
-def test_some_seeds_keep_every_promise_and_cover_each_cross():
-    """Ten, and as many more as that takes: whatever is changed makes another run of a seed."""
+def test_some_seeds_keep_every_promise():
     report = run(QUICK)
-    for seed in SEEDS[len(QUICK) : 3 * len(QUICK)]:
+    assert report.operations["barrier"] > 10 * len(QUICK)
+    assert report.operations["batch published"] > len(QUICK)
+    assert report.lost_rows, "nothing was lost with level memory: power cuts come too late"
+
+
+@pytest.mark.planted
+def test_some_more_seeds_cover_each_cross():
+    """Ten, and as many more as that takes: whatever is changed makes another run of a seed."""
+    report = run(SEEDS[:10])
+    for seed in SEEDS[10:30]:
         if set(report.crosses) | set(RARE) == set(ALL):
             break
         report.add(simulate(seed))
     assert set(report.crosses) | set(RARE) == set(ALL)
-    assert report.operations["barrier"] > 10 * len(QUICK)
-    assert report.operations["batch published"] > len(QUICK)
     for what in ("batch published again", "batch of another checkpoint refused", "stage that nobody publishes"):
         assert report.operations[what], what
-    assert report.lost_rows, "nothing was lost with level memory: power cuts come too late"
 
 
 def test_a_seed_in_which_rollbacks_meet():

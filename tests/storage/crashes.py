@@ -19,7 +19,8 @@ from .checks import check, check_running
 from .engine import Engine
 from .ledger import partitions_of
 
-POWER_CUTS = 3  # of each crash: nothing that was not synced is there, and this many less one of chance
+# Power cuts of each crash: one that loses all that was not synced, and the others lose some of it, by chance.
+POWER_CUTS = 3
 
 
 class Crash(NamedTuple):
@@ -75,7 +76,7 @@ def tear(disk, path, rnd):
         apply_change(inode.content, *change)
 
 
-def endings(crash, rnd):
+def endings(crash, rnd, power_cuts):
     """What the crash may leave: how, and a disk of its own."""
     disk = crash.disk.fork()
     disk.kill()
@@ -85,18 +86,18 @@ def endings(crash, rnd):
         tear(disk, crash.written, rnd)
         disk.kill()
         yield "killed within a write", disk
-    for number in range(POWER_CUTS):
+    for number in range(power_cuts):
         disk = crash.disk.fork()
         disk.cut_power(rnd if number else LOSE)
         yield f"power cut {number}", disk
 
 
-async def crash_everywhere(crashes, seed):
+async def crash_everywhere(crashes, seed, power_cuts=POWER_CUTS):
     """Each ending of each crash is started and checked; how many starts that were."""
     rnd = random.Random(seed)
     starts = 0
     for number, crash in enumerate(crashes):
-        for how, disk in endings(crash, rnd):
+        for how, disk in endings(crash, rnd, power_cuts):
             try:
                 starts += await restart(crash, disk, rnd)
             except BaseException as error:

@@ -10,7 +10,7 @@ from tailrace.model import Level
 from tailrace_server.upkeep.holding import HELD_SECONDS
 
 from .checks import check_running
-from .crashes import Recorder, crash_everywhere, tear
+from .crashes import POWER_CUTS, Recorder, crash_everywhere, tear
 from .engine import STORAGE, Engine, FeedSpec
 
 COMPACT = FeedSpec("c", tombstone_age_s=10.0)
@@ -33,14 +33,14 @@ def scenario(prepare):
     return mark
 
 
-async def crash_scenario(name, seed, storage=STORAGE):
+async def crash_scenario(name, seed, storage=STORAGE, power_cuts=POWER_CUTS):
     """Does the scenario once, and crashes its step at every call; how many starts there were."""
     prepare, step = SCENARIOS[name]
     engine = Engine(MemoryDisk(), seed, storage=storage)
     await prepare(engine)
     with Recorder(engine) as recorder:
         await step(engine)
-    starts = await crash_everywhere(recorder.crashes, seed)
+    starts = await crash_everywhere(recorder.crashes, seed, power_cuts)
     if not engine.is_stopped:
         check_running(engine)
     return starts

@@ -11,5 +11,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_crash_at_every_call(name):
+    starts = await crash_scenario(name, seed=1, power_cuts=1)
+    assert starts > 20, "there is little to crash in this step"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_crash_at_every_call_with_power_cuts_that_lose_some(name):
     starts = await crash_scenario(name, seed=1)
     assert starts > 30, "there is little to crash in this step"

@@ -7,6 +7,7 @@ import random
 
 import pytest
 from tests.memory_disk import LOSE, Crashed, MemoryDisk
+from tests.tiers import first_in_test
 
 from tailrace.errors import TailraceError
 from tailrace_server.directory.identity import BadDirectory
@@ -21,7 +22,6 @@ from tailrace_server.upkeep import rollback
 from .branching import DATA, Follower, History
 
 STEPS = 60
-SEEDS = 60
 
 
 async def step(follower, history, rnd):
@@ -98,7 +98,7 @@ async def live(seed, steps=STEPS):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", first_in_test(range(60), 20))
 async def test_what_a_follower_holds_is_the_beginning_of_one_history(seed):
     await live(seed)
 

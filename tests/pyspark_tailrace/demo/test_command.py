@@ -1,4 +1,8 @@
-"""``tailrace demo``, whole: a real repository, server, Spark and index. About half a minute for each run."""
+"""``tailrace demo``, whole: a real repository, server, Spark and index. About half a minute for each run.
+
+``make test`` runs it to its end once, and interrupts it once. How differences and failures are told is tested without
+Spark in test_comparison.py, test_failure.py and test_job.py, and by whole runs in ``make soak``.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,18 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
+from tests.tiers import first_in_test
 
-from pyspark_tailrace.demo.command import choose_history
+from pyspark_tailrace.demo.changes import TreeEntry
+from pyspark_tailrace.demo.command import _require_equal, choose_history
+from pyspark_tailrace.demo.comparison import compare
 from pyspark_tailrace.demo.history import GitHistory
 from pyspark_tailrace.demo.plan import CHANGES_MIN
 from pyspark_tailrace.demo.standard_library import StandardLibrary
+from tailrace.cli.errors import CommandFailed
 
 pytestmark = pytest.mark.slow
 
@@ -111,6 +120,7 @@ def test_index_is_equal_after_the_leader_was_killed(history_of_changes, tmp_path
     assert f"serve --data {data / 'server-1'} --listen 127.0.0.1:" in output
 
 
+@pytest.mark.soak
 def test_differences_are_listed_and_the_exit_code_is_1(history_of_changes, tmp_path):
     done = run_demo("--repo", history_of_changes, "--data", tmp_path / "data", prelude=LIES)
     assert done.returncode == 1
@@ -124,6 +134,7 @@ def test_differences_are_listed_and_the_exit_code_is_1(history_of_changes, tmp_p
     assert done.stderr == "tailrace: the index differs from git's tree in 3 paths\n"
 
 
+@pytest.mark.soak
 def test_query_that_fails_is_told_with_its_reason(history_of_changes, tmp_path):
     done = run_demo("--repo", history_of_changes, "--data", tmp_path / "data", prelude=NO_FEED)
     assert done.returncode == 1
@@ -140,7 +151,7 @@ def processes_of_session(session):
     return [line for line in listed.splitlines() if line.split(maxsplit=1)[0] == str(session)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", first_in_test([signal.SIGINT, signal.SIGTERM], 1))
 def test_interrupted_run_leaves_nothing_behind(history_of_changes, tmp_path, number):
     environ = os.environ | {"TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", CLI, "demo", "--repo", str(history_of_changes)]
@@ -191,6 +202,12 @@ java.candidates = lambda environ: iter([java.Candidate("JAVA_HOME", None, "is no
     assert done.returncode == 1
     assert "Spark needs Java 17 or newer; none is here." in done.stderr
     assert "pip install 'tailrace[spark-local]'" in done.stderr
+
+
+def test_an_index_that_differs_is_a_failure():
+    found = SimpleNamespace(comparison=compare({b"a": TreeEntry("100644", "00")}, {}))
+    with pytest.raises(CommandFailed, match="the index differs from git's tree in 1 paths"):
+        _require_equal(found)
 
 
 def test_history_is_chosen_where_it_is_long_enough(history_of_changes, capsys):

@@ -1,6 +1,5 @@
 """Each rule of promotion and quorum matters: without it a promise is broken, in a story of stories.py."""
 
-import logging
 import re
 from pathlib import Path
 
@@ -58,14 +57,6 @@ FOUND_BY = {
     "a promotion of who cannot read a partition": [("damaged_candidate", 0)],
     "folding of what no majority has, and a debt that is forgotten": [("folded_tail", 0)],
 }
-
-
-@pytest.fixture(autouse=True)
-def no_logs():
-    """Nodes say a lot about what is done to them here."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_each_bug_is_found_somewhere_and_is_in_the_table_of_rules():

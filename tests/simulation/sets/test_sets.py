@@ -1,7 +1,5 @@
 """Whatever goes wrong with a set, every promise holds. Longer: `make simulate SETS=1 SECONDS=...`."""
 
-import logging
-
 import pytest
 
 from ..suite import run_the_others
@@ -9,14 +7,6 @@ from .report import SetReport
 from .stories import STORIES
 from .suite import QUICK, SEEDS
 from .world import simulate
-
-
-@pytest.fixture(autouse=True)
-def no_logs():
-    """Nodes say a lot about what is done to them here."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def run(seeds):

@@ -1,7 +1,5 @@
 """What a set remembers of batches matters: without it one is there twice, or in part. Stories of the shortest ways."""
 
-import logging
-
 import pytest
 from tests.model.history import Violation
 
@@ -27,14 +25,6 @@ FOUND_BY = {
     "a last batch that outlives a rollback": (lost_publish, 0),
     "a publish that goes on in another term": (deposed_publisher, 3),
 }
-
-
-@pytest.fixture(autouse=True)
-def no_logs():
-    """Nodes say a lot about what is done to them here."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
