@@ -71,16 +71,22 @@ class KilledSink(StreamSink):
 
 def _send_and_kill(options, sink, batch, origin, stages, if_unknown):
     """The request has left this machine; whether it is handled nobody here will know."""
+<<<<<<< HEAD
     with publishing.cached_feed(options) as feed:
         client = feed._client
         call = client._session.call
+=======
+    with publishing.held_feed(options) as feed:
+        runner = feed._runner
+        call = runner.core.session.call
+>>>>>>> 346ec2c (Say once what the trio and the blocking client ask of a node)
 
         def call_and_kill(*arguments):
             call(*arguments)
-            client._link._step(0.0)
+            runner._link._step(0.0)
             kill_session()
 
-        client._session.call = call_and_kill
+        runner.core.session.call = call_and_kill
         feed.publish(sink, batch, stages, origin=origin)
 
 

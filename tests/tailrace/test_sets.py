@@ -152,7 +152,7 @@ async def test_a_write_that_a_leader_refuses_as_it_steps_down_goes_to_its_succes
     async with tailrace.connect(post.url) as client:
         client.lanes.clear()
         handle = client.feed(feed.name)
-        handle._resolved = await feed.resolve()
+        handle._core.resolved = await feed.resolve()
         post.points_to(leader)
         version = await handle.put(b"k", b"v")
     [(opcode, body)] = post.asked
@@ -163,7 +163,7 @@ async def test_a_write_that_a_leader_refuses_as_it_steps_down_goes_to_its_succes
 
 async def test_a_stream_that_loses_its_leader_finds_the_next_one(put_up, leader, feed):
     await feed.put(b"k", b"v")
-    post = await put_up(role="leader", cluster_id=feed._client.cluster_id.hex())
+    post = await put_up(role="leader", cluster_id=feed._runner.core.cluster_id.hex())
     async with tailrace.connect(post.url) as client:
         post.points_to(leader)
         async with client.feed(feed.name).consume(until="now") as stream:
@@ -182,7 +182,11 @@ async def one_row(client):
 @pytest.fixture
 async def lacking(put_up, running, one_row):
     """Says that it leads in the real leader's term: so no look at that one tells which of the two to leave."""
+<<<<<<< HEAD
     post = await put_up(Lacking, cluster_id=one_row._client.cluster_id.hex(), term=running.node.leaderships.system.term)
+=======
+    post = await put_up(Lacking, cluster_id=one_row._runner.core.cluster_id.hex(), term=running.node.leadership.term)
+>>>>>>> 346ec2c (Say once what the trio and the blocking client ask of a node)
     post.feed_id = (await one_row.resolve()).feed_id
     return post
 

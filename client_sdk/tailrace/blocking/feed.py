@@ -2,51 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Sequence
 
+from tailrace.blocking.runner import BlockingRunner
 from tailrace.blocking.stage import Stage
 from tailrace.blocking.writer import Writer
-from tailrace.errors import TailraceError, UnknownFeed, Unreachable, VersionLost
-from tailrace.link.backoff import backoff_seconds
-from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
-from tailrace.model.hashing import key_hash
-from tailrace.requests.batch import check_key
-from tailrace.requests.changes import (
-    batch_blocks,
-    check_batching,
-    checked_keys,
-    delete_flags,
-    look_ups,
-    partition_of,
-    put_flags,
-    row_block,
-)
-from tailrace.requests.replies import forgetting, has_come_to, partition_infos, resolved
-from tailrace.requests.staging import Published, PublishSteps, SealedStage, publish_request
-from tailrace.wire.messages import WriteFlag
-from tailrace.wire.opcodes import Opcode
+from tailrace.model import Delete, Item, PartitionInfo, Put, Resolved, Version, VersionRange
+from tailrace.model.documented import documented
+from tailrace.requests.changes import check_batching
+from tailrace.requests.feed_core import FeedCore
+from tailrace.requests.senders import Batching
+from tailrace.requests.staging import Published, SealedStage
 
-if TYPE_CHECKING:
-    from tailrace.blocking.client import Client
-
-_T = TypeVar("_T")
+TIMEOUT = "The seconds to retry, in place of ``retry_for``."
 
 
 class Feed:
     """A handle of one feed. Made by `Client.feed` and `Client.create_feed`. Threads may share it."""
 
-    def __init__(self, client: Client, name: str) -> None:
-        self._client = client
+    def __init__(self, runner: BlockingRunner, name: str) -> None:
+        self._runner = runner
+        self._core = FeedCore(runner.core, name)
         self.name = name
-        self._resolved: Resolved | None = None
 
     def __repr__(self) -> str:
         return f"<Feed {self.name!r}>"
 
+    # Writing
+
+    @documented(FeedCore.put, timeout=TIMEOUT)
     def put(
         self,
         key: bytes,
@@ -57,107 +41,23 @@ class Feed:
         if_absent: bool = False,
         timeout: float | None = None,
     ) -> Version:
-        """Sets the value of a key, and returns when the write has reached its level.
+        return self._runner.run(self._core.put(key, value, level, if_version, if_absent), timeout)
 
-        Args:
-            key: 1 to 4,096 bytes.
-            value: At most 16 MiB.
-            level: "memory", "disk" or "quorum": where the write is held when this returns.
-            if_version: Write only if this is still the current version of the key.
-            if_absent: Write only if the key does not exist.
-            timeout: The seconds to retry, in place of ``retry_for``.
-
-        Returns:
-            The version of the new value.
-
-        Raises:
-            VersionConflict: The condition does not hold. Nothing was written.
-            TailraceError: As in `tailrace.Feed.put`, with `TypeError` and `ValueError`.
-        """
-        flags = put_flags(value, if_version, if_absent)
-        versions = self._write_one(key, value, level, flags, if_version, timeout)
-        return Version(versions.partition, versions.branch, versions.last_seq)
-
+    @documented(FeedCore.delete, timeout=TIMEOUT)
     def delete(
         self, key: bytes, *, level: str = "disk", if_version: Version | None = None, timeout: float | None = None
     ) -> Version:
-        """Deletes a key, whether or not it exists, and returns when the deletion has reached its level.
+        return self._runner.run(self._core.delete(key, level, if_version), timeout)
 
-        Args:
-            key: 1 to 4,096 bytes.
-            level: "memory", "disk" or "quorum", as in `put`.
-            if_version: Delete only if this is still the current version of the key.
-            timeout: The seconds to retry, in place of ``retry_for``.
-
-        Returns:
-            The version of the deletion.
-
-        Raises:
-            VersionConflict: The condition does not hold. Nothing was written.
-            TailraceError: As in `tailrace.Feed.put`.
-        """
-        versions = self._write_one(key, None, level, delete_flags(if_version), if_version, timeout)
-        return Version(versions.partition, versions.branch, versions.last_seq)
-
+    @documented(FeedCore.delete_if_present, timeout=TIMEOUT)
     def delete_if_present(self, key: bytes, *, level: str = "disk", timeout: float | None = None) -> Version | None:
-        """Deletes a key if it exists. Writes nothing otherwise.
+        return self._runner.run(self._core.delete_if_present(key, level), timeout)
 
-        Args:
-            key: 1 to 4,096 bytes.
-            level: "memory", "disk" or "quorum", as in `put`.
-            timeout: The seconds to retry, in place of ``retry_for``.
-
-        Returns:
-            The version of the deletion, or None if the key does not exist.
-
-        Raises:
-            TailraceError: As in `tailrace.Feed.put`.
-        """
-        versions = self._write_one(key, None, level, WriteFlag.IF_PRESENT, None, timeout)
-        if not versions.first_seq:
-            return None
-        return Version(versions.partition, versions.branch, versions.last_seq)
-
-    def _write_one(
-        self,
-        key: bytes,
-        value: bytes | None,
-        level: str,
-        flags: int,
-        if_version: Version | None,
-        timeout: float | None,
-    ) -> VersionRange:
-        check_key(key)
-        wanted = self._client.level(level)
-        deadline = self._client.deadline(timeout)
-        feed = self._resolve(deadline)
-        lane, block = row_block(key, value, feed, if_version, self._client.lanes)
-        with self.forgetting():
-            return self._client.write(lane, block, wanted, deadline, flags=flags, if_version=if_version)
-
+    @documented(FeedCore.write, timeout=TIMEOUT)
     def write(
         self, changes: Sequence[Put | Delete], *, level: str = "disk", timeout: float | None = None
     ) -> dict[int, VersionRange]:
-        """Writes a batch. The changes of one partition are atomic; the batch as a whole is not.
-
-        Args:
-            changes: The changes. If a key occurs twice, the later change counts.
-            level: "memory", "disk" or "quorum", as in `put`.
-            timeout: The seconds to retry, in place of ``retry_for``.
-
-        Returns:
-            The versions that were written, by partition.
-
-        Raises:
-            TooLarge: The changes of one partition do not fit into one block. Nothing was written.
-            TailraceError: As in `tailrace.Feed.put`. The notes of the error name the partitions that have their share.
-        """
-        wanted = self._client.level(level)
-        deadline = self._client.deadline(timeout)
-        feed = self._resolve(deadline)
-        blocks = batch_blocks(changes, feed, self._client.lanes)
-        with self.forgetting():
-            return self._client.write_all(blocks, wanted, deadline)
+        return self._runner.run(self._core.write(changes, level), timeout)
 
     def writer(
         self,
@@ -188,16 +88,8 @@ class Feed:
             Retryable: No node has answered in time.
         """
         check_batching(batch_bytes, batch_rows, in_flight_bytes)
-        return Writer(
-            self._client,
-            self,
-            self.resolve(timeout),
-            level=self._client.level(level),
-            batch_bytes=batch_bytes,
-            batch_rows=batch_rows,
-            in_flight_bytes=in_flight_bytes,
-            timeout=timeout,
-        )
+        batching = Batching(batch_bytes, batch_rows, in_flight_bytes)
+        return Writer(self._runner, self._core, self.resolve(timeout), self._core.level(level), batching, timeout)
 
     def stage(
         self,
@@ -224,16 +116,14 @@ class Feed:
             Retryable: No node has answered in time.
         """
         check_batching(batch_bytes, batch_rows, in_flight_bytes)
-        return Stage(
-            self._client,
-            self,
-            self.resolve(timeout),
-            batch_bytes=batch_bytes,
-            batch_rows=batch_rows,
-            in_flight_bytes=in_flight_bytes,
-            timeout=timeout,
-        )
+        batching = Batching(batch_bytes, batch_rows, in_flight_bytes)
+        return Stage(self._runner, self._core, self.resolve(timeout), batching, timeout)
 
+    @documented(
+        FeedCore.publish,
+        timeout="The seconds to retry, in place of ``retry_for``. A node publishes a large batch in several steps, and "
+        "the time begins anew at each of them.",
+    )
     def publish(
         self,
         sink: str,
@@ -244,147 +134,32 @@ class Feed:
         compare: bool = True,
         timeout: float | None = None,
     ) -> Published:
-        """Publishes the rows of sealed stages as one numbered batch of a sink, as `tailrace.Feed.publish`.
+        return self._runner.run(self._core.publish(sink, batch, stages, origin, compare), timeout)
 
-        Args:
-            sink: The name of the sink, 1 to 200 printable characters.
-            batch: The number of the batch, from 0. The numbers of a sink rise.
-            stages: The sealed stages of the batch.
-            origin: The program that numbers the batches, such as a checkpoint. Default: the sink.
-            compare: Compare the rows with those of an earlier publish of the batch, as in `tailrace.Feed.publish`.
-            timeout: The seconds to retry, in place of ``retry_for``. A node publishes a large batch in several
-                steps, and the time begins anew at each of them.
+    # Reading
 
-        Returns:
-            The versions that were written, and the partitions that had the batch already.
-
-        Raises:
-            TailraceError: As in `tailrace.Feed.publish`, with `ValueError`.
-        """
-        deadline = self._client.deadline(timeout)
-        feed = self._resolve(deadline)
-        value = publish_request(feed.feed_id, sink, batch, stages, origin, compare=compare)
-        steps = PublishSteps()
-        with self.forgetting():
-            while steps.take(self._client.call(Opcode.PUBLISH, value, deadline)):
-                deadline = self._client.deadline(timeout)
-        return steps.published
-
+    @documented(FeedCore.get, timeout=TIMEOUT)
     def get(
         self, key: bytes, *, level: str = "disk", at_least: Version | None = None, timeout: float | None = None
     ) -> Item | None:
-        """Returns the current value of a key, as `tailrace.Feed.get`.
+        return self._runner.run(self._core.get(key, level, at_least), timeout)
 
-        Args:
-            key: 1 to 4,096 bytes.
-            level: "memory", "disk" or "quorum": the level that a version must have reached to be returned.
-            at_least: A version of any key of the same partition. A follower waits until it has this version.
-            timeout: The seconds to retry, in place of ``retry_for``.
-
-        Returns:
-            The value with its version, or None if the key does not exist.
-
-        Raises:
-            TailraceError: As in `tailrace.Feed.get`, with `ValueError`.
-        """
-        if at_least is not None:
-            self._come_to(key, at_least, self._client.deadline(timeout))
-        return self.get_many([key], level=level, timeout=timeout)[0]
-
-    def _come_to(self, key: bytes, version: Version, deadline: float) -> None:
-        """Waits until a node that follows has ``version``. Raises VersionLost, Unreachable."""
-        check_key(key)
-        for tries in itertools.count(1):
-            value = self._client.call(Opcode.PARTITIONS, {"name": self.name}, deadline)
-            partition_of(key, key_hash(key), resolved(value).partitions, version)
-            try:
-                if has_come_to(value, version) or not self._client.reads_followers:
-                    return
-            except VersionLost:
-                if not self._client.reads_followers:
-                    raise
-                self._require_not_lost(key, version, deadline)  # else it is the node's history that is behind
-            pause_s = backoff_seconds(tries)
-            if time.monotonic() + pause_s > deadline:
-                raise Unreachable(f"the node has not come to {version} in time")
-            time.sleep(pause_s)
-
-    def _require_not_lost(self, key: bytes, version: Version, deadline: float) -> None:
-        """Asks the node that leads, and a majority if there is a set. Raises VersionLost, Unreachable."""
-        with self._client.of_leader(deadline) as leader:
-            value = leader.call(Opcode.PARTITIONS, {"name": self.name}, deadline)
-            try:
-                has_come_to(value, version)
-            except VersionLost:
-                if leader.offers(Level.QUORUM):  # a leader that was deposed may not know it, and waits here
-                    leader.get(resolved(value).feed_id, Level.QUORUM, [key], deadline)
-                raise
-
+    @documented(FeedCore.get_many, timeout=TIMEOUT)
     def get_many(
         self, keys: Iterable[bytes], *, level: str = "disk", timeout: float | None = None
     ) -> list[Item | None]:
-        """Returns the current values of many keys.
+        return self._runner.run(self._core.get_many(keys, level), timeout)
 
-        Args:
-            keys: The keys, in any order.
-            level: "memory", "disk" or "quorum", as in `get`.
-            timeout: The seconds to retry, in place of ``retry_for``.
-
-        Returns:
-            The value of each key, or None if it does not exist, in the order of ``keys``.
-
-        Raises:
-            TailraceError: As in `tailrace.Feed.get`, with `ValueError`.
-        """
-        asked = checked_keys(keys)
-        wanted = self._client.level(level)
-        deadline = self._client.deadline(timeout)
-        feed = self._resolve(deadline)
-        items: list[Item | None] = []
-        with self.forgetting():
-            for part in look_ups(asked):
-                items += self._client.get(feed.feed_id, wanted, part, deadline)
-        return items
-
+    @documented(FeedCore.partitions, timeout=TIMEOUT)
     def partitions(self, *, timeout: float | None = None) -> list[PartitionInfo]:
-        """Lists the partitions of the feed.
+        return self._runner.run(self._core.partitions(), timeout)
 
-        Args:
-            timeout: The seconds to retry, in place of ``retry_for``.
-
-        Returns:
-            The id, hash range, leader and seqs of each partition, in the order of the ids.
-
-        Raises:
-            UnknownFeed: The feed does not exist.
-            Retryable: No node has answered in time.
-        """
-        value = self._client.call(Opcode.PARTITIONS, {"name": self.name}, self._client.deadline(timeout))
-        return partition_infos(value)
+    # For the sink of Spark
 
     def resolve(self, timeout: float | None = None) -> Resolved:
-        """Id and number of partitions, asked for once. Raises UnknownFeed."""
-        return self._resolve(self._client.deadline(timeout))
-
-    def _resolve(self, deadline: float) -> Resolved:
-        if self._resolved is None:
-            self._resolved = resolved(self._client.call(Opcode.PARTITIONS, {"name": self.name}, deadline))
-        return self._resolved
+        """Returns the id and the number of partitions, and asks for them once. Raises UnknownFeed."""
+        return self._runner.run(self._core.resolve(), timeout)
 
     def forget(self) -> None:
-        """For writers: the node does not know the feed's id. It may have been dropped and made again."""
-        self._resolved = None
-
-    def forgetting_done(
-        self, done: Callable[[_T | None, TailraceError | None], None]
-    ) -> Callable[[_T | None, TailraceError | None], None]:
-        """For writers and stages: ``done``, which also forgets the feed's id if the node does not know it."""
-        return forgetting(done, self.forget)
-
-    @contextlib.contextmanager
-    def forgetting(self) -> Iterator[None]:
-        try:
-            yield
-        except UnknownFeed:
-            self.forget()
-            raise
+        """Forgets the feed's id, so that the next call asks for it."""
+        self._core.forget()

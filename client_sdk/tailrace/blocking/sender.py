@@ -1,65 +1,47 @@
-"""The rows of a blocking writer or stage on their way to an outbox: they wait for room, and take turns by the lock."""
+"""Adds the rows of a blocking writer or stage to an outbox: waits for room, and takes turns by the lock."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from tailrace.block import Block
-from tailrace.model import Delete, Put, Resolved
+from tailrace.blocking.runner import BlockingRunner
+from tailrace.model import Delete, Put
+from tailrace.model.documented import documented
 from tailrace.requests.batch import check_value
+from tailrace.requests.lane import Lane
 from tailrace.requests.outbox import Outbox, Settle
-
-if TYPE_CHECKING:
-    from tailrace.blocking.client import Client
-    from tailrace.blocking.feed import Feed
+from tailrace.requests.plan import Answered, RequestStep
+from tailrace.requests.senders import RowSender
 
 
-class Sender(ABC):
+class TimedQueue:
+    """Queues the requests of one writer or stage, each with the same time-out."""
+
+    def __init__(self, runner: BlockingRunner, timeout: float | None) -> None:
+        self._runner = runner
+        self._timeout = timeout
+        self.kick = runner.kick
+
+    def queue(self, step: RequestStep, done: Answered) -> None:
+        """Queues a request. ``done`` is called with the answer."""
+        self._runner.queue(step, done, self._runner.deadline(self._timeout))
+
+    def withdraw_lane(self, lane: Lane) -> None:
+        """Drops the blocks of ``lane`` that were not sent, and sends none of the others again."""
+        self._runner.withdraw_lane(lane)
+
+
+class Sender:
     """The base of `Writer` and `Stage`: adds rows to an outbox."""
 
-    def __init__(
-        self,
-        client: Client,
-        feed: Feed,
-        resolved: Resolved,
-        *,
-        batch_bytes: int,
-        batch_rows: int,
-        in_flight_bytes: int,
-        timeout: float | None,
-    ) -> None:
-        self._client = client
-        self._feed = feed
-        self._guard = client.guard
-        self._timeout = timeout
-        self._outbox = Outbox(
-            resolved.partitions,
-            batch_bytes=batch_bytes,
-            batch_rows=batch_rows,
-            bytes_max=in_flight_bytes,
-            send=self._send,
-            kick=client.push,
-        )
+    def __init__(self, runner: BlockingRunner, outbox: Outbox) -> None:
+        self._runner = runner
+        self._guard = runner.guard
+        self._outbox = outbox
 
-    @abstractmethod
-    def _send(self, block: Block, settle: Settle) -> None:
-        """Queues a block, as an `Outbox` needs it."""
-
+    @documented(RowSender.put)
     def put(self, key: bytes, value: bytes) -> None:
-        """Adds a row. It waits first while rows of ``in_flight_bytes`` have no answer.
-
-        Args:
-            key: 1 to 4,096 bytes.
-            value: At most 16 MiB.
-
-        Raises:
-            TypeError: The key or the value is not bytes. Nothing is added.
-            ValueError: The key is empty, or the writer was left, or the stage was sealed. Nothing is added.
-            TooLarge: The key or the value is too long. Nothing is added.
-            TailraceError: An earlier row has failed.
-        """
         if value is None:
             check_value(value)  # to a batch it would be a deletion
         with self._guard.lock:
@@ -68,26 +50,12 @@ class Sender(ABC):
                 return
         self._add(key, value)
 
+    @documented(RowSender.delete)
     def delete(self, key: bytes) -> None:
-        """Adds a deletion. It waits as `put`.
-
-        Args:
-            key: 1 to 4,096 bytes.
-
-        Raises:
-            TailraceError: As in `put`, with `TypeError` and `ValueError`.
-        """
         self._add(key, None)
 
+    @documented(RowSender.write)
     def write(self, changes: Sequence[Put | Delete]) -> None:
-        """Adds many rows, and waits for room as often as needed.
-
-        Args:
-            changes: The rows. If one of them is bad, none is added.
-
-        Raises:
-            TailraceError: As in `put`, with `TypeError` and `ValueError`.
-        """
         lock, outbox = self._guard.lock, self._outbox
         with lock:
             outbox.check()
@@ -120,6 +88,6 @@ class Sender(ABC):
     def _enter(self) -> None:
         with self._guard.lock:
             self._outbox.check()
-        self._client.run_until(lambda: self._outbox.has_room)
+        self._runner.run_until(lambda: self._outbox.has_room)
         with self._guard.lock:
             self._outbox.enter()

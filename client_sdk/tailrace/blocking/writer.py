@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from tailrace.block import Block
-from tailrace.blocking.sender import Sender
-from tailrace.errors import TailraceError, Unreachable
+from tailrace.blocking.runner import BlockingRunner
+from tailrace.blocking.sender import Sender, TimedQueue
+from tailrace.errors import Unreachable
 from tailrace.model import Level, Resolved, VersionRange
-from tailrace.requests.lane import Lane, random_producer_id
-from tailrace.requests.outbox import Settle
-from tailrace.requests.outcome import WriterOutcome, writes_lost
-from tailrace.trio.writer import LEFT
-
-if TYPE_CHECKING:
-    from tailrace.blocking.client import Client
-    from tailrace.blocking.feed import Feed
+from tailrace.model.documented import documented
+from tailrace.requests.feed_core import FeedCore
+from tailrace.requests.senders import Batching, WriterCore
 
 
 class Writer(Sender):
@@ -33,29 +28,15 @@ class Writer(Sender):
 
     def __init__(
         self,
-        client: Client,
-        feed: Feed,
+        runner: BlockingRunner,
+        feed: FeedCore,
         resolved: Resolved,
-        *,
         level: Level,
-        batch_bytes: int,
-        batch_rows: int,
-        in_flight_bytes: int,
+        batching: Batching,
         timeout: float | None,
     ) -> None:
-        super().__init__(
-            client,
-            feed,
-            resolved,
-            batch_bytes=batch_bytes,
-            batch_rows=batch_rows,
-            in_flight_bytes=in_flight_bytes,
-            timeout=timeout,
-        )
-        self._feed_id = resolved.feed_id
-        self._level = level
-        self._lanes: dict[int, Lane] = {}
-        self._outcome = WriterOutcome()
+        self._core = WriterCore(TimedQueue(runner, timeout), feed, resolved, level, batching)
+        super().__init__(runner, self._core.outbox)
 
     def __enter__(self) -> Writer:
         return self
@@ -64,51 +45,27 @@ class Writer(Sender):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         with self._guard.lock:
-            self._outbox.close(LEFT)
+            self._core.leave()
             if error is not None:
-                self._outbox.fail(TailraceError(f"an exception has ended the writer's body; {LEFT}"))
-                for lane in self._lanes.values():
-                    self._client.withdraw_lane(lane)
+                self._core.give_up()
         if error is None:
             self.flush()
 
+    @documented(
+        WriterCore.flush,
+        "It raises `Unreachable` after ``timeout`` seconds. Rows that were sent stay on their way: call again.",
+        timeout="The seconds to wait. None: as long as it takes.",
+    )
     def flush(self, *, timeout: float | None = None) -> dict[int, VersionRange]:
-        """Sends all batches, and waits until every row is acknowledged.
-
-        Args:
-            timeout: The seconds to wait. After them rows that were sent stay on their way; call again.
-
-        Returns:
-            The first and the last version of each partition since the last ``flush``.
-
-        Raises:
-            Unreachable: ``timeout`` seconds have passed.
-            WritesLost: Acknowledged rows were lost together with their level.
-            TailraceError: A row has failed, or the writer was left.
-        """
-        deadline = None if timeout is None else self._client.deadline(timeout)
-        with self._guard.lock:
-            self._outbox.check()
-            self._outbox.ship_all()
-            shipped = self._outbox.shipped
-        if not self._client.run_until(lambda: self._outbox.is_settled(shipped), deadline):
+        deadline = None if timeout is None else self._runner.deadline(timeout)
+        written = self._runner.pass_all(self._core.flush(), deadline)
+        if written is None:
             raise Unreachable(f"{self._outbox.unanswered} blocks have no answer after {timeout:g} s", outcome="unknown")
-        with self._guard.lock:
-            self._outbox.check()
-            return self._outcome.take_written()
+        return written
 
     def send(self, block: Block) -> None:
         """Sends a block of one partition that the caller has made; waits as ``put``.
 
         Rows of the partition that were added before and are still batched leave after it.
         """
-        self._ship(block, self._send)
-
-    def _send(self, block: Block, settle: Settle) -> None:
-        partition = block.header.partition
-        lane = self._lanes.get(partition)
-        if lane is None:
-            lane = Lane(self._feed_id, partition, random_producer_id, lambda r: self._outbox.fail(writes_lost(r)))
-            self._lanes[partition] = lane
-        done = self._feed.forgetting_done(self._outcome.record(settle))
-        self._client.queue_write(lane, block, self._level, done, self._client.deadline(self._timeout))
+        self._ship(block, self._core.send)

@@ -14,7 +14,7 @@ import enum
 import random
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 from tailrace.block import Block
 from tailrace.errors import (
@@ -28,8 +28,9 @@ from tailrace.errors import (
     Unreachable,
 )
 from tailrace.link.backoff import backoff_seconds
-from tailrace.model import Item, Level, Version, VersionRange
+from tailrace.model import Item, Level, Version
 from tailrace.requests.lane import Done, Lane, State, WriteRequest
+from tailrace.requests.request import Encode, Request, Sequence
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.bounds import check_request
 from tailrace.wire.frames import Frame, FrameDecoder, encode_frame, frame_header
@@ -47,69 +48,6 @@ class Link(enum.Enum):
     DOWN = "down"
     GREETING = "greeting"
     OPEN = "open"
-
-
-class Sequence:
-    """Requests that the node takes in their order only: one that is refused for now holds up those behind it."""
-
-    __slots__ = ("hold_until", "tries")
-
-    def __init__(self) -> None:
-        self.hold_until = 0.0
-        self.tries = 0
-
-    def refused(self, now: float, jitter: Callable[[], float]) -> None:
-        """One of them has to be sent again; the refusals of those that were sent behind it are the same one."""
-        if now >= self.hold_until:
-            self.tries += 1
-            self.hold_until = now + backoff_seconds(self.tries, jitter)
-
-
-# Makes a request's frame, with this id; in two buffers where a large body is not to be copied.
-Encode: TypeAlias = Callable[[int], bytes | tuple[bytes, bytes | memoryview]]
-
-
-class Request:
-    """Anything but a write: a frame to send, and what makes a result of the answer. ``order``: when it was asked."""
-
-    __slots__ = (
-        "deadline",
-        "decode",
-        "done",
-        "encode",
-        "hold_until",
-        "in_doubt",
-        "is_read",
-        "order",
-        "sent",
-        "sequence",
-        "tries",
-    )
-
-    def __init__(
-        self,
-        encode: Encode,
-        decode: Callable[[Frame], Any],
-        done: Callable[[Any, TailraceError | None], None],
-        deadline: float,
-        *,
-        is_read: bool = False,
-    ) -> None:
-        self.encode = encode
-        self.decode = decode
-        self.done = done
-        self.deadline = deadline
-        self.sequence: Sequence | None = None
-        self.order = 0
-        self.is_read = is_read  # any copy may answer it
-        self.begin_anew()
-
-    def begin_anew(self) -> None:
-        """Forgets what was tried: the request is new, or has its answer and asks for more."""
-        self.hold_until = 0.0
-        self.sent = False
-        self.in_doubt = False  # an earlier try of it may have done something
-        self.tries = 0
 
 
 class RequestSession:
@@ -246,11 +184,12 @@ class RequestSession:
         done: Callable[[Any, TailraceError | None], None],
         sequence: Sequence | None,
         deadline: float,
-    ) -> None:
+    ) -> Request:
         """Any other request, in its order: ``encode`` makes its frame with an id, each time that it is sent."""
         request = Request(encode, decode, done, deadline)
         request.sequence = sequence
         self._ask(request)
+        return request
 
     def _ask(self, request: Request) -> None:
         if self._closed is not None:
@@ -518,9 +457,3 @@ class RequestSession:
         else:
             self._lanes.pop(lane, None)
             self._ready_lanes.pop(lane, None)
-
-
-def unwrap(versions: VersionRange | None) -> VersionRange:
-    """The versions of a write that has succeeded."""
-    assert versions is not None
-    return versions

@@ -17,7 +17,8 @@ from tailrace.errors import ProtocolError, TailraceError, TooLarge
 from tailrace.model import VersionRange
 from tailrace.model.arguments import count
 from tailrace.requests.outbox import Settle
-from tailrace.requests.session import Encode, Sequence
+from tailrace.requests.request import Encode, Request, Sequence
+from tailrace.requests.session import RequestSession
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_messages import (
@@ -90,12 +91,18 @@ class PublishSteps:
 
 
 class StageRequest(NamedTuple):
-    """A request of a stage, for a session: `RequestSession.ask`."""
+    """A request of a stage, as a step of a session (`tailrace.requests.plan`)."""
 
     encode: Encode
     decode: Callable[[Frame], Any]
     done: Callable[[Any, TailraceError | None], None]
     sequence: Sequence
+
+    def queue(
+        self, session: RequestSession, done: Callable[[Any, TailraceError | None], None], deadline: float
+    ) -> tuple[Request]:
+        """Queues the request in ``session`` behind the earlier requests of the stage."""
+        return (session.ask(self.encode, self.decode, done, self.sequence, deadline),)
 
 
 class StageProgress:

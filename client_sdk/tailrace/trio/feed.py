@@ -1,50 +1,32 @@
-"""A feed, as a client uses it."""
+"""A feed, as a client under trio uses it."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import trio
-
-from tailrace.block import Block
-from tailrace.consuming.explain import Explanation, explain, request_of
+from tailrace.consuming.explain import Explanation
+from tailrace.consuming.explain_plan import explain_plan
 from tailrace.consuming.items import Items
 from tailrace.consuming.ring import RING_ROWS
 from tailrace.consuming.wanted import Wanted, checked_wanted
-from tailrace.errors import UnknownFeed, Unreachable, VersionLost
-from tailrace.link.backoff import backoff_seconds
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
-from tailrace.model.failover import FailoverLog
-from tailrace.model.hashing import key_hash
-from tailrace.model.position import Position, Positions
-from tailrace.requests.batch import check_key
-from tailrace.requests.changes import (
-    batch_blocks,
-    check_batching,
-    checked_keys,
-    delete_flags,
-    look_ups,
-    partition_of,
-    put_flags,
-    row_block,
-)
-from tailrace.requests.lane import Done, Lane
-from tailrace.requests.replies import PartitionMap, forgetting, has_come_to, partition_infos, partition_map, resolved
-from tailrace.requests.staging import Published, PublishSteps, SealedStage, StageRequest, publish_request
+from tailrace.model.documented import documented
+from tailrace.model.position import Positions
+from tailrace.requests.changes import check_batching
+from tailrace.requests.feed_core import FeedCore
+from tailrace.requests.replies import PartitionMap
+from tailrace.requests.senders import Batching
+from tailrace.requests.staging import Published, SealedStage
+from tailrace.trio.runner import RequestRunner
 from tailrace.trio.stage import Stage
 from tailrace.trio.stream import Stream
 from tailrace.trio.writer import Writer
 from tailrace.wire.filters import StreamFilter
-from tailrace.wire.messages import WriteFlag
-from tailrace.wire.opcodes import Opcode
-from tailrace.wire.stream_messages import ResumeAnswer
 
 if TYPE_CHECKING:
     from tailrace.indexes import Index
-    from tailrace.trio.client import Client
     from tailrace.trio.follower import Follower
     from tailrace.trio.host import Host
 
@@ -59,16 +41,17 @@ class Feed:
     same partition.
     """
 
-    def __init__(self, client: Client, name: str) -> None:
-        self._client = client
+    def __init__(self, runner: RequestRunner, name: str) -> None:
+        self._runner = runner
+        self._core = FeedCore(runner.core, name)
         self.name = name
-        self._resolved: Resolved | None = None
 
     def __repr__(self) -> str:
         return f"<Feed {self.name!r}>"
 
     # Writing
 
+    @documented(FeedCore.put)
     async def put(
         self,
         key: bytes,
@@ -78,104 +61,19 @@ class Feed:
         if_version: Version | None = None,
         if_absent: bool = False,
     ) -> Version:
-        """Sets the value of a key, and returns when the write has reached its level.
+        return await self._runner.run(self._core.put(key, value, level, if_version, if_absent))
 
-        Args:
-            key: 1 to 4,096 bytes.
-            value: At most 16 MiB.
-            level: "memory", "disk" or "quorum": where the write is held when this returns.
-            if_version: Write only if this is still the current version of the key.
-            if_absent: Write only if the key does not exist.
-
-        Returns:
-            The version of the new value.
-
-        Raises:
-            VersionConflict: The condition does not hold. Nothing was written.
-            TypeError: The key or the value is not bytes.
-            ValueError: The key is empty, the level does not exist, or both conditions are given.
-            TooLarge: The key or the value is too long.
-            UnknownFeed: The feed does not exist.
-            OutcomeUnknown: The write may or may not have happened, and a retry could write it twice.
-            Retryable: The write has not succeeded within ``retry_for`` seconds.
-        """
-        flags = put_flags(value, if_version, if_absent)
-        versions = await self._write_one(key, value, level, flags, if_version)
-        return Version(versions.partition, versions.branch, versions.last_seq)
-
+    @documented(FeedCore.delete)
     async def delete(self, key: bytes, *, level: str = "disk", if_version: Version | None = None) -> Version:
-        """Deletes a key, whether or not it exists, and returns when the deletion has reached its level.
+        return await self._runner.run(self._core.delete(key, level, if_version))
 
-        Args:
-            key: 1 to 4,096 bytes.
-            level: "memory", "disk" or "quorum", as in `put`.
-            if_version: Delete only if this is still the current version of the key.
-
-        Returns:
-            The version of the deletion.
-
-        Raises:
-            VersionConflict: The condition does not hold. Nothing was written.
-            TailraceError: As in `put`.
-        """
-        versions = await self._write_one(key, None, level, delete_flags(if_version), if_version)
-        return Version(versions.partition, versions.branch, versions.last_seq)
-
+    @documented(FeedCore.delete_if_present)
     async def delete_if_present(self, key: bytes, *, level: str = "disk") -> Version | None:
-        """Deletes a key if it exists. Writes nothing otherwise.
+        return await self._runner.run(self._core.delete_if_present(key, level))
 
-        Args:
-            key: 1 to 4,096 bytes.
-            level: "memory", "disk" or "quorum", as in `put`.
-
-        Returns:
-            The version of the deletion, or None if the key does not exist.
-
-        Raises:
-            TailraceError: As in `put`.
-        """
-        versions = await self._write_one(key, None, level, WriteFlag.IF_PRESENT, None)
-        if not versions.first_seq:
-            return None
-        return Version(versions.partition, versions.branch, versions.last_seq)
-
-    async def _write_one(
-        self, key: bytes, value: bytes | None, level: str, flags: int, if_version: Version | None
-    ) -> VersionRange:
-        check_key(key)
-        wanted = self._client.level(level)
-        feed = self._resolved or await self.resolve()
-        lane, block = row_block(key, value, feed, if_version, self._client.lanes)
-        try:
-            return await self._client.write(lane, block, wanted, flags, if_version)
-        except UnknownFeed:
-            self._forget()
-            raise
-
+    @documented(FeedCore.write)
     async def write(self, changes: Sequence[Put | Delete], *, level: str = "disk") -> dict[int, VersionRange]:
-        """Writes a batch. The changes of one partition are atomic; the batch as a whole is not.
-
-        If a partition fails, the notes of the error name the partitions that have their share.
-
-        Args:
-            changes: The changes. If a key occurs twice, the later change counts.
-            level: "memory", "disk" or "quorum", as in `put`.
-
-        Returns:
-            The versions that were written, by partition.
-
-        Raises:
-            TooLarge: The changes of one partition do not fit into one block. Nothing was written.
-            TailraceError: As in `put`.
-        """
-        wanted = self._client.level(level)
-        feed = await self.resolve()
-        blocks = batch_blocks(changes, feed, self._client.lanes)
-        try:
-            return await self._client.write_all(blocks, wanted)
-        except UnknownFeed:
-            self._forget()
-            raise
+        return await self._runner.run(self._core.write(changes, level))
 
     def writer(
         self,
@@ -209,14 +107,8 @@ class Feed:
             NotDurable: The node cannot give this level.
         """
         check_batching(batch_bytes, batch_rows, in_flight_bytes, linger_s)
-        return Writer(
-            self,
-            level=self._client.level(level),
-            batch_bytes=batch_bytes,
-            batch_rows=batch_rows,
-            linger_s=linger_s,
-            in_flight_bytes=in_flight_bytes,
-        )
+        batching = Batching(batch_bytes, batch_rows, in_flight_bytes)
+        return Writer(self._runner, self._core, self.level(level), batching, linger_s=linger_s)
 
     def stage(
         self,
@@ -239,8 +131,12 @@ class Feed:
             ValueError: A bound is not valid.
         """
         check_batching(batch_bytes, batch_rows, in_flight_bytes)
-        return Stage(self, batch_bytes=batch_bytes, batch_rows=batch_rows, in_flight_bytes=in_flight_bytes)
+        return Stage(self._runner, self._core, Batching(batch_bytes, batch_rows, in_flight_bytes))
 
+    @documented(
+        FeedCore.publish,
+        "If cancelled, a part may be published, and the rest is published when the call is repeated.",
+    )
     async def publish(
         self,
         sink: str,
@@ -250,123 +146,17 @@ class Feed:
         origin: str | None = None,
         compare: bool = True,
     ) -> Published:
-        """Publishes the rows of sealed stages as one numbered batch of a sink. Returns when they are on the node's
-        disk.
-
-        Each partition takes its share in one step, or one of more than 60 MiB in several parts, of which each has all
-        rows of its keys. A partition that has this batch already skips it, and one that has some parts of it takes the
-        others. So the same call can be repeated after a failure, and so can a batch that was staged again with the same
-        rows, in any order. If cancelled, a part may be published, and the rest is published when the call is repeated.
-
-        Args:
-            sink: The name of the sink, 1 to 200 printable characters.
-            batch: The number of the batch, from 0. The numbers of a sink rise.
-            stages: The sealed stages of the batch.
-            origin: The program that numbers the batches, such as a checkpoint. Default: the sink.
-            compare: Refuse a batch that was published before with other rows. If False, each partition keeps the rows
-                that it took first. A partition that has some parts of the batch takes the others from these stages.
-
-        Returns:
-            The versions that were written, and the partitions that had the batch already.
-
-        Raises:
-            UnknownStage: A stage is not sealed or no longer exists. Parts may be published; stage the batch again.
-            BatchChanged: The batch was published before, in whole or in part, with other rows. Nothing was published.
-            BatchBehind: Another origin has used the number, or a later batch of this origin was published.
-            TooLarge: The rows of one key are more than 60 MiB, or there are more than 4,096 stages.
-            UnknownFeed: The feed does not exist.
-            Retryable: No answer came within ``retry_for`` seconds. A node answers after each step of a long publish.
-                A part may be published; repeat the call.
-            ValueError: A name or number is not valid, or a stage is given twice.
-        """
-        feed = await self.resolve()
-        value = publish_request(feed.feed_id, sink, batch, stages, origin, compare=compare)
-        steps = PublishSteps()
-        try:
-            while steps.take(await self._client.call(Opcode.PUBLISH, value)):
-                pass
-        except UnknownFeed:
-            self._forget()
-            raise
-        return steps.published
+        return await self._runner.run(self._core.publish(sink, batch, stages, origin, compare))
 
     # Reading
 
+    @documented(FeedCore.get)
     async def get(self, key: bytes, *, level: str = "disk", at_least: Version | None = None) -> Item | None:
-        """Returns the current value of a key. Writes of this client that are on their way are waited for.
+        return await self._runner.run(self._core.get(key, level, at_least))
 
-        Args:
-            key: 1 to 4,096 bytes.
-            level: "memory", "disk" or "quorum": the level that a version must have reached to be returned.
-            at_least: A version of any key of the same partition. A follower waits until it has this version.
-
-        Returns:
-            The value with its version, or None if the key does not exist.
-
-        Raises:
-            VersionLost: The branch of ``at_least`` ended below it. Only the leader's history can tell, so it is asked.
-            ValueError: ``at_least`` belongs to another partition, or the level does not exist.
-            UnknownFeed: The feed does not exist.
-            Retryable: No answer came within ``retry_for`` seconds.
-        """
-        if at_least is not None:
-            await self._come_to(key, at_least)
-        return (await self.get_many([key], level=level))[0]
-
-    async def _come_to(self, key: bytes, version: Version) -> None:
-        """Waits until a node that follows has ``version``. Raises VersionLost, Unreachable."""
-        check_key(key)
-        deadline = trio.current_time() + self._client.retry_for_s
-        for tries in itertools.count(1):
-            value = await self._client.call(Opcode.PARTITIONS, {"name": self.name})
-            partition_of(key, key_hash(key), resolved(value).partitions, version)
-            try:
-                if has_come_to(value, version) or not self._client.reads_followers:
-                    return
-            except VersionLost:
-                if not self._client.reads_followers:
-                    raise
-                await self._require_not_lost(key, version)  # else it is the node's history that is behind
-            pause_s = backoff_seconds(tries, self.host.random.random)
-            if trio.current_time() + pause_s > deadline:
-                raise Unreachable(f"the node has not come to {version} within {self._client.retry_for_s:g} s")
-            await trio.sleep(pause_s)
-
-    async def _require_not_lost(self, key: bytes, version: Version) -> None:
-        """Asks the node that leads, and a majority if there is a set. Raises VersionLost, Unreachable."""
-        async with self._client.of_leader() as leader:
-            value = await leader.call(Opcode.PARTITIONS, {"name": self.name})
-            try:
-                has_come_to(value, version)
-            except VersionLost:
-                if leader.offers(Level.QUORUM):  # a leader that was deposed may not know it, and waits here
-                    await leader.get(resolved(value).feed_id, Level.QUORUM, [key])
-                raise
-
+    @documented(FeedCore.get_many)
     async def get_many(self, keys: Iterable[bytes], *, level: str = "disk") -> list[Item | None]:
-        """Returns the current values of many keys.
-
-        Args:
-            keys: The keys, in any order.
-            level: "memory", "disk" or "quorum", as in `get`.
-
-        Returns:
-            The value of each key, or None if it does not exist, in the order of ``keys``.
-
-        Raises:
-            TailraceError: As in `get`.
-        """
-        asked = checked_keys(keys)
-        wanted = self._client.level(level)
-        feed = await self.resolve()
-        items: list[Item | None] = []
-        try:
-            for part in look_ups(asked):
-                items += await self._client.get(feed.feed_id, wanted, part)
-        except UnknownFeed:
-            self._forget()
-            raise
-        return items
+        return await self._runner.run(self._core.get_many(keys, level))
 
     def items(self, *, key_prefix: bytes = b"") -> Items:
         """Iterates over the latest value of every key, one partition after another.
@@ -437,12 +227,12 @@ class Feed:
             since,
             until,
             partitions=partitions,
-            level=self._client.level(visibility),
+            level=self.level(visibility),
             filter=StreamFilter(key_prefix, keys_only),
             on_rollback=on_rollback,
             ring=ring,
         )
-        return self._client.stream(wanted, window_bytes)
+        return self._runner.stream(wanted, window_bytes)
 
     def follow(self, index: Index, *, visibility: str = "disk", ring: int = RING_ROWS) -> Follower:
         """Keeps an index equal to the feed while the body of this async context manager runs.
@@ -465,87 +255,33 @@ class Feed:
 
         return Follower(self, index, visibility=visibility, ring=ring)
 
+    @documented(FeedCore.partitions)
     async def partitions(self) -> list[PartitionInfo]:
-        """Lists the partitions of the feed.
+        return await self._runner.run(self._core.partitions())
 
-        Returns:
-            The id, hash range, leader and seqs of each partition, in the order of the ids.
-
-        Raises:
-            UnknownFeed: The feed does not exist.
-            Retryable: No node has answered within ``retry_for`` seconds.
-        """
-        value = await self._client.call(Opcode.PARTITIONS, {"name": self.name})
-        return partition_infos(value)
-
-    async def partition_map(self) -> PartitionMap:
-        """Returns the feed's id, and how far each partition has come in which history. Raises UnknownFeed."""
-        return partition_map(await self._client.call(Opcode.PARTITIONS, {"name": self.name}))
-
+    @documented(explain_plan)
     async def explain_resume(self, positions: Positions, *, visibility: str = "disk") -> dict[int, Explanation]:
-        """Tells what a consumer that resumed with these positions would do now, and why. No stream is opened.
+        return await self._runner.run(explain_plan(self._runner.core, self._core, positions, visibility))
 
-        Args:
-            positions: The stored positions of the consumer.
-            visibility: The level of the consumer: "memory", "disk" or "quorum".
-
-        Returns:
-            An explanation of each partition of the feed.
-
-        Raises:
-            BadPosition: The positions belong to another feed or cluster.
-            UnknownFeed: The feed does not exist.
-            Retryable: No node has answered within ``retry_for`` seconds.
-        """
-        level = self._client.level(visibility)
-        feed = resolved(await self._client.call(Opcode.PARTITIONS, {"name": self.name}))
-        positions.require_feed(self._client.cluster_id, feed.feed_id)
-        explained = {}
-        for partition in range(feed.partitions):
-            position = positions.get(partition, Position.at(FailoverLog(), 0))
-            request = request_of(feed.feed_id, partition, position, level, self._client.peer_role)
-            answer = await self._client.call(Opcode.EXPLAIN_RESUME, request.to_json())
-            explained[partition] = explain(partition, position, ResumeAnswer.of_json(answer))
-        return explained
-
-    # For the writer and the follower
+    # For writers, followers and iterators of items
 
     @property
     def host(self) -> Host:
-        """What the client runs on."""
-        return self._client.host
+        """The clock, network and randomness of the client."""
+        return self._runner.host
 
     async def resolve(self) -> Resolved:
-        """Id and number of partitions, asked for once. Raises UnknownFeed, WrongProcess."""
-        self._client.check_process()
-        if self._resolved is None:
-            self._resolved = resolved(await self._client.call(Opcode.PARTITIONS, {"name": self.name}))
-        return self._resolved
+        """Returns the id and the number of partitions, and asks for them once. Raises UnknownFeed, WrongProcess."""
+        return await self._runner.run(self._core.resolve())
+
+    async def partition_map(self) -> PartitionMap:
+        """Returns the feed's id, and how far each partition has come in which history. Raises UnknownFeed."""
+        return await self._runner.run(self._core.partition_map())
 
     def stream(self, wanted: Wanted) -> Stream:
-        """A consumer of this feed."""
-        return self._client.stream(wanted)
+        """Makes a consumer of this feed."""
+        return self._runner.stream(wanted)
 
     def level(self, text: str) -> Level:
-        """A level by name. ValueError, NotDurable."""
-        return self._client.level(text)
-
-    def send_block(self, lane: Lane, block: Block, level: Level, done: Done) -> None:
-        """Queues a block; ``kick`` sends it."""
-        self._client.queue_write(lane, block, level, forgetting(done, self._forget))
-
-    def withdraw_lane(self, lane: Lane) -> None:
-        """Drops the blocks of ``lane`` that were not sent, and sends none of the others again."""
-        self._client.withdraw_lane(lane)
-
-    def ask(self, request: StageRequest) -> None:
-        """Queues a request of a stage; ``kick`` sends it."""
-        self._client.ask(request._replace(done=forgetting(request.done, self._forget)))
-
-    def kick(self) -> None:
-        """Sends what is queued."""
-        self._client.kick()
-
-    def _forget(self) -> None:
-        """The node does not know the feed's id: it may have been dropped and made again."""
-        self._resolved = None
+        """Returns a level by name. Raises ValueError if it does not exist, NotDurable if the node cannot give it."""
+        return self._core.level(text)

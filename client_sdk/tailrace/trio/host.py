@@ -7,20 +7,15 @@ a socket, a thread or real randomness; its time is that of the run's clock. Ever
 from __future__ import annotations
 
 import random
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from tailrace.link.secret import new_session
 from tailrace.trio.transport import Connect, connect_tcp
 from tailrace.trio.worker_thread import WorkerThread
 
 T = TypeVar("T")
-
-
-def new_session() -> str:
-    """Returns a secret for `Hello`: 32 hex digits."""
-    return secrets.token_hex(16)
 
 
 class Worker(Protocol):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import trio
 
 from tailrace.requests.outbox import Outbox
+from tailrace.requests.senders import Waits
+
+_T = TypeVar("_T")
 
 
 class Room:
@@ -31,6 +35,15 @@ class Room:
         async with self._line:
             await self.until(lambda: outbox.has_room)
         outbox.enter(others_wait=self._line.locked())
+
+    async def pass_all(self, waits: Waits[_T]) -> _T:
+        """Waits for one condition after the other, and returns the result of ``waits``."""
+        try:
+            while True:
+                await self.until(next(waits))
+        except StopIteration as end:
+            result: _T = end.value
+            return result
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits until ``condition()`` holds. A checkpoint only if it does not hold yet."""

@@ -1,29 +1,22 @@
-"""A pipelined writer: rows in, blocks out, in the order of each partition."""
+"""A pipelined writer under trio: rows in, blocks out, in the order of each partition."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.block import Block
-from tailrace.errors import TailraceError, WrongProcess
+from tailrace.errors import WrongProcess
 from tailrace.link.forks import OfOneProcess
-from tailrace.model import Delete, Level, Put, Resolved, VersionRange
+from tailrace.model import Delete, Level, Put, VersionRange
+from tailrace.model.documented import documented
 from tailrace.requests.batch import check_value
-from tailrace.requests.lane import Lane, random_producer_id
-from tailrace.requests.outbox import Outbox, Settle
-from tailrace.requests.outcome import WriterOutcome, writes_lost
+from tailrace.requests.feed_core import FeedCore
+from tailrace.requests.senders import Batching, RowSender, WriterCore
 from tailrace.trio.lifetime import Lifetime
 from tailrace.trio.room import Room
-
-if TYPE_CHECKING:
-    from tailrace.trio.feed import Feed
-
-LEFT = "the writer was left: make another one"
+from tailrace.trio.runner import RequestRunner
 
 
 class Writer(OfOneProcess):
@@ -38,32 +31,24 @@ class Writer(OfOneProcess):
     """
 
     def __init__(
-        self, feed: Feed, *, level: Level, batch_bytes: int, batch_rows: int, linger_s: float, in_flight_bytes: int
+        self, runner: RequestRunner, feed: FeedCore, level: Level, batching: Batching, *, linger_s: float
     ) -> None:
+        self._runner = runner
         self._feed = feed
         self._level = level
-        self._batch_bytes = batch_bytes
-        self._batch_rows = batch_rows
+        self._batching = batching
         self._linger_s = linger_s
-        self._in_flight_bytes_max = in_flight_bytes
         self._lifetime = Lifetime()
-        self._lanes: dict[int, Lane] = {}
-        self._outcome = WriterOutcome()
         self._room = Room()
         self._started = trio.Event()
 
     async def __aenter__(self) -> Writer:
         """Raises UnknownFeed."""
-        self._resolved: Resolved = await self._feed.resolve()
-        self._outbox = Outbox(
-            self._resolved.partitions,
-            batch_bytes=self._batch_bytes,
-            batch_rows=self._batch_rows,
-            bytes_max=self._in_flight_bytes_max,
-            send=self._send,
-            kick=self._feed.kick,
-            on_change=self._room.changed,
+        resolved = await self._runner.run(self._feed.resolve())
+        self._core = WriterCore(
+            self._runner, self._feed, resolved, self._level, self._batching, on_change=self._room.changed
         )
+        self._outbox = self._core.outbox
         self._register()
         await self._lifetime.__aenter__()
         self._lifetime.start(self._linger)
@@ -74,38 +59,26 @@ class Writer(OfOneProcess):
     ) -> bool:
         if self._forked_from:
             return False
-        self._outbox.close(LEFT)
+        self._core.leave()
         if error is None:
             try:
                 await self.flush()
             except BaseException as failure:
-                self._give_up()
+                self._core.give_up()
                 await self._lifetime.__aexit__(type(failure), failure, failure.__traceback__)
                 raise
         else:
-            self._give_up()
+            self._core.give_up()
         return await self._lifetime.__aexit__(kind, error, traceback)
 
     def _forked(self, error: WrongProcess) -> None:
         self._outbox.refuse(error)
 
-    # Rows
-
+    @documented(
+        RowSender.put,
+        "It is a checkpoint only if it has to wait, and after each batch. If it is cancelled, the row is not added.",
+    )
     async def put(self, key: bytes, value: bytes) -> None:
-        """Adds a row. It waits first while rows of ``in_flight_bytes`` have no answer.
-
-        It is a checkpoint only if it has to wait, and after each batch. If it is cancelled, the row is not added.
-
-        Args:
-            key: 1 to 4,096 bytes.
-            value: At most 16 MiB.
-
-        Raises:
-            TypeError: The key or the value is not bytes. Nothing is added.
-            ValueError: The key is empty. Nothing is added.
-            TooLarge: The key or the value is too long. Nothing is added.
-            TailraceError: An earlier row has failed, or the writer was left.
-        """
         if not self._outbox.is_open:
             await self._room.enter(self._outbox)
         if value is None:
@@ -114,32 +87,20 @@ class Writer(OfOneProcess):
         if not self._started.is_set():
             self._started.set()
 
+    @documented(RowSender.delete, "If it is cancelled, the deletion is not added.")
     async def delete(self, key: bytes) -> None:
-        """Adds a deletion. It waits, and is cancelled, as `put`.
-
-        Args:
-            key: 1 to 4,096 bytes.
-
-        Raises:
-            TailraceError: As in `put`, with `TypeError` and `ValueError`.
-        """
         if not self._outbox.is_open:
             await self._room.enter(self._outbox)
         self._outbox.add(key, None)
         if not self._started.is_set():
             self._started.set()
 
+    @documented(
+        RowSender.write,
+        "It is a checkpoint after each batch. If it is cancelled, the first rows of each partition may have been "
+        "added, and these are sent.",
+    )
     async def write(self, changes: Sequence[Put | Delete]) -> None:
-        """Adds many rows, and waits for room as often as needed. It is a checkpoint after each batch.
-
-        If it is cancelled, the first rows of each partition may have been added, and these are sent.
-
-        Args:
-            changes: The rows. If one of them is bad, none is added.
-
-        Raises:
-            TailraceError: As in `put`, with `TypeError` and `ValueError`.
-        """
         self._outbox.check()
         for share in self._outbox.shares(changes):
             while not share.is_taken:
@@ -149,45 +110,13 @@ class Writer(OfOneProcess):
                 if not self._started.is_set():
                     self._started.set()
 
+    @documented(
+        WriterCore.flush,
+        "If it is cancelled, rows that were sent stay on their way, and another ``flush`` waits for them. The versions "
+        "are those since the last ``flush`` of any task.",
+    )
     async def flush(self) -> dict[int, VersionRange]:
-        """Sends all batches, and waits until every row that was added before the call is acknowledged.
-
-        If it is cancelled, rows that were sent stay on their way, and another ``flush`` waits for them.
-
-        Returns:
-            The first and the last version of each partition since the last ``flush`` of any task. Versions of other
-            writers may lie between them.
-
-        Raises:
-            WritesLost: Acknowledged rows were lost together with their level.
-            TailraceError: A row has failed, or the writer was left.
-        """
-        self._outbox.check()
-        self._outbox.ship_all()
-        shipped = self._outbox.shipped
-        await self._room.until(lambda: self._outbox.is_settled(shipped))
-        self._outbox.check()
-        return self._outcome.take_written()
-
-    # Blocks
-
-    def _send(self, block: Block, settle: Settle) -> None:
-        lane = self._lane(block.header.partition)
-        self._feed.send_block(lane, block, self._level, self._outcome.record(settle))
-
-    def _lane(self, partition: int) -> Lane:
-        lane = self._lanes.get(partition)
-        if lane is None:
-            new_producer_id = partial(random_producer_id, self._feed.host.random)
-            lane = Lane(self._resolved.feed_id, partition, new_producer_id, lambda r: self._outbox.fail(writes_lost(r)))
-            self._lanes[partition] = lane
-        return lane
-
-    def _give_up(self) -> None:
-        """Sends nothing more, and wakes tasks that wait for room or for answers: they raise."""
-        self._outbox.fail(TailraceError(f"an exception has ended the writer's body; {LEFT}"))
-        for lane in self._lanes.values():
-            self._feed.withdraw_lane(lane)
+        return await self._room.pass_all(self._core.flush())
 
     async def _linger(self) -> None:
         """Sends batches that have waited for more rows long enough."""

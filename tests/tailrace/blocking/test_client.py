@@ -52,8 +52,7 @@ def test_name_is_shown_by_the_node(shared_node):
 
 def test_names_are_those_of_the_async_client():
     of_streams = {"stream", "consume", "items", "follow", "explain_resume"}
-    internal = {"ask", "kick", "queue_write", "send_block", "withdraw_lane", "partition_map", "host", "level"}
-    internal |= {"cluster_id", "peer_role", "retry_for_s"}
+    internal = {"partition_map", "host", "level"}
     for kind in ("Client", "Feed", "Writer"):
         theirs = {name for name in vars(getattr(tailrace, kind)) if not name.startswith("_")}
         assert theirs - set(dir(getattr(blocking, kind))) <= of_streams | internal, kind

@@ -101,7 +101,7 @@ async def test_whatever_waits_is_told_when_the_client_leaves(running):
 async def test_a_call_is_given_up_after_its_time(running):
     async with tailrace.connect(running.url) as patient, tailrace.connect(running.url, retry_for=0.1) as client:
         feed = client.feed("a")
-        feed._resolved = await (await patient.create_feed("a")).resolve()
+        feed._core.resolved = await (await patient.create_feed("a")).resolve()
         await running.stop()
         with pytest.raises(tailrace.Unreachable, match="given up") as caught:
             await feed.put(b"k", b"v")
@@ -114,7 +114,7 @@ async def test_what_was_sent_has_an_unknown_outcome(running):
     """The node takes the write, and the connection is cut before it answers."""
     async with tailrace.connect(running.url) as patient, tailrace.connect(running.url, retry_for=0.5) as client:
         feed = client.feed("a")
-        feed._resolved = await (await patient.create_feed("a")).resolve()
+        feed._core.resolved = await (await patient.create_feed("a")).resolve()
         for connection in running.node.connections:
             connection.transport.send = lambda *buffers: None
         with pytest.raises(tailrace.Unreachable) as caught:
@@ -180,7 +180,7 @@ async def test_a_call_that_is_cancelled_before_it_was_sent_is_never_sent(running
                 nursery.start_soon(call)
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
-    assert client._session.idle, "what was cancelled is still queued"
+    assert client._core.session.idle, "what was cancelled is still queued"
     await running.start()
     await feed.put(b"other", b"after")
     assert {item.key: item.value async for item in feed.items()} == {b"k": b"before", b"other": b"after"}
@@ -191,7 +191,7 @@ async def test_a_call_that_is_cancelled_before_it_was_sent_is_never_sent(running
 async def test_a_call_that_is_cancelled_after_it_was_sent_is_not_sent_again(running, client, feed):
     """Its frame is lost with the connection; the next call connects anew."""
     await feed.put(b"k", b"before")
-    client._link._transport.send = lambda *buffers: None
+    client._runner._link._transport.send = lambda *buffers: None
     with trio.move_on_after(0.1):
         await feed.put(b"k", b"cancelled")
     running.cut_connections()

@@ -21,16 +21,12 @@ ROWS = [Put(b"%d" % number, b"of the child") for number in range(50)]
 PASSED_S = 20.0  # of a call that waits for ever
 # Calls that need no node: they look at what the handle has.
 LOCAL = {
-    *("Client.feed", "Client.level", "Client.of_leader", "Client.offers", "Feed.level"),
+    *("Client.feed", "Client.level", "Feed.level"),
     *("Stream.has_event", "Stream.settle", "Stream.ring_floor", "Stream.ring_change", "Stream.failover_log"),
     *("Stream.status", "Stream.watch_history", "Follower.status"),
 }
 # For the writers and followers that are made of them.
-INNER = {
-    *("Client.kick", "Client.queue_write", "Client.withdraw_lane", "Client.ask", "Client.call", "Client.get"),
-    *("Client.write", "Client.write_all"),
-    *("Feed.resolve", "Feed.stream", "Feed.send_block", "Feed.withdraw_lane", "Feed.ask", "Feed.kick"),
-}
+INNER = {"Client.call", "Feed.resolve", "Feed.stream"}
 
 
 def run(function, *arguments):

@@ -4,7 +4,6 @@ The peer answers as an example says; time is virtual, so a task that is never wo
 """
 
 import random
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -19,6 +18,10 @@ from tailrace.block import Block
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.model import Level, Resolved, VersionRange
 from tailrace.model.hashing import key_hash, partition_of_hash
+from tailrace.requests.client_core import ClientCore
+from tailrace.requests.feed_core import FeedCore
+from tailrace.requests.plan import WriteBlock
+from tailrace.requests.senders import Batching
 from tailrace.requests.staging import SealedStage
 from tailrace.trio.stage import Stage
 from tailrace.trio.writer import Writer
@@ -37,15 +40,32 @@ def partition_of(key):
     return partition_of_hash(key_hash(key), PARTITIONS)
 
 
+def known_feed():
+    """A feed of which the client has asked already."""
+    client = ClientCore(
+        "tailrace://node",
+        token=None,
+        name=None,
+        connect_timeout=10.0,
+        retry_for=30.0,
+        state="leader",
+        clock=lambda: 0.0,
+        source=random.Random(1),
+        new_session=lambda: "",
+    )
+    feed = FeedCore(client, "orders")
+    feed.resolved = Resolved(b"f" * 16, PARTITIONS)
+    return feed
+
+
 def row_bytes(key, value):
     return len(key) + len(value or b"")
 
 
 class Peer:
-    """A node, and the feed through which a writer reaches it. Answers each block after its delay, in order."""
+    """A node, and the runner through which a writer reaches it. Answers each block after its delay, in order."""
 
     def __init__(self, delays, fail_at, bytes_max):
-        self.host = SimpleNamespace(random=random.Random(1))
         self._delays = delays
         self._fail_at = fail_at
         self._bytes_max = bytes_max
@@ -56,22 +76,24 @@ class Peer:
         self.answered = set()
         self.blocks = 0
 
-    # The feed
+    # The runner
 
-    async def resolve(self):
-        return Resolved(b"f" * 16, PARTITIONS)
+    async def run(self, plan):
+        with pytest.raises(StopIteration) as end:
+            next(plan)
+        return end.value.value
 
-    def send_block(self, lane, block, level, done):
-        self._take(block, lambda error: done(*self._versions(block, error)))
-
-    def ask(self, request):
-        frame = request.encode(1)
+    def queue(self, step, done):
+        if isinstance(step, WriteBlock):
+            self._take(step.block, lambda error: done(*self._versions(step.block, error)))
+            return
+        frame = step.encode(1)
         if isinstance(frame, bytes):  # a seal
-            self._later(lambda error: request.done(None if error else True, error))
+            self._later(lambda error: done(None if error else True, error))
             return
         staged = StageBlock.decode(memoryview(b"".join(frame))[FRAME_HEADER_BYTES:])
         answer = Staged(staged.number + 1)
-        self._take(Block.parse(staged.block), lambda error: request.done(None if error else answer, error))
+        self._take(Block.parse(staged.block), lambda error: done(None if error else answer, error))
 
     def kick(self):
         pass
@@ -104,7 +126,7 @@ class Peer:
         versions = VersionRange(block.header.partition, 1, self._seq - block.rows + 1, self._seq)
         return (None, error) if error else (versions, None)
 
-    async def run(self):
+    async def answer(self):
         answered = 0
         async for settle in self._queue[1]:
             await trio.sleep(self._delays[answered % len(self._delays)])
@@ -219,14 +241,7 @@ def run(main):
 
 
 def made_writer(peer, bytes_max, rows, linger_s):
-    return Writer(
-        peer,
-        level=Level.DISK,
-        batch_bytes=2_000,
-        batch_rows=rows,
-        linger_s=linger_s,
-        in_flight_bytes=bytes_max,
-    )
+    return Writer(peer, known_feed(), Level.DISK, Batching(2_000, rows, bytes_max), linger_s=linger_s)
 
 
 @settings(max_examples=examples(100))
@@ -234,7 +249,7 @@ def made_writer(peer, bytes_max, rows, linger_s):
 def test_every_row_of_a_shared_writer_is_written_in_order(scripts, delays, bytes_max, rows, linger_s):
     async def main(nursery):
         peer = Peer(delays, None, bytes_max)
-        nursery.start_soon(peer.run)
+        nursery.start_soon(peer.answer)
         async with made_writer(peer, bytes_max, rows, linger_s) as writer:
             trial = Trial(peer, writer, bytes_max)
             await run_tasks(nursery, trial, scripts)
@@ -249,8 +264,8 @@ def test_every_row_of_a_shared_writer_is_written_in_order(scripts, delays, bytes
 def test_every_row_of_a_shared_stage_is_sealed_in_order(scripts, delays, bytes_max, rows):
     async def main(nursery):
         peer = Peer(delays, None, bytes_max)
-        nursery.start_soon(peer.run)
-        async with Stage(peer, batch_bytes=2_000, batch_rows=rows, in_flight_bytes=bytes_max) as stage:
+        nursery.start_soon(peer.answer)
+        async with Stage(peer, known_feed(), Batching(2_000, rows, bytes_max)) as stage:
             trial = Trial(peer, stage, bytes_max)
             await run_tasks(nursery, trial, scripts)
             sealed = {}
@@ -281,7 +296,7 @@ def test_an_error_reaches_every_task_of_a_shared_writer(scripts, delays, bytes_m
 
     async def main(nursery):
         peer = Peer(delays, fail_at, bytes_max)
-        nursery.start_soon(peer.run)
+        nursery.start_soon(peer.answer)
         raised = []
 
         async def task(trial, number, script):
@@ -292,7 +307,7 @@ def test_an_error_reaches_every_task_of_a_shared_writer(scripts, delays, bytes_m
 
         try:
             if staged:
-                manager = Stage(peer, batch_bytes=2_000, batch_rows=rows, in_flight_bytes=bytes_max)
+                manager = Stage(peer, known_feed(), Batching(2_000, rows, bytes_max))
             else:
                 manager = made_writer(peer, bytes_max, rows, 0.001)
             async with manager as sender:
@@ -317,7 +332,7 @@ def test_tasks_that_wait_as_the_body_fails_are_woken():
 
     async def main(nursery):
         peer = Peer([1e9], None, 100)
-        nursery.start_soon(peer.run)
+        nursery.start_soon(peer.answer)
         ended = []
 
         async def write(writer):
@@ -345,7 +360,7 @@ def test_rows_of_a_task_that_goes_on_as_the_writer_is_left_are_refused():
 
     async def main(nursery):
         peer = Peer([1.0], None, 1_000)
-        nursery.start_soon(peer.run)
+        nursery.start_soon(peer.answer)
         trial = None
 
         async def put_for_ever():
@@ -374,7 +389,7 @@ def test_rows_of_a_task_that_goes_on_as_the_writer_is_left_are_refused():
 def test_a_write_that_waits_for_room_is_not_overtaken_by_linger():
     async def main(nursery):
         peer = Peer([0.01], None, 4_000)
-        nursery.start_soon(peer.run)
+        nursery.start_soon(peer.answer)
         async with made_writer(peer, 4_000, 10, 0.005) as writer:
             trial = Trial(peer, writer, 4_000)
             for _ in range(5):
@@ -388,11 +403,11 @@ def test_a_write_that_waits_for_room_is_not_overtaken_by_linger():
 def test_a_cancelled_write_leaves_the_rows_of_earlier_puts(kind):
     async def main(nursery):
         peer = Peer([1.0], None, 1_000)
-        nursery.start_soon(peer.run)
+        nursery.start_soon(peer.answer)
         if kind == "writer":
             manager = made_writer(peer, 1_000, 1_000, 3600.0)
         else:
-            manager = Stage(peer, batch_bytes=2_000, batch_rows=1_000, in_flight_bytes=1_000)
+            manager = Stage(peer, known_feed(), Batching(2_000, 1_000, 1_000))
         async with manager as sender:
             trial = Trial(peer, sender, 1_000)
             await trial.put(0, 5)
@@ -409,7 +424,7 @@ def test_a_cancelled_write_leaves_the_rows_of_earlier_puts(kind):
 def test_every_flush_returns():
     async def main(nursery):
         peer = Peer([1.0], None, 10_000)
-        nursery.start_soon(peer.run)
+        nursery.start_soon(peer.answer)
         async with made_writer(peer, 10_000, 10, 3600.0) as writer:
             trial = Trial(peer, writer, 10_000)
             await trial.put(0, 5)
@@ -423,7 +438,7 @@ def test_every_flush_returns():
 def test_a_flush_does_not_wait_for_the_rows_of_other_tasks():
     async def main(nursery):
         peer = Peer([1.0], None, 10_000)
-        nursery.start_soon(peer.run)
+        nursery.start_soon(peer.answer)
         async with made_writer(peer, 10_000, 10, 0.01) as writer:
             trial = Trial(peer, writer, 10_000)
 
@@ -449,7 +464,7 @@ def test_a_frozen_peer_stops_every_task_at_the_bound(linger_s, kind):
 
     async def main(nursery):
         peer = Peer([1e9], None, 10_000)
-        nursery.start_soon(peer.run)
+        nursery.start_soon(peer.answer)
         trial = None
 
         async def put_for_ever(number):

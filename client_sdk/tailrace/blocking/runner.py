@@ -1,0 +1,188 @@
+"""Carries out plans without async: queues their requests on one connection, and waits for the answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from tailrace.blocking.guard import Guard
+from tailrace.blocking.link import BlockingLink
+from tailrace.blocking.stream import Stream
+from tailrace.consuming.wanted import Wanted
+from tailrace.errors import TailraceError, Unreachable
+from tailrace.model.arguments import seconds
+from tailrace.requests.client_core import ClientCore
+from tailrace.requests.lane import Lane, WriteRequest
+from tailrace.requests.plan import Answered, AskLeader, Continue, Pause, Plan, RequestStep, Step
+from tailrace.requests.reply import Reply
+from tailrace.requests.request import Request
+from tailrace.requests.senders import Waits
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+
+class BlockingRunner:
+    """A context manager that keeps one connection open and carries out plans on it. Threads may share it.
+
+    All requests of a plan are given up at one deadline. If an exception such as KeyboardInterrupt ends ``run``, a
+    request that was not sent is never sent, and one that was sent is not sent again.
+    """
+
+    def __init__(self, core: ClientCore) -> None:
+        self.core = core
+        self._session = core.session
+        self._link = BlockingLink(core.session, core.finder, core.connect_timeout_s)
+        self._is_closed = False
+
+    def __enter__(self) -> BlockingRunner:
+        deadline = time.monotonic() + self.core.connect_timeout_s
+        try:
+            if not self.run_until(lambda: self._session.is_open, deadline):
+                raise self.core.unreachable()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection, and fails all requests without an answer. Any thread may call it."""
+        self._is_closed = True
+        with self.guard.lock:
+            self._link.close()
+            if not self.guard.is_broken:
+                self._session.fail_all(Unreachable("the client was closed", outcome="unknown"))
+
+    @property
+    def guard(self) -> Guard:
+        """The guard whose lock is held around every use of what threads share."""
+        return self._link.guard
+
+    def deadline(self, timeout: float | None) -> float:
+        """Returns the time at which a request of now is given up: ``timeout`` or ``retry_for`` seconds from now.
+
+        The time is in monotonic seconds. Raises ValueError or TypeError if ``timeout`` is not a number of seconds.
+        """
+        return time.monotonic() + (self.core.retry_for_s if timeout is None else seconds("timeout", timeout))
+
+    def run(self, plan: Plan[_T], timeout: float | None = None) -> _T:
+        """Carries out a plan within ``timeout`` or ``retry_for`` seconds, and returns its result."""
+        deadline = self.deadline(timeout)
+        try:
+            step = next(plan)
+            while True:
+                if isinstance(step, Continue):
+                    deadline = self.deadline(timeout)
+                try:
+                    answer = self._take(step, deadline)
+                except TailraceError as error:
+                    step = plan.throw(error)
+                else:
+                    step = plan.send(answer)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+
+    def _take(self, step: Step, deadline: float) -> Any:
+        """Carries out a step and returns its result."""
+        if isinstance(step, Pause):
+            left_s = deadline - time.monotonic()
+            if step.seconds > left_s:
+                raise Unreachable(f"{step.reason} in time")
+            return time.sleep(step.seconds)
+        if isinstance(step, AskLeader):
+            left_s = max(deadline - time.monotonic(), 0.0)
+            with BlockingRunner(self.core.of_leader(min(self.core.connect_timeout_s, left_s))) as leader:
+                return leader.run(step.plan(leader.core.session), max(deadline - time.monotonic(), 0.0))
+        if isinstance(step, Continue):
+            return None
+        return self.ask(step, deadline)
+
+    def ask(self, step: RequestStep, deadline: float) -> Any:
+        """Queues a step's requests, sends them, and returns the answer. ``deadline`` is in monotonic seconds."""
+        self._check_open()
+        reply: Reply[Any] = Reply()
+        requests = self._change(step.queue, self._session, reply.done, deadline)
+        try:
+            self._link.run_until(lambda: reply.finished, None)
+        except BaseException:
+            self._withdraw(requests)
+            raise
+        return reply.get()
+
+    def stream(self, wanted: Wanted, window_bytes: int = 8 * 1024 * 1024) -> Stream:
+        """Makes a consumer with a connection of its own. Raises ValueError for a ``window_bytes`` below 1."""
+        hello, finder = self.core.stream_hello(window_bytes), self.core.finder.another()
+        return Stream(
+            finder,
+            hello,
+            wanted._replace(state=finder.state),
+            connect_timeout_s=self.core.connect_timeout_s,
+            retry_for_s=self.core.retry_for_s,
+        )
+
+    # For writers and stages
+
+    def run_until(self, done: Callable[[], bool], deadline: float | None = None) -> bool:
+        """Moves bytes until ``done()``. Returns False if ``deadline`` (monotonic seconds) came first."""
+        self._check_open()
+        return self._link.run_until(done, deadline)
+
+    def pass_all(self, waits: Waits[_T], deadline: float | None = None) -> _T | None:
+        """Waits for one condition after the other, and returns the result; None if ``deadline`` came first."""
+        try:
+            while True:
+                with self.guard.lock:
+                    condition = next(waits)
+                if not self.run_until(condition, deadline):
+                    return None
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+
+    def queue(self, step: RequestStep, done: Answered, deadline: float) -> None:
+        """Queues a request; ``kick`` sends it, and ``done`` is called with the answer."""
+        self._check_open()
+        self._change(step.queue, self._session, done, deadline)
+
+    def kick(self) -> None:
+        """Sends the queued requests as far as that needs no waiting."""
+        self._link.push()
+
+    def withdraw_lane(self, lane: Lane) -> None:
+        """Drops the blocks of ``lane`` that were not sent, and sends none of the others again."""
+        with self.guard.lock:
+            if not self.guard.is_broken:
+                self._change(self._session.withdraw_lane, lane)
+
+    def _withdraw(self, requests: Sequence[Request | WriteRequest]) -> None:
+        with self.guard.lock:
+            if not self.guard.is_broken:
+                for request in requests:
+                    self._change(self._session.withdraw, request)
+
+    def _change(self, change: Callable[_P, _T], *arguments: _P.args, **options: _P.kwargs) -> _T:
+        """Calls a method of the session. If it is interrupted, every later call raises TailraceError."""
+        guard = self.guard
+        with guard.lock:
+            guard.check()
+            guard.begin()
+            result = change(*arguments, **options)
+            guard.end()
+        return result
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Unreachable("the client was closed: connect again")
+        # A program may pause between two calls for as long as it likes, as a task of Spark does. Meanwhile nothing is
+        # sent and no answer is taken.
+        paused_s = self._link.take_pause()
+        if paused_s:
+            self._change(self._session.postpone, paused_s)

@@ -1,0 +1,190 @@
+"""The client without I/O: its options, its session, and the plans of its calls. Every shell has one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from tailrace.errors import Unreachable
+from tailrace.link.address import parse_url
+from tailrace.link.finder import Finder, check_state
+from tailrace.model import FEED_ID_BYTES, FeedInfo, NodeStatus
+from tailrace.model.arguments import count, seconds
+from tailrace.requests.changes import creation_request
+from tailrace.requests.lane import Lanes, random_producer_id
+from tailrace.requests.plan import Call, Plan
+from tailrace.requests.replies import feed_infos, node_status, resolved
+from tailrace.requests.session import RequestSession
+from tailrace.wire.messages import Hello
+from tailrace.wire.opcodes import Opcode
+
+
+class ClientCore:
+    """The state of a client that all shells share. Its methods never wait.
+
+    ``clock`` gives monotonic seconds. ``source`` gives the ids of feeds and producers and spreads retries.
+    ``new_session`` gives the secret by which a node recognises the connections of one session (`Hello`).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None,
+        name: str | None,
+        connect_timeout: float,
+        retry_for: float,
+        state: str,
+        clock: Callable[[], float],
+        source: random.Random,
+        new_session: Callable[[], str],
+    ) -> None:
+        addresses, cluster = parse_url(url)
+        check_state(state)
+        self.url = url
+        self.connect_timeout_s = seconds("connect_timeout", connect_timeout)
+        self.retry_for_s = seconds("retry_for", retry_for)
+        self.state = state
+        self.clock = clock
+        self.source = source
+        self.hello = Hello(name=name or "", token=token)
+        self.finder = Finder(addresses, state, clock, source.random, cluster)
+        self.session = RequestSession(self.hello, clock, source.random, state, self.finder.check, new_session())
+        self.lanes = Lanes(self.new_producer_id)
+        self._where = ", ".join(map(str, addresses))
+        self._new_session = new_session
+
+    def of_leader(self, connect_timeout_s: float | None = None) -> ClientCore:
+        """Returns another client that asks only the leader. This one may read from followers."""
+        return ClientCore(
+            self.url,
+            token=self.hello.token,
+            name=self.hello.name,
+            connect_timeout=self.connect_timeout_s if connect_timeout_s is None else connect_timeout_s,
+            retry_for=self.retry_for_s,
+            state="leader",
+            clock=self.clock,
+            source=self.source,
+            new_session=self._new_session,
+        )
+
+    def new_producer_id(self) -> int:
+        """Returns the id of a new producer."""
+        return random_producer_id(self.source)
+
+    def unreachable(self) -> Unreachable:
+        """Returns the error for a client that could not connect in time."""
+        reason = self.session.last_error or "no answer"
+        waited = f"within {self.connect_timeout_s:g} s"
+        return Unreachable(f"no node at {self._where} could be used {waited}: {reason}")
+
+    @property
+    def reads_followers(self) -> bool:
+        """Reads may return less than was acknowledged, because a follower may answer them."""
+        return self.state != "leader"
+
+    @property
+    def cluster_id(self) -> bytes:
+        """The id of the cluster of the node that answered last, 16 bytes. Raises Unreachable before that."""
+        if self.session.peer is None:
+            raise Unreachable("the client has not connected yet")
+        return bytes.fromhex(self.session.peer.cluster_id)
+
+    @property
+    def peer_role(self) -> str:
+        """The role of the node that answered last, "leader" or "follower". Raises Unreachable before that."""
+        if self.session.peer is None:
+            raise Unreachable("the client has not connected yet")
+        return self.session.peer.role
+
+    def stream_hello(self, window_bytes: int) -> Hello:
+        """Returns the greeting of a stream's connection. Raises ValueError for a ``window_bytes`` below 1."""
+        return self.hello._replace(window_bytes=count("window_bytes", window_bytes, 1))
+
+    # The calls
+
+    def create_feed(
+        self,
+        name: str,
+        *,
+        partitions: int | None,
+        keyspace: str | None,
+        retention: str | None,
+        history_age_s: float | None,
+        history_bytes: int | None,
+        tombstone_age_s: float | None,
+        replication: str | None,
+        exist_ok: bool,
+    ) -> Plan[None]:
+        """Creates a feed, or returns the existing one. The feed is on disk when this returns.
+
+        A setting that is None is not compared with an existing feed, and a new feed gets its default.
+
+        Args:
+            name: 1 to 100 of ``a-z 0-9 . _ -``. The first character is a letter or a digit.
+            partitions: The number of partitions, 1 to 4,096, which never changes. Default 16.
+            keyspace: "hash", which is the default and the only one.
+            retention: "compact", the default, keeps the latest mutation of each key. "history" keeps all mutations.
+            history_age_s: The seconds that a history feed keeps a mutation at least. Default: for ever.
+            history_bytes: The bytes that a history feed keeps at least, an even share in each partition. Default: all.
+            tombstone_age_s: The seconds that a compact feed keeps a deletion at least. Default 259,200, which is three
+                days.
+            replication: "stream", which is the default and the only one.
+            exist_ok: If False, `FeedExists` is raised even if the existing feed has the same settings.
+
+        Returns:
+            A handle of the feed.
+
+        Raises:
+            FeedExists: The feed exists and a given setting differs from its own.
+            TailraceError: A setting is outside its bounds, or the node has as many feeds as it can hold.
+            Retryable: No node could create it in time.
+        """
+        value = creation_request(
+            name,
+            self.source.randbytes(FEED_ID_BYTES),
+            exist_ok,
+            partitions=partitions,
+            keyspace=keyspace,
+            retention=retention,
+            history_age_s=history_age_s,
+            history_bytes=history_bytes,
+            tombstone_age_s=tombstone_age_s,
+            replication=replication,
+        )
+        yield Call(Opcode.CREATE_FEED, value)
+
+    def feeds(self) -> Plan[list[FeedInfo]]:
+        """Lists the feeds of the node.
+
+        Returns:
+            A description of each feed, in the order of the names.
+
+        Raises:
+            Retryable: No node has answered in time.
+        """
+        return feed_infos((yield Call(Opcode.LIST_FEEDS, {})))
+
+    def drop_feed(self, name: str) -> Plan[None]:
+        """Drops a feed with all its data. Streams of the feed end with the reason "feed_dropped".
+
+        Args:
+            name: The name of the feed.
+
+        Raises:
+            UnknownFeed: There is no feed of this name.
+            Retryable: No node could drop it in time.
+        """
+        feed = resolved((yield Call(Opcode.PARTITIONS, {"name": name})))
+        yield Call(Opcode.DROP_FEED, {"feed_id": feed.feed_id.hex()})
+
+    def status(self) -> Plan[NodeStatus]:
+        """Asks the node for its status.
+
+        Returns:
+            The node's identity, health and counters.
+
+        Raises:
+            Retryable: No node has answered in time.
+        """
+        return node_status((yield Call(Opcode.STATUS, {})))

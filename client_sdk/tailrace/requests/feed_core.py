@@ -1,0 +1,309 @@
+"""A feed without I/O: what is known of it, and the plans of its calls. Every shell's `Feed` has one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tailrace.errors import UnknownFeed, VersionLost
+from tailrace.link.backoff import backoff_seconds
+from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
+from tailrace.model.hashing import key_hash
+from tailrace.requests.batch import check_key
+from tailrace.requests.changes import (
+    batch_blocks,
+    checked_keys,
+    delete_flags,
+    look_ups,
+    partition_of,
+    put_flags,
+    row_block,
+)
+from tailrace.requests.client_core import ClientCore
+from tailrace.requests.plan import AskLeader, Call, Continue, LookUp, Pause, Plan, WriteBlock, WriteBlocks
+from tailrace.requests.replies import PartitionMap, has_come_to, partition_infos, partition_map, resolved
+from tailrace.requests.session import RequestSession
+from tailrace.requests.staging import Published, PublishSteps, SealedStage, publish_request
+from tailrace.wire.messages import WriteFlag
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stage_messages import STAGE_ID_BYTES
+
+
+class FeedCore:
+    """The part of a feed's handle that all shells share."""
+
+    def __init__(self, client: ClientCore, name: str) -> None:
+        self._client = client
+        self.name = name
+        self.resolved: Resolved | None = None  # the id and the number of partitions, once a node has told them
+
+    def level(self, text: str) -> Level:
+        """Returns a level by name. Raises ValueError if it does not exist, NotDurable if the node cannot give it."""
+        return self._client.session.level(text)
+
+    def new_producer_id(self) -> int:
+        """Returns the id of a new producer."""
+        return self._client.new_producer_id()
+
+    def new_stage_id(self) -> bytes:
+        """Returns the id of a new stage."""
+        return self._client.source.randbytes(STAGE_ID_BYTES)
+
+    def forget(self) -> None:
+        """Forgets the feed's id, because the node does not know it: the feed may have been dropped and made again."""
+        self.resolved = None
+
+    def resolve(self) -> Plan[Resolved]:
+        """Asks for the id and the number of partitions, unless they are known. Raises UnknownFeed."""
+        if self.resolved is None:
+            self.resolved = resolved((yield self._partitions_call))
+        return self.resolved
+
+    def ask_again(self) -> Plan[Resolved]:
+        """Asks for the id and the number of partitions, even if they are known. Raises UnknownFeed."""
+        return resolved((yield self._partitions_call))
+
+    @property
+    def _partitions_call(self) -> Call:
+        return Call(Opcode.PARTITIONS, {"name": self.name})
+
+    # Writing
+
+    def put(self, key: bytes, value: bytes, level: str, if_version: Version | None, if_absent: bool) -> Plan[Version]:
+        """Sets the value of a key, and returns when the write has reached its level.
+
+        Args:
+            key: 1 to 4,096 bytes.
+            value: At most 16 MiB.
+            level: "memory", "disk" or "quorum": where the write is held when this returns.
+            if_version: Write only if this is still the current version of the key.
+            if_absent: Write only if the key does not exist.
+
+        Returns:
+            The version of the new value.
+
+        Raises:
+            VersionConflict: The condition does not hold. Nothing was written.
+            TypeError: The key or the value is not bytes.
+            ValueError: The key is empty, the level does not exist, or both conditions are given.
+            TooLarge: The key or the value is too long.
+            UnknownFeed: The feed does not exist.
+            OutcomeUnknown: The write may or may not have happened, and a retry could write it twice.
+            Retryable: The write has not succeeded in time.
+        """
+        flags = put_flags(value, if_version, if_absent)
+        versions = yield from self._write_one(key, value, level, flags, if_version)
+        return Version(versions.partition, versions.branch, versions.last_seq)
+
+    def delete(self, key: bytes, level: str, if_version: Version | None) -> Plan[Version]:
+        """Deletes a key, whether or not it exists, and returns when the deletion has reached its level.
+
+        Args:
+            key: 1 to 4,096 bytes.
+            level: "memory", "disk" or "quorum", as in `put`.
+            if_version: Delete only if this is still the current version of the key.
+
+        Returns:
+            The version of the deletion.
+
+        Raises:
+            VersionConflict: The condition does not hold. Nothing was written.
+            TailraceError: As in `put`.
+        """
+        versions = yield from self._write_one(key, None, level, delete_flags(if_version), if_version)
+        return Version(versions.partition, versions.branch, versions.last_seq)
+
+    def delete_if_present(self, key: bytes, level: str) -> Plan[Version | None]:
+        """Deletes a key if it exists. Writes nothing otherwise.
+
+        Args:
+            key: 1 to 4,096 bytes.
+            level: "memory", "disk" or "quorum", as in `put`.
+
+        Returns:
+            The version of the deletion, or None if the key does not exist.
+
+        Raises:
+            TailraceError: As in `put`.
+        """
+        versions = yield from self._write_one(key, None, level, WriteFlag.IF_PRESENT, None)
+        if not versions.first_seq:
+            return None
+        return Version(versions.partition, versions.branch, versions.last_seq)
+
+    def _write_one(
+        self, key: bytes, value: bytes | None, level: str, flags: int, if_version: Version | None
+    ) -> Plan[VersionRange]:
+        check_key(key)
+        wanted = self._client.session.level(level)
+        feed = self.resolved or (yield from self.resolve())
+        lane, block = row_block(key, value, feed, if_version, self._client.lanes)
+        try:
+            versions: VersionRange = yield WriteBlock(lane, block, wanted, flags, if_version)
+        except UnknownFeed:
+            self.forget()
+            raise
+        return versions
+
+    def write(self, changes: Sequence[Put | Delete], level: str) -> Plan[dict[int, VersionRange]]:
+        """Writes a batch. The changes of one partition are atomic; the batch as a whole is not.
+
+        If a partition fails, the notes of the error name the partitions that have their share.
+
+        Args:
+            changes: The changes. If a key occurs twice, the later change counts.
+            level: "memory", "disk" or "quorum", as in `put`.
+
+        Returns:
+            The versions that were written, by partition.
+
+        Raises:
+            TooLarge: The changes of one partition do not fit into one block. Nothing was written.
+            TailraceError: As in `put`.
+        """
+        wanted = self.level(level)
+        feed = yield from self.resolve()
+        try:
+            written: dict[int, VersionRange] = yield WriteBlocks(
+                batch_blocks(changes, feed, self._client.lanes), wanted
+            )
+        except UnknownFeed:
+            self.forget()
+            raise
+        return written
+
+    def publish(
+        self, sink: str, batch: int, stages: Iterable[SealedStage], origin: str | None, compare: bool
+    ) -> Plan[Published]:
+        """Publishes the rows of sealed stages as one numbered batch of a sink. Returns when they are on the node's
+        disk.
+
+        Each partition takes its share in one step, or one of more than 60 MiB in several parts, of which each has all
+        rows of its keys. A partition that has this batch already skips it, and one that has some parts of it takes the
+        others. So the same call can be repeated after a failure, and so can a batch that was staged again with the same
+        rows, in any order.
+
+        Args:
+            sink: The name of the sink, 1 to 200 printable characters.
+            batch: The number of the batch, from 0. The numbers of a sink rise.
+            stages: The sealed stages of the batch.
+            origin: The program that numbers the batches, such as a checkpoint. Default: the sink.
+            compare: Refuse a batch that was published before with other rows. If False, each partition keeps the rows
+                that it took first. A partition that has some parts of the batch takes the others from these stages.
+
+        Returns:
+            The versions that were written, and the partitions that had the batch already.
+
+        Raises:
+            UnknownStage: A stage is not sealed or no longer exists. Parts may be published; stage the batch again.
+            BatchChanged: The batch was published before, in whole or in part, with other rows. Nothing was published.
+            BatchBehind: Another origin has used the number, or a later batch of this origin was published.
+            TooLarge: The rows of one key are more than 60 MiB, or there are more than 4,096 stages.
+            UnknownFeed: The feed does not exist.
+            Retryable: No answer came in time. A node answers after each step of a long publish, and the time begins
+                anew. A part may be published; repeat the call.
+            ValueError: A name or number is not valid, or a stage is given twice.
+        """
+        feed = yield from self.resolve()
+        request = Call(Opcode.PUBLISH, publish_request(feed.feed_id, sink, batch, stages, origin, compare=compare))
+        steps = PublishSteps()
+        try:
+            while steps.take((yield request)):
+                yield Continue()
+        except UnknownFeed:
+            self.forget()
+            raise
+        return steps.published
+
+    # Reading
+
+    def get(self, key: bytes, level: str, at_least: Version | None) -> Plan[Item | None]:
+        """Returns the current value of a key. Writes of this client that are on their way are waited for.
+
+        Args:
+            key: 1 to 4,096 bytes.
+            level: "memory", "disk" or "quorum": the level that a version must have reached to be returned.
+            at_least: A version of any key of the same partition. A follower waits until it has this version.
+
+        Returns:
+            The value with its version, or None if the key does not exist.
+
+        Raises:
+            VersionLost: The branch of ``at_least`` ended below it. Only the leader's history can tell, so it is asked.
+            ValueError: ``at_least`` belongs to another partition, or the level does not exist.
+            UnknownFeed: The feed does not exist.
+            Retryable: No answer came in time.
+        """
+        if at_least is not None:
+            yield from self._wait_for_version(key, at_least)
+        items = yield from self.get_many([key], level)
+        return items[0]
+
+    def get_many(self, keys: Iterable[bytes], level: str) -> Plan[list[Item | None]]:
+        """Returns the current values of many keys.
+
+        Args:
+            keys: The keys, in any order.
+            level: "memory", "disk" or "quorum", as in `get`.
+
+        Returns:
+            The value of each key, or None if it does not exist, in the order of ``keys``.
+
+        Raises:
+            TailraceError: As in `get`, with `ValueError`.
+        """
+        asked = checked_keys(keys)
+        wanted = self.level(level)
+        feed = yield from self.resolve()
+        items: list[Item | None] = []
+        try:
+            for part in look_ups(asked):
+                items += yield LookUp(feed.feed_id, wanted, part)
+        except UnknownFeed:
+            self.forget()
+            raise
+        return items
+
+    def _wait_for_version(self, key: bytes, version: Version) -> Plan[None]:
+        """Waits until the node has ``version``. Raises VersionLost, Unreachable."""
+        check_key(key)
+        for tries in itertools.count(1):
+            value = yield self._partitions_call
+            partition_of(key, key_hash(key), resolved(value).partitions, version)
+            try:
+                if has_come_to(value, version) or not self._client.reads_followers:
+                    return
+            except VersionLost:
+                if not self._client.reads_followers:
+                    raise
+                # The leader raises VersionLost as well, unless only the history of this follower is behind.
+                yield AskLeader(lambda leader: self._require_not_lost(key, version, leader))
+            pause_s = backoff_seconds(tries, self._client.source.random)
+            yield Pause(pause_s, f"the node has not come to {version}")
+
+    def _require_not_lost(self, key: bytes, version: Version, leader: RequestSession) -> Plan[None]:
+        """Asks the leader, and a majority if there is a set. Raises VersionLost, Unreachable."""
+        value: dict[str, Any] = yield self._partitions_call
+        try:
+            has_come_to(value, version)
+        except VersionLost:
+            if leader.offers(Level.QUORUM):  # a leader that was deposed may not know it, and waits here
+                yield LookUp(resolved(value).feed_id, Level.QUORUM, [key])
+            raise
+
+    def partitions(self) -> Plan[list[PartitionInfo]]:
+        """Lists the partitions of the feed.
+
+        Returns:
+            The id, hash range, leader and seqs of each partition, in the order of the ids.
+
+        Raises:
+            UnknownFeed: The feed does not exist.
+            Retryable: No node has answered in time.
+        """
+        return partition_infos((yield self._partitions_call))
+
+    def partition_map(self) -> Plan[PartitionMap]:
+        """Returns the feed's id, and how far each partition has come in which history. Raises UnknownFeed."""
+        return partition_map((yield self._partitions_call))

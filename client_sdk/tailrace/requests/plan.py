@@ -1,0 +1,134 @@
+"""Plans: what a call of the client does, step by step, without I/O. Each shell carries out the same plans.
+
+    plan ──step──> shell: queues the step's request, moves bytes, waits
+         <─answer── the result, or the error raised at the ``yield``
+
+A plan is a generator. It yields a step, is resumed with the step's result, and returns the result of the call. A trio
+shell carries out a step with ``await``, a blocking shell by waiting, and no logic is written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from tailrace.block import Block
+from tailrace.errors import TailraceError
+from tailrace.model import Level, Version, VersionRange
+from tailrace.requests.lane import Lane, WriteRequest
+from tailrace.requests.request import Request
+from tailrace.requests.session import RequestSession
+from tailrace.wire.opcodes import Opcode
+
+_T = TypeVar("_T")
+
+# Called once with the answer to a step: its result, or the error.
+Answered: TypeAlias = Callable[[Any, TailraceError | None], None]
+
+
+class RequestStep(Protocol):
+    """A step that a session carries out."""
+
+    def queue(self, session: RequestSession, done: Answered, deadline: float) -> Sequence[Request | WriteRequest]:
+        """Queues the step's requests and returns them. ``done`` is called once, with the answer to all of them."""
+        ...
+
+
+class Call(NamedTuple):
+    """Sends a metadata request. The result is the JSON object of the answer."""
+
+    opcode: Opcode
+    value: dict[str, Any]
+
+    def queue(self, session: RequestSession, done: Answered, deadline: float) -> Sequence[Request | WriteRequest]:
+        return (session.call(self.opcode, self.value, done, deadline),)
+
+
+class LookUp(NamedTuple):
+    """Looks up at most 4,096 keys. The result is a list with an `Item` or None for each key."""
+
+    feed_id: bytes
+    level: Level
+    keys: list[bytes]
+
+    def queue(self, session: RequestSession, done: Answered, deadline: float) -> Sequence[Request | WriteRequest]:
+        return (session.get(self.feed_id, self.level, self.keys, done, deadline),)
+
+
+class WriteBlock(NamedTuple):
+    """Writes a block. The result is the `VersionRange` of its rows."""
+
+    lane: Lane
+    block: Block
+    level: Level
+    flags: int = 0
+    if_version: Version | None = None
+
+    def queue(self, session: RequestSession, done: Answered, deadline: float) -> Sequence[Request | WriteRequest]:
+        return (session.write(self.lane, self.block, self.level, done, deadline, self.flags, self.if_version),)
+
+
+class WriteBlocks(NamedTuple):
+    """Writes one block to each of several partitions. The result is a dict of their `VersionRange` by partition.
+
+    The answer comes after all blocks have theirs. If a block fails, the answer is the first error in the order of the
+    blocks, with a note of the partitions that were written.
+    """
+
+    blocks: list[tuple[Lane, Block]]
+    level: Level
+
+    def queue(self, session: RequestSession, done: Answered, deadline: float) -> Sequence[Request | WriteRequest]:
+        if not self.blocks:
+            done({}, None)
+        answers = _Answers(len(self.blocks), done)
+        return [
+            session.write(lane, block, self.level, partial(answers.take, number), deadline)
+            for number, (lane, block) in enumerate(self.blocks)
+        ]
+
+
+class _Answers:
+    """Joins the answers to several blocks into one."""
+
+    def __init__(self, count: int, done: Answered) -> None:
+        self._answers: list[VersionRange | TailraceError | None] = [None] * count
+        self._left = count
+        self._done = done
+
+    def take(self, number: int, versions: VersionRange | None, error: TailraceError | None) -> None:
+        """Takes the answer to block ``number``; the last answer completes the step."""
+        self._answers[number] = versions if error is None else error
+        self._left -= 1
+        if self._left:
+            return
+        written = [answer for answer in self._answers if isinstance(answer, VersionRange)]
+        failure = next((answer for answer in self._answers if isinstance(answer, TailraceError)), None)
+        if failure is None:
+            self._done({versions.partition: versions for versions in written}, None)
+            return
+        taken = ", ".join(f"{r.partition} (seqs {r.first_seq} to {r.last_seq})" for r in written)
+        failure.add_note(f"of this batch, these partitions took their share: {taken or 'none'}")
+        self._done(None, failure)
+
+
+class Pause(NamedTuple):
+    """Waits before the next try. If the time of the call ends first, the shell raises Unreachable with ``reason``."""
+
+    seconds: float
+    reason: str
+
+
+class Continue(NamedTuple):
+    """Tells that the node has made progress: the time-out of the call begins anew."""
+
+
+class AskLeader(NamedTuple):
+    """Carries out another plan with a client of its own that asks only the leader. The result is that plan's."""
+
+    plan: Callable[[RequestSession], Plan[Any]]
+
+
+Step: TypeAlias = Call | LookUp | WriteBlock | WriteBlocks | Pause | Continue | AskLeader
+Plan: TypeAlias = Generator[Step, Any, _T]

@@ -1,0 +1,240 @@
+"""Writers and stages without I/O: rows become blocks, and blocks become requests. Each shell wraps these cores.
+
+A shell adds rows to ``outbox`` and waits for room. Flushing and sealing are generators: each yields a condition, and
+the shell resumes it when the condition holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from tailrace.block import Block
+from tailrace.errors import TailraceError
+from tailrace.model import Delete, Level, Put, Resolved, VersionRange
+from tailrace.requests.feed_core import FeedCore
+from tailrace.requests.lane import Lane
+from tailrace.requests.outbox import Outbox, Settle
+from tailrace.requests.outcome import WriterOutcome, writes_lost
+from tailrace.requests.plan import Answered, RequestStep, WriteBlock
+from tailrace.requests.replies import forgetting
+from tailrace.requests.staging import SEALED, SealedStage, StageProgress, StageRequest
+
+_T = TypeVar("_T")
+
+# Yields conditions to wait for, one after the other, and returns a result.
+Waits: TypeAlias = Generator[Callable[[], bool], None, _T]
+
+LEFT = "the writer was left: make another one"
+
+
+class Queue(Protocol):
+    """The side of a shell that sends what writers and stages queue."""
+
+    def queue(self, step: RequestStep, done: Answered) -> None:
+        """Queues a request. ``done`` is called with the answer."""
+        ...
+
+    def kick(self) -> None:
+        """Sends queued requests as far as that needs no waiting."""
+        ...
+
+    def withdraw_lane(self, lane: Lane) -> None:
+        """Drops the blocks of ``lane`` that were not sent, and sends none of the others again."""
+        ...
+
+
+class Batching(NamedTuple):
+    """The bounds of a writer or a stage: bytes and rows of a batch, and bytes without an answer."""
+
+    batch_bytes: int
+    batch_rows: int
+    in_flight_bytes: int
+
+    def outbox(
+        self,
+        resolved: Resolved,
+        send: Callable[[Block, Settle], None],
+        queue: Queue,
+        on_change: Callable[[], None],
+    ) -> Outbox:
+        """Returns an outbox with these bounds."""
+        return Outbox(
+            resolved.partitions,
+            batch_bytes=self.batch_bytes,
+            batch_rows=self.batch_rows,
+            bytes_max=self.in_flight_bytes,
+            send=send,
+            kick=queue.kick,
+            on_change=on_change,
+        )
+
+
+def no_change() -> None:
+    """Does nothing: a blocking shell looks at the outbox itself."""
+
+
+class WriterCore:
+    """The part of a writer that all shells share.
+
+    ``on_change`` is called when a waiting call has to look at its condition again.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        feed: FeedCore,
+        resolved: Resolved,
+        level: Level,
+        batching: Batching,
+        on_change: Callable[[], None] = no_change,
+    ) -> None:
+        self._queue = queue
+        self._feed = feed
+        self._feed_id = resolved.feed_id
+        self._level = level
+        self._lanes: dict[int, Lane] = {}
+        self._outcome = WriterOutcome()
+        self.outbox = batching.outbox(resolved, self.send, queue, on_change)
+
+    def send(self, block: Block, settle: Settle) -> None:
+        """Queues a block in the lane of its partition."""
+        partition = block.header.partition
+        lane = self._lanes.get(partition)
+        if lane is None:
+            lane = Lane(self._feed_id, partition, self._feed.new_producer_id, self._lost)
+            self._lanes[partition] = lane
+        done = forgetting(self._outcome.record(settle), self._feed.forget)
+        self._queue.queue(WriteBlock(lane, block, self._level), done)
+
+    def flush(self) -> Waits[dict[int, VersionRange]]:
+        """Sends all batches, and waits until every row that was added before the call is acknowledged.
+
+        Returns:
+            The first and the last version of each partition since the last ``flush``. Versions of other writers may lie
+            between them.
+
+        Raises:
+            WritesLost: Acknowledged rows were lost together with their level.
+            TailraceError: A row has failed, or the writer was left.
+        """
+        outbox = self.outbox
+        outbox.check()
+        outbox.ship_all()
+        shipped = outbox.shipped
+        yield lambda: outbox.is_settled(shipped)
+        outbox.check()
+        return self._outcome.take_written()
+
+    def leave(self) -> None:
+        """Takes no more rows; rows that were added are still sent."""
+        self.outbox.close(LEFT)
+
+    def give_up(self) -> None:
+        """Drops unsent rows, and ends all waits with an error."""
+        self.outbox.fail(TailraceError(f"an exception has ended the writer's body; {LEFT}"))
+        for lane in self._lanes.values():
+            self._queue.withdraw_lane(lane)
+
+    def _lost(self, ranges: list[VersionRange]) -> None:
+        self.outbox.fail(writes_lost(ranges))
+
+
+class StageCore:
+    """The part of a stage that all shells share. ``on_change`` as in `WriterCore`."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        feed: FeedCore,
+        resolved: Resolved,
+        batching: Batching,
+        on_change: Callable[[], None] = no_change,
+    ) -> None:
+        self._queue = queue
+        self._feed = feed
+        self._progress = StageProgress(resolved.feed_id, stage_id=feed.new_stage_id())
+        self._is_seal_asked = False
+        self.outbox = batching.outbox(resolved, self.send, queue, on_change)
+
+    @property
+    def stage_id(self) -> bytes:
+        """The id of the stage, 16 random bytes."""
+        return self._progress.stage_id
+
+    def send(self, block: Block, settle: Settle, digest: int | None = None) -> None:
+        """Queues a block. ``digest`` is that of its rows; None: it is computed from the block."""
+        self._ask(self._progress.block(block, settle, digest))
+
+    def seal(self) -> Waits[SealedStage]:
+        """Sends all batches and ends the stage. The rows are on the node's disk when this returns.
+
+        An empty stage is sealed without asking the node.
+
+        Returns:
+            The sealed stage, for `Feed.publish`.
+
+        Raises:
+            UnknownStage: The node has lost a part of the stage. Stage the rows again.
+            TailraceError: A row has failed.
+        """
+        outbox, progress = self.outbox, self._progress
+        outbox.check()
+        outbox.close(SEALED)
+        outbox.ship_all()
+        if progress.is_empty:
+            return SealedStage(progress.stage_id, (), 0, 0, 0)
+        yield lambda: outbox.is_settled(outbox.shipped)
+        outbox.check()
+        if not self._is_seal_asked:
+            self._ask(progress.seal(outbox.heard))
+            self._is_seal_asked = True
+            self._queue.kick()
+        yield lambda: progress.sealed is not None or outbox.has_failed
+        outbox.check()
+        assert progress.sealed is not None
+        return progress.sealed
+
+    def _ask(self, request: StageRequest) -> None:
+        self._queue.queue(request, forgetting(request.done, self._feed.forget))
+
+
+class RowSender(Protocol):
+    """The calls that add rows, of the writers and stages of all shells. Only a shell can wait for room."""
+
+    def put(self, key: bytes, value: bytes) -> Any:
+        """Adds a row. It waits first while rows of ``in_flight_bytes`` have no answer.
+
+        Args:
+            key: 1 to 4,096 bytes.
+            value: At most 16 MiB.
+
+        Raises:
+            TypeError: The key or the value is not bytes. Nothing is added.
+            ValueError: The key is empty, or the writer was left, or the stage was sealed. Nothing is added.
+            TooLarge: The key or the value is too long. Nothing is added.
+            TailraceError: An earlier row has failed.
+        """
+        ...
+
+    def delete(self, key: bytes) -> Any:
+        """Adds a deletion. It waits as `put`.
+
+        Args:
+            key: 1 to 4,096 bytes.
+
+        Raises:
+            TailraceError: As in `put`, with `TypeError` and `ValueError`.
+        """
+        ...
+
+    def write(self, changes: Sequence[Put | Delete]) -> Any:
+        """Adds many rows, and waits for room as often as needed.
+
+        Args:
+            changes: The rows. If one of them is bad, none is added.
+
+        Raises:
+            TailraceError: As in `put`, with `TypeError` and `ValueError`.
+        """
+        ...

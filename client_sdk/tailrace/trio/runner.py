@@ -1,0 +1,172 @@
+"""Carries out plans under trio: queues their requests on one connection, and waits for the answers."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, TypeVar
+
+import trio
+
+from tailrace.consuming.wanted import Wanted
+from tailrace.errors import TailraceError, Unreachable, WrongProcess
+from tailrace.link.forks import OfOneProcess
+from tailrace.requests.client_core import ClientCore
+from tailrace.requests.lane import Lane
+from tailrace.requests.plan import Answered, AskLeader, Continue, Pause, Plan, RequestStep, Step
+from tailrace.requests.reply import Reply
+from tailrace.trio.host import Host
+from tailrace.trio.lifetime import Lifetime
+from tailrace.trio.link import RequestLink
+from tailrace.trio.stream import Stream
+
+_T = TypeVar("_T")
+
+
+class _WaitedReply(Reply[_T]):
+    """A reply that one task waits for. It needs less than a trio.Event, and wakes the task in less time."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._task: trio.lowlevel.Task | None = None
+
+    def done(self, result: _T | None, error: TailraceError | None) -> None:
+        self.finished, self.result, self.error = True, result, error
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+            self._task = None
+
+    async def wait(self) -> _T:
+        """Waits for the answer and returns it, or raises its error. Always a checkpoint."""
+        if self.finished:
+            await trio.lowlevel.checkpoint()
+        else:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        return self.get()
+
+    def _abort(self, _: Any) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+class RequestRunner(OfOneProcess):
+    """An async context manager that keeps one connection open and carries out plans on it.
+
+    Each request of a plan is given up ``retry_for`` seconds after it was queued. If ``run`` is cancelled, a request
+    that was not sent is never sent, and one that was sent is not sent again.
+    """
+
+    def __init__(self, core: ClientCore, host: Host) -> None:
+        self.core = core
+        self.host = host
+        self._session = core.session
+        self._retry_for_s = core.retry_for_s
+        self._link = RequestLink(
+            core.session, core.finder, connect=host.connect, connect_timeout_s=core.connect_timeout_s
+        )
+        self._lifetime = Lifetime()
+        self._register()
+
+    async def __aenter__(self) -> RequestRunner:
+        self.check_process()
+        await self._lifetime.__aenter__()
+        for task in (self._link.run, self._link.tick, self._link.keep, self._link.look):
+            self._lifetime.start(task)
+        try:
+            with trio.move_on_after(self.core.connect_timeout_s):
+                await self._link.opened.wait()
+            if not self._link.opened.is_set():
+                raise self.core.unreachable()
+        except BaseException as error:
+            if await self._lifetime.__aexit__(type(error), error, error.__traceback__):
+                raise AssertionError("a failed start is never swallowed") from error
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if self._forked_from:
+            return False
+        swallowed = await self._lifetime.__aexit__(kind, error, traceback)
+        self._session.fail_all(Unreachable("the client was closed", outcome="unknown"))
+        return swallowed
+
+    def _forked(self, error: WrongProcess) -> None:
+        self._session.refuse(error)
+        self._link.abandon()
+
+    async def run(self, plan: Plan[_T]) -> _T:
+        """Carries out a plan and returns its result."""
+        if self._forked_from:
+            self.check_process()
+        began_at = trio.current_time()
+        try:
+            step = next(plan)
+            while True:
+                try:
+                    answer = await self._take(step, began_at)
+                except TailraceError as error:
+                    step = plan.throw(error)
+                else:
+                    step = plan.send(answer)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+
+    async def _take(self, step: Step, began_at: float) -> Any:
+        """Carries out a step and returns its result."""
+        if isinstance(step, Pause):
+            if trio.current_time() + step.seconds > began_at + self._retry_for_s:
+                raise Unreachable(f"{step.reason} within {self._retry_for_s:g} s")
+            return await trio.sleep(step.seconds)
+        if isinstance(step, AskLeader):
+            answer: Any = None
+            async with RequestRunner(self.core.of_leader(), self.host) as leader:
+                answer = await leader.run(step.plan(leader.core.session))
+            return answer
+        if isinstance(step, Continue):
+            return None  # each request has a time of its own
+        return await self.ask(step)
+
+    async def ask(self, step: RequestStep) -> Any:
+        """Queues a step's requests, sends them, and returns the answer."""
+        reply: _WaitedReply[Any] = _WaitedReply()
+        now = trio.current_time()
+        requests = step.queue(self._session, reply.done, now + self._retry_for_s)
+        self._link.kick(now)
+        try:
+            return await reply.wait()
+        except BaseException:
+            for request in requests:
+                self._session.withdraw(request)
+            raise
+
+    def stream(self, wanted: Wanted, window_bytes: int = 8 * 1024 * 1024) -> Stream:
+        """Makes a consumer with a connection of its own. Raises ValueError for a ``window_bytes`` below 1."""
+        self.check_process()
+        hello, finder = self.core.stream_hello(window_bytes), self.core.finder.another()
+        return Stream(
+            finder,
+            hello,
+            wanted._replace(state=finder.state),
+            host=self.host,
+            connect_timeout_s=self.core.connect_timeout_s,
+            retry_for_s=self._retry_for_s,
+        )
+
+    # For writers and stages
+
+    def queue(self, step: RequestStep, done: Answered) -> None:
+        """Queues a request. ``kick`` sends it, and ``done`` is called with the answer."""
+        step.queue(self._session, done, trio.current_time() + self._retry_for_s)
+
+    def kick(self) -> None:
+        """Sends the queued requests. Never waits."""
+        self._link.kick()
+
+    def withdraw_lane(self, lane: Lane) -> None:
+        """Drops the blocks of ``lane`` that were not sent, and sends none of the others again."""
+        self._session.withdraw_lane(lane)
