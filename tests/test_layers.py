@@ -1,4 +1,4 @@
-"""Imports run one way: a file of the server imports from its own layer and from those below, and never in a circle."""
+"""Imports run one way: a file imports from its own layer and from those below, and never in a circle."""
 
 from __future__ import annotations
 
@@ -29,11 +29,21 @@ LAYERS = (
     ("serving",),
     ("node", "offline"),
 )
-# Circles that are still to be broken, all of the client: by their first file.
-CIRCLES = {
-    "tailrace.blocking.client",
-    "tailrace.trio.client",
-}
+# The rooms of the client. The two shells are in one layer, and import nothing from each other.
+CLIENT_LAYERS = (
+    ("_version", "errors", "model", "wire", "block"),
+    ("link",),
+    ("requests",),
+    ("consuming", "ring"),
+    ("indexes",),
+    ("trio", "blocking"),
+    ("cli",),
+)
+LAYERS_OF = {"tailrace_server": LAYERS, "tailrace": CLIENT_LAYERS}
+SHELLS = {"trio", "blocking"}
+# Modules that do I/O, wait, or make threads: the core of the client, below the shells, imports none of them.
+IO_MODULES = {"trio", "asyncio", "anyio", "threading", "socket", "select", "selectors", "ssl", "subprocess"}
+CORE = ("model", "wire", "block", "link", "requests", "consuming")
 
 
 def modules():
@@ -75,9 +85,16 @@ def arrows():
 
 
 def layer_of(name):
-    """The number of the layer that a module of the server is in; None of the package itself."""
-    rooms = name.split(".")[1:2]
-    return next((number for number, layer in enumerate(LAYERS) if rooms and rooms[0] in layer), None)
+    """The number of the layer that a module is in; the package itself is above all layers."""
+    package, _, room = name.partition(".")
+    layers = LAYERS_OF[package]
+    return next((number for number, layer in enumerate(layers) if room.split(".")[0] in layer), len(layers))
+
+
+def room_of(name):
+    """The room of the client that a module is in, or ""."""
+    package, _, rest = name.partition(".")
+    return rest.split(".")[0] if package == "tailrace" else ""
 
 
 def circles(graph):
@@ -106,25 +123,47 @@ def circles(graph):
     return sorted(found)
 
 
-def test_every_room_of_the_server_has_a_layer():
-    rooms = {name.split(".")[1] for name in arrows() if name.startswith("tailrace_server.")}
-    assert rooms == {room for layer in LAYERS for room in layer}
+@pytest.mark.parametrize("package", LAYERS_OF)
+def test_every_room_has_a_layer(package):
+    rooms = {name.split(".")[1] for name in arrows() if name.startswith(f"{package}.")}
+    assert rooms == {room for layer in LAYERS_OF[package] for room in layer}
 
 
-def test_no_arrow_of_the_server_runs_upward():
+@pytest.mark.parametrize("package", LAYERS_OF)
+def test_no_arrow_runs_upward(package):
     upward = [
         f"{name} imports {other}"
         for name, others in arrows().items()
         for other in sorted(others)
-        if name.startswith("tailrace_server.")
-        and other.startswith("tailrace_server.")
-        and layer_of(name) < layer_of(other)
+        if name.split(".")[0] == other.split(".")[0] == package and layer_of(name) < layer_of(other)
     ]
     assert upward == []
 
 
+def test_no_shell_imports_another():
+    across = [
+        f"{name} imports {other}"
+        for name, others in arrows().items()
+        for other in sorted(others)
+        if {room_of(name), room_of(other)} == SHELLS
+    ]
+    assert across == []
+
+
+def test_the_core_of_the_client_does_no_io():
+    found = []
+    for name, (path, _) in modules().items():
+        if room_of(name) in CORE:
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    found += [(name, alias.name) for alias in node.names if alias.name.split(".")[0] in IO_MODULES]
+                elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in IO_MODULES:
+                    found.append((name, node.module))
+    assert found == []
+
+
 def test_no_files_import_each_other_in_a_circle():
-    assert {group[0] for group in circles(arrows())} == CIRCLES
+    assert circles(arrows()) == []
 
 
 @pytest.mark.parametrize(

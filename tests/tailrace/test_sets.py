@@ -150,7 +150,7 @@ async def test_a_leader_that_turns_up_later(put_up, leader):
 async def test_a_write_that_a_leader_refuses_as_it_steps_down_goes_to_its_successor(put_up, leader, feed):
     post = await put_up(role="leader")
     async with tailrace.connect(post.url) as client:
-        client.lanes.clear()
+        client._core.lanes.clear()
         handle = client.feed(feed.name)
         handle._core.resolved = await feed.resolve()
         post.points_to(leader)

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from tailrace.blocking.dialer import Dialer
 from tailrace.blocking.guard import Guard
+from tailrace.blocking.watch import look
 from tailrace.errors import Forbidden, ProtocolError, TailraceError, Unreachable
 from tailrace.link.finder import LOOK_WAITING_SECONDS, Finder
-from tailrace.link.watch import look
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

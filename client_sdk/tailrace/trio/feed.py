@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from tailrace.consuming.explain import Explanation
 from tailrace.consuming.explain_plan import explain_plan
 from tailrace.consuming.items import Items
 from tailrace.consuming.ring import RING_ROWS
 from tailrace.consuming.wanted import Wanted, checked_wanted
+from tailrace.indexes import Index
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.model.documented import documented
 from tailrace.model.position import Positions
@@ -19,16 +19,13 @@ from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.replies import PartitionMap
 from tailrace.requests.senders import Batching
 from tailrace.requests.staging import Published, SealedStage
+from tailrace.trio.follower import Follower
+from tailrace.trio.host import Host
 from tailrace.trio.runner import RequestRunner
 from tailrace.trio.stage import Stage
 from tailrace.trio.stream import Stream
 from tailrace.trio.writer import Writer
 from tailrace.wire.filters import StreamFilter
-
-if TYPE_CHECKING:
-    from tailrace.indexes import Index
-    from tailrace.trio.follower import Follower
-    from tailrace.trio.host import Host
 
 
 class Feed:
@@ -251,8 +248,6 @@ class Feed:
             BadPosition: On entering: the index belongs to another feed or cluster.
             UnknownFeed: On entering: the feed does not exist.
         """
-        from tailrace.trio.follower import Follower
-
         return Follower(self, index, visibility=visibility, ring=ring)
 
     @documented(FeedCore.partitions)

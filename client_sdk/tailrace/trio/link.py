@@ -10,9 +10,9 @@ import trio
 from tailrace.errors import Forbidden, NotLeader, ProtocolError, TailraceError, Unreachable
 from tailrace.link.address import Address
 from tailrace.link.finder import Finder
-from tailrace.link.watch import keep_looking
 from tailrace.requests.session import RequestSession
 from tailrace.trio.transport import Connect, Transport, connect_tcp
+from tailrace.trio.watch import keep_looking
 
 # How often deadlines and held requests are looked at while there are any.
 TICK_SECONDS = 0.05

@@ -123,13 +123,16 @@ class RequestRunner(OfOneProcess):
                 raise Unreachable(f"{step.reason} within {self._retry_for_s:g} s")
             return await trio.sleep(step.seconds)
         if isinstance(step, AskLeader):
-            answer: Any = None
-            async with RequestRunner(self.core.of_leader(), self.host) as leader:
-                answer = await leader.run(step.plan(leader.core.session))
-            return answer
+            return await self._ask_leader(step)
         if isinstance(step, Continue):
             return None  # each request has a time of its own
         return await self.ask(step)
+
+    async def _ask_leader(self, step: AskLeader) -> Any:
+        leader = RequestRunner(self.core.of_leader(), self.host)
+        async with leader:
+            return await leader.run(step.plan(leader.core.session))
+        raise AssertionError("an error is never swallowed")
 
     async def ask(self, step: RequestStep) -> Any:
         """Queues a step's requests, sends them, and returns the answer."""

@@ -140,7 +140,7 @@ def test_waiting_client_is_not_dropped(start_node):
     node = start_node(noop_interval_s=1.0)
     with blocking.connect(node.url) as client:
         client.status()
-        assert not client.run_until(lambda: False, time.monotonic() + 4)
+        assert not client._runner.run_until(lambda: False, time.monotonic() + 4)
         assert client.status().details["connections"][0]["age_s"] > 4
 
 

@@ -71,7 +71,7 @@ async def test_ids_come_from_the_hosts_randomness(running):
     async with tailrace.connect(running.url, host=Host(random=random.Random(7))) as client:
         await client.create_feed("orders", partitions=2)
         (info,) = await client.feeds()
-        lane = client.lanes[info.feed_id, 0]
+        lane = client._core.lanes[info.feed_id, 0]
     again = random.Random(7)
     assert info.feed_id == again.randbytes(16)
     assert lane._producer_id == random_producer_id(again)
