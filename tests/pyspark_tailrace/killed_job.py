@@ -71,15 +71,9 @@ class KilledSink(StreamSink):
 
 def _send_and_kill(options, sink, batch, origin, stages, if_unknown):
     """The request has left this machine; whether it is handled nobody here will know."""
-<<<<<<< HEAD
     with publishing.cached_feed(options) as feed:
-        client = feed._client
-        call = client._session.call
-=======
-    with publishing.held_feed(options) as feed:
         runner = feed._runner
         call = runner.core.session.call
->>>>>>> 346ec2c (Say once what the trio and the blocking client ask of a node)
 
         def call_and_kill(*arguments):
             call(*arguments)

@@ -182,11 +182,8 @@ async def one_row(client):
 @pytest.fixture
 async def lacking(put_up, running, one_row):
     """Says that it leads in the real leader's term: so no look at that one tells which of the two to leave."""
-<<<<<<< HEAD
-    post = await put_up(Lacking, cluster_id=one_row._client.cluster_id.hex(), term=running.node.leaderships.system.term)
-=======
-    post = await put_up(Lacking, cluster_id=one_row._runner.core.cluster_id.hex(), term=running.node.leadership.term)
->>>>>>> 346ec2c (Say once what the trio and the blocking client ask of a node)
+    term = running.node.leaderships.system.term
+    post = await put_up(Lacking, cluster_id=one_row._runner.core.cluster_id.hex(), term=term)
     post.feed_id = (await one_row.resolve()).feed_id
     return post
 
