@@ -9,9 +9,7 @@ from tailrace.blocking.stage import Stage
 from tailrace.blocking.writer import Writer
 from tailrace.model import Delete, Item, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.model.documented import documented
-from tailrace.requests.changes import check_batching
 from tailrace.requests.feed_core import FeedCore
-from tailrace.requests.senders import Batching
 from tailrace.requests.staging import Published, SealedStage
 
 TIMEOUT = "The seconds to retry, in place of ``retry_for``."
@@ -59,6 +57,11 @@ class Feed:
     ) -> dict[int, VersionRange]:
         return self._runner.run(self._core.write(changes, level), timeout)
 
+    @documented(
+        FeedCore.writer,
+        "Nothing is sent by time alone.",
+        timeout="The seconds that a batch may stay without an answer, in place of ``retry_for``.",
+    )
     def writer(
         self,
         *,
@@ -68,29 +71,13 @@ class Feed:
         in_flight_bytes: int = 16 * 1024 * 1024,
         timeout: float | None = None,
     ) -> Writer:
-        """Makes a writer that sends rows in batches without waiting for each answer. Use it as a context manager.
+        wanted, batching = self._core.writer(level, batch_bytes, batch_rows, in_flight_bytes)
+        return Writer(self._runner, self._core, self.resolve(timeout), wanted, batching, timeout)
 
-        It works as `tailrace.Feed.writer`, but sends nothing by time alone.
-
-        Args:
-            level: "memory", "disk" or "quorum": where the rows are held when they count as written.
-            batch_bytes: The bytes of keys and values at which a batch is sent.
-            batch_rows: The rows at which a batch is sent.
-            in_flight_bytes: The bytes without an answer at which ``put`` waits.
-            timeout: The seconds that a batch may stay without an answer, in place of ``retry_for``.
-
-        Returns:
-            A writer.
-
-        Raises:
-            ValueError: A bound or the level is not valid.
-            UnknownFeed: The feed does not exist.
-            Retryable: No node has answered in time.
-        """
-        check_batching(batch_bytes, batch_rows, in_flight_bytes)
-        batching = Batching(batch_bytes, batch_rows, in_flight_bytes)
-        return Writer(self._runner, self._core, self.resolve(timeout), self._core.level(level), batching, timeout)
-
+    @documented(
+        FeedCore.stage,
+        timeout="The seconds that a batch may stay without an answer, in place of ``retry_for``.",
+    )
     def stage(
         self,
         *,
@@ -99,24 +86,7 @@ class Feed:
         in_flight_bytes: int = 16 * 1024 * 1024,
         timeout: float | None = None,
     ) -> Stage:
-        """Makes a stage: rows that no consumer sees until `publish` is called. Use it as a context manager.
-
-        Args:
-            batch_bytes: The bytes of keys and values at which the rows of a partition are sent.
-            batch_rows: The rows at which the rows of a partition are sent.
-            in_flight_bytes: The bytes without an answer at which ``put`` waits.
-            timeout: The seconds that a batch may stay without an answer, in place of ``retry_for``.
-
-        Returns:
-            A stage.
-
-        Raises:
-            ValueError: A bound is not valid.
-            UnknownFeed: The feed does not exist.
-            Retryable: No node has answered in time.
-        """
-        check_batching(batch_bytes, batch_rows, in_flight_bytes)
-        batching = Batching(batch_bytes, batch_rows, in_flight_bytes)
+        batching = self._core.stage(batch_bytes, batch_rows, in_flight_bytes)
         return Stage(self._runner, self._core, self.resolve(timeout), batching, timeout)
 
     @documented(

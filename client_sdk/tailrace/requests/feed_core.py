@@ -11,8 +11,10 @@ from tailrace.link.backoff import backoff_seconds
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.model.hashing import key_hash
 from tailrace.requests.batch import check_key
+from tailrace.requests.batching import Batching
 from tailrace.requests.changes import (
     batch_blocks,
+    check_batching,
     checked_keys,
     delete_flags,
     look_ups,
@@ -172,6 +174,53 @@ class FeedCore:
             self.forget()
             raise
         return written
+
+    def writer(
+        self, level: str, batch_bytes: int, batch_rows: int, in_flight_bytes: int, *, linger_s: float = 0.0
+    ) -> tuple[Level, Batching]:
+        """Makes a writer that sends rows in batches without waiting for each answer. Use it as a context manager.
+
+        The rows of a partition are sent when they reach ``batch_bytes`` or ``batch_rows``. They are also sent when the
+        batches of all partitions together have half of ``in_flight_bytes``. A feed of many partitions therefore needs a
+        larger bound for full batches.
+
+        Args:
+            level: "memory", "disk" or "quorum": where the rows are held when they count as written.
+            batch_bytes: The bytes of keys and values at which a batch is sent.
+            batch_rows: The rows at which a batch is sent.
+            in_flight_bytes: The bytes without an answer at which ``put`` waits. Rows count from when they are added,
+                before compression, with 17 bytes more for each.
+
+        Returns:
+            A writer.
+
+        Raises:
+            ValueError: A bound or the level is not valid.
+            NotDurable: The node cannot give this level.
+            UnknownFeed: The feed does not exist.
+            Retryable: No node has answered in time.
+        """
+        check_batching(batch_bytes, batch_rows, in_flight_bytes, linger_s)
+        return self.level(level), Batching(batch_bytes, batch_rows, in_flight_bytes)
+
+    def stage(self, batch_bytes: int, batch_rows: int, in_flight_bytes: int) -> Batching:
+        """Makes a stage: rows that no consumer sees until `publish` is called. Use it as a context manager.
+
+        Args:
+            batch_bytes: The bytes of keys and values at which the rows of a partition are sent.
+            batch_rows: The rows at which the rows of a partition are sent.
+            in_flight_bytes: The bytes without an answer at which ``put`` waits, counted as in `writer`.
+
+        Returns:
+            A stage.
+
+        Raises:
+            ValueError: A bound is not valid.
+            UnknownFeed: The feed does not exist.
+            Retryable: No node has answered in time.
+        """
+        check_batching(batch_bytes, batch_rows, in_flight_bytes)
+        return Batching(batch_bytes, batch_rows, in_flight_bytes)
 
     def publish(
         self, sink: str, batch: int, stages: Iterable[SealedStage], origin: str | None, compare: bool

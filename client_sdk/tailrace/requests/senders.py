@@ -7,14 +7,15 @@ the shell resumes it when the condition holds.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from tailrace.block import Block
 from tailrace.errors import TailraceError
 from tailrace.model import Delete, Level, Put, Resolved, VersionRange
+from tailrace.requests.batching import Batching
 from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.lane import Lane
-from tailrace.requests.outbox import Outbox, Settle
+from tailrace.requests.outbox import Settle
 from tailrace.requests.outcome import WriterOutcome, writes_lost
 from tailrace.requests.plan import Answered, RequestStep, WriteBlock
 from tailrace.requests.replies import forgetting
@@ -44,32 +45,6 @@ class Queue(Protocol):
         ...
 
 
-class Batching(NamedTuple):
-    """The bounds of a writer or a stage: bytes and rows of a batch, and bytes without an answer."""
-
-    batch_bytes: int
-    batch_rows: int
-    in_flight_bytes: int
-
-    def outbox(
-        self,
-        resolved: Resolved,
-        send: Callable[[Block, Settle], None],
-        queue: Queue,
-        on_change: Callable[[], None],
-    ) -> Outbox:
-        """Returns an outbox with these bounds."""
-        return Outbox(
-            resolved.partitions,
-            batch_bytes=self.batch_bytes,
-            batch_rows=self.batch_rows,
-            bytes_max=self.in_flight_bytes,
-            send=send,
-            kick=queue.kick,
-            on_change=on_change,
-        )
-
-
 def no_change() -> None:
     """Does nothing: a blocking shell looks at the outbox itself."""
 
@@ -95,7 +70,7 @@ class WriterCore:
         self._level = level
         self._lanes: dict[int, Lane] = {}
         self._outcome = WriterOutcome()
-        self.outbox = batching.outbox(resolved, self.send, queue, on_change)
+        self.outbox = batching.outbox(resolved.partitions, self.send, queue.kick, on_change)
 
     def send(self, block: Block, settle: Settle) -> None:
         """Queues a block in the lane of its partition."""
@@ -155,7 +130,7 @@ class StageCore:
         self._feed = feed
         self._progress = StageProgress(resolved.feed_id, stage_id=feed.new_stage_id())
         self._is_seal_asked = False
-        self.outbox = batching.outbox(resolved, self.send, queue, on_change)
+        self.outbox = batching.outbox(resolved.partitions, self.send, queue.kick, on_change)
 
     @property
     def stage_id(self) -> bytes:

@@ -14,10 +14,8 @@ from tailrace.indexes import Index
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.model.documented import documented
 from tailrace.model.position import Positions
-from tailrace.requests.changes import check_batching
 from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.replies import PartitionMap
-from tailrace.requests.senders import Batching
 from tailrace.requests.staging import Published, SealedStage
 from tailrace.trio.follower import Follower
 from tailrace.trio.host import Host
@@ -72,41 +70,24 @@ class Feed:
     async def write(self, changes: Sequence[Put | Delete], *, level: str = "disk") -> dict[int, VersionRange]:
         return await self._runner.run(self._core.write(changes, level))
 
+    @documented(
+        FeedCore.writer,
+        "Rows are sent after ``linger_s`` seconds at the latest. Entering the writer asks for the feed.",
+        linger_s="The seconds that a row waits for others before its batch is sent.",
+    )
     def writer(
         self,
         *,
         level: str = "disk",
         batch_bytes: int = 1024 * 1024,
         batch_rows: int = 10_000,
-        linger_s: float = 0.005,
         in_flight_bytes: int = 16 * 1024 * 1024,
+        linger_s: float = 0.005,
     ) -> Writer:
-        """Makes a writer that sends rows in batches without waiting for each answer. Use it as an async context
-        manager.
+        wanted, batching = self._core.writer(level, batch_bytes, batch_rows, in_flight_bytes, linger_s=linger_s)
+        return Writer(self._runner, self._core, wanted, batching, linger_s=linger_s)
 
-        The rows of a partition are sent when one of three bounds is reached: ``batch_bytes``, ``batch_rows`` or
-        ``linger_s``. They are also sent when the batches of all partitions together have half of ``in_flight_bytes``. A
-        feed of many partitions therefore needs a larger bound for full batches.
-
-        Args:
-            level: "memory", "disk" or "quorum": where the rows are held when they count as written.
-            batch_bytes: The bytes of keys and values at which a batch is sent.
-            batch_rows: The rows at which a batch is sent.
-            linger_s: The seconds that a row waits for others before its batch is sent.
-            in_flight_bytes: The bytes without an answer at which ``put`` waits. Rows count from when they are added,
-                before compression, with 17 bytes more for each.
-
-        Returns:
-            A writer. Entering it asks for the feed, and raises `UnknownFeed` if there is none.
-
-        Raises:
-            ValueError: A bound or the level is not valid.
-            NotDurable: The node cannot give this level.
-        """
-        check_batching(batch_bytes, batch_rows, in_flight_bytes, linger_s)
-        batching = Batching(batch_bytes, batch_rows, in_flight_bytes)
-        return Writer(self._runner, self._core, self.level(level), batching, linger_s=linger_s)
-
+    @documented(FeedCore.stage, "Entering the stage asks for the feed.")
     def stage(
         self,
         *,
@@ -114,21 +95,7 @@ class Feed:
         batch_rows: int = 10_000,
         in_flight_bytes: int = 16 * 1024 * 1024,
     ) -> Stage:
-        """Makes a stage: rows that no consumer sees until `publish` is called. Use it as an async context manager.
-
-        Args:
-            batch_bytes: The bytes of keys and values at which the rows of a partition are sent.
-            batch_rows: The rows at which the rows of a partition are sent.
-            in_flight_bytes: The bytes without an answer at which ``put`` waits, counted as in `writer`.
-
-        Returns:
-            A stage. Entering it asks for the feed, and raises `UnknownFeed` if there is none.
-
-        Raises:
-            ValueError: A bound is not valid.
-        """
-        check_batching(batch_bytes, batch_rows, in_flight_bytes)
-        return Stage(self._runner, self._core, Batching(batch_bytes, batch_rows, in_flight_bytes))
+        return Stage(self._runner, self._core, self._core.stage(batch_bytes, batch_rows, in_flight_bytes))
 
     @documented(
         FeedCore.publish,

@@ -10,8 +10,9 @@ from tailrace.link.forks import OfOneProcess
 from tailrace.model import Delete, Put
 from tailrace.model.documented import documented
 from tailrace.requests.batch import check_value
+from tailrace.requests.batching import Batching
 from tailrace.requests.feed_core import FeedCore
-from tailrace.requests.senders import Batching, RowSender, StageCore
+from tailrace.requests.senders import RowSender, StageCore
 from tailrace.requests.staging import SealedStage
 from tailrace.trio.room import Room
 from tailrace.trio.runner import RequestRunner

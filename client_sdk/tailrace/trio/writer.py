@@ -12,8 +12,9 @@ from tailrace.link.forks import OfOneProcess
 from tailrace.model import Delete, Level, Put, VersionRange
 from tailrace.model.documented import documented
 from tailrace.requests.batch import check_value
+from tailrace.requests.batching import Batching
 from tailrace.requests.feed_core import FeedCore
-from tailrace.requests.senders import Batching, RowSender, WriterCore
+from tailrace.requests.senders import RowSender, WriterCore
 from tailrace.trio.lifetime import Lifetime
 from tailrace.trio.room import Room
 from tailrace.trio.runner import RequestRunner
