@@ -79,7 +79,7 @@ OWNERS = (
     owner("Barriers", f"{CONSUMING}/barriers.py", "barriers"),
     owner("ConsumerSession", f"{CONSUMING}/session.py", "session"),
     owner("PartitionStream", f"{SERVER}/stream/partition_stream.py", "stream s ended"),
-    owner("ReplicaStream", f"{SERVER}/stream/replica_stream.py", "stream"),
+    owner("ReplicationStream", f"{SERVER}/stream/replication_stream.py", "stream"),
     owner("StreamSlot", f"{SERVER}/stream/stream_slot.py", "slot holder interrupted"),
     owner("ChunkReads", f"{SERVER}/stream/chunk_reads.py", "reads", queue="pop popitem clear update"),
     owner("Deadlines", f"{SERVER}/stream/deadlines.py", "deadlines"),

@@ -111,8 +111,8 @@ class Consumer:
                 self._left = None if self._left is None else self._left - 1
                 self._apply(block, self.position.seq)
                 self.position = consumed.advance(max(self.position.seq, block.header.last_seq))
-            elif stream.part_to_load is not None:
-                part = stream.part_to_load
+            elif stream.cursor_to_load is not None:
+                part = stream.cursor_to_load
                 part.loaded(*part.load())
         return True
 

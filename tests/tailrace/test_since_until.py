@@ -327,7 +327,7 @@ async def test_an_idle_stream_has_no_task_of_its_own(running, client, clock):
     async with feed.consume(until=moment(10**15)):
         [connection] = [connection for connection in running.node.connections if connection.rounds.slots]
         assert len(connection.rounds.slots) == 64
-        assert connection.end_times._runs
+        assert connection.deadline_timer._runs
         assert trio.lowlevel.current_statistics().tasks_living < before + 16
 
 

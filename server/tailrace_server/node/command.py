@@ -30,7 +30,7 @@ from tailrace_server.host.disk import is_no_space
 from tailrace_server.journal import JournalDamaged
 from tailrace_server.node.node import Node
 from tailrace_server.node.start import open_node
-from tailrace_server.serving.listeners import parse_door, show_door
+from tailrace_server.serving.listeners import parse_listen_address, show_listen_address
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
@@ -59,7 +59,8 @@ class Doors(NamedTuple):
     ws: tuple[str, int] | None
 
     def __str__(self) -> str:
-        return f"frames on {show_door(self.frames)}, http on {show_door(self.http)}, ws on {show_door(self.ws)}"
+        frames, http, ws = map(show_listen_address, (self.frames, self.http, self.ws))
+        return f"frames on {frames}, http on {http}, ws on {ws}"
 
 
 def serve(
@@ -163,7 +164,7 @@ def _frames(text: str) -> tuple[str, int]:
 
 def _door(option: str, text: str, default_port: int) -> tuple[str, int] | None:
     try:
-        return parse_door(text, default_port)
+        return parse_listen_address(text, default_port)
     except ValueError as error:
         raise WrongUsage(f"{option}: {error}") from None
 
@@ -203,13 +204,13 @@ async def _serve(config: Config, origins: frozenset[str], hosts: frozenset[str])
                 http = ws = None
                 # A door that stays shut is not imported: that would be a good part of the start.
                 if config.http is not None:
-                    from tailrace_server.serving.console import http_door
+                    from tailrace_server.serving.console import http_listener
 
-                    http = await open_doors.enter_async_context(http_door(node, config.http, hosts))
+                    http = await open_doors.enter_async_context(http_listener(node, config.http, hosts))
                 if config.ws is not None:
-                    from tailrace_server.serving.tailing import ws_door
+                    from tailrace_server.serving.tailing import ws_listener
 
-                    ws = await open_doors.enter_async_context(ws_door(node.handle, config.ws, origins, hosts))
+                    ws = await open_doors.enter_async_context(ws_listener(node.handle, config.ws, origins, hosts))
                 _announce(Doors(_listening(node), http, ws))
                 async for number in signals:
                     logging.getLogger("tailrace.server").info("stopping: %s", signal.Signals(number).name)

@@ -25,7 +25,7 @@ from tailrace_server.replication.role import Role
 from tailrace_server.replication.waiting import Answer, Cancel, WaitingAnswers
 from tailrace_server.stream.open_streams import OpenStreams
 from tailrace_server.stream.partition_stream import PartitionStream
-from tailrace_server.stream.replica_stream import ReplicaStream
+from tailrace_server.stream.replication_stream import ReplicationStream
 
 # Asks the leader how far it has the partitions of these feeds: by feed, a seq of each partition.
 AcceptedSeqs: TypeAlias = Callable[[list[bytes]], Awaitable[Mapping[bytes, Sequence[int]]]]
@@ -261,7 +261,7 @@ class Leadership:
 
     def _has_replica(self, stream: PartitionStream) -> bool:
         """Whether a replica follows a partition of this group by the stream."""
-        return isinstance(stream, ReplicaStream) and self.group.has(stream.partition)
+        return isinstance(stream, ReplicationStream) and self.group.has(stream.partition)
 
     def _history_changed(self, partition: Partition) -> None:
         """What the partition holds becomes another history: ends its streams, and what waits for it."""

@@ -24,17 +24,17 @@ from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, Frame, FrameDecoder, enco
 from tailrace.wire.messages import encode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.segment import SegmentDamaged
-from tailrace_server.serving.absences import Absences
 from tailrace_server.serving.answer_memory import SHARE_BYTES
 from tailrace_server.serving.answers import Answers
-from tailrace_server.serving.end_times import EndTimes
-from tailrace_server.serving.inquiries import Inquiries
+from tailrace_server.serving.deadline_timer import DeadlineTimer
+from tailrace_server.serving.follower_barriers import FollowerBarriers
+from tailrace_server.serving.missing_feeds import MissingFeeds
 from tailrace_server.serving.served_replica import ServedReplica
-from tailrace_server.stream.disk_part import DiskPart
 from tailrace_server.stream.partition_stream import PartitionStream
-from tailrace_server.stream.progress import Progress
-from tailrace_server.stream.replica_stream import ReplicaStream
+from tailrace_server.stream.peer_progress import PeerProgress
+from tailrace_server.stream.replication_stream import ReplicationStream
 from tailrace_server.stream.rounds import Rounds
+from tailrace_server.stream.segment_cursor import SegmentCursor
 from tailrace_server.stream.stream_slot import StreamSlot
 
 if TYPE_CHECKING:
@@ -79,10 +79,10 @@ class Connection:
         self.opened_at = self.received_at = self.sent_at = node.clock.monotonic()
         self.decoder = FrameDecoder(HELLO_BODY_BYTES_MAX, request_bound)
         self.rounds = Rounds(0)
-        self._progress = Progress(self.opened_at)
-        self.end_times = EndTimes(self)
-        self.inquiries = Inquiries(self)
-        self.absences = Absences(self)
+        self._progress = PeerProgress(self.opened_at)
+        self.deadline_timer = DeadlineTimer(self)
+        self.follower_barriers = FollowerBarriers(self)
+        self.missing_feeds = MissingFeeds(self)
         self.replica: ServedReplica | None = None  # once one has asked for a stream
         self.greeted = False
         self.changes: dict[int, int] = {}  # `Leaderships.changes` as it was at the client's HELLO
@@ -92,7 +92,7 @@ class Connection:
         self._unsent_bytes = 0  # of answers that were sent, and that the socket has not taken: this many at most
         self._charged_bytes = 0  # what the node's account has of this connection
         self.waiting_requests = 0  # in tasks of their own, for the by-key index or the place of a time
-        self.sought: dict[int, StreamRequest] = {}  # those for streams, by id, that wait for the place of their time
+        self.pending_streams: dict[int, StreamRequest] = {}  # by id: they wait for the seq of their time
         self.writes = False
         self._waits_for_memory = False  # nothing is read for now: nobody can tell whether the peer is silent
         self._closing_at = 0.0
@@ -270,7 +270,7 @@ class Connection:
             self.answers.add_error(unknown if failure is None else failure, id)
 
         try:
-            self.absences.ask(answer)
+            self.missing_feeds.confirm(answer)
         except Overloaded as error:
             self.answers.add_error(error, id)
 
@@ -308,7 +308,7 @@ class Connection:
             for data in replica.frames():
                 self.answers.add_beside(data)
 
-    def serve_replica(self, stream: ReplicaStream, replica: Replica, *, is_system: bool) -> None:
+    def serve_replica(self, stream: ReplicationStream, replica: Replica, *, is_system: bool) -> None:
         """``stream``, which has just begun, is a replica's of this leader."""
         if self.replica is None:
             self.replica = ServedReplica(self)
@@ -360,7 +360,7 @@ class Connection:
         if not self.is_closing:
             self.pump()
 
-    async def _load(self, slot: StreamSlot, part: DiskPart) -> None:
+    async def _load(self, slot: StreamSlot, part: SegmentCursor) -> None:
         """Reads a chunk of a segment, which is pinned, in a thread; goes on with the stream that waits for it."""
         node = self.node
         try:
@@ -376,7 +376,7 @@ class Connection:
         if not self.is_closing:
             self.pump()  # another stream may have waited for this one's place
 
-    async def _loaded(self, part: DiskPart) -> tuple[list[Block], int]:
+    async def _loaded(self, part: SegmentCursor) -> tuple[list[Block], int]:
         """Read a chunk in a thread, as soon as there is a descriptor for it. SegmentDamaged."""
         while True:
             try:
@@ -450,7 +450,7 @@ class Connection:
         """Called now and then: says something on an idle connection, and drops a peer that is silent."""
         limits = self.node.config.limits
         self._look_for_progress(now)
-        self.end_times.look()
+        self.deadline_timer.check()
         if self._waits_for_memory:
             self.received_at = now
         if self.is_closing:

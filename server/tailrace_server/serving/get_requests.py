@@ -12,7 +12,7 @@ from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.leaderships import lead_all
 from tailrace_server.serving.connection import Connection
 from tailrace_server.serving.lookup import Lookup
-from tailrace_server.serving.steps import run_in_steps
+from tailrace_server.serving.time_slices import run_in_slices
 
 
 def _on_get(connection: Connection, frame: Frame) -> None:
@@ -37,7 +37,7 @@ def _on_get(connection: Connection, frame: Frame) -> None:
         else:
             connection.answers.add(data)
 
-    run_in_steps(connection, frame.id, lookup.step, answer, nbytes=len(frame.body), found=lookup.found_bytes)
+    run_in_slices(connection, frame.id, lookup.step, answer, nbytes=len(frame.body), found=lookup.found_bytes)
 
 
 def _require_state(leaderships: Iterable[Leadership], get: Get) -> None:

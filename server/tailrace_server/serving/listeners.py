@@ -15,7 +15,7 @@ from tailrace.link.address import Address, parse_address
 
 log = logging.getLogger("tailrace.server")
 
-# What an operator writes to keep a door shut.
+# What an operator writes to keep a listener shut.
 SHUT = ("", "off")
 
 # Out of descriptors or memory: others may give some back.
@@ -23,8 +23,8 @@ _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _RESOURCES_WAIT_SECONDS = 0.1
 
 
-def parse_door(text: str, default_port: int) -> tuple[str, int] | None:
-    """Host and port in ``HOST[:PORT]`` or ``:PORT``; None where the door stays shut. Raises ValueError.
+def parse_listen_address(text: str, default_port: int) -> tuple[str, int] | None:
+    """Host and port in ``HOST[:PORT]`` or ``:PORT``; None where the listener stays shut. Raises ValueError.
 
     ``:PORT`` is the port at 127.0.0.1: nothing is opened to others unless an address of theirs is named.
     """
@@ -35,25 +35,25 @@ def parse_door(text: str, default_port: int) -> tuple[str, int] | None:
     return address.host, address.port
 
 
-def show_door(address: tuple[str, int] | None) -> str:
+def show_listen_address(address: tuple[str, int] | None) -> str:
     """``HOST:PORT``, or ``off``."""
     return "off" if address is None else str(Address(*address))
 
 
-class Door(NamedTuple):
-    """What serves a door's connections."""
+class Listener(NamedTuple):
+    """What serves a listener's connections."""
 
     # For messages: "http", "ws".
     name: str
     connections_max: int
-    # Serves one connection to its end, and closes it; told to go, it ends within the time that ``let_go`` takes.
+    # Serves one connection to its end, and closes it; told to go, it ends within the time that ``drain`` takes.
     handle: Callable[[trio.SocketStream], Awaitable[None]]
     # Called when the node stops: ends what is under way, and returns soon.
-    let_go: Callable[[], Awaitable[None]]
+    drain: Callable[[], Awaitable[None]]
 
 
 @contextlib.asynccontextmanager
-async def open_door(door: Door, address: tuple[str, int]) -> AsyncIterator[tuple[str, int]]:
+async def listen(listener: Listener, address: tuple[str, int]) -> AsyncIterator[tuple[str, int]]:
     """Accepts connections at ``address`` while the body runs; gives the real address.
 
     Whatever goes wrong in one connection stays in it. On leaving no more are accepted, those that are open are let go,
@@ -62,10 +62,11 @@ async def open_door(door: Door, address: tuple[str, int]) -> AsyncIterator[tuple
     try:
         listeners = await trio.open_tcp_listeners(address[1], host=address[0])
     except OSError as error:
-        raise OSError(error.errno, f"--{door.name} {show_door(address)}: {error.strerror or error}") from error
+        message = f"--{listener.name} {show_listen_address(address)}: {error.strerror or error}"
+        raise OSError(error.errno, message) from error
     name = listeners[0].socket.getsockname()
     async with trio.open_nursery() as nursery:
-        connections = _Connections(door, nursery)
+        connections = _Connections(listener, nursery)
         accepting = trio.CancelScope()
         nursery.start_soon(connections.accept_all, listeners, accepting)
         try:
@@ -73,15 +74,15 @@ async def open_door(door: Door, address: tuple[str, int]) -> AsyncIterator[tuple
         finally:
             accepting.cancel()
             with trio.CancelScope(shield=True):
-                await door.let_go()
+                await listener.drain()
             nursery.cancel_scope.cancel()
 
 
 class _Connections:
-    """The connections of a door that are open."""
+    """The connections of a listener that are open."""
 
-    def __init__(self, door: Door, nursery: trio.Nursery) -> None:
-        self._door = door
+    def __init__(self, listener: Listener, nursery: trio.Nursery) -> None:
+        self._listener = listener
         self._nursery = nursery
         self._count = 0
 
@@ -98,25 +99,25 @@ class _Connections:
                     stream = await listener.accept()
                 except OSError as error:
                     if error.errno in _OUT_OF_RESOURCES:
-                        log.warning("%s: no connection can be accepted: %s", self._door.name, error.strerror)
+                        log.warning("%s: no connection can be accepted: %s", self._listener.name, error.strerror)
                         await trio.sleep(_RESOURCES_WAIT_SECONDS)
                     continue  # anything else was one peer's trouble
                 self._nursery.start_soon(self._handle, stream)
 
     async def _handle(self, stream: trio.SocketStream) -> None:
-        if self._count >= self._door.connections_max:
-            log.warning("%s: %d connections are open: one more was turned away", self._door.name, self._count)
+        if self._count >= self._listener.connections_max:
+            log.warning("%s: %d connections are open: one more was turned away", self._listener.name, self._count)
             stream.socket.close()
             return
         self._count += 1
         try:
-            await self._door.handle(stream)
+            await self._listener.handle(stream)
         except OSError:
             pass  # the peer is gone: nobody is left to tell
         except Exception as error:
             # What a broken or hostile client makes the libraries raise is of many kinds. It ends this connection,
             # and is worth a line: with a traceback it would be a way to fill a disk. The handlers log our own bugs.
-            name, debugging = self._door.name, log.isEnabledFor(logging.DEBUG)
+            name, debugging = self._listener.name, log.isEnabledFor(logging.DEBUG)
             log.info("%s: a connection was ended: %r", name, alone(error), exc_info=debugging)
         finally:
             self._count -= 1

@@ -14,7 +14,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import LeaderSeqs, Replica, ReplicaAck
 from tailrace.wire.stream_messages import encode_number
 from tailrace_server.replication.replicas import Peer
-from tailrace_server.stream.replica_stream import ReplicaStream
+from tailrace_server.stream.replication_stream import ReplicationStream
 
 if TYPE_CHECKING:
     from tailrace_server.serving.services import OpenConnection
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class _Served:
     __slots__ = ("peer", "stream", "told")
 
-    def __init__(self, stream: ReplicaStream, peer: Peer) -> None:
+    def __init__(self, stream: ReplicationStream, peer: Peer) -> None:
         self.stream = stream
         self.peer = peer
         self.told = (0, 0)
@@ -39,7 +39,7 @@ class ServedReplica:
         self._question: int | None = None
         self._asked: int | None = None
 
-    def open(self, stream: ReplicaStream, replica: Replica, *, is_system: bool) -> None:
+    def open(self, stream: ReplicationStream, replica: Replica, *, is_system: bool) -> None:
         """``stream`` has begun; ``is_system``: of ``_feeds``, beside which the replica is asked whether it follows."""
         partition, id = stream.partition, stream.id
         leadership = self._connection.node.leaderships.of_partition(partition)

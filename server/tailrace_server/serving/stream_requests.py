@@ -26,9 +26,16 @@ from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.state.ahead import JUMP_US_MAX, PartitionPlace, is_ahead
 from tailrace_server.stream.barriers import Barrier
 from tailrace_server.stream.partition_stream import PartitionStream
-from tailrace_server.stream.replica_stream import ReplicaStream
+from tailrace_server.stream.replication_stream import ReplicationStream
 from tailrace_server.stream.resume import answer_of, begin_stream
-from tailrace_server.stream.since import Bounds, Start, behind, checked, find, find_in
+from tailrace_server.stream.since import (
+    DroppedBefore,
+    StreamStart,
+    checked_start,
+    find_start,
+    find_start_in,
+    start_behind,
+)
 
 if TYPE_CHECKING:
     from tailrace_server.serving.connection import Connection
@@ -41,7 +48,7 @@ def _on_stream_request(connection: Connection, frame: Frame) -> None:
     """Opens a stream, or says why it cannot begin as it was asked to."""
     request = StreamRequest.decode(frame.body)
     _check_replica(connection.node, request)
-    is_open = frame.id in connection.rounds.slots or frame.id in connection.sought
+    is_open = frame.id in connection.rounds.slots or frame.id in connection.pending_streams
     if not is_open and _is_unknown(connection, request):
         _end_once_sure(connection, frame.id, request)
         return
@@ -54,14 +61,14 @@ def _open(connection: Connection, id: int, request: StreamRequest, partition: Pa
     if request.since_us is None:
         _begin(connection, id, request, partition)
         return
-    found = find(partition, request.since_us)
-    if isinstance(found, Start):
+    found = find_start(partition, request.since_us)
+    if isinstance(found, StreamStart):
         _begin(connection, id, request, partition, found)
         return
     if connection.waiting_requests >= connection.node.config.limits.waiting_requests_max:
         raise Overloaded(f"{connection.waiting_requests} requests of this connection are waiting; wait for answers")
     connection.waiting_requests += 1
-    connection.sought[id] = request
+    connection.pending_streams[id] = request
     # The segment may leave its chain, and the feed be dropped, before it has been read.
     connection.node.storage.pins.pin(found)
     connection.nursery.start_soon(_find_and_begin, connection, id, request, found)
@@ -77,7 +84,7 @@ def _on_explain_resume(connection: Connection, frame: Frame) -> None:
     def answer(failure: TailraceError | None) -> None:
         _explain(connection, frame.id, request, _refusal_once_sure(connection, request, failure))
 
-    connection.absences.ask(answer)
+    connection.missing_feeds.confirm(answer)
 
 
 def _explain(connection: Connection, id: int, request: StreamRequest, refusal: StreamEnd | None) -> None:
@@ -101,27 +108,27 @@ async def _find_and_begin(connection: Connection, id: int, request: StreamReques
     node, since_us = connection.node, request.since_us
     assert since_us is not None, "only a time has to be looked for"
     try:
-        start = await node.host.workers.in_thread(partial(find_in, segment, since_us))
+        start = await node.host.workers.in_thread(partial(find_start_in, segment, since_us))
         await connection.wait_for_room()
         # A thread is waited for even where the connection has ended meanwhile, and then nobody would close the stream.
         await trio.lowlevel.checkpoint_if_cancelled()
-        if connection.is_closing or not _is_sought(connection, id, request):
+        if connection.is_closing or not _is_pending(connection, id, request):
             return
-        del connection.sought[id]
+        del connection.pending_streams[id]
         partition = _checked(connection, id, request)
         if partition is not None:
             _begin(connection, id, request, partition, start)
     except SegmentDamaged as error:
         node.storage.found_damage(error)
-        if _is_sought(connection, id, request):
+        if _is_pending(connection, id, request):
             connection.answers.add(StreamEnd(request.partition, EndReason.ERROR, str(error)).encode(id))
     except TailraceError as error:
         connection.answers.add_error(error, id)
     finally:
         connection.waiting_requests -= 1
         node.storage.pins.unpin(segment)
-        if _is_sought(connection, id, request):
-            del connection.sought[id]
+        if _is_pending(connection, id, request):
+            del connection.pending_streams[id]
     node.connections.turn_ended()
 
 
@@ -172,18 +179,18 @@ def _role(connection: Connection, request: StreamRequest) -> str:
 
 def _end_once_sure(connection: Connection, id: int, request: StreamRequest) -> None:
     """Says that the feed was dropped, or where that is not sure that this node is behind."""
-    connection.sought[id] = request
+    connection.pending_streams[id] = request
 
     def answer(failure: TailraceError | None) -> None:
-        if not _is_sought(connection, id, request):
+        if not _is_pending(connection, id, request):
             return
-        del connection.sought[id]
+        del connection.pending_streams[id]
         connection.answers.add(_refusal_once_sure(connection, request, failure).encode(id))
 
     try:
-        connection.absences.ask(answer)
+        connection.missing_feeds.confirm(answer)
     except Overloaded:
-        del connection.sought[id]
+        del connection.pending_streams[id]
         raise
 
 
@@ -200,15 +207,15 @@ def _refusal_once_sure(connection: Connection, request: StreamRequest, failure: 
     return StreamEnd(request.partition, EndReason.BEHIND, message, term)
 
 
-def _is_sought(connection: Connection, id: int, request: StreamRequest) -> bool:
+def _is_pending(connection: Connection, id: int, request: StreamRequest) -> bool:
     """The client has not closed the stream before it was open; another request may have its id by now."""
-    return connection.sought.get(id) is request
+    return connection.pending_streams.get(id) is request
 
 
 def _checked(connection: Connection, id: int, request: StreamRequest) -> Partition | None:
     """The partition that a stream may be opened of; None where it was said that there can be none."""
     node, rounds = connection.node, connection.rounds
-    if id in rounds.slots or id in connection.sought:
+    if id in rounds.slots or id in connection.pending_streams:
         raise ProtocolError(f"STREAM_REQUEST: stream {id} is open already")
     if request.filter.unknown:
         names = ", ".join(map(repr, request.filter.unknown))
@@ -229,15 +236,15 @@ def _checked(connection: Connection, id: int, request: StreamRequest) -> Partiti
 
 
 def _begin(
-    connection: Connection, id: int, request: StreamRequest, partition: Partition, start: Start | None = None
+    connection: Connection, id: int, request: StreamRequest, partition: Partition, start: StreamStart | None = None
 ) -> None:
     """Answers, and opens the stream where the answer is that it begins. DataGone."""
     node, rounds = connection.node, connection.rounds
     if start is not None:
         assert request.since_us is not None, "only a time has to be looked for"
-        start = behind(partition, start, _seen_seq(node, partition, request.since_us))
-        start = checked(partition, start, request.since_us, _bounds(node, partition))
-    make = PartitionStream if request.replica is None else partial(ReplicaStream, now=node.clock.monotonic)
+        start = start_behind(partition, start, _seen_seq(node, partition, request.since_us))
+        start = checked_start(partition, start, request.since_us, _dropped_before(node, partition))
+    make = PartitionStream if request.replica is None else partial(ReplicationStream, now=node.clock.monotonic)
     answer, stream = begin_stream(id, request, partition, node.storage.pins, node.filtered, start, make)
     connection.answers.add(answer.encode(id))
     if stream is None:
@@ -247,15 +254,15 @@ def _begin(
     if request.until_us is not None and request.until_us <= max(wall_us, partition.last_timestamp):
         stream.time_passed()
     # The answer has to leave before anything of the stream.
-    if isinstance(stream, ReplicaStream):
+    if isinstance(stream, ReplicationStream):
         for frame in stream.at_start():
             connection.answers.add(frame)
     connection.send_answers()
     rounds.open(stream, connection.has_news)
-    connection.end_times.look()
+    connection.deadline_timer.check()
     if id not in rounds.slots:  # it has had its end already
         return
-    if isinstance(stream, ReplicaStream) and request.replica is not None and request.state == "leader":
+    if isinstance(stream, ReplicationStream) and request.replica is not None and request.state == "leader":
         is_system = partition.feed_id == SYSTEM_FEED_ID
         connection.serve_replica(stream, request.replica, is_system=is_system)
     if request.level >= Level.DISK and partition.high_seq > partition.durable_seq:
@@ -274,7 +281,7 @@ def _seen_seq(node: Services, partition: Partition, since_us: int) -> int:
     return min(node.storage.compactor.uptime.ahead.seq_before(place, partition.log, since_us), partition.flushed_seq)
 
 
-def _bounds(node: Services, partition: Partition) -> Bounds:
+def _dropped_before(node: Services, partition: Partition) -> DroppedBefore:
     """What is known of the timestamps of rows that were dropped for their age.
 
     An age counts only as far as the node was up for it, so nothing younger by the wall clock was dropped; an hour is
@@ -282,9 +289,9 @@ def _bounds(node: Services, partition: Partition) -> Bounds:
     """
     wall_us = node.clock.wall_us()
     if is_ahead(partition.last_timestamp, wall_us):
-        return Bounds()
+        return DroppedBefore()
     info = node.feeds.of_id(partition.feed_id).info
-    bounds = Bounds(wall_us + JUMP_US_MAX - int(info.tombstone_age_s * 1e6))
+    bounds = DroppedBefore(wall_us + JUMP_US_MAX - int(info.tombstone_age_s * 1e6))
     if info.history_age_s is not None and info.history_bytes is None:
         bounds = bounds._replace(trimmed_before_us=wall_us + JUMP_US_MAX - int(info.history_age_s * 1e6))
     return bounds
@@ -316,7 +323,7 @@ def _refusal(connection: Connection, request: StreamRequest) -> StreamEnd | None
 
 def _on_stream_close(connection: Connection, frame: Frame) -> None:
     """Ends a stream that the client wants no more of."""
-    request = connection.sought.pop(frame.id, None)
+    request = connection.pending_streams.pop(frame.id, None)
     if request is not None:  # its place is looked for, and nobody needs it any more
         connection.answers.add(StreamEnd(request.partition, EndReason.CLOSED, _CLOSED).encode(frame.id))
         return
@@ -342,7 +349,7 @@ def _on_barrier(connection: Connection, frame: Frame) -> None:
     node = connection.node
     leaderships = node.leaderships.of_partitions(slot.stream.partition for slot in rounds.slots.values())
     if not lead_all(leaderships):
-        connection.inquiries.ask(cookie)
+        connection.follower_barriers.add(cookie)
     elif any(leadership.in_set for leadership in leaderships):
         barrier = rounds.barrier(cookie, held=True)
         connection.answers.until(partial(confirm_all, leaderships), partial(_confirmed, connection, barrier))

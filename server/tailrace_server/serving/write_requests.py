@@ -16,7 +16,7 @@ from tailrace_server.partition.partition import Partition
 from tailrace_server.partition.writing import write_block
 from tailrace_server.segment import Read, Reads, SegmentDamaged, SegmentFile
 from tailrace_server.serving.connection import Connection
-from tailrace_server.serving.steps import run_in_steps
+from tailrace_server.serving.time_slices import run_in_slices
 from tailrace_server.stream.frames import written
 
 
@@ -36,7 +36,7 @@ def _on_write(connection: Connection, frame: Frame) -> None:
     if block.header.rows != 1:
         raise ProtocolError("WRITE: a condition is for a block of one row")
     reads = Reads()
-    run_in_steps(
+    run_in_slices(
         connection,
         frame.id,
         partition.index_keys,

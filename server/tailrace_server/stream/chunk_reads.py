@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 
-from tailrace_server.stream.disk_part import DiskPart
+from tailrace_server.stream.segment_cursor import SegmentCursor
 from tailrace_server.stream.stream_slot import StreamSlot
 from tailrace_server.stream.stream_state import StreamEvent, StreamState
 
@@ -27,7 +27,7 @@ class ChunkReads:
         slot.move(StreamEvent.CHUNK_MISSING)
         self.queue[slot] = None
 
-    def start(self, chunks_max: int) -> list[tuple[StreamSlot, DiskPart]]:
+    def start(self, chunks_max: int) -> list[tuple[StreamSlot, SegmentCursor]]:
         """Returns the streams whose chunk is to be read now, and the part to read it from.
 
         There are at most ``chunks_max`` chunks then. Each read ends with `finish`.
@@ -35,7 +35,7 @@ class ChunkReads:
         started = []
         while self.queue and self._chunks < chunks_max:
             slot, _ = self.queue.popitem(last=False)
-            part = slot.stream.part_to_load
+            part = slot.stream.cursor_to_load
             assert part is not None, "a stream waits for its next chunk"
             slot.start_read()
             self._chunks += 1

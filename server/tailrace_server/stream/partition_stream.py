@@ -1,7 +1,7 @@
 """One partition's stream to one consumer: where it stands, and the snapshot that it is in.
 
-    delivered_seq <  flushed_seq: the snapshot is of segments     [ DiskPart ][ DiskPart ] [ blocks of the tree, where
-    delivered_seq >= flushed_seq: the snapshot is of the tree                                it has to reach so far ]
+    delivered_seq <  flushed_seq: the snapshot is of segments   [SegmentCursor][SegmentCursor] [the tree, if the
+    delivered_seq >= flushed_seq: the snapshot is of the tree                                  promised seq is above]
 
 A snapshot of segments ends where a segment does, since rows that were superseded in it may be missing: there is no
 state in between. Source: docs/protocol/streams.md, runs.
@@ -21,8 +21,8 @@ from tailrace.wire.filters import StreamFilter
 from tailrace.wire.stream_messages import SnapshotStartMessage
 from tailrace_server.partition.chain import Pins
 from tailrace_server.partition.partition import Partition
-from tailrace_server.stream.disk_part import DiskPart
 from tailrace_server.stream.filter import FilterCache
+from tailrace_server.stream.segment_cursor import SegmentCursor
 
 # A snapshot of the tree ends at the next block after so much, and the rest follows in the next one: bounds what a
 # consumer has to repeat after a break, and what the walk to a snapshot's end costs.
@@ -93,7 +93,7 @@ class PartitionStream:
         self._pins = pins
         self._purge_seq = purge_seq
         self._taken_purge_seq = 0  # the partition's when the present snapshot was taken
-        self._parts: collections.deque[DiskPart] = collections.deque()
+        self._cursors: collections.deque[SegmentCursor] = collections.deque()
         self._blocks: collections.deque[Block] = collections.deque()
 
     @property
@@ -164,7 +164,7 @@ class PartitionStream:
         self.is_complete = self.delivered_seq >= partition.trim_seq
         if self.delivered_seq < partition.flushed_seq:
             self._take_segments(self.promised_seq)
-            if not self._parts:  # all that was flushed has been trimmed since
+            if not self._cursors:  # all that was flushed has been trimmed since
                 self.snapshot_last = partition.flushed_seq
             elif self.snapshot_last >= self.promised_seq:
                 return
@@ -216,7 +216,7 @@ class PartitionStream:
     def _take_segments(self, least_seq: int) -> None:
         """Adds the next segment, and as many more as it takes to reach ``least_seq``."""
         for segment in self.partition.chain.after(self.delivered_seq):
-            self._parts.append(DiskPart(segment, self.delivered_seq, self._pins, self.wanted))
+            self._cursors.append(SegmentCursor(segment, self.delivered_seq, self._pins, self.wanted))
             self.snapshot_last = segment.identity.last_seq
             # Where publishes lie in a segment nobody knows any more, and nobody stands inside of one.
             self.is_complete &= not segment.identity.deduplicated and not len(self.partition.sinks)
@@ -226,7 +226,7 @@ class PartitionStream:
     @property
     def flushed_bytes(self) -> int:
         """What it has to send, and holds in memory although it is in segments too."""
-        if not self._blocks or self._parts:
+        if not self._blocks or self._cursors:
             return 0
         flushed_seq = self.partition.flushed_seq
         if self.partition.visible_seq(self.level) < flushed_seq:  # the segment would show more than its level has
@@ -258,25 +258,25 @@ class PartitionStream:
             self.snapshot_last = last_seq
 
     @property
-    def part_to_load(self) -> DiskPart | None:
+    def cursor_to_load(self) -> SegmentCursor | None:
         """What has to be loaded before anything more can be sent; None where nothing has."""
-        part = self._parts[0] if self._parts else None
+        part = self._cursors[0] if self._cursors else None
         return part if part is not None and part.needs_load else None
 
     @property
     def keeps_files(self) -> bool:
         """Segments that nobody else needs are kept on disk for this stream."""
-        return any(self._pins.is_retired(part.segment) for part in self._parts)
+        return any(self._pins.is_retired(part.segment) for part in self._cursors)
 
     @property
     def is_in_memory(self) -> bool:
         """Nothing of a segment is left to be sent in this snapshot."""
-        return not self._parts
+        return not self._cursors
 
     @property
     def all_sent(self) -> bool:
         """The last block of the snapshot has been sent."""
-        return not self._parts and not self._blocks
+        return not self._cursors and not self._blocks
 
     def begin_turn(self) -> None:
         """Lets a filtered stream look through EXAMINED_BYTES_MAX again."""
@@ -289,13 +289,13 @@ class PartitionStream:
         """
         if self.is_past_time:
             return None
-        while self._parts:
-            part = self._parts[0]
+        while self._cursors:
+            part = self._cursors[0]
             block = part.next_block()
             if block is None and not part.is_done:
                 return None
             if part.is_done:
-                self._parts.popleft().close()
+                self._cursors.popleft().close()
             if block is not None and (self.wanted is None or self._is_new(block)):
                 return self._passed(block)
         if self.wanted is not None:
@@ -347,5 +347,5 @@ class PartitionStream:
     def close(self) -> None:
         """Nothing more is sent: gives back what it holds."""
         self._blocks.clear()
-        while self._parts:
-            self._parts.popleft().close()
+        while self._cursors:
+            self._cursors.popleft().close()

@@ -12,7 +12,7 @@ from tailrace_server.partition.chain import Pins
 from tailrace_server.partition.partition import Partition
 from tailrace_server.stream.filter import FilterCache
 from tailrace_server.stream.partition_stream import PartitionStream
-from tailrace_server.stream.since import Start
+from tailrace_server.stream.since import StreamStart
 
 
 def begin_stream(
@@ -21,7 +21,7 @@ def begin_stream(
     partition: Partition,
     pins: Pins,
     filtered: FilterCache | None = None,
-    start: Start | None = None,
+    start: StreamStart | None = None,
     make: Callable[..., PartitionStream] = PartitionStream,
 ) -> tuple[StreamOk | RollBack | StreamEnd, PartitionStream | None]:
     """The answer to ``request`` of ``partition``, and the stream ``id`` where one begins.
@@ -51,7 +51,7 @@ def begin_stream(
 
 
 def answer_of(
-    request: StreamRequest, partition: Partition, start: Start | None = None
+    request: StreamRequest, partition: Partition, start: StreamStart | None = None
 ) -> StreamOk | RollBack | StreamEnd:
     """The answer to ``request`` of ``partition``."""
     return answer_request(
@@ -84,7 +84,7 @@ def answer_request(
     visible_seq: int,
     purge_seq: int,
     trim_seq: int = 0,
-    start: Start | None = None,
+    start: StreamStart | None = None,
 ) -> StreamOk | RollBack | StreamEnd:
     """Whether a stream may begin as ``request`` asks, or what the consumer has to do instead.
 

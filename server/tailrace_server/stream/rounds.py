@@ -26,8 +26,8 @@ from tailrace.wire.stream_messages import StreamEnd, encode_number, encode_seq
 from tailrace_server.stream.barriers import Barrier, Barriers
 from tailrace_server.stream.chunk_reads import ChunkReads
 from tailrace_server.stream.deadlines import Deadlines
-from tailrace_server.stream.disk_part import CHUNK_BYTES, DiskPart
 from tailrace_server.stream.partition_stream import PartitionStream, examined_bytes
+from tailrace_server.stream.segment_cursor import CHUNK_BYTES, SegmentCursor
 from tailrace_server.stream.stream_slot import Key, StreamSlot
 from tailrace_server.stream.stream_state import StreamEvent, StreamState
 
@@ -427,7 +427,7 @@ class Rounds:
 
     def _load_next(self, slot: StreamSlot) -> None:
         """Takes the turn from a stream that cannot go on without its next chunk, until that is here."""
-        if slot.stream.part_to_load is not None:
+        if slot.stream.cursor_to_load is not None:
             self._turns.remove(slot)
             self._reads.add(slot)
         elif slot.stream.is_in_memory:
@@ -440,17 +440,17 @@ class Rounds:
             return 0
         return min(max(self.window_bytes // CHUNK_BYTES, 1), LOADS_MAX)
 
-    def next_loads(self) -> list[tuple[StreamSlot, DiskPart]]:
+    def next_loads(self) -> list[tuple[StreamSlot, SegmentCursor]]:
         """Returns the parts of which a chunk is to be loaded now; call ``loaded`` or ``load_failed`` for each."""
         return self._reads.start(self._chunks_max)
 
-    def loaded(self, slot: StreamSlot, part: DiskPart, blocks: list[Block], index: int) -> None:
+    def loaded(self, slot: StreamSlot, part: SegmentCursor, blocks: list[Block], index: int) -> None:
         """Takes what ``part.load()`` gave for a stream, which may have ended meanwhile."""
         if not self._reads.finish(slot):
             return
         part.loaded(blocks, index)
         slot.move(StreamEvent.CHUNK_READ)
-        if slot.stream.part_to_load is not None:  # its filter left nothing of the chunk
+        if slot.stream.cursor_to_load is not None:  # its filter left nothing of the chunk
             self._reads.add(slot)
         else:
             self._turns.add(slot)

@@ -1,4 +1,4 @@
-"""Where a stream begins that is asked for since a time. Pure, but for `find_in`, which reads blocks of one segment.
+"""Finds the start of a stream that is asked for since a time. Pure, but `find_start_in` reads blocks of one segment.
 
 Timestamps never fall within a partition, so there is one seq such that all above it are stamped at the time or later,
 and nothing below it is:
@@ -26,7 +26,7 @@ from tailrace_server.partition.partition import Partition
 from tailrace_server.segment import Segment
 
 
-class Start(NamedTuple):
+class StreamStart(NamedTuple):
     """A stream begins at ``seq``, within (``snapshot_first``, ``snapshot_last``]; all three are equal between runs.
 
     ``known_seq`` is the last row that is there and was stamped before: what is missing above it may have been stamped
@@ -39,39 +39,39 @@ class Start(NamedTuple):
     known_seq: int
 
     @classmethod
-    def at(cls, seq: int, known_seq: int) -> Start:
+    def at(cls, seq: int, known_seq: int) -> StreamStart:
         """Between runs."""
         return cls(seq, seq, seq, known_seq)
 
 
-class Bounds(NamedTuple):
+class DroppedBefore(NamedTuple):
     """What was dropped for its age is known to have been stamped before these (microseconds since 1970 UTC)."""
 
     purged_before_us: int = SEQ_MAX + 1
     trimmed_before_us: int = SEQ_MAX + 1
 
 
-def find(partition: Partition, since_us: int) -> Start | Segment:
-    """Where a stream since ``since_us`` begins, or the segment that has to be asked by `find_in`."""
+def find_start(partition: Partition, since_us: int) -> StreamStart | Segment:
+    """Where a stream since ``since_us`` begins, or the segment that has to be asked by `find_start_in`."""
     if since_us > partition.last_timestamp:
-        return Start.at(partition.high_seq, partition.high_seq)
+        return StreamStart.at(partition.high_seq, partition.high_seq)
     seq = partition.tree.seq_before(since_us)
     if seq > partition.flushed_seq:
-        return Start.at(seq, seq)
+        return StreamStart.at(seq, seq)
     known_seq = 0
     for segment in partition.chain.segments:
         identity = segment.identity
         if not identity.rows:
             continue
         if identity.oldest_timestamp >= since_us:
-            return Start.at(identity.after_seq, known_seq)
+            return StreamStart.at(identity.after_seq, known_seq)
         if identity.newest_timestamp >= since_us:
             return segment
         known_seq = segment.last_row_seq
-    return Start.at(partition.flushed_seq, known_seq)
+    return StreamStart.at(partition.flushed_seq, known_seq)
 
 
-def find_in(segment: Segment, since_us: int) -> Start:
+def find_start_in(segment: Segment, since_us: int) -> StreamStart:
     """Where a stream begins in a segment some of whose rows are older than ``since_us``, and some are not.
 
     Reads about as many blocks as the number of all has binary digits, one at a time. SegmentDamaged.
@@ -88,24 +88,24 @@ def find_in(segment: Segment, since_us: int) -> Start:
     identity = segment.identity
     seq = columns.seqs()[row - 1] if row else int(segment.last_seqs[low - 1]) if low else identity.after_seq
     if identity.deduplicated and seq > identity.after_seq:
-        return Start(seq, identity.after_seq, identity.last_seq, seq)
-    return Start.at(seq, seq)
+        return StreamStart(seq, identity.after_seq, identity.last_seq, seq)
+    return StreamStart.at(seq, seq)
 
 
-def behind(partition: Partition, start: Start, seen_seq: int) -> Start:
+def start_behind(partition: Partition, start: StreamStart, seen_seq: int) -> StreamStart:
     """``start``, or behind ``seen_seq`` if that is further: all up to there is known to have been there before.
 
-    ``seen_seq`` is flushed. In a run the start is told the run's bounds, as `find_in` does.
+    ``seen_seq`` is flushed. In a run the start is told the run's bounds, as `find_start_in` does.
     """
     if seen_seq <= start.seq:
         return start
     identity = next((s.identity for s in partition.chain.segments if s.identity.last_seq >= seen_seq), None)
     if identity is not None and identity.deduplicated and identity.after_seq < seen_seq < identity.last_seq:
-        return Start(seen_seq, identity.after_seq, identity.last_seq, seen_seq)
-    return Start.at(seen_seq, seen_seq)
+        return StreamStart(seen_seq, identity.after_seq, identity.last_seq, seen_seq)
+    return StreamStart.at(seen_seq, seen_seq)
 
 
-def checked(partition: Partition, start: Start, since_us: int, bounds: Bounds) -> Start:
+def checked_start(partition: Partition, start: StreamStart, since_us: int, bounds: DroppedBefore) -> StreamStart:
     """``start``, or behind what was purged or trimmed, where that is known to be older.
 
     DataGone where a mutation that was stamped at ``since_us`` or later may have been purged or trimmed.
@@ -129,4 +129,4 @@ def checked(partition: Partition, start: Start, since_us: int, bounds: Bounds) -
     # What is gone is older, so everything up to there is: whoever began below would be told that it lacks that.
     if gone_seq < start.snapshot_last:
         return start._replace(seq=gone_seq)
-    return Start.at(gone_seq, start.known_seq)
+    return StreamStart.at(gone_seq, start.known_seq)

@@ -8,7 +8,7 @@ from tailrace_server.publishing.publisher import Publisher
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.state import last_batches
 from tailrace_server.state.last_batches import LastBatches
-from tailrace_server.stream.replica_stream import ReplicaStream
+from tailrace_server.stream.replication_stream import ReplicationStream
 
 _write = Publisher._write
 
@@ -25,7 +25,7 @@ async def _write_where_none_is_there(publisher, feed, request, shares, term, ste
     return await _write(publisher, feed, request, shares, term, step)
 
 
-_encode_sinks = ReplicaStream._encode_sinks
+_encode_sinks = ReplicationStream._encode_sinks
 
 
 def _tell_nothing_of_parts(stream, seq):
@@ -51,8 +51,8 @@ def _go_on(leadership, term):
 
 
 BUGS = {
-    "last batches that followers are not told": [(ReplicaStream, "_encode_sinks", _tell_nothing_of_sinks)],
-    "parts of a batch that followers are not told": [(ReplicaStream, "_encode_sinks", _tell_nothing_of_parts)],
+    "last batches that followers are not told": [(ReplicationStream, "_encode_sinks", _tell_nothing_of_sinks)],
+    "parts of a batch that followers are not told": [(ReplicationStream, "_encode_sinks", _tell_nothing_of_parts)],
     "a batch that is remembered by feed": [(Publisher, "_write", _write_where_none_is_there)],
     "a last batch that outlives a rollback": [(LastBatches, "forget_above", _forget_nothing)],
     "a publish that goes on in another term": [(Leadership, "require_term", _go_on)],

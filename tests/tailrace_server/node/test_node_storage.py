@@ -19,8 +19,8 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamEnd, StreamRequest, encode_number
 from tailrace_server.config import Storage
 from tailrace_server.host.disk import RealFile
-from tailrace_server.serving import steps
-from tailrace_server.stream import disk_part, partition_stream
+from tailrace_server.serving import time_slices
+from tailrace_server.stream import partition_stream, segment_cursor
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ async def frame_of(connection, opcode):
 
 async def test_who_keeps_segments_that_nobody_else_needs_is_sent_away_on_a_full_disk(running, client, raw, monkeypatch):
     """Readers of what is there for everybody go on."""
-    monkeypatch.setattr(disk_part, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(segment_cursor, "CHUNK_BYTES", 1)
     node = running.node
     Gate(node)
     feed = await client.create_feed("history", partitions=1, retention="history", history_bytes=1)
@@ -225,7 +225,7 @@ async def test_who_keeps_segments_that_nobody_else_needs_is_sent_away_on_a_full_
 
 async def test_hazard_18_look_up_and_append_are_one_step(running, feed, monkeypatch):
     """Many conditional writes of one key, in steps, while what they look at moves to segments: one of them wins."""
-    monkeypatch.setattr(steps, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(time_slices, "SLICE_SECONDS", 0.0)
     node = running.node
     Gate(node)
     won = []

@@ -11,7 +11,7 @@ from tailrace.wire.stage_messages import Publish, SinksTold
 from tailrace_server.config import Storage
 from tailrace_server.publishing import cutting, publisher
 from tailrace_server.state.last_batches import to_json
-from tailrace_server.stream.replica_stream import ReplicaStream
+from tailrace_server.stream.replication_stream import ReplicationStream
 
 ROWS = numbered(0, 200)
 
@@ -83,7 +83,7 @@ async def test_a_follower_that_forgets_the_parts_is_found(members, monkeypatch):
         table = {sink: last._replace(parts=()) for sink, last in stream.partition.sinks.as_of(seq).items()}
         return [SinksTold(stream.partition.id, seq, to_json(table)).encode(stream.id)] if table else []
 
-    monkeypatch.setattr(ReplicaStream, "_encode_sinks", forget_the_parts)
+    monkeypatch.setattr(ReplicationStream, "_encode_sinks", forget_the_parts)
     async with members.client() as client:
         with pytest.raises(AssertionError):
             await lose_the_leader(members, client)

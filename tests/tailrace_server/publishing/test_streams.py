@@ -20,7 +20,7 @@ from tailrace_server.partition.replica_apply import apply_batch, apply_block, ap
 from tailrace_server.state.last_batches import LastBatch
 from tailrace_server.stream import partition_stream
 from tailrace_server.stream.partition_stream import PartitionStream
-from tailrace_server.stream.replica_stream import ReplicaStream
+from tailrace_server.stream.replication_stream import ReplicationStream
 from tailrace_server.tree import tree as tree_module
 
 STEPS = st.lists(
@@ -95,7 +95,7 @@ def read_snapshot(stream):
     stream.begin_snapshot()
     found = []
     while not stream.all_sent:
-        part = stream.part_to_load
+        part = stream.cursor_to_load
         if part is not None:
             part.loaded(*part.load())
         block = stream.next_block()
@@ -155,7 +155,7 @@ def test_a_replica_has_the_last_batches_wherever_it_stands(steps):
         assert not partition.is_inside(replica.high_seq)
 
     def follow():
-        stream = ReplicaStream(
+        stream = ReplicationStream(
             1, partition, Level.MEMORY, replica.high_seq, None, replica.high_seq, pins=partition.pins, now=float
         )
         for frame in FrameDecoder().receive_data(b"".join(stream.at_start())):
@@ -205,7 +205,7 @@ def test_a_publish_of_one_block_is_a_snapshot_of_its_own_to_a_replica():
     partition.do("write", 1)
     partition.do("publish", [2])
     partition.do("write", 1)
-    stream = ReplicaStream(1, partition, Level.MEMORY, 0, None, 0, pins=partition.pins, now=float)
+    stream = ReplicationStream(1, partition, Level.MEMORY, 0, None, 0, pins=partition.pins, now=float)
     ends = []
     while stream.has_news:
         read_snapshot(stream)

@@ -23,7 +23,7 @@ from tailrace_server.replication.promotion_forecast import (
     forecast_of_lone_node,
 )
 from tailrace_server.serving import status
-from tailrace_server.serving.console import http_door
+from tailrace_server.serving.console import http_listener
 from tailrace_server.serving.status import status_of
 
 GUIDE = Path(__file__).parents[3] / "docs/guides/replication.md"
@@ -283,7 +283,7 @@ def orders(node):
 
 
 async def http_status(node):
-    async with http_door(node.node, ("127.0.0.1", 0)) as address, await trio.open_tcp_stream(*address) as stream:
+    async with http_listener(node.node, ("127.0.0.1", 0)) as address, await trio.open_tcp_stream(*address) as stream:
         await stream.send_all(b"GET /api/status HTTP/1.0\r\n\r\n")
         answer = b"".join([part async for part in stream])
     return json.loads(answer.partition(b"\r\n\r\n")[2])

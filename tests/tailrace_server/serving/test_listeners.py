@@ -1,4 +1,4 @@
-"""Addresses of doors, and how a door treats its connections."""
+"""Addresses of doors, and how a listener treats its connections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import pytest
 import trio
 
-from tailrace_server.serving.listeners import Door, open_door, parse_door, show_door
+from tailrace_server.serving.listeners import Listener, listen, parse_listen_address, show_listen_address
 
 
 @pytest.mark.parametrize(
@@ -25,19 +25,19 @@ from tailrace_server.serving.listeners import Door, open_door, parse_door, show_
     ],
 )
 def test_addresses(text, address):
-    assert parse_door(text, 1234) == address
+    assert parse_listen_address(text, 1234) == address
 
 
 @pytest.mark.parametrize("text", ["host:port", "host:70000", "http://host:1", "host:1/path", "user@host:1"])
 def test_what_is_no_address(text):
     with pytest.raises(ValueError, match="is no address"):
-        parse_door(text, 1234)
+        parse_listen_address(text, 1234)
 
 
 def test_addresses_are_shown_as_they_are_given():
-    assert show_door(("127.0.0.1", 1)) == "127.0.0.1:1"
-    assert show_door(("::1", 1)) == "[::1]:1"
-    assert show_door(None) == "off"
+    assert show_listen_address(("127.0.0.1", 1)) == "127.0.0.1:1"
+    assert show_listen_address(("::1", 1)) == "[::1]:1"
+    assert show_listen_address(None) == "off"
 
 
 async def nothing():
@@ -51,7 +51,7 @@ async def test_a_failing_connection_ends_alone_and_is_worth_a_line(caplog):
         await stream.send_all(b"fine")
 
     caplog.set_level(logging.INFO, "tailrace.server")
-    async with open_door(Door("test", 10, handle, nothing), ("127.0.0.1", 0)) as address:
+    async with listen(Listener("test", 10, handle, nothing), ("127.0.0.1", 0)) as address:
         bad, good = await trio.open_tcp_stream(*address), await trio.open_tcp_stream(*address)
         await bad.send_all(b"bad")
         assert await bad.receive_some() == b""
@@ -69,7 +69,7 @@ async def test_connections_over_the_bound_are_turned_away():
         await stream.send_all(b"welcome")
         await stream.receive_some()
 
-    async with open_door(Door("test", 2, handle, nothing), ("127.0.0.1", 0)) as address:
+    async with listen(Listener("test", 2, handle, nothing), ("127.0.0.1", 0)) as address:
         streams = [await trio.open_tcp_stream(*address) for _ in range(3)]
         assert [await stream.receive_some() for stream in streams] == [b"welcome", b"welcome", b""]
         await streams[0].aclose()
@@ -96,11 +96,11 @@ async def test_leaving_lets_go_first_and_then_cancels():
         finally:
             order.append("cancelled")
 
-    async def let_go():
+    async def drain():
         told.set()
         await trio.testing.wait_all_tasks_blocked()
 
-    async with open_door(Door("test", 2, handle, let_go), ("127.0.0.1", 0)) as address:
+    async with listen(Listener("test", 2, handle, drain), ("127.0.0.1", 0)) as address:
         stream = await trio.open_tcp_stream(*address)
         await trio.testing.wait_all_tasks_blocked()
     assert order == ["told", "cancelled"]
@@ -115,7 +115,7 @@ async def test_an_address_in_use_is_named():
     async def handle(stream):
         await trio.sleep_forever()
 
-    async with open_door(Door("http", 2, handle, nothing), ("127.0.0.1", 0)) as address:
+    async with listen(Listener("http", 2, handle, nothing), ("127.0.0.1", 0)) as address:
         with pytest.raises(OSError, match=f"--http 127.0.0.1:{address[1]}: Address already in use"):
-            async with open_door(Door("http", 2, handle, nothing), address):
+            async with listen(Listener("http", 2, handle, nothing), address):
                 pass

@@ -22,7 +22,7 @@ from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import Get, Got, WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamRequest
-from tailrace_server.serving import steps
+from tailrace_server.serving import time_slices
 from tailrace_server.state.producers import ENTRY_AGE_S_MAX
 
 pytestmark = pytest.mark.usefixtures("others_are_served")
@@ -254,7 +254,7 @@ async def test_get_needs_no_more_than_a_frame(greeted, feed, feed_id):
 @pytest.fixture
 def short_turns(monkeypatch, running):
     """Time is up as soon as a turn begins."""
-    monkeypatch.setattr(steps, "STEP_SECONDS", -1.0)
+    monkeypatch.setattr(time_slices, "SLICE_SECONDS", -1.0)
 
 
 @pytest.mark.usefixtures("short_turns")

@@ -13,7 +13,7 @@ from tests.tailrace_server.stream.slots import check_slots
 from tailrace.model import EndReason, Level
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.stream import disk_part, partition_stream, rounds
+from tailrace_server.stream import partition_stream, rounds, segment_cursor
 from tailrace_server.stream.filter import FilterCache
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.rounds import Rounds
@@ -28,7 +28,7 @@ BOUNDS = {
         "HELD_BYTES_MAX": [0, 300],
         "EXAMINED_BYTES_MAX": [1, 40_000],
     },
-    disk_part: {"CHUNK_BYTES": [1, 400, 1 << 20]},
+    segment_cursor: {"CHUNK_BYTES": [1, 400, 1 << 20]},
 }
 WHENEVER = {"which": st.integers(0, PARTITIONS - 1)}
 

@@ -21,7 +21,7 @@ def check_slots(rounds):
         assert stream.end_seq is None or stream.end_seq >= stream.promised_seq
         assert slot.stream.all_sent or slot.state.in_snapshot
         loads = slot.state in (StreamState.QUEUED, StreamState.LOADING)
-        assert loads == (slot.stream.part_to_load is not None)
+        assert loads == (slot.stream.cursor_to_load is not None)
         assert slot.holds_chunk == (
             slot.state is StreamState.LOADING or (slot.state is StreamState.SENDING and not slot.stream.is_in_memory)
         )

@@ -199,7 +199,7 @@ def test_a_cookie_for_which_nobody_was_asked_yet_is_lost_with_a_stream():
     )
 )
 def test_no_cookie_is_early_where_somebody_else_knows_how_far(made):
-    """As `Inquiries`: one question at a time, and those that come meanwhile share the next.
+    """As `FollowerBarriers`: one question at a time, and those that come meanwhile share the next.
 
     A stream that is opened again has another number.
     """

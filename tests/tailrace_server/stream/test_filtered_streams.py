@@ -5,7 +5,7 @@ from tests.tailrace_server.stored import StoredPartition
 
 from tailrace.model import EndReason, Level
 from tailrace.wire.filters import StreamFilter
-from tailrace_server.stream import disk_part, partition_stream
+from tailrace_server.stream import partition_stream, segment_cursor
 from tailrace_server.stream.partition_stream import PartitionStream
 
 START, BLOCK, END, ADVANCED, ENDED = "SNAPSHOT_START", "BLOCK", "SNAPSHOT_END", "SEQ_ADVANCED", "STREAM_END"
@@ -52,7 +52,7 @@ def test_many_writes_that_do_not_match_are_one_word_a_pass(made):
 
 @pytest.mark.parametrize("chunk_bytes", [1, 1 << 20])
 def test_segments_in_which_nothing_matches_are_told_of_one_by_one(made, monkeypatch, chunk_bytes):
-    monkeypatch.setattr(disk_part, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(segment_cursor, "CHUNK_BYTES", chunk_bytes)
     for _ in range(2):
         made.put((b"a", b"1"), (b"b", b"2"), (b"a", b"3"))
         made.partition.flush()

@@ -8,7 +8,7 @@ from tests.tailrace_server.stored import StoredPartition
 
 from tailrace.model import EndReason, Level
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.stream import disk_part, partition_stream, rounds
+from tailrace_server.stream import partition_stream, rounds, segment_cursor
 from tailrace_server.stream.partition_stream import PartitionStream
 
 START, BLOCK, END, ENDED = "SNAPSHOT_START", "BLOCK", "SNAPSHOT_END", "STREAM_END"
@@ -40,7 +40,7 @@ def test_it_begins_inside_of_a_segment_and_of_a_block(made):
 
 
 def test_a_stream_that_waits_for_its_chunk_has_no_turn_and_others_go_on(made, monkeypatch):
-    monkeypatch.setattr(disk_part, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(segment_cursor, "CHUNK_BYTES", 1)
     made.put((b"a", b"1"), (b"b", b"2"))
     made.partition.flush()
     other = StoredPartition(1)

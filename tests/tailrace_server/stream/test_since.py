@@ -12,7 +12,7 @@ from tailrace_server.partition.chain import Chain, LostSegment
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.rounds import Rounds
-from tailrace_server.stream.since import Bounds, Start, checked, find, find_in
+from tailrace_server.stream.since import DroppedBefore, StreamStart, checked_start, find_start, find_start_in
 
 
 class StampedPartition(StoredPartition):
@@ -43,9 +43,9 @@ class StampedPartition(StoredPartition):
 
     def begin(self, since_us, bounds=None):
         """Where a stream begins. DataGone."""
-        found = find(self, since_us)
-        start = found if isinstance(found, Start) else find_in(found, since_us)
-        return checked(self, start, since_us, bounds or Bounds())
+        found = find_start(self, since_us)
+        start = found if isinstance(found, StreamStart) else find_start_in(found, since_us)
+        return checked_start(self, start, since_us, bounds or DroppedBefore())
 
 
 _row = st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.sampled_from([b"v", None]))
@@ -87,7 +87,7 @@ def test_everything_stamped_since_comes_or_it_is_said_that_it_is_gone(steps, his
         dropped = [partition.stamps[seq - 1] + 1 for seq in (partition.purge_seq, partition.trim_seq) if seq]
         bound = max(dropped, default=0)
         if since_us >= bound:
-            start = partition.begin(since_us, Bounds(bound, bound))
+            start = partition.begin(since_us, DroppedBefore(bound, bound))
             assert all(seq > start.seq for seq in stamped)
             stream = PartitionStream(1, partition, Level.DISK, start.seq, None, 0, pins=partition.pins)
             assert not stream.is_purged
@@ -100,7 +100,7 @@ def test_everything_stamped_since_comes_or_it_is_said_that_it_is_gone(steps, his
         return
     assert not missing
     assert all(seq > start.seq for seq in stamped)
-    assert start.snapshot_first <= start.seq <= start.snapshot_last <= partition.flushed_seq or start == Start.at(
+    assert start.snapshot_first <= start.seq <= start.snapshot_last <= partition.flushed_seq or start == StreamStart.at(
         start.seq, start.known_seq
     )
     # What is older and comes even so is of one block of the tree, whose columns nobody has opened.
@@ -121,7 +121,7 @@ def rows_of(partition, start):
     ends = []
     while stream.id in rounds.slots:
         stream.begin_snapshot()
-        while (part := stream.part_to_load) is not None or not stream.all_sent:
+        while (part := stream.cursor_to_load) is not None or not stream.all_sent:
             if part is not None:
                 part.loaded(*part.load())
             block = stream.next_block()
@@ -142,12 +142,12 @@ def test_in_a_run_the_stream_begins_in_the_middle_and_knows_the_bounds():
     partition.sync()
     partition.flush(through=2)
     partition.flush()
-    assert partition.begin(25) == Start.at(4, 4)
+    assert partition.begin(25) == StreamStart.at(4, 4)
     partition.fold()
-    assert partition.begin(25) == Start(3, 0, 8, 3)  # seq 4 is superseded
-    assert partition.begin(10) == Start.at(0, 0)
-    assert partition.begin(40) == Start(5, 0, 8, 5)
-    assert partition.begin(41) == Start.at(8, 8)
+    assert partition.begin(25) == StreamStart(3, 0, 8, 3)  # seq 4 is superseded
+    assert partition.begin(10) == StreamStart.at(0, 0)
+    assert partition.begin(40) == StreamStart(5, 0, 8, 5)
+    assert partition.begin(41) == StreamStart.at(8, 8)
 
 
 def test_deletions_that_are_known_to_be_older_do_not_matter():
@@ -161,9 +161,9 @@ def test_deletions_that_are_known_to_be_older_do_not_matter():
     with pytest.raises(DataGone, match="purged up to seq 1") as raised:
         partition.begin(40)
     assert raised.value.first_seq == 2
-    assert partition.begin(40, Bounds(purged_before_us=30)) == Start.at(1, 0)
+    assert partition.begin(40, DroppedBefore(purged_before_us=30)) == StreamStart.at(1, 0)
     with pytest.raises(DataGone):
-        partition.begin(29, Bounds(purged_before_us=30))
+        partition.begin(29, DroppedBefore(purged_before_us=30))
 
 
 def test_where_deletions_are_known_to_be_older_it_begins_behind_them():
@@ -175,7 +175,7 @@ def test_where_deletions_are_known_to_be_older_it_begins_behind_them():
     partition.flush()
     partition.fold(purge_before_us=10)
     assert (partition.purge_seq, [seq for seq, _ in partition.present()]) == (3, [1, 5])
-    assert partition.begin(40, Bounds(purged_before_us=30)) == Start(3, 0, 5, 1)
+    assert partition.begin(40, DroppedBefore(purged_before_us=30)) == StreamStart(3, 0, 5, 1)
     stream = PartitionStream(1, partition, Level.DISK, 3, None, 5, pins=partition.pins)
     assert not stream.is_purged
 
@@ -193,7 +193,7 @@ def test_a_deletion_that_was_the_last_row_of_its_segment():
     for since_us in (11, 20, 30, 50):
         with pytest.raises(DataGone):
             partition.begin(since_us)
-    assert partition.begin(51) == Start.at(3, 3)
+    assert partition.begin(51) == StreamStart.at(3, 3)
 
 
 def test_a_history_that_begins_later():
@@ -206,8 +206,8 @@ def test_a_history_that_begins_later():
     with pytest.raises(DataGone, match="trimmed up to seq 1") as raised:
         partition.begin(15)
     assert raised.value.first_seq == 2
-    assert partition.begin(15, Bounds(trimmed_before_us=11)) == Start.at(1, 0)
-    assert partition.begin(21) == Start.at(2, 2)
+    assert partition.begin(15, DroppedBefore(trimmed_before_us=11)) == StreamStart.at(1, 0)
+    assert partition.begin(21) == StreamStart.at(2, 2)
 
 
 def test_many_blocks_are_bisected(monkeypatch):
@@ -220,7 +220,7 @@ def test_many_blocks_are_bisected(monkeypatch):
     reads = []
     read_block = segment.read_block
     monkeypatch.setattr(type(segment), "read_block", lambda self, number: reads.append(number) or read_block(number))
-    assert partition.begin(700) == Start.at(700, 700)
+    assert partition.begin(700) == StreamStart.at(700, 700)
     assert len(reads) <= 11
 
 
@@ -242,4 +242,4 @@ def test_a_segment_that_cannot_be_opened():
     partition.chain = Chain([LostSegment(segment.identity, segment.nbytes, SegmentDamaged(segment.path, 0, "gone"))])
     with pytest.raises(SegmentDamaged, match="gone"):
         partition.begin(15)
-    assert partition.begin(21) == Start.at(2, 2)
+    assert partition.begin(21) == StreamStart.at(2, 2)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tailrace_server.serving.console.app import make_app
-from tailrace_server.serving.console.listener import http_door
+from tailrace_server.serving.console.listener import http_listener
 
-__all__ = ["http_door", "make_app"]
+__all__ = ["http_listener", "make_app"]

@@ -1,4 +1,4 @@
-"""Serves an ASGI application with Hypercorn's trio connections, over a door of our own.
+"""Serves an ASGI application with Hypercorn's trio connections, over a listener of our own.
 
 Hypercorn's ``serve`` is not used: it has no bound on connections, it sends under a shield (so that one client who does
 not read holds up every stop), and an error in one connection ends them all. Its ``TCPServer`` is what handles one
@@ -18,7 +18,7 @@ from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import wrap_app
 
 from tailrace_server.serving.console.app import HasStatus, make_app
-from tailrace_server.serving.listeners import Door, open_door
+from tailrace_server.serving.listeners import Listener, listen
 
 # A scraper, a load balancer and some people with browsers; each connection costs a descriptor and about 100 KiB.
 CONNECTIONS_MAX = 256
@@ -37,7 +37,7 @@ GRACE_SECONDS = 0.5
 
 
 @contextlib.asynccontextmanager
-async def http_door(
+async def http_listener(
     node: HasStatus, address: tuple[str, int] | None, hosts: Collection[str] = ()
 ) -> AsyncIterator[tuple[str, int] | None]:
     """Answers HTTP at ``address`` while the body runs; gives the real address. None: nothing is opened.
@@ -49,8 +49,8 @@ async def http_door(
         yield None
         return
     server = _HttpServer(node, hosts)
-    door = Door("http", CONNECTIONS_MAX, server.handle, server.let_go)
-    async with open_door(door, address) as opened:
+    listener = Listener("http", CONNECTIONS_MAX, server.handle, server.drain)
+    async with listen(listener, address) as opened:
         yield opened
 
 
@@ -78,7 +78,7 @@ class _HttpServer:
             if not self._open:
                 self._all_closed.set()
 
-    async def let_go(self) -> None:
+    async def drain(self) -> None:
         """Lets answers that are on their way out, for a moment; then ends every connection."""
         await self._context.terminated.set()  # idle connections close at once
         self._all_closed = trio.Event()

@@ -9,6 +9,6 @@ listener   all of them
 
 from __future__ import annotations
 
-from tailrace_server.serving.tailing.listener import ws_door
+from tailrace_server.serving.tailing.listener import ws_listener
 
-__all__ = ["ws_door"]
+__all__ = ["ws_listener"]

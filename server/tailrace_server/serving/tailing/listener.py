@@ -1,4 +1,4 @@
-"""The WebSocket door: handshakes, and the sessions that are open."""
+"""The WebSocket listener: handshakes, and the sessions that are open."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from trio_websocket import ConnectionClosed, WebSocketRequest, wrap_server_strea
 from tailrace.link.address import Address
 from tailrace.trio.transport import Transport
 from tailrace_server.serving.hosts import host_allowed, refusal
-from tailrace_server.serving.listeners import Door, open_door
+from tailrace_server.serving.listeners import Listener, listen
 from tailrace_server.serving.tailing.loopback import loopback
 from tailrace_server.serving.tailing.request import origin_allowed
-from tailrace_server.serving.tailing.session import CLOSE_SECONDS_MAX, Session
+from tailrace_server.serving.tailing.session import CLOSE_SECONDS_MAX, TailSession
 
 log = logging.getLogger("tailrace.ws")
 
@@ -27,7 +27,7 @@ MESSAGE_BYTES_MAX = 1024 * 1024
 
 
 @contextlib.asynccontextmanager
-async def ws_door(
+async def ws_listener(
     handle: Callable[[Transport], Awaitable[None]],
     address: tuple[str, int] | None,
     origins: Collection[str] = (),
@@ -50,7 +50,7 @@ async def ws_door(
             return client
 
         sessions = _Sessions(address[0], frozenset(origins), frozenset(hosts), connect)
-        async with open_door(Door("ws", CONNECTIONS_MAX, sessions.handle, sessions.let_go), address) as opened:
+        async with listen(Listener("ws", CONNECTIONS_MAX, sessions.handle, sessions.drain), address) as opened:
             yield opened
         nursery.cancel_scope.cancel()
 
@@ -69,7 +69,7 @@ class _Sessions:
         self._connect = connect
         # More threads would take the interpreter from the loop, each for as long as a turn.
         self._parsing = trio.CapacityLimiter(1)
-        self._open: set[Session] = set()
+        self._open: set[TailSession] = set()
         self._all_closed = trio.Event()
 
     async def handle(self, stream: trio.SocketStream) -> None:
@@ -83,14 +83,14 @@ class _Sessions:
                 elif not host_allowed(_host(request), self._hosts):
                     await request.reject(421, body=refusal(_host(request)).encode())
                 elif origin_allowed(_origin(request), local[0], self._listen_host, self._origins):
-                    await self._run(Session(request, str(Address(peer[0], peer[1])), self._connect, self._parsing))
+                    await self._run(TailSession(request, str(Address(peer[0], peer[1])), self._connect, self._parsing))
                 else:
                     await _turn_away(request)
                 nursery.cancel_scope.cancel()
         except* ConnectionClosed:
             pass  # the library's reader has found that the client is gone
 
-    async def _run(self, session: Session) -> None:
+    async def _run(self, session: TailSession) -> None:
         self._open.add(session)
         try:
             await session.run()
@@ -102,7 +102,7 @@ class _Sessions:
             if not self._open:
                 self._all_closed.set()
 
-    async def let_go(self) -> None:
+    async def drain(self) -> None:
         """Ends every session with a word; returns when they are closed, or after a moment."""
         self._all_closed = trio.Event()
         for session in self._open:

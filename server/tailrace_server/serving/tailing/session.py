@@ -55,7 +55,7 @@ class TooSlow(TailraceError):
     """The client takes nothing any more, so it cannot be told either."""
 
 
-class Session:
+class TailSession:
     """A WebSocket of a page that may have one. ``connect`` gives a transport to the node."""
 
     def __init__(self, request: WebSocketRequest, peer: str, connect: Connect, parsing: trio.CapacityLimiter) -> None:

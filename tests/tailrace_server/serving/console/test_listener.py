@@ -7,7 +7,7 @@ import json
 import pytest
 import trio
 
-from tailrace_server.serving.console import http_door
+from tailrace_server.serving.console import http_listener
 from tailrace_server.serving.console import listener as door_module
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -25,7 +25,7 @@ class StatusOnly:
 
 @pytest.fixture
 async def http_address():
-    async with http_door(StatusOnly(), ("127.0.0.1", 0)) as address:
+    async with http_listener(StatusOnly(), ("127.0.0.1", 0)) as address:
         yield address
 
 
@@ -48,12 +48,12 @@ async def ask(address, request):
 
 
 async def test_off_opens_nothing():
-    async with http_door(StatusOnly(), None) as address:
+    async with http_listener(StatusOnly(), None) as address:
         assert address is None
 
 
 async def test_a_running_node_is_healthy_and_tells_its_status(running):
-    async with http_door(running.node, ("127.0.0.1", 0)) as address:
+    async with http_listener(running.node, ("127.0.0.1", 0)) as address:
         assert (await ask(address, REQUEST.replace(b"1.1", b"1.0"))).endswith(b"\r\n\r\nok\n")
         answer = await ask(address, b"GET /api/status HTTP/1.0\r\n\r\n")
     status = json.loads(answer.partition(b"\r\n\r\n")[2])
@@ -64,7 +64,7 @@ async def test_a_running_node_is_healthy_and_tells_its_status(running):
 async def test_a_name_that_is_not_the_nodes_is_told_nothing(running):
     """DNS rebinding: the browser takes the node for the page's own server."""
     request = b"GET /api/status HTTP/1.1\r\nHost: evil.example:4780\r\nConnection: close\r\n\r\n"
-    async with http_door(running.node, ("127.0.0.1", 0), {"app.example"}) as address:
+    async with http_listener(running.node, ("127.0.0.1", 0), {"app.example"}) as address:
         refused = await ask(address, request)
         answered = await ask(address, request.replace(b"evil", b"app"))
     assert refused.startswith(b"HTTP/1.1 421")
@@ -124,7 +124,7 @@ async def test_garbage_ends_its_own_connection_soon(http_address, garbage):
 
 async def test_a_request_that_does_not_come_to_its_end_is_dropped(monkeypatch):
     monkeypatch.setattr(door_module, "IDLE_SECONDS_MAX", 0.1)
-    async with http_door(StatusOnly(), ("127.0.0.1", 0)) as address:
+    async with http_listener(StatusOnly(), ("127.0.0.1", 0)) as address:
         stream = await trio.open_tcp_stream(*address)
         async with stream:
             await stream.send_all(b"GET / HTTP/1.1\r\nHost:")
@@ -133,7 +133,7 @@ async def test_a_request_that_does_not_come_to_its_end_is_dropped(monkeypatch):
 
 async def test_a_body_is_not_taken_for_ever(monkeypatch):
     monkeypatch.setattr(door_module, "READ_SECONDS_MAX", 0.1)
-    async with http_door(StatusOnly(), ("127.0.0.1", 0)) as address:
+    async with http_listener(StatusOnly(), ("127.0.0.1", 0)) as address:
         stream = await trio.open_tcp_stream(*address)
         async with stream:
             await stream.send_all(b"POST /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\nhalf")
@@ -160,7 +160,7 @@ async def test_a_client_that_does_not_read_is_dropped(monkeypatch):
             raise
 
     monkeypatch.setattr(door_module._Connection, "send_all", watched)
-    async with http_door(StatusOnly(20_000_000), ("127.0.0.1", 0)) as address:
+    async with http_listener(StatusOnly(20_000_000), ("127.0.0.1", 0)) as address:
         stream = await unread_answer(address)
         async with stream:
             await dropped.wait()
@@ -170,14 +170,14 @@ async def test_a_client_that_does_not_read_is_dropped(monkeypatch):
 async def test_leaving_does_not_wait_for_who_does_not_read(monkeypatch):
     monkeypatch.setattr(door_module, "SEND_SECONDS_MAX", 600.0)
     with trio.fail_after(60):  # far below what a send may take
-        async with http_door(StatusOnly(20_000_000), ("127.0.0.1", 0)) as address:
+        async with http_listener(StatusOnly(20_000_000), ("127.0.0.1", 0)) as address:
             stream = await unread_answer(address)
     await stream.aclose()
 
 
 async def test_leaving_lets_an_answer_out_that_is_on_its_way(monkeypatch):
     monkeypatch.setattr(door_module, "GRACE_SECONDS", 60.0)
-    async with trio.open_nursery() as nursery, http_door(StatusOnly(8_000_000), ("127.0.0.1", 0)) as address:
+    async with trio.open_nursery() as nursery, http_listener(StatusOnly(8_000_000), ("127.0.0.1", 0)) as address:
         stream = await unread_answer(address)
         received = []
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, wrap_client_stream
 
-from tailrace_server.serving.tailing import ws_door
+from tailrace_server.serving.tailing import ws_listener
 
 HANDSHAKE = (
     b"GET /feeds/orders HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -96,7 +96,7 @@ class PageOpener:
 @pytest.fixture
 async def open_page(running):
     """Opens `Page`s of a WebSocket door to the node of ``running``, as contexts."""
-    async with ws_door(lambda transport: running.node.handle(transport), ("127.0.0.1", 0)) as address:
+    async with ws_listener(lambda transport: running.node.handle(transport), ("127.0.0.1", 0)) as address:
         yield PageOpener(address)
 
 

@@ -26,7 +26,7 @@ from tailrace_server.state.last_batches import to_json
 from tailrace_server.stream.partition_stream import PartitionStream
 
 
-class ReplicaStream(PartitionStream):
+class ReplicationStream(PartitionStream):
     """``now()``: monotonic seconds."""
 
     def __init__(self, *arguments: Any, now: Callable[[], float], **options: Any) -> None:
@@ -58,7 +58,7 @@ class ReplicaStream(PartitionStream):
         """As far as nothing was published; or one publish, where that comes first."""
         runs = self.partition.published
         following = next(self.partition.tree.blocks_after(self.snapshot_last), None) if runs else None
-        if following is None or self._parts:
+        if following is None or self._cursors:
             super()._take_blocks(visible_seq)
             return
         if not runs.has_any_of(following):

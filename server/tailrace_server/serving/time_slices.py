@@ -15,7 +15,7 @@ from tailrace_server.serving.connection import Connection
 from tailrace_server.upkeep.storage import Storage
 
 # One turn of catching up with the by-key index, or of looking keys up.
-STEP_SECONDS = 0.002
+SLICE_SECONDS = 0.002
 
 # Does a part of something, until the given function says that time is up; True once all is done.
 Step = Callable[[Callable[[], bool]], bool]
@@ -25,7 +25,7 @@ def _nothing() -> int:
     return 0
 
 
-def run_in_steps(
+def run_in_slices(
     connection: Connection,
     id: int,
     step: Step,
@@ -61,7 +61,7 @@ def run_in_steps(
 def _out_of_time(connection: Connection) -> Callable[[], bool]:
     """True from about 2 ms on."""
     clock = connection.node.clock
-    deadline = clock.monotonic() + STEP_SECONDS
+    deadline = clock.monotonic() + SLICE_SECONDS
     return lambda: clock.monotonic() >= deadline
 
 

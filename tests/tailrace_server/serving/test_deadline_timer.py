@@ -12,7 +12,7 @@ from tailrace.model import EndReason, Level
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.stream_messages import StreamEnd
 from tailrace_server.replication.role import Role
-from tailrace_server.serving.end_times import EndTimes
+from tailrace_server.serving.deadline_timer import DeadlineTimer
 from tailrace_server.stream.deadlines import ENDS_MAX
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.rounds import Rounds
@@ -37,7 +37,7 @@ class FakeConnection:
         self.rounds = Rounds(1 << 30)
         self.node = self.leaderships = self.storage = self.connections = self.committer = self
         self.clock = VirtualClock()
-        self.end_times = EndTimes(self)
+        self.deadline_timer = DeadlineTimer(self)
         self.hurried = self.turns = 0
         self.begun_us = self.clock.wall_us()
 
@@ -60,7 +60,7 @@ class FakeConnection:
         until_us = self.begun_us + round(seconds * 1e6)
         stream = PartitionStream(id, partition, level, 0, None, 0, pins=partition.pins, until_us=until_us)
         self.rounds.open(stream, lambda: None)
-        self.end_times.look()
+        self.deadline_timer.check()
         return stream
 
 
@@ -157,7 +157,7 @@ def test_a_clock_that_is_set():
         connection.open(2, StoredPartition(), 1_000)
         await trio.sleep(1)
         connection.clock.ahead_us = 1_000_000_000
-        connection.end_times.look()
+        connection.deadline_timer.check()
         await trio.sleep(0.001)
         assert not connection.rounds.slots, "it is set ahead: that is found at the next look"
 

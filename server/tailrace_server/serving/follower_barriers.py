@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tailrace_server.serving.services import OpenConnection
 
 
-class Inquiries:
+class FollowerBarriers:
     """Asks for one connection how far the leader has come."""
 
     def __init__(self, connection: OpenConnection) -> None:
@@ -25,7 +25,7 @@ class Inquiries:
         self._waiting: Barrier | None = None  # the first that no question covers yet
         self._under_way = False
 
-    def ask(self, cookie: bytes) -> None:
+    def add(self, cookie: bytes) -> None:
         """A cookie arrived, which goes back once all that the leader has accepted by now has been delivered."""
         rounds, waiting = self._connection.rounds, self._waiting
         if waiting is not None and waiting.lost_partition is not None:

@@ -4,8 +4,8 @@ from tests.tailrace_server.stored import StoredPartition
 from tailrace.errors import BadBlock
 from tailrace.wire.filters import StreamFilter
 from tailrace_server.segment import SegmentDamaged
-from tailrace_server.stream import disk_part as module
-from tailrace_server.stream.disk_part import DiskPart
+from tailrace_server.stream import segment_cursor as module
+from tailrace_server.stream.segment_cursor import SegmentCursor
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def partition():
 
 
 def part_of(partition, after_seq=0):
-    return DiskPart(partition.chain.segments[0], after_seq, partition.pins)
+    return SegmentCursor(partition.chain.segments[0], after_seq, partition.pins)
 
 
 def read(part):
@@ -74,14 +74,14 @@ def test_a_block_that_cannot_be_looked_into_is_damage(partition, monkeypatch):
         raise BadBlock("the padding before the keys is not zero")
 
     monkeypatch.setattr(module, "filter_block", refuse)
-    part = DiskPart(partition.chain.segments[0], 0, partition.pins, StreamFilter(b"k"))
+    part = SegmentCursor(partition.chain.segments[0], 0, partition.pins, StreamFilter(b"k"))
     with pytest.raises(SegmentDamaged, match="the padding before the keys is not zero") as caught:
         part.load()
     assert caught.value.path == partition.chain.segments[0].path
 
 
 def test_what_a_filter_leaves_of_a_segment(partition):
-    wanted = DiskPart(partition.chain.segments[0], 2, partition.pins, StreamFilter(b"k"))
+    wanted = SegmentCursor(partition.chain.segments[0], 2, partition.pins, StreamFilter(b"k"))
     assert read(wanted) == [[(3, 4), (5, 6)]]
-    unwanted = DiskPart(partition.chain.segments[0], 2, partition.pins, StreamFilter(b"other"))
+    unwanted = SegmentCursor(partition.chain.segments[0], 2, partition.pins, StreamFilter(b"other"))
     assert read(unwanted) == [[]]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ASK_AGAIN_SECONDS = 1.0
 
 
-class EndTimes:
+class DeadlineTimer:
     """The times at which streams of ``connection`` end."""
 
     def __init__(self, connection: OpenConnection) -> None:
@@ -28,7 +28,7 @@ class EndTimes:
         self._changed = trio.Event()
         self._runs = False
 
-    def look(self) -> None:
+    def check(self) -> None:
         """A stream that ends at a time was opened, or the wall clock may have been set."""
         if self._connection.rounds.deadlines.next_us is None:
             return

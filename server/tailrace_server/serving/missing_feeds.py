@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _CONFIRMED_TIMEOUTS = 2
 
 
-class Absences:
+class MissingFeeds:
     """Asks for one connection whether this node knows of all feeds."""
 
     def __init__(self, connection: OpenConnection) -> None:
@@ -33,7 +33,7 @@ class Absences:
         self._waiting: list[tuple[int, Answer]] = []
         self._under_way = False
 
-    def ask(self, answer: Answer) -> None:
+    def confirm(self, answer: Answer) -> None:
         """Calls ``answer(None)`` once it is sure that what is missing now is nowhere, or with why that is not sure.
 
         At once where nobody else has a say, else later, and not at all where the connection ends first. Raises

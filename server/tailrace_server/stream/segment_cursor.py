@@ -16,7 +16,7 @@ from tailrace_server.stream.filter import filter_block
 CHUNK_BYTES = 1024 * 1024
 
 
-class DiskPart:
+class SegmentCursor:
     """A cursor over the blocks of ``segment`` that hold anything above ``after_seq``. It pins the segment until closed.
 
     With ``wanted`` it has what that leaves of them, which may be no block at all. ``load`` may run in a thread, while

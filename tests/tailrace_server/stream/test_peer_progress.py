@@ -1,9 +1,9 @@
-from tailrace_server.stream.progress import Progress
+from tailrace_server.stream.peer_progress import PeerProgress
 
 
 def looked(*looks):
     """The seconds stuck after each look, (now, waits, credited, backlog), of a connection made at 10."""
-    progress = Progress(10.0)
+    progress = PeerProgress(10.0)
     found = []
     for now, *rest in looks:
         progress.look(now, *rest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Progress:
+class PeerProgress:
     """Since when a connection has had something to send, and its peer has neither granted room nor taken any bytes.
 
     Looks are what it is told by: a peer that takes something between two of them is not stuck.
