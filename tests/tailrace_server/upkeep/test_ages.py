@@ -9,7 +9,7 @@ from tests.tiers import examples
 
 from tailrace_server.directory.uptime_file import store_uptime, tick_uptime
 from tailrace_server.serving.stream_requests import _seen_seq
-from tailrace_server.stream.since import Start, behind, find
+from tailrace_server.stream.since import StreamStart, find_start, start_behind
 
 HOUR = 3_600
 DAY = 24 * HOUR
@@ -104,11 +104,11 @@ async def test_a_stream_since_next_year_begins_with_next_year(engine):
     partition = engine.partition()
     await write(engine)
     await pass_time(engine, 3 * HOUR)
-    assert begin(engine, partition, engine.clock.wall_us()) == Start.at(6, 6)
+    assert begin(engine, partition, engine.clock.wall_us()) == StreamStart.at(6, 6)
     next_year_us = WALL_US + 365 * DAY * 1_000_000
-    assert begin(engine, partition, next_year_us - 1_000_000) == Start.at(4, 4)
-    assert begin(engine, partition, WALL_US + DAY * 1_000_000) == Start.at(2, 2), "no mark is kept for so long"
-    assert begin(engine, partition, next_year_us + DAY * 1_000_000) == Start.at(2, 2), "a time to come"
+    assert begin(engine, partition, next_year_us - 1_000_000) == StreamStart.at(4, 4)
+    assert begin(engine, partition, WALL_US + DAY * 1_000_000) == StreamStart.at(2, 2), "no mark is kept for so long"
+    assert begin(engine, partition, next_year_us + DAY * 1_000_000) == StreamStart.at(2, 2), "a time to come"
 
 
 async def test_a_clock_that_is_behind_hides_nothing(engine):
@@ -122,16 +122,16 @@ async def test_a_clock_that_is_behind_hides_nothing(engine):
     engine.clock.jump(-3 * DAY)
     engine.start()
     await pass_time(engine, 4 * HOUR)
-    assert begin(engine, engine.partition(), since_us - 1_000_000) == Start.at(2, 2)
+    assert begin(engine, engine.partition(), since_us - 1_000_000) == StreamStart.at(2, 2)
     engine.clock.jump(3 * DAY)
     await pass_time(engine, HOUR)
-    assert begin(engine, engine.partition(), since_us - 1_000_000) == Start.at(2, 2)
+    assert begin(engine, engine.partition(), since_us - 1_000_000) == StreamStart.at(2, 2)
 
 
 def begin(engine, partition, since_us):
-    found = find(partition, since_us)
-    assert isinstance(found, Start), "its segments are on one side of the time each"
-    return behind(partition, found, _seen_seq(engine.node.services, partition, since_us))
+    found = find_start(partition, since_us)
+    assert isinstance(found, StreamStart), "its segments are on one side of the time each"
+    return start_behind(partition, found, _seen_seq(engine.node.services, partition, since_us))
 
 
 STEPS = st.lists(
