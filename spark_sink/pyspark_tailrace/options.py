@@ -61,7 +61,7 @@ _OF_TABLES = ("provider", "option.")
 _NO_TABLES = (
     "when a table is used, Spark does not pass its options to a source written in Python. Use a view, CREATE TEMPORARY "
     "VIEW ... USING tailrace OPTIONS (url ..., feed ...), or format('tailrace') with options. Rows that saveAsTable or "
-    "toTable has written are in the feed: DROP TABLE the table, and write by save() or start()"
+    "toTable have written are in the feed: DROP TABLE the table, and write by save() or start()"
 )
 # The similarity from which one of our names is suggested for an unknown name.
 _ALIKE = 0.7

@@ -52,7 +52,7 @@ def test_batch_job(rows, options, contents, shared_node):
 
 
 @pytest.mark.parametrize(
-    ("mode", "text"), [("overwrite", "use mode 'append'"), ("errorifexists", '"Append" or'), ("ignore", '"Append" or')]
+    ("mode", "text"), [("overwrite", "Use mode 'append'"), ("errorifexists", '"Append" or'), ("ignore", '"Append" or')]
 )
 def test_other_modes_of_a_batch_job(rows, options, mode, text):
     with pytest.raises(AnalysisException, match=text):

@@ -15,7 +15,15 @@ from __future__ import annotations
 
 from tailrace_server.compaction.errors import BadTask, CompactionFailed
 from tailrace_server.compaction.limiter import RATE_WHILE_WRITES_WAIT
-from tailrace_server.compaction.policy import CompactionLimits, Plan, Reason, Retention, Trim, choose, trim
+from tailrace_server.compaction.policy import (
+    CompactionLimits,
+    CompactionPlan,
+    PartitionRetention,
+    Reason,
+    Trim,
+    choose,
+    trim,
+)
 from tailrace_server.compaction.process import Rate, run_compaction
 from tailrace_server.compaction.task import CompactionResult, CompactionTask, Foreign
 from tailrace_server.compaction.worker import compact, discard
@@ -25,13 +33,13 @@ __all__ = [
     "BadTask",
     "CompactionFailed",
     "CompactionLimits",
+    "CompactionPlan",
     "CompactionResult",
     "CompactionTask",
     "Foreign",
-    "Plan",
+    "PartitionRetention",
     "Rate",
     "Reason",
-    "Retention",
     "Trim",
     "choose",
     "compact",

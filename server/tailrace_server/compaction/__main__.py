@@ -51,7 +51,7 @@ class Orders:
         return line
 
 
-class Progress:
+class ProgressReport:
     """Says how many bytes have been read and written: after the first ones, and then now and then."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ def main() -> None:
     line = orders.next()
     if line is None:
         os._exit(_EXIT_ABANDONED)
-    limiter, progress = Limiter(0), Progress()
+    limiter, progress = Limiter(0), ProgressReport()
     threading.Thread(target=_obey, args=(orders, limiter), daemon=True).start()
 
     def on_bytes(nbytes: int) -> None:

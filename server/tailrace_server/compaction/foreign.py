@@ -16,7 +16,7 @@ from tailrace_server.compaction.task import FOREIGN_MAX, Foreign
 if TYPE_CHECKING:
     from tailrace_server.blocks import ColumnArrays
     from tailrace_server.blocks.arrays import U64, Bools, Indices
-    from tailrace_server.compaction.reading import Batch
+    from tailrace_server.compaction.rows import RowBatch
 
 _EXAMPLE_KEY_BYTES = 64
 
@@ -31,7 +31,7 @@ class ForeignRows:
         self.rows = 0
         self.kept = 0
 
-    def note(self, batch: Batch, arrays: ColumnArrays, hashes: U64) -> None:
+    def note(self, batch: RowBatch, arrays: ColumnArrays, hashes: U64) -> None:
         """Counts the rows of a batch whose hash is not that of ``hashes``, the right ones."""
         wrong = np.flatnonzero(arrays.hashes != hashes)
         if not len(wrong):
@@ -59,7 +59,7 @@ class ForeignRows:
     def _is_here(self, hashes: U64) -> Bools:
         return (hashes >= self._first) & (hashes <= self._last)
 
-    def _add(self, producer: int, batch: Batch, arrays: ColumnArrays, rows: Indices, corrected: int) -> None:
+    def _add(self, producer: int, batch: RowBatch, arrays: ColumnArrays, rows: Indices, corrected: int) -> None:
         if producer not in self._by_producer:
             if len(self._by_producer) == FOREIGN_MAX:
                 return

@@ -56,7 +56,7 @@ class Reason(enum.Enum):
     TOMBSTONES = "tombstones"
 
 
-class Retention(NamedTuple):
+class PartitionRetention(NamedTuple):
     """What a partition keeps: the latest of each key, or with ``history`` every row, as long and as much as it says.
 
     ``age_us`` (microseconds) and ``nbytes`` bound a history; None: no bound.
@@ -67,7 +67,7 @@ class Retention(NamedTuple):
     nbytes: int | None = None
 
     @classmethod
-    def of(cls, info: FeedInfo) -> Retention:
+    def of(cls, info: FeedInfo) -> PartitionRetention:
         """That of each partition of a feed, which has an equal share of the feed's bytes."""
         if info.retention != "history":
             return cls()
@@ -94,7 +94,7 @@ class CompactionLimits(NamedTuple):
     rows_max: int = ROWS_MAX
 
 
-class Plan(NamedTuple):
+class CompactionPlan(NamedTuple):
     """Fold the segments from index ``first`` to index ``last`` of the chain, both included.
 
     ``is_major``: the oldest is among them. ``nbytes`` and ``rows`` are theirs together.
@@ -118,13 +118,13 @@ class Trim(NamedTuple):
 def choose(
     entries: Sequence[SegmentEntry],
     *,
-    retention: Retention,
+    retention: PartitionRetention,
     stable_seq: int,
     purge_before_us: int | None,
     old_seq: int = 0,
     marks: Sequence[int] = (),
     limits: CompactionLimits | None = None,
-) -> Plan | None:
+) -> CompactionPlan | None:
     """What to fold next of a partition's chain, oldest first; None where it may stay as it is.
 
     Only segments that end at or below ``stable_seq`` are folded: one that a rollback may still drop is better dropped
@@ -136,11 +136,11 @@ def choose(
     limits = limits or CompactionLimits()
     stable = [entry for entry in entries if entry.last_seq <= stable_seq]
     if retention.history:
-        return _fold_tier(stable, retention, limits, marks)
+        return _compact_tier(stable, retention, limits, marks)
     return (
-        _fold_all(stable, limits)
-        or _fold_tier(stable, retention, limits)
-        or _fold_tombstones(stable, purge_before_us, old_seq, limits)
+        _compact_all(stable, limits)
+        or _compact_tier(stable, retention, limits)
+        or _compact_tombstones(stable, purge_before_us, old_seq, limits)
     )
 
 
@@ -174,7 +174,7 @@ def tier_of(nbytes: int, limits: CompactionLimits) -> int:
     return tier
 
 
-def _fold_all(entries: Sequence[SegmentEntry], limits: CompactionLimits) -> Plan | None:
+def _compact_all(entries: Sequence[SegmentEntry], limits: CompactionLimits) -> CompactionPlan | None:
     """SHARE. Where there are too many for one compaction, the oldest of them."""
     if len(entries) < 2:
         return None
@@ -187,9 +187,9 @@ def _fold_all(entries: Sequence[SegmentEntry], limits: CompactionLimits) -> Plan
     return _plan(entries, 0, last, Reason.SHARE, limits)
 
 
-def _fold_tier(
-    entries: Sequence[SegmentEntry], retention: Retention, limits: CompactionLimits, marks: Sequence[int] = ()
-) -> Plan | None:
+def _compact_tier(
+    entries: Sequence[SegmentEntry], retention: PartitionRetention, limits: CompactionLimits, marks: Sequence[int] = ()
+) -> CompactionPlan | None:
     """TIER."""
     for first, stop in _tiers(entries, limits):
         while stop - first >= limits.tier_segments_min:
@@ -213,7 +213,7 @@ def _tiers(entries: Sequence[SegmentEntry], limits: CompactionLimits) -> Iterato
 
 
 def _fitting(
-    entries: Sequence[SegmentEntry], retention: Retention, limits: CompactionLimits, marks: Sequence[int]
+    entries: Sequence[SegmentEntry], retention: PartitionRetention, limits: CompactionLimits, marks: Sequence[int]
 ) -> int:
     """How many of the first of ``entries`` one segment may take."""
     bytes_max = retention.nbytes // _HISTORY_PARTS if retention.nbytes is not None else None
@@ -231,9 +231,9 @@ def _fitting(
     return min(len(entries), limits.inputs_max)
 
 
-def _fold_tombstones(
+def _compact_tombstones(
     entries: Sequence[SegmentEntry], purge_before_us: int | None, old_seq: int, limits: CompactionLimits
-) -> Plan | None:
+) -> CompactionPlan | None:
     """TOMBSTONES: the shortest stretch from the oldest on in which they are enough.
 
     Only segments whose rows are all old enough count: what is counted here does go, so nothing is folded in vain.
@@ -255,10 +255,10 @@ def _fold_tombstones(
 
 def _plan(
     entries: Sequence[SegmentEntry], first: int, last: int, reason: Reason, limits: CompactionLimits
-) -> Plan | None:
+) -> CompactionPlan | None:
     """The plan, unless it has more rows than a segment can have."""
     chosen = entries[first : last + 1]
     rows = sum(entry.rows for entry in chosen)
     if rows > limits.rows_max:
         return None
-    return Plan(first, last, first == 0, reason, sum(entry.nbytes for entry in chosen), rows)
+    return CompactionPlan(first, last, first == 0, reason, sum(entry.nbytes for entry in chosen), rows)

@@ -21,7 +21,7 @@ from tailrace_server.blocks.arrays import Bools
 from tailrace_server.compaction import dedup
 from tailrace_server.compaction.errors import BadTask
 from tailrace_server.compaction.foreign import ForeignRows
-from tailrace_server.compaction.reading import Rows, hashes_of_keys
+from tailrace_server.compaction.rows import SegmentRows, hashes_of_keys
 from tailrace_server.compaction.task import INPUTS_MAX, CompactionResult, CompactionTask
 from tailrace_server.host.disk import TEMPORARY
 from tailrace_server.segment import Segment, SegmentIdentity, SegmentWriter
@@ -56,7 +56,7 @@ def compact(task: CompactionTask, disk: Disk, on_bytes: Callable[[int], None] = 
     with contextlib.ExitStack() as stack:
         segments = [stack.enter_context(contextlib.closing(Segment.open(disk, path))) for path in task.inputs]
         check_inputs(task, [segment.identity for segment in segments])
-        rows = Rows(segments, on_bytes)
+        rows = SegmentRows(segments, on_bytes)
         foreign = ForeignRows(task.hash_first, task.hash_last)
         decision = _ALL_STAY if task.history else _decide(task, rows, foreign)
         identity = identity_of(task, [segment.identity for segment in segments], decision)
@@ -142,7 +142,7 @@ def identity_of(
     )
 
 
-def _decide(task: CompactionTask, rows: Rows, foreign: ForeignRows) -> _Decision:
+def _decide(task: CompactionTask, rows: SegmentRows, foreign: ForeignRows) -> _Decision:
     """Steps 1 and 2."""
     hashes = np.empty(rows.count, np.uint64)
     key_lengths = np.empty(rows.count, np.uint16)
@@ -167,7 +167,7 @@ def _decide(task: CompactionTask, rows: Rows, foreign: ForeignRows) -> _Decision
 def _write(
     task: CompactionTask,
     disk: Disk,
-    rows: Rows,
+    rows: SegmentRows,
     identity: SegmentIdentity,
     gone: Bools | None,
     foreign: ForeignRows,

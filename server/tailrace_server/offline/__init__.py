@@ -1,20 +1,23 @@
-"""Tools for a data directory that no node serves, or, for backups, that one does (docs/guides/operations.md).
+"""Tools for the data directory of a stopped node; backups also work while a node runs (docs/guides/operations.md).
 
-report.py        what was found, pure
-listed.py        the feeds that ``_feeds`` lists
-listing.py       the files of a directory, and how many bytes will be read
-journal_walk.py  the journal's files read whole, behind damage as well
-sieve.py         what a start would do with each record of the journal, pure
-examine.py       a feed's files read whole and compared with each other
-verify.py        everything together: ``tailrace verify``
-salvage.py       what can be read of a damaged segment, in a new one
-chains.py        a chain made of what segments say of themselves, pure
-mend.py          a partition's new manifest
-resift.py        a journal written anew from what can be kept
-repair.py        everything together: ``tailrace repair``
-backup.py        a copy of a directory while a node writes to it
-restore.py       a directory made of a backup
-commands.py      the commands
+report.py           the findings, pure
+data_directory.py   the files of a directory
+journal_walk.py     reads all of a journal, also behind damage
+dry_replay.py       the effect of each record of the journal on a start, pure
+findings.py         reads and compares the files of all feeds
+listed_feeds.py     the feeds that ``_feeds`` lists
+verify.py           ``tailrace verify``
+salvage.py          the readable rows of a damaged segment
+chains.py           a chain made of the identities of segments, pure
+partition_repair.py a new manifest for a partition
+journal_survey.py   the first pass of a repair over the journal
+journal_rewrite.py  a new journal with all records that can stay
+journal_swap.py     the files of the new journal
+repairing_mark.py   the file REPAIRING
+repair.py           ``tailrace repair``
+backup.py           ``tailrace backup``
+restore.py          ``tailrace restore``
+commands.py         the command line
 
-What they leave in a directory is in directory/: restored_marks.py, lost.py, copying.py.
+The files that they leave in a directory are in directory/: restored_marks.py, lost.py, copying.py.
 """

@@ -1,20 +1,21 @@
-"""``tailrace backup``: a copy of a data directory, taken while a node writes to it, that is a state it was in.
+"""``tailrace backup``: copies a data directory while a node writes to it. The copy is a state that it was in.
 
-    1. journal    every file is opened, and so can be read to its end, whatever the node removes
-    2. feeds      FEED, MANIFEST and a second name for each segment that it names; where one is gone, MANIFEST again
-    3. journal    files that have come since are opened; the newest one is read up to its last whole record
-    4. copy       the journal's files, the newest up to there; segments where they could not be linked to the target
+    1. journal    opens every file, so that it can be read to its end even if the node removes it
+    2. feeds      reads FEED and MANIFEST, and links each segment; if a segment is gone, reads MANIFEST again
+    3. journal    opens new files, and reads the newest one up to its last complete record
+    4. copy       copies the journal's files, the newest up to that record, and segments that could not be linked
 
-The node is not asked, and need not know. Why that is enough: take a record of the journal that was durable when the
-backup began. The node removes a file of the journal only when all that it says has its home in a FEED or a MANIFEST,
-durably. If the record's file was gone at 1, its home was there before 2, and is in the backup. If it was there, it is
-held. A file that both came and went between 1 and 3 leaves a gap in the numbers, and the backup begins again, as it
-does where a restart of the node has replaced a file. So nothing that was acknowledged before the backup began is
-missing, and what is there is the journal's beginning up to one record: a prefix of what was written. The older files
-are read whole at 3, so that a replaced one is not taken for the one that replaced it, and damage is not copied.
+The node takes no part. Why that is enough: take a record of the journal that was durable when the backup began. The
+node removes a file of the journal only when a FEED or a MANIFEST has all of its records, durably. If the record's file
+was gone at 1, that FEED or MANIFEST existed before 2, and is in the backup. Otherwise the file is open. A file that
+came and went between 1 and 3 leaves a gap in the numbers, and the backup starts again. It also starts again if a
+restart of the node has replaced a file.
 
-Linked segments cost no space and no time; they share the disk's blocks with the original. Where links do not reach the
-target, they are made in a directory beside the data first, so that 2 is short, and copied from there.
+So the backup has all that was acknowledged before it began, and its journal is a prefix of the writes. The older files
+are read completely at 3: this detects replaced files, and damage is not copied.
+
+Linked segments take no space and no time; they share the disk's blocks with the original. If the target is out of the
+reach of links, segments are linked in a directory beside the data, so that 2 is short, and copied from there.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, Format
 from tailrace_server.journal.reader import RawRecord, Window
 from tailrace_server.manifest import FeedFile, ManifestDamaged, codec, segment_name
 from tailrace_server.manifest.store import FEED_NAME, FEEDS_NAME, MANIFEST_NAME
+from tailrace_server.offline.data_directory import JOURNAL_NAME, check_data_directory
 from tailrace_server.offline.journal_walk import Bad, numbers_in, walk
-from tailrace_server.offline.listing import JOURNAL_NAME, check_data_directory
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk, File
@@ -57,20 +58,20 @@ STAGING_LOCK_NAME = "backup.lock"
 _FORMAT = "tailrace backup"
 _VERSION = 1
 
-# A try takes milliseconds where there are links: so many fail only where the node restarts again and again.
+# With links a try takes milliseconds: all tries fail only if the node keeps restarting.
 TRIES_MAX = 20
 
 
 class BackupFailed(TailraceError):
-    """No backup could be taken; the data directory is as it was."""
+    """No backup could be taken. The data directory was not changed."""
 
 
 class _Moved(Exception):
-    """The node has changed something in a way that a new try sees whole."""
+    """The node has changed files during a try; a new try can succeed."""
 
 
 class Backup(NamedTuple):
-    """What was taken: ``segments``, of them ``linked``; bytes of the segments, and of the journal."""
+    """A backup that was taken: the number of ``segments`` and of ``linked`` ones, and the bytes of both parts."""
 
     segments: int
     linked: int
@@ -79,8 +80,8 @@ class Backup(NamedTuple):
     tries: int
 
 
-class _Held(NamedTuple):
-    """A file of the journal that is open, with its header."""
+class _OpenFile(NamedTuple):
+    """An open file of the journal, with its header."""
 
     file: File
     header: FileHeader
@@ -96,12 +97,11 @@ def backup(
     watcher: Watcher | None = None,
     between: Callable[[str], None] = lambda _: None,
 ) -> Backup:
-    """Takes a backup of a directory, whether a node has it or not, into ``target``, which is empty or not there.
+    """Takes a backup of a directory, with or without a running node, into ``target``, which is empty or missing.
 
-    The directory's lock is not taken: a node may start meanwhile, however long the copying takes.
-    ``copies``: segments are copied even where they could be linked. ``between`` is called with the name of each stage
-    that begins: a test goes on writing there. BackupFailed, BadDirectory, OSError: ``target`` is incomplete and says
-    so by having no BACKUP, or is as it was.
+    It does not take the directory's lock, so that a node can start during a long copy. ``copies``: segments are copied
+    even if they could be linked. ``between`` is called with the name of each stage that begins, for tests that keep
+    writing. Raises BackupFailed, BadDirectory, OSError: then ``target`` has no BACKUP, so it is not taken for a backup.
     """
     check_data_directory(disk, directory)
     marks.check_usable(disk, directory)
@@ -120,9 +120,9 @@ class _Backup:
         self._target = target
         self._watcher = watcher
         self._between = between
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _OpenFile] = {}
         self._end = 0
-        self._suspects: set[tuple[int, int]] = set()  # files of the journal that were not whole, by their identity
+        self._suspects: set[tuple[int, int]] = set()  # identities of journal files with a bad record
         self._files: dict[str, bytes] = {}  # small files, by their path below the directory
         self._segments: dict[str, int] = {}  # paths below the directory, and sizes
         self._staging, self._is_linked = target, not copies
@@ -138,11 +138,11 @@ class _Backup:
         linked = len(self._segments) if self._is_linked else 0
         return Backup(len(self._segments), linked, sum(self._segments.values()), sum(ends.values()), tries)
 
-    # What keeps the node's files
+    # Links and open files
 
     @contextlib.contextmanager
     def _staging_beside(self) -> Iterator[None]:
-        """Where links do not reach the target, or are not wanted there, a directory beside the data holds them."""
+        """Provides a directory beside the data for links, if the target cannot have them or should not."""
         probe = os.path.join(self._target, FILE_NAME)
         if self._is_linked and can_link(self._disk, os.path.join(self._data, FILE_NAME), probe):
             self._disk.remove(probe)
@@ -155,7 +155,7 @@ class _Backup:
             raise BackupFailed(f"another backup of {self._data} is being taken: wait for its end") from None
         self._staging = os.path.join(self._data, STAGING_NAME)
         try:
-            remove_below(self._disk, self._staging)  # of a backup that was interrupted
+            remove_below(self._disk, self._staging)  # left by an interrupted backup
             self._disk.make_directory(self._staging)
             yield
         finally:
@@ -163,7 +163,7 @@ class _Backup:
             lock.close()
 
     def _hold(self) -> int:
-        """Steps 1 to 3, until they succeed; how many tries that took."""
+        """Repeats steps 1 to 3 until they succeed. Returns the number of tries."""
         for number in range(1, TRIES_MAX + 1):
             try:
                 self._let_go()
@@ -177,17 +177,17 @@ class _Backup:
                 self._end = self._last_record()
                 self._check_older()
                 if self._check_marks() and not was_restored:
-                    raise _Moved  # a repair has come and gone
+                    raise _Moved  # a repair has run meanwhile
                 return number
             except (_Moved, FileNotFoundError):
                 continue
         raise BackupFailed(
-            f"the node changes {self._data} faster than it can be held: after {TRIES_MAX} tries; take the backup at a "
-            "quieter time, or stop the node"
+            f"the node changed {self._data} during each of {TRIES_MAX} tries: take the backup at a quieter time, or "
+            "stop the node"
         )
 
     def _check_marks(self) -> bool:
-        """Whether the directory was restored or repaired. BadDirectory while that is under way: files are moved."""
+        """Returns whether the directory was restored or repaired. Raises BadDirectory during a restore or repair."""
         marks.check_usable(self._disk, self._data)
         return marks.is_restored(self._disk, self._data)
 
@@ -199,7 +199,7 @@ class _Backup:
     # Journal
 
     def _hold_journal(self) -> None:
-        """Opens every file that is not held yet. _Moved where one was replaced, or there is a gap."""
+        """Opens every file that is not open yet. Raises _Moved if a file was replaced, or is missing between others."""
         directory = os.path.join(self._data, JOURNAL_NAME)
         for number in numbers_in(self._disk, directory):
             file = self._disk.open(os.path.join(directory, file_name(number)))
@@ -215,14 +215,14 @@ class _Backup:
             except FormatError as error:
                 file.close()
                 raise _damaged(os.path.join(directory, file_name(number)), 0, str(error)) from None
-            self._held[number] = _Held(file, header)
+            self._held[number] = _OpenFile(file, header)
         numbers = sorted(self._held)
         if numbers and numbers != list(range(numbers[0], numbers[-1] + 1)):
             raise _Moved
         self._ends()
 
     def _ends(self) -> dict[int, int]:
-        """How much of each held file counts: the next one says it, and ``_end`` of the newest. _Moved."""
+        """Returns the end of each open file, as noted in the next one; ``_end`` for the newest. Raises _Moved."""
         ends = {number - 1: held.header.previous_end for number, held in self._held.items() if number - 1 in self._held}
         for number, end in ends.items():
             if self._held[number].file.size() < end:
@@ -232,10 +232,10 @@ class _Backup:
         return ends
 
     def _last_record(self) -> int:
-        """Where the last whole record of the newest file ends.
+        """Returns the end of the last complete record of the newest file.
 
-        The node is writing behind it. A record that is incomplete may be complete when those behind it are looked at:
-        so it is looked at again as long as that helps. What stays bad before good records is damage.
+        The node keeps writing. An incomplete record may be complete when later ones are read, so it is read again. A
+        record that stays bad before good records is damaged.
         """
         if not self._held:
             return 0
@@ -262,10 +262,9 @@ class _Backup:
                 return end
 
     def _check_older(self) -> None:
-        """Every older file has whole records up to its end. JournalDamaged, _Moved.
+        """Checks that every older file has good records up to its end. Raises JournalDamaged, _Moved.
 
-        One that has not may be a file that a restart of the node has put another one in the place of, which has gone
-        since: then a new try does not meet it again.
+        A bad file may be one that a restart of the node has replaced: then a new try does not find it again.
         """
         for number, end in self._ends().items():
             held = self._held[number]
@@ -305,7 +304,7 @@ class _Backup:
         self._files[path] = read_file(self._disk, os.path.join(self._data, path))
 
     def _hold_partition(self, directory: str) -> None:
-        """A manifest and all its segments. Where one has gone meanwhile, there is a newer manifest."""
+        """Keeps a manifest and all its segments. If a segment is gone meanwhile, there is a newer manifest."""
         path = os.path.join(directory, MANIFEST_NAME)
         before = b""
         while self._disk.exists(os.path.join(self._data, path)):
@@ -331,12 +330,12 @@ class _Backup:
             return
         self._disk.make_directory(os.path.dirname(target))
         if not can_link(self._disk, source, target):
-            copy_file(self._disk, source, target, Unwatched())  # a file system without links: slow, and right
+            copy_file(self._disk, source, target, Unwatched())  # a file system without links: slow, but correct
 
     # Copying
 
     def _copy(self, ends: dict[int, int]) -> None:
-        """Everything but the BACKUP mark. What an earlier try has linked, and the last one did not want, goes."""
+        """Copies everything except the mark BACKUP. Removes links of earlier tries that are no longer needed."""
         disk, target = self._disk, self._target
         sizes = 0 if self._is_linked else sum(self._segments.values())
         self._watcher.expect(sizes + sum(ends.values()))
@@ -357,7 +356,7 @@ class _Backup:
                 copy_bytes(disk, self._held[number].file, end, os.path.join(target, name), self._watcher)
             except Shrunk as error:
                 raise BackupFailed(
-                    f"{name} has changed under the backup ({error}): the node was restarted; try again"
+                    f"{name} changed during the backup ({error}): the node was restarted; try again"
                 ) from None
 
     def _remove_unwanted(self) -> None:
@@ -385,7 +384,7 @@ class _Backup:
 
 
 def _damaged(path: str, offset: int, why: str) -> JournalDamaged:
-    return JournalDamaged(path, offset, f"{why}; verify the directory before it is backed up")
+    return JournalDamaged(path, offset, f"{why}; run `tailrace verify` before the backup")
 
 
 def _synced_in(item: RawRecord | Bad) -> int:

@@ -1,10 +1,11 @@
-"""A chain made of what segments say of themselves, where no manifest says it. Pure.
+"""Chooses a chain from the identities of segments, without a manifest. Pure.
 
     on disk   (0, 120]   (120, 400]   (0, 400] of the two   (400, 401]     chosen: (0, 400], (400, 401]
     on disk   (0, 120]                (400, 401]                           chosen: both, and the gap (120, 400]
 
-Several files may cover the same seqs: what was folded and is still being read, or what a crash left. All of them are
-true, so the chain that reaches furthest with the fewest gaps, and then the fewest segments, is as good as any.
+Several files may cover the same seqs: inputs of a compaction that were still being read, or files left by a crash. All
+of them are right. So it chooses the chain that reaches furthest, with the fewest missing seqs and then the fewest
+segments.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tailrace_server.segment import SegmentIdentity
 
 
 class Gap(NamedTuple):
-    """The run (``after_seq``, ``last_seq``], of which there is no segment."""
+    """The seqs (``after_seq``, ``last_seq``], which no segment has."""
 
     after_seq: int
     last_seq: int
@@ -26,9 +27,9 @@ Piece = SegmentIdentity | Gap
 
 
 def choose_chain(identities: Sequence[SegmentIdentity], begin: int) -> list[Piece]:
-    """Segments and gaps that cover everything from ``begin`` to the highest last seq; none where there are none.
+    """Returns segments and gaps that cover all seqs from ``begin`` to the highest last seq; empty without segments.
 
-    A segment that stands behind another one in the result was based on it, or on one that is included in it.
+    A segment directly above another one in the result was based on it, or on a segment that is included in it.
     """
     best: dict[bytes, tuple[tuple[int, int], list[SegmentIdentity]]] = {}
     for identity in sorted(identities, key=lambda i: (i.last_seq, i.after_seq)):

@@ -1,4 +1,4 @@
-"""``tailrace verify``, ``repair``, ``backup`` and ``restore``."""
+"""The commands ``tailrace verify``, ``repair``, ``backup`` and ``restore``."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from tailrace_server.host.clock import SystemClock
 from tailrace_server.host.disk import RealDisk, is_no_space
 from tailrace_server.host.randomness import SystemRandomness
 from tailrace_server.offline.backup import backup as take_backup
-from tailrace_server.offline.repair import Outcome
+from tailrace_server.offline.repair import RepairOutcome
 from tailrace_server.offline.repair import repair as repair_directory
 from tailrace_server.offline.report import FileResult, Finding, Report, feed_text
 from tailrace_server.offline.restore import restore as restore_backup
 from tailrace_server.offline.verify import verify as verify_directory
 
-# A table of more than this is for a program: --json has all of it.
+# Longer tables are cut: --json has all findings.
 _FINDINGS_SHOWN_MAX = 200
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="A data directory.", show_default=False)]
-Copies = Annotated[bool, typer.Option("--copy", help="Copy segments even where links would do.")]
+Copies = Annotated[bool, typer.Option("--copy", help="Copy segments instead of linking them.")]
 
 
 def _new(metavar: str) -> Any:
-    return typer.Argument(metavar=metavar, help="A directory that is empty or not there.", show_default=False)
+    return typer.Argument(metavar=metavar, help="A directory that is empty or does not exist.", show_default=False)
 
 
 def verify(
     directory: Directory,
-    files: Annotated[bool, typer.Option("--files", help="Show the good files too.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="List the good files, too.")] = False,
     json: Json = False,
 ) -> None:
-    """Read everything in the directory of a stopped node, check it, and change nothing; exit code 1 for any problem."""
-    with _watching("verify", directory, "it changes nothing but LOCK") as watcher:
+    """Read and check all files in the directory of a stopped node, without changes. Exit code 1 for any problem."""
+    with _watching("verify", directory, "verify writes only LOCK") as watcher:
         report = verify_directory(RealDisk(), directory, watcher)
     if json:
         for file in report.files:
@@ -58,11 +58,11 @@ def verify(
 
 def repair(
     directory: Directory,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")] = False,
     json: Json = False,
 ) -> None:
-    """Make the damaged directory of a stopped node consistent, and list in lost/ what could not be saved."""
-    with _watching("repair", directory, "make space, and run it again: it goes on") as watcher:
+    """Make the damaged directory of a stopped node consistent, and list lost rows in lost/."""
+    with _watching("repair", directory, "make space, and run it again: it continues") as watcher:
         outcome = repair_directory(
             RealDisk(),
             directory,
@@ -84,8 +84,8 @@ def backup(
     copy: Copies = False,
     json: Json = False,
 ) -> None:
-    """Take a backup of a directory, while a node serves it or while none does."""
-    with _watching("backup", target, "there is no backup: remove what was begun") as watcher:
+    """Take a backup of a directory, while a node runs on it or not."""
+    with _watching("backup", target, "the backup is incomplete: remove the files in it") as watcher:
         taken = take_backup(RealDisk(), directory, target, SystemClock().wall_us(), copies=copy, watcher=watcher)
     if json:
         print_json(taken._asdict())
@@ -97,13 +97,15 @@ def backup(
 
 
 def restore(
-    source: Annotated[str, typer.Argument(metavar="BACKUP", help="What `tailrace backup` made.", show_default=False)],
+    source: Annotated[
+        str, typer.Argument(metavar="BACKUP", help="A directory made by `tailrace backup`.", show_default=False)
+    ],
     directory: Annotated[str, _new("DIR")],
     copy: Copies = False,
     json: Json = False,
 ) -> None:
-    """Make a data directory of a backup: that of another node of the same cluster."""
-    with _watching("restore", directory, "nothing is restored: remove what was begun") as watcher:
+    """Make a data directory from a backup, for another node of the same cluster."""
+    with _watching("restore", directory, "the restore is incomplete: remove the files in it") as watcher:
         restored = restore_backup(RealDisk(), source, directory, SystemRandomness(), copies=copy, watcher=watcher)
     if json:
         print_json(restored._asdict())
@@ -113,7 +115,7 @@ def restore(
 
 
 class _Bar:
-    """A watcher with a bar on a terminal."""
+    """A watcher that shows a progress bar."""
 
     def __init__(self, progress: Progress, title: str) -> None:
         self._progress = progress
@@ -121,22 +123,22 @@ class _Bar:
         self._total = 0
 
     def expect(self, nbytes: int) -> None:
-        """So much more is to be done."""
+        """Adds bytes to the total."""
         self._total += nbytes
         self._progress.update(self._task, total=self._total)
 
     def begin(self, path: str) -> None:
-        """The file is shown beside the bar."""
+        """Shows the file beside the bar."""
         self._progress.update(self._task, file=printable(os.path.basename(path)))
 
     def read(self, nbytes: int) -> None:
-        """So much more is done."""
+        """Advances the bar by bytes that were read."""
         self._progress.advance(self._task, nbytes)
 
 
 @contextlib.contextmanager
 def _watching(title: str, written: str, full: str) -> Iterator[Watcher]:
-    """``written`` is the directory that is written to; ``full`` says what becomes of it where there is no space."""
+    """Yields a watcher. On a full disk it raises CommandFailed with the advice ``full`` for directory ``written``."""
     try:
         with contextlib.ExitStack() as stack:
             yield stack.enter_context(_bar(title)) if sys.stderr.isatty() else Unwatched()
@@ -165,7 +167,7 @@ def _show_report(report: Report, files: bool) -> None:
     for title, found in (("Problems", report.problems), ("Notes", report.notes)):
         if found:
             _show_findings(console, title, found)
-    console.print(f"{len(report.problems)} problems" if report.problems else "everything is in order")
+    console.print(f"{len(report.problems)} problems" if report.problems else "no problems")
 
 
 def _show_findings(console: Console, title: str, found: list[tuple[FileResult, Finding]]) -> None:
@@ -176,10 +178,10 @@ def _show_findings(console: Console, title: str, found: list[tuple[FileResult, F
     columns = [("file", "left"), ("offset", "right"), ("what", "left"), ("what it means", "left")]
     console.print(make_table(title, columns, rows))
     if len(found) > len(rows):
-        console.print(f"and {len(found) - len(rows)} more: --json has them all")
+        console.print(f"and {len(found) - len(rows)} more: --json shows all")
 
 
-def _outcome_to_json(outcome: Outcome) -> dict[str, Any]:
+def _outcome_to_json(outcome: RepairOutcome) -> dict[str, Any]:
     lost = outcome.lost
     return {
         "actions": outcome.actions,
@@ -200,9 +202,9 @@ def _outcome_to_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _show_outcome(outcome: Outcome) -> None:
+def _show_outcome(outcome: RepairOutcome) -> None:
     if not outcome.actions:
-        print("there is nothing to repair")
+        print("no problems: nothing to repair")
         return
     for action in outcome.actions:
         print(printable(action))

@@ -1,9 +1,9 @@
-"""The journal's files read front to back, behind damage as well.
+"""Reads the journal's files from front to back, and continues after damage.
 
     record | record | Bad: no record can be read here | record | Bad | ...
 
-Behind a bad stretch the next record is looked for by the file's key, which every record begins with, at each multiple
-of 8. Where a record's header is good and only what follows it is not, it still says what is lost, and where it ends.
+After a bad stretch it searches for the next record: each record begins with the file's key, at a multiple of 8. If only
+the payload of a record is damaged, its header still tells which rows are lost, and how long the record is.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from tailrace_server.journal.format import (
 )
 from tailrace_server.journal.reader import BadRecord, RawRecord, Window, read_file_header, read_head, read_record
 from tailrace_server.journal.replay_cost import surplus_ns
-from tailrace_server.offline.listing import JOURNAL_NAME, size_of
+from tailrace_server.offline.data_directory import JOURNAL_NAME, size_of
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk, File
 
-# What a disk can't read is passed over in steps of this size.
+# Unreadable parts of a disk are skipped in steps of this size.
 SECTOR_BYTES = 4_096
 SCAN_BYTES = 1 << 20
 
 
 class Bad(NamedTuple):
-    """From ``offset`` to ``end`` no record can be read. ``head`` and ``payload`` are of one that is there in part.
+    """A stretch from ``offset`` to ``end`` without a readable record.
 
-    ``newer``: it is good, and of a kind that is not known here.
+    ``head`` and ``payload`` are those of a damaged record with a good header. ``newer``: the record is good, but of an
+    unknown kind.
     """
 
     offset: int
@@ -54,26 +55,26 @@ Item: TypeAlias = RawRecord | Bad
 
 
 def end_of(item: Item) -> int:
-    """Where the next item begins."""
+    """Returns the offset of the next item."""
     return item.end if isinstance(item, Bad) else item.header.end
 
 
-class ReadableFile:
-    """A file for reading, in which what the disk can't read is zeros; ``unread`` is where that was."""
+class TolerantFile:
+    """A file for reading that returns zeros for unreadable sectors; ``unread`` has their offsets."""
 
     def __init__(self, file: File) -> None:
         self._file = file
         self.unread: set[int] = set()
 
     def read_at(self, offset: int, nbytes: int) -> bytes:
-        """As of a File, but without OSError."""
+        """Reads as a File does, but never raises OSError."""
         try:
             return self._file.read_at(offset, nbytes)
         except OSError:
             return b"".join(self._sector(begin, nbytes) for begin in range(offset, offset + nbytes, SECTOR_BYTES))
 
     def size(self) -> int:
-        """The file's size."""
+        """Returns the file's size in bytes."""
         return self._file.size()
 
     def _sector(self, begin: int, nbytes: int) -> bytes:
@@ -86,13 +87,13 @@ class ReadableFile:
 
 
 class JournalFile:
-    """A file of the journal that is walked through. ``header`` is None where nothing of it can be told.
+    """A file of the journal. ``header`` is None if it cannot be read.
 
-    Once ``items`` are exhausted, ``facts`` says what a start would find, and ``case`` what it would do.
+    After all ``items``, ``facts`` are the findings of a start, and ``case`` its reaction.
     """
 
     def __init__(self, disk: Disk, path: str, number: int, successor_says: int | None) -> None:
-        """``successor_says`` is where the next file says that this one ends; None of the newest."""
+        """``successor_says`` is the end of this file as noted in the next one; None for the newest file."""
         self.path = path
         self.number = number
         self.nbytes = 0
@@ -106,16 +107,16 @@ class JournalFile:
 
     @property
     def case(self) -> FileCase:
-        """What a start makes of the file."""
+        """The reaction of a start to the file."""
         return decide(None if self.is_missing else self.facts, self._successor_says)
 
     def items(self) -> Iterator[Item]:
-        """Every record, and every stretch without one."""
+        """Yields every record, and every stretch without one."""
         if self.is_missing:
             return
         with contextlib.closing(self._disk.open(self.path)) as file:
             self.nbytes = file.size()
-            readable = ReadableFile(file)
+            readable = TolerantFile(file)
             self.unread = readable.unread
             window = Window(cast("File", readable), self.path)
             header = self._read_header(window)
@@ -127,7 +128,7 @@ class JournalFile:
             yield from self._walk(window, header, limit)
 
     def _read_header(self, window: Window) -> FileHeader | None:
-        """The header, or one that does for reading the records, where their first 8 bytes are all that says the key."""
+        """Returns the header, or one with the key of the first record if the header is damaged; None without either."""
         try:
             header = read_file_header(window)
             if header.number != self.number:
@@ -159,10 +160,10 @@ class JournalFile:
                 witness = max(witness, head.synced)
             is_newest = self._successor_says is None
             if isinstance(item, Bad) and is_newest and item.end == window.size and not used_bytes(window, item.offset):
-                break  # allocated, and never written
+                break  # allocated, but never written
             yield item
         if self._successor_says is not None and self.nbytes < self._successor_says:
-            yield Bad(self.nbytes, self._successor_says, "the file ends here, and the next one says that it went on")
+            yield Bad(self.nbytes, self._successor_says, "the file ends here, but was longer by the next file's header")
         end = limit if first_bad is None else first_bad.offset
         if self.bad_header:
             self.facts = FileFacts(self.nbytes, bad=self.bad_header)
@@ -174,7 +175,7 @@ class JournalFile:
 
 
 def journal_files(disk: Disk, directory: str) -> list[JournalFile]:
-    """The files of a journal by number, those that are missing between others among them."""
+    """Returns the files of a journal by number, with missing files between others."""
     numbers = numbers_in(disk, directory)
     if not numbers:
         return []
@@ -185,30 +186,30 @@ def journal_files(disk: Disk, directory: str) -> list[JournalFile]:
 
 
 def numbers_in(disk: Disk, directory: str) -> list[int]:
-    """The numbers of the journal's files in a directory, sorted; none where there is no directory."""
+    """Returns the sorted numbers of the journal's files in a directory; empty without the directory."""
     names = disk.names(directory) if disk.exists(directory) else []
     return sorted(number for name in names if (number := file_number(name)) is not None)
 
 
 def bytes_of_journal(disk: Disk, data: str) -> int:
-    """How much there is to read of a data directory's journal."""
+    """Returns the bytes of a data directory's journal."""
     directory = os.path.join(data, JOURNAL_NAME)
     return sum(size_of(disk, os.path.join(directory, file_name(number))) for number in numbers_in(disk, directory))
 
 
 def previous_end_in(disk: Disk, path: str) -> int | None:
-    """Where a file says that the one before it ends; None where it can't be told."""
+    """Returns the end of the file before, as noted in this file's header; None if the header cannot be read."""
     if not disk.exists(path):
         return None
     with contextlib.closing(disk.open(path)) as file:
         try:
-            return FileHeader.unpack(ReadableFile(file).read_at(0, FILE_HEADER_BYTES)).previous_end
+            return FileHeader.unpack(TolerantFile(file).read_at(0, FILE_HEADER_BYTES)).previous_end
         except FormatError:
             return None
 
 
 def walk(window: Window, header: FileHeader, begin: int, limit: int) -> Iterator[Item]:
-    """Records and bad stretches from ``begin``, where a record should be, to ``limit``."""
+    """Yields records and bad stretches from ``begin``, the offset of a record, to ``limit``."""
     offset = begin
     while offset < limit:
         try:
@@ -232,10 +233,10 @@ def _bad(window: Window, header: FileHeader, offset: int, limit: int, error: Bad
 
 
 def _next_record(window: Window, header: FileHeader, begin: int, limit: int) -> int:
-    """Where the next record's header is; ``limit`` where there is none."""
+    """Returns the offset of the next record's header, or ``limit`` if no record follows."""
     needle = header.key.to_bytes(8, "little")
     for chunk in range(begin, limit, SCAN_BYTES):
-        # The end of one chunk may cut a key: chunks are multiples of 8 apart, and so are records.
+        # Chunks and records begin at multiples of 8, so the end of a chunk never cuts a key.
         data = window.take(chunk, min(SCAN_BYTES, limit - chunk))
         place = data.find(needle)
         while place >= 0:
@@ -248,7 +249,7 @@ def _next_record(window: Window, header: FileHeader, begin: int, limit: int) -> 
 
 
 def used_bytes(window: Window, end: int) -> int:
-    """How far behind ``end`` the last byte is that is not zero."""
+    """Returns the number of bytes from ``end`` to the last byte that is not zero."""
     last = end
     for offset in range(end, window.size, SCAN_BYTES):
         data = window.take(offset, SCAN_BYTES)

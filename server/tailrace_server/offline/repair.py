@@ -1,22 +1,21 @@
-"""``tailrace repair``: a damaged directory made consistent, with everything that is lost on a list.
+"""``tailrace repair``: makes a damaged directory consistent, and lists all that is lost.
 
-    look        every segment, every record of the journal; nothing is changed, and with nothing wrong that is all
-    REPAIRING   no node starts from here on, and another repair goes on in the same lost/<time>/
-    RESTORED    the next start begins new branches, far on: terms may be among what is lost
-    small files, feeds, partitions (mend.py), journal (resift.py)
-    CLEAN       goes to lost/, and HELD; then REPAIRING is removed
+    read        every segment, and every record of the journal, without changes; a good directory needs no more
+    REPAIRING   no node starts any more, and another repair continues in the same lost/<time>/
+    RESTORED    the next start begins new branches with far higher terms, because terms may be lost
+    small files, feeds, partitions (partition_repair.py), journal (journal_rewrite.py)
+    CLEAN, HELD go to lost/; then REPAIRING is removed
 
-Each step leaves what the next repair, after an interruption, takes for good or does again. Nothing is deleted: what is
-replaced is in lost/<time>/ afterwards.
+If a repair is interrupted, the next one continues: a finished step is good for it, and an unfinished step is repeated.
+Nothing is deleted: replaced files are in lost/<time>/ afterwards.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.model import FeedInfo
 from tailrace.model.hashing import partition_range
@@ -24,77 +23,38 @@ from tailrace_server.directory import restored_marks as marks
 from tailrace_server.directory import uptime_file
 from tailrace_server.directory.identity import FILE_NAME, BadDirectory, load, new_identity, store
 from tailrace_server.directory.lost import Lost
-from tailrace_server.directory.sealed import seal, unseal
 from tailrace_server.directory.watcher import Unwatched, Watcher
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME
 from tailrace_server.feeds.wholeness import LIST_GONE, LIST_NAME
 from tailrace_server.host.clock import Clock
-from tailrace_server.host.disk import read_file, write_atomically
+from tailrace_server.host.disk import read_file
 from tailrace_server.journal import Journal
 from tailrace_server.journal.clean import CLEAN_NAME, CleanMark, decode_mark
 from tailrace_server.journal.held import HELD_NAME, HeldMark, decode_held
 from tailrace_server.manifest import FeedFile, ManifestStore
-from tailrace_server.manifest.fields import read_id
 from tailrace_server.manifest.store import FEED_NAME, FEEDS_NAME
-from tailrace_server.offline.examine import FeedFindings, PartitionFindings, bytes_of_feeds, examine_feeds
+from tailrace_server.offline.data_directory import JOURNAL_NAME, files_below, locked
+from tailrace_server.offline.dry_replay import DryReplay, PartitionStart, Place
+from tailrace_server.offline.findings import FeedFindings, PartitionFindings, bytes_of_feeds, examine_feeds
+from tailrace_server.offline.journal_rewrite import JournalRewrite
+from tailrace_server.offline.journal_survey import JournalSurvey, is_short_of
+from tailrace_server.offline.journal_swap import begin_journal, swap_journal, take_journal
 from tailrace_server.offline.journal_walk import bytes_of_journal
-from tailrace_server.offline.listed import MissingFeed
-from tailrace_server.offline.listing import JOURNAL_NAME, files_below, locked
-from tailrace_server.offline.mend import Mender
-from tailrace_server.offline.resift import (
-    JournalSurvey,
-    Resift,
-    begin_journal,
-    is_short_of,
-    swap_journal,
-    take_journal,
-)
-from tailrace_server.offline.sieve import Place, Sieve, Start
+from tailrace_server.offline.listed_feeds import MissingFeed
+from tailrace_server.offline.partition_repair import PartitionRepair
+from tailrace_server.offline.repairing_mark import RepairingMark
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
     from tailrace_server.host.randomness import Randomness
 
-_FORMAT = "tailrace repairing"
-_VERSION = 1
-_TIME = re.compile(r"[0-9]{8}-[0-9]{6}")
 
-
-class Outcome(NamedTuple):
-    """What a repair did, or would do: no action where nothing was wrong. ``lost`` has the list of what is lost."""
+class RepairOutcome(NamedTuple):
+    """The actions of a repair, or of a dry run; empty if nothing was damaged. ``lost`` lists the losses."""
 
     actions: list[str]
     lost: Lost
     is_dry: bool
-
-
-class _Mark(NamedTuple):
-    """REPAIRING: which repair it is, and the first and last new file of the journal once these are durable."""
-
-    time: str
-    token: bytes
-    journal: tuple[int, int] | None
-
-    def store(self, disk: Disk, data: str) -> None:
-        members: dict[str, Any] = {"time": self.time, "token": self.token.hex(), "journal": self.journal}
-        write_atomically(disk, os.path.join(data, marks.REPAIRING_NAME), seal(_FORMAT, _VERSION, members))
-
-    @classmethod
-    def load(cls, disk: Disk, data: str) -> _Mark | None:
-        path = os.path.join(data, marks.REPAIRING_NAME)
-        if not disk.exists(path):
-            return None
-        try:
-            members = unseal(read_file(disk, path), _FORMAT, _VERSION)
-            fresh = members["journal"]
-            if not _TIME.fullmatch(members["time"]):
-                raise ValueError("its time is none")
-            token = read_id(members["token"])
-            return cls(members["time"], token, None if fresh is None else (int(fresh[0]), int(fresh[1])))
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise BadDirectory(
-                f"{path} cannot be used ({error}): remove it, and repair again; that finds what is left to do"
-            ) from None
 
 
 def repair(
@@ -106,25 +66,25 @@ def repair(
     *,
     is_dry: bool = False,
     watcher: Watcher | None = None,
-) -> Outcome:
-    """Repairs a directory that no node has; with ``is_dry`` it only says what it would do.
+) -> RepairOutcome:
+    """Repairs the directory of a stopped node; with ``is_dry`` it only lists its actions.
 
-    ``time``, as 20260131-154500, names the directory below lost/. BadDirectory, DirectoryInUse, NoSpace, OSError: it
-    can be called again, and goes on.
+    ``time``, such as 20260131-154500, names the directory below lost/. Raises BadDirectory, DirectoryInUse, NoSpace,
+    OSError; a further call continues.
     """
     with locked(disk, directory):
         marks.check_usable(disk, directory, but=marks.REPAIRING_NAME)
-        earlier = _Mark.load(disk, directory)
-        mark = earlier or _Mark(time, randomness.token(16), None)
+        earlier = RepairingMark.load(disk, directory)
+        mark = earlier or RepairingMark(time, randomness.token(16), None)
         lost = Lost(disk, directory, mark.time, is_dry=is_dry)
         with contextlib.closing(lost):
             this = _Repair(disk, directory, randomness, clock, mark, lost, watcher or Unwatched(), is_dry=is_dry)
             this.run(goes_on=earlier is not None)
-    return Outcome(this.actions, lost, is_dry)
+    return RepairOutcome(this.actions, lost, is_dry)
 
 
 class _Repair:
-    """One run."""
+    """One run of a repair."""
 
     def __init__(
         self,
@@ -132,7 +92,7 @@ class _Repair:
         data: str,
         randomness: Randomness,
         clock: Clock,
-        mark: _Mark,
+        mark: RepairingMark,
         lost: Lost,
         watcher: Watcher,
         *,
@@ -150,14 +110,16 @@ class _Repair:
         self._survey = JournalSurvey(disk, data)
         self._known: dict[bytes, int] = {}
         self._branches: dict[bytes, bytes] = {}  # the first one of each known feed
-        self._starts: dict[Place, Start] = {}
+        self._starts: dict[Place, PartitionStart] = {}
         self._held: HeldMark | None = None
         self._names: set[str] = set()
         self.actions: list[str] = []
-        self._mender = Mender(disk, data, lost, mark.token, self._survey.spare, self.actions, is_dry=is_dry)
+        self._partition_repair = PartitionRepair(
+            disk, data, lost, mark.token, self._survey.journal_blocks, self.actions, is_dry=is_dry
+        )
 
     def run(self, *, goes_on: bool) -> None:
-        """Looks, and does what is to be done."""
+        """Reads the directory, plans the steps, and runs them."""
         if self._mark.journal is not None and not self._is_dry:
             swap_journal(self._disk, self._data, self._lost, self._mark.journal)
             self._put_mark(None)
@@ -177,7 +139,7 @@ class _Repair:
             self._begin()
             for step in steps:
                 step()
-            self._resift(clean)
+            self._rewrite_journal(clean)
             self._end()
 
     def _path(self, *parts: str) -> str:
@@ -207,7 +169,7 @@ class _Repair:
         try:
             load(self._disk, self._data)
         except (BadDirectory, OSError) as error:
-            self.actions.append(f"{FILE_NAME}: new ids, of a cluster of its own ({error}); positions of consumers end")
+            self.actions.append(f"{FILE_NAME}: new ids, of a new cluster ({error}); positions of consumers end")
             steps.append(self._make_identity)
         path = self._path(uptime_file.FILE_NAME)
         if self._disk.exists(path):
@@ -221,8 +183,8 @@ class _Repair:
             try:
                 self._held = decode_held(read_file(self._disk, path_of_held))
             except (ValueError, OSError) as error:
-                self.actions.append(f"{HELD_NAME}: removed ({error}); the next start writes it anew")
-                steps.append(lambda: None)  # it goes at the end of each repair
+                self.actions.append(f"{HELD_NAME}: removed ({error}); the next start writes it again")
+                steps.append(lambda: None)  # each repair removes it at its end
         return steps
 
     def _make_identity(self) -> None:
@@ -239,20 +201,20 @@ class _Repair:
             return decode_mark(read_file(self._disk, path))
         except (OSError, ValueError, KeyError, TypeError) as error:
             self.actions.append(f"{CLEAN_NAME}: removed ({error})")
-            steps.append(lambda: None)  # it goes at the end of each repair
+            steps.append(lambda: None)  # each repair removes it at its end
             return None
 
     def _has_good_journal(self, clean: CleanMark | None) -> bool:
-        """A start goes through the whole journal, and comes to where the mark of a clean stop says."""
-        sieve = self._survey.sifted(self._sieve())
-        if sieve is None:
+        """Returns whether a start can replay the whole journal, and ends at the marks of the last run."""
+        replay = self._survey.replayed(self._replay())
+        if replay is None:
             return False
-        if clean is not None and (clean.journal_end != self._survey.newest or is_short_of(sieve, clean)):
-            self.actions.append(f"{CLEAN_NAME}: removed; what it says to be there is not all there")
+        if clean is not None and (clean.journal_end != self._survey.newest or is_short_of(replay, clean)):
+            self.actions.append(f"{CLEAN_NAME}: removed; rows that it has are missing")
             return False
         held = self._held
-        if held is not None and (self._survey.newest < held.journal or sieve.shortfalls(held, self._branches)):
-            self.actions.append(f"{HELD_NAME}: removed; what it says to be there is not all there")
+        if held is not None and (self._survey.newest < held.journal or replay.shortfalls(held, self._branches)):
+            self.actions.append(f"{HELD_NAME}: removed; rows that it has are missing")
             return False
         return True
 
@@ -264,13 +226,13 @@ class _Repair:
             self._lost.name_feed(feed_id, creation.info.name)
         for found in sorted(feeds, key=lambda feed: feed.feed is None):
             is_dropped = found.is_dropped or found.feed_id in self._survey.dropped
-            # Until a feed has its FEED the journal has everything of it; a damaged one may have lost some.
+            # Until a feed has its FEED, the journal has all of its records; a damaged journal may have lost some.
             is_told = found.feed_id in self._survey.creations and not found.why and not self._survey.damaged
             if is_dropped or (found.feed is None and (is_told or not (found.why or found.holds_data))):
                 continue
             feed = self._feed_of(found)
             if feed is None:
-                self.actions.append(f"feed {found.feed_id.hex()}: nothing tells what it was; its files go to lost/")
+                self.actions.append(f"feed {found.feed_id.hex()}: its settings are lost; its files go to lost/")
                 steps.append(lambda found=found: self._abandon(found))  # type: ignore[misc]
                 continue
             if feed != found.feed:
@@ -284,11 +246,11 @@ class _Repair:
                 self._plan_partition(partition, feed.info, steps)
 
     def _plan_missing(self, feeds: list[FeedFindings], steps: list[Callable[[], None]]) -> None:
-        """What is missing as a whole, which other files tell of: the next start takes it for empty."""
+        """Plans steps for a missing journal or feed that other files name: the next start takes it for empty."""
         if marks.is_restored(self._disk, self._data):
             return
         if self._survey.newest == (0, 0) and self._disk.exists(self._path(FILE_NAME)):
-            why = "it is missing: nothing tells which rows it held that no segment has"
+            why = "it is missing, with all rows that no segment has"
             self.actions.append(f"{JOURNAL_NAME}: {why}")
             steps.append(lambda: self._tell_missing_journal(why))
         is_there = any(feed.holds_data for feed in feeds if feed.feed_id == SYSTEM_FEED_ID)
@@ -299,10 +261,10 @@ class _Repair:
         listed.read_segments(self._disk, feeds)
         known = {feed.feed_id for feed in feeds} | self._survey.creations.keys() | self._survey.dropped
         for missing in listed.missing(known):
-            if missing.partitions:  # else its row cannot be read
+            if missing.partitions:  # 0 if its row cannot be read
                 self._lost.name_feed(missing.feed_id, missing.name)
             path = self._store.feed_directory(missing.feed_id)
-            self.actions.append(f"feed {missing.feed_id.hex()}: {missing.why}; {missing.name!r} begins empty")
+            self.actions.append(f"feed {missing.feed_id.hex()}: {missing.why}; {missing.name!r} will be empty")
             steps.append(lambda path=path, missing=missing: self._tell_missing_feed(path, missing))  # type: ignore[misc]
 
     def _tell_missing_journal(self, why: str) -> None:
@@ -325,14 +287,14 @@ class _Repair:
         elif not found.is_good:
             steps.append(lambda: self._mend(found, info))
         elif found.manifest is not None:
-            self._starts[place] = self._mender.start_of(place, found.manifest)
+            self._starts[place] = self._partition_repair.start_of(place, found.manifest)
 
     def _mend(self, found: PartitionFindings, info: FeedInfo) -> None:
         place = found.feed_id, found.number
-        self._starts[place] = self._mender.mend(found, info, self._survey.terms.get(place, 0))
+        self._starts[place] = self._partition_repair.repair(found, info, self._survey.terms.get(place, 0))
 
     def _feed_of(self, found: FeedFindings) -> FeedFile | None:
-        """The feed as it is, with what is missing from the journal, or from what the partitions say; None: nothing."""
+        """Returns the feed's FEED, or one made from the journal or from the partitions; None if these do not tell."""
         feed = found.feed
         creation = self._survey.creations.get(found.feed_id)
         if feed is None and creation is not None:
@@ -341,14 +303,14 @@ class _Repair:
             count = _partitions_of(found)
             if count is None:
                 return None
-            feed = FeedFile(self._guess(found, count), self._mender.id_of((found.feed_id, 0), b"feed"))
+            feed = FeedFile(self._guess(found, count), self._partition_repair.id_of((found.feed_id, 0), b"feed"))
         if feed.info.name in self._names:
             feed = feed._replace(info=feed.info._replace(name=_recovered_name(found.feed_id)))
         return feed
 
     @staticmethod
     def _guess(found: FeedFindings, partitions: int) -> FeedInfo:
-        """A feed of which only the partitions are known: whoever kept nothing but the latest of each key goes on so."""
+        """Returns settings for a feed of which only the partitions are known; compact if a segment is deduplicated."""
         entries = [s.identity for p in found.partitions for s in (*p.segments, *p.others) if s.identity is not None]
         is_compact = any(identity.deduplicated for identity in entries)
         return FeedInfo(
@@ -374,7 +336,7 @@ class _Repair:
 
     def _abandon(self, found: FeedFindings) -> None:
         for partition in found.partitions:
-            self._abandon_partition(partition, "nothing tells what its feed was")
+            self._abandon_partition(partition, "the settings of its feed are lost")
         path = os.path.join(found.directory, FEED_NAME)
         if self._disk.exists(path):
             self._lost.take(path)
@@ -390,7 +352,7 @@ class _Repair:
             self._lost.take(os.path.join(found.directory, name))
 
     def _take_replaced(self, feeds: list[FeedFindings]) -> None:
-        """The repair that was interrupted may not have come to moving what it had replaced."""
+        """Moves files that the interrupted repair had replaced, but not moved yet."""
         for feed in feeds:
             for partition in feed.partitions:
                 if partition.manifest is not None:
@@ -399,15 +361,15 @@ class _Repair:
 
     # Journal
 
-    def _sieve(self) -> Sieve:
-        return Sieve(self._known, self._starts, self._survey.undone)
+    def _replay(self) -> DryReplay:
+        return DryReplay(self._known, self._starts, self._survey.undone)
 
-    def _resift(self, clean: CleanMark | None) -> None:
-        sieve = self._survey.sifted(self._sieve())
-        if sieve is not None:  # it can stay as it is
-            resift = Resift(self._survey, sieve, self._lost, None)
-            resift.tell_end(clean)
-            self._tell_held(resift, sieve, clean)
+    def _rewrite_journal(self, clean: CleanMark | None) -> None:
+        replay = self._survey.replayed(self._replay())
+        if replay is not None:  # it needs no rewrite
+            rewrite = JournalRewrite(self._survey, replay, self._lost, None)
+            rewrite.tell_end(clean)
+            self._tell_held(rewrite, replay, clean)
             return
         if self._is_dry:
             kept_rows = self._pour(clean, None)
@@ -427,26 +389,26 @@ class _Repair:
         )
 
     def _pour(self, clean: CleanMark | None, journal: Journal | None) -> int:
-        """Writes what can be kept to ``journal``, and tells of the rest; how many rows are kept."""
-        sieve = self._sieve()
-        resift = Resift(self._survey, sieve, self._lost, journal)
-        kept_rows = resift.run(clean)
-        self._tell_held(resift, sieve, clean)
-        resift.tell_open_ends(self._places(sieve), clean)
+        """Writes the records that can stay to ``journal``, and lists the others. Returns the number of kept rows."""
+        replay = self._replay()
+        rewrite = JournalRewrite(self._survey, replay, self._lost, journal)
+        kept_rows = rewrite.run(clean)
+        self._tell_held(rewrite, replay, clean)
+        rewrite.tell_open_ends(self._places(replay), clean)
         return kept_rows
 
-    def _tell_held(self, resift: Resift, sieve: Sieve, clean: CleanMark | None) -> None:
+    def _tell_held(self, rewrite: JournalRewrite, replay: DryReplay, clean: CleanMark | None) -> None:
         if self._held is not None:
-            resift.tell_held(self._held, self._branches, self._places(sieve), clean)
+            rewrite.tell_held(self._held, self._branches, self._places(replay), clean)
 
-    def _places(self, sieve: Sieve) -> list[Place]:
-        """Every partition that is known of."""
-        feeds = self._known | {feed_id: creation.info.partitions for feed_id, creation in sieve.creations.items()}
+    def _places(self, replay: DryReplay) -> list[Place]:
+        """Returns every known partition."""
+        feeds = self._known | {feed_id: creation.info.partitions for feed_id, creation in replay.creations.items()}
         return [(feed_id, number) for feed_id, count in feeds.items() for number in range(count)]
 
 
 def _partitions_of(found: FeedFindings) -> int | None:
-    """How many partitions a feed has, by the hashes that one of them is for; None where no manifest tells."""
+    """Returns a feed's number of partitions, from the hash range of one; None without a good manifest."""
     for partition in found.partitions:
         manifest = partition.manifest
         if manifest is not None:

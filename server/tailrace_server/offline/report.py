@@ -1,4 +1,4 @@
-"""What verify and repair have to say of a directory. Pure."""
+"""The findings of ``verify``, by file. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-# How the parts that find something name a feed.
+# The form in which findings name a feed.
 _FEED = re.compile(r"\bfeed ([0-9a-f]{32})\b")
 
 
@@ -20,12 +20,12 @@ def feed_text(feed_id: bytes, name: str | None) -> str:
 class Severity(enum.StrEnum):
     """How bad a finding is."""
 
-    PROBLEM = "problem"  # something is lost, or a node would not start or not serve it
-    NOTE = "note"  # worth knowing; the next start deals with it by itself
+    PROBLEM = "problem"  # data are lost, or a node would not start or not serve them
+    NOTE = "note"  # the next start handles it by itself
 
 
 class Finding(NamedTuple):
-    """``what`` was found at ``offset`` (bytes, None: of the file as a whole), and what it ``means``."""
+    """``what`` was found at ``offset`` (bytes; None: in the file as a whole), and what it ``means``."""
 
     severity: Severity
     offset: int | None
@@ -35,7 +35,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class FileResult:
-    """A file, by its path below the directory; a missing one has no bytes."""
+    """A file, by its path below the directory, and its findings. A missing file has 0 bytes."""
 
     path: str
     kind: str
@@ -57,25 +57,25 @@ class FileResult:
         return next((s.value for s in Severity if s in severities), "ok")
 
     def to_json(self) -> dict[str, Any]:
-        """The file as a line of ``--json``."""
+        """Returns the file as a line of ``--json``."""
         findings = [{**finding._asdict(), "severity": finding.severity.value} for finding in self.findings]
         return {"file": self.path, "kind": self.kind, "bytes": self.nbytes, "state": self.state, "findings": findings}
 
 
 class Report:
-    """The files of a directory, in the order in which they were looked at."""
+    """The files of a directory, in the order in which they were read."""
 
     def __init__(self) -> None:
         self.files: list[FileResult] = []
 
     def file(self, path: str, kind: str, nbytes: int = 0) -> FileResult:
-        """A new file of the report."""
+        """Adds a file, and returns it for its findings."""
         result = FileResult(path, kind, nbytes)
         self.files.append(result)
         return result
 
     def name_feeds(self, name_of: Callable[[bytes], str | None]) -> None:
-        """Puts its name before the id of each feed that a finding tells of, if ``name_of`` knows it."""
+        """Adds its name to each feed id in the findings, if ``name_of`` knows it."""
         names: dict[str, str | None] = {}
 
         def named(match: re.Match[str]) -> str:
@@ -104,14 +104,14 @@ class Report:
         return [(file, found) for file in self.files for found in file.findings if found.severity == severity]
 
     def kinds(self) -> Iterable[tuple[str, int, int, int]]:
-        """Of each kind of file: its name, how many there are, their bytes, and how many have a problem."""
+        """Yields for each kind of file: its name, the number of files, their bytes, and the number with a problem."""
         for kind in dict.fromkeys(file.kind for file in self.files):
             files = [file for file in self.files if file.kind == kind]
             bad = sum(file.state == Severity.PROBLEM for file in files)
             yield kind, len(files), sum(file.nbytes for file in files), bad
 
     def summary(self) -> dict[str, Any]:
-        """The last line of ``--json``."""
+        """Returns the last line of ``--json``."""
         return {
             "files": len(self.files),
             "bytes": sum(file.nbytes for file in self.files),

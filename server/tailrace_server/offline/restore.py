@@ -1,9 +1,9 @@
-"""``tailrace restore``: a data directory made of a backup; the backup stays as it was.
+"""``tailrace restore``: makes a data directory from a backup, which does not change.
 
-RESTORING   first: nothing may be served until all is there
-files       segments by a second name where that is possible, the rest copied
-RESTORED    with new ids in NODE: what starts there is another node of the same cluster (directory/restored_marks.py)
-RESTORING   goes
+RESTORING   is written first: a node must not start before all files are complete
+files       segments are linked if possible, other files are copied
+RESTORED    is written, with new ids in NODE: it is another node of the same cluster (directory/restored_marks.py)
+RESTORING   is removed
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tailrace_server.directory.watcher import Unwatched, Watcher
 from tailrace_server.journal.clean import CLEAN_NAME
 from tailrace_server.journal.lock import LOCK_NAME
 from tailrace_server.journal.reserve import RESERVE_NAME
-from tailrace_server.offline.listing import files_below, locked, size_of
+from tailrace_server.offline.data_directory import files_below, locked, size_of
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
@@ -28,7 +28,7 @@ _LEFT_OUT = (CLEAN_NAME, LOCK_NAME, RESERVE_NAME, marks.BACKUP_NAME)
 
 
 class Restored(NamedTuple):
-    """What was restored: files, of them ``linked``, and their bytes."""
+    """The number of restored files, how many of them are ``linked``, and their bytes."""
 
     files: int
     linked: int
@@ -44,13 +44,13 @@ def restore(
     copies: bool = False,
     watcher: Watcher | None = None,
 ) -> Restored:
-    """Makes ``directory``, which is empty or not there, a data directory of the backup ``source``.
+    """Makes ``directory``, which is empty or missing, a data directory from the backup ``source``.
 
-    ``copies``: segments are copied even where they could be linked. BadDirectory, OSError: what is in ``directory`` is
-    incomplete and can't be served; it is removed before another try.
+    ``copies``: segments are copied even if they could be linked. Raises BadDirectory, OSError: then ``directory`` is
+    incomplete and a node refuses it. Remove its contents before another try.
     """
     if not marks.is_marked(disk, source, marks.BACKUP_NAME):
-        why = f"it has no {marks.BACKUP_NAME}" if disk.exists(source) else "it is not there"
+        why = f"it has no {marks.BACKUP_NAME}" if disk.exists(source) else "it does not exist"
         raise BadDirectory(f"{source} is no finished backup: {why}")
     check_target(disk, source, directory)
     disk.make_directory(directory)
@@ -71,7 +71,7 @@ def restore(
 
 
 def _put(disk: Disk, source: str, directory: str, path: str, nbytes: int, watcher: Watcher, *, copies: bool) -> bool:
-    """One file; True where it was linked: only what is never written again may be."""
+    """Links or copies a file; returns whether it was linked. Only files that are never written again are linked."""
     target = os.path.join(directory, path)
     disk.make_directory(os.path.dirname(target))
     if path.endswith(".seg") and not copies and can_link(disk, os.path.join(source, path), target):

@@ -1,10 +1,10 @@
-"""What can be read of a damaged segment, as a new segment of the same run.
+"""Reads the good blocks of a damaged segment, and fills the gaps from the journal.
 
-    damaged   [ block ][ bad ][ block ]          new   [ block ][ from the journal, if it is still there ][ block ]
+    damaged   [ block ][ bad ][ block ]          new   [ block ][ from the journal, if it still has it ][ block ]
 
-Where the block index can be read it says where each block lies, and which seqs a bad one had. Otherwise blocks are
-followed by their lengths, and the first bad header ends it: nothing is searched for, since a value may hold what looks
-like a block.
+If the block index can be read, it has the place of each block, and the seqs of a bad one. Otherwise the lengths in the
+blocks' headers lead from block to block, up to the first bad header. It does not search for headers, because a value
+may have bytes that look like a block.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tailrace.block.layout import read_layout
 from tailrace.errors import BadBlock
 from tailrace.model.hashing import key_hash
 from tailrace_server.blocks.arrays import arrays_of, encode_arrays, take
-from tailrace_server.offline.journal_walk import ReadableFile
+from tailrace_server.offline.journal_walk import TolerantFile
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.segment.block_index import BlockIndex
 from tailrace_server.segment.file import SegmentFile
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 class BadStretch(NamedTuple):
-    """Bytes of a segment that are no block. The seqs, both included, and rows that were here: 0 where unknown.
+    """Bytes of a segment that are no block. Its seqs, both included, and its number of rows are 0 if unknown.
 
-    ``keys`` are those that can still be told: their hash stands in another place, and is right.
+    ``keys`` are readable keys that match their hash in another column.
     """
 
     offset: int
@@ -49,7 +49,7 @@ class BadStretch(NamedTuple):
 
 
 class LostRange(NamedTuple):
-    """Seqs, both included, of which nothing was found; where and why, and what is known of the rows."""
+    """Lost seqs, both included: place and reason, and the number of rows and some keys, if known."""
 
     first_seq: int
     last_seq: int
@@ -60,10 +60,10 @@ class LostRange(NamedTuple):
 
 
 def read_segment(disk: Disk, path: str, partition: int) -> Iterator[Block | BadStretch]:
-    """The blocks of a segment, and the stretches in between that are none, in order. OSError: it can't be opened."""
+    """Yields the blocks of a segment and the bad stretches between them, in order. Raises OSError if it cannot open."""
     index = _index_of(disk, path)
     with contextlib.closing(disk.open(path)) as file:
-        readable = ReadableFile(file)
+        readable = TolerantFile(file)
         if index is not None:
             yield from _by_index(readable, index, partition)
         else:
@@ -78,7 +78,7 @@ def _index_of(disk: Disk, path: str) -> BlockIndex | None:
             return None
 
 
-def _by_index(file: ReadableFile, index: BlockIndex, partition: int) -> Iterator[Block | BadStretch]:
+def _by_index(file: TolerantFile, index: BlockIndex, partition: int) -> Iterator[Block | BadStretch]:
     for number, (offset, first_seq, last_seq, nbytes, rows) in enumerate(
         zip(*(c.tolist() for c in index), strict=True)
     ):
@@ -93,14 +93,14 @@ def _by_index(file: ReadableFile, index: BlockIndex, partition: int) -> Iterator
             yield block
 
 
-def _by_length(file: ReadableFile, partition: int) -> Iterator[Block | BadStretch]:
+def _by_length(file: TolerantFile, partition: int) -> Iterator[Block | BadStretch]:
     offset, size = HEADER_BYTES, file.size()
     while offset + BLOCK_HEADER_BYTES <= size:
         head = file.read_at(offset, BLOCK_HEADER_BYTES)
         try:
             header = BlockHeader.unpack(head)
         except BadBlock as error:
-            # Zeros and the key table follow the last block, and nothing tells where that is.
+            # Zeros and the key table follow the last block, whose end is unknown.
             yield BadStretch(offset, 0, 0, 0, (), f"no block begins here, or its header is damaged: {error}")
             return
         if header.partition != partition or header.stored_bytes > BODY_BYTES_MAX:
@@ -121,7 +121,7 @@ def _by_length(file: ReadableFile, partition: int) -> Iterator[Block | BadStretc
 
 
 def proven_keys(data: bytes) -> list[bytes]:
-    """Keys in a damaged block that are right for certain: their hash, in another column, is that of the key."""
+    """Returns the keys of a damaged block that are right: each matches its hash in another column."""
     try:
         header = BlockHeader.unpack(data)
         if header.flags & FLAG_COMPRESSED:
@@ -137,10 +137,10 @@ def proven_keys(data: bytes) -> list[bytes]:
 
 
 class Salvage:
-    """Puts the rows of a run (``after_seq``, ``last_seq``] together again, in seq order.
+    """Restores the rows (``after_seq``, ``last_seq``] of a segment, in seq order.
 
-    ``sink`` takes the blocks. ``spare`` gives blocks of the partition that hold any of a range of seqs, both included,
-    in seq order: those of the journal. ``lost`` is what was not found, once ``finish`` was called.
+    ``sink`` takes the blocks. ``spare`` returns the blocks of the journal that have any seq of a range, both ends
+    included, in seq order. ``lost`` has the missing seqs after ``finish``.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Salvage:
         self.lost: list[LostRange] = []
 
     def add(self, item: Block | BadStretch) -> None:
-        """The next of a damaged segment; a block that lies outside of what is left of the run does not count."""
+        """Adds the next item of a damaged segment; ignores a block outside of the seqs that are still missing."""
         if isinstance(item, BadStretch):
             self._bad.append(item)
             return
@@ -171,9 +171,9 @@ class Salvage:
         self._put(item)
 
     def finish(self, why: str, rows: int | None = None) -> None:
-        """The segment ends here. ``why`` says why there may be more where nothing else does; "": there is none.
+        """Ends the segment. ``why`` is the reason if rows at its end are missing without a bad stretch; "": none are.
 
-        ``rows`` is how many there have to be, where that is known: with all of them nothing is lost.
+        ``rows`` is the segment's number of rows, if known: with all of them nothing is lost.
         """
         if self._seq < self._last_seq and (self._bad or why) and self._rows != rows:
             if not self._bad:
@@ -186,10 +186,10 @@ class Salvage:
         self._rows += block.rows
 
     def _close_gap(self, last_seq: int) -> None:
-        """Seqs up to ``last_seq`` are missing because of the bad stretches: what the journal has, and what is lost."""
+        """Fills the missing seqs up to ``last_seq`` from the journal, and notes the others as lost."""
         bad, self._bad = self._bad, []
         known = [stretch for stretch in bad if stretch.first_seq]
-        if len(known) != len(bad):  # nobody knows what was in one of them
+        if len(known) != len(bad):  # the seqs of a stretch are unknown
             known = [bad[0]._replace(first_seq=self._seq + 1, last_seq=last_seq, rows=0, keys=sum_keys(bad))]
         for stretch in known:
             first = max(stretch.first_seq, self._seq + 1)
@@ -217,12 +217,12 @@ class Salvage:
 
 
 def sum_keys(stretches: Iterable[BadStretch]) -> tuple[bytes, ...]:
-    """The keys of several stretches."""
+    """Returns the keys of several stretches."""
     return tuple(key for stretch in stretches for key in stretch.keys)
 
 
 def cut_rows(block: Block, first: int, last: int) -> Block | None:
-    """The rows of a block with seqs from ``first`` to ``last``; None where it has none."""
+    """Returns the rows of a block with seqs from ``first`` to ``last``, or None if it has none of them."""
     header = block.header
     if first <= header.first_seq and header.last_seq <= last:
         return block

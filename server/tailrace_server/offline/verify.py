@@ -1,8 +1,8 @@
-"""``tailrace verify``: a data directory read whole, and every part compared with the others. Nothing is changed.
+"""``tailrace verify``: reads all of a data directory, and compares its parts. It changes nothing.
 
-    NODE, UPTIME, CLEAN, HELD  their checksums; the last two against how far the journal and the partitions have come
-    feeds/                     FEED, MANIFEST and segments by themselves and against each other (examine.py)
-    journal/                   each record, the cases of a start's recovery, and what it would do with each block
+    NODE, UPTIME, CLEAN, HELD  their checksums; the last two against the ends of the journal and of the partitions
+    feeds/                     FEED, MANIFEST and segments, and their agreement (findings.py)
+    journal/                   each record, the cases of a start's recovery, and the effect of each block on a start
 
 Memory: 9 bytes for each row of the largest segment, and an entry for each block of the journal.
 """
@@ -29,7 +29,17 @@ from tailrace_server.journal.lock import LOCK_NAME
 from tailrace_server.journal.reader import RawRecord
 from tailrace_server.journal.reserve import RESERVE_NAME
 from tailrace_server.manifest.store import DROPPED_NAME, FEED_NAME, FEEDS_NAME, MANIFEST_NAME
-from tailrace_server.offline.examine import (
+from tailrace_server.offline.data_directory import JOURNAL_NAME, is_directory, locked, size_of
+from tailrace_server.offline.dry_replay import (
+    BadControl,
+    DryReplay,
+    Fate,
+    PartitionStart,
+    Place,
+    RollbackNote,
+    rollback_note_of,
+)
+from tailrace_server.offline.findings import (
     FeedFindings,
     PartitionFindings,
     SegmentFindings,
@@ -37,10 +47,8 @@ from tailrace_server.offline.examine import (
     examine_feeds,
 )
 from tailrace_server.offline.journal_walk import JournalFile, bytes_of_journal, end_of, journal_files
-from tailrace_server.offline.listed import ListedFeeds
-from tailrace_server.offline.listing import JOURNAL_NAME, is_directory, locked, size_of
+from tailrace_server.offline.listed_feeds import ListedFeeds
 from tailrace_server.offline.report import FileResult, Report
-from tailrace_server.offline.sieve import BadControl, Fate, Place, Sieve, Start, Undone, undone_of
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
@@ -51,25 +59,26 @@ _KNOWN = (
     *(JOURNAL_NAME, FEEDS_NAME, LOST_NAME),
 )
 
-_STOPS = "a node does not start on it; repair keeps of each partition what lies before the gap"
-_NOT_SERVED = "a node does not start on it; repair makes it anew from what the segments say"
-_FEED_LOST = "the feed is unknown to a node; repair makes it anew from the journal, or under another name"
-_JOURNAL_LOST = "a node does not start on it; repair keeps what the segments have"
-_LISTED_LOST = "a node does not start on it; after a repair it begins empty"
-_HELD_LOST = "a node does not start: a part was lost, or an older copy put back; repair keeps the rest, and lists it"
-_SWEPT = "left over from something that was interrupted; the next start removes it"
-_IGNORED = "a node takes no notice of it"
+_STOPS = "a node does not start on it; repair keeps the rows of each partition before the gap"
+_NOT_SERVED = "a node does not start on it; repair makes a new one from the segments"
+_FEED_LOST = "a node does not know the feed; repair makes it anew from the journal, or under another name"
+_JOURNAL_LOST = "a node does not start on it; repair keeps the rows of the segments"
+_LISTED_LOST = "a node does not start on it; after a repair it is empty"
+_HELD_LOST = "a node does not start: rows were lost, or an older copy restored; repair lists them, and keeps the others"
+_SWEPT = "left by an interrupted operation; the next start removes it"
+_IGNORED = "a node ignores it"
+_CLEAN_DIFFERS = "the last rows are lost, or the mark is of another state of the directory"
 _PROBLEMS_MAX = 1_000
 
 
 def verify(disk: Disk, directory: str, watcher: Watcher | None = None) -> Report:
-    """Everything that is to be said of a directory that no node has. BadDirectory, DirectoryInUse, OSError."""
+    """Returns the findings of a stopped node's directory. Raises BadDirectory, DirectoryInUse, OSError."""
     with locked(disk, directory):
         return Verification(disk, directory, Unwatched() if watcher is None else watcher).run()
 
 
 class Verification:
-    """One pass over a directory, which is locked."""
+    """One pass over a locked directory."""
 
     def __init__(self, disk: Disk, directory: str, watcher: Watcher) -> None:
         self._disk = disk
@@ -82,7 +91,7 @@ class Verification:
         self._listed = ListedFeeds()
 
     def run(self) -> Report:
-        """The report."""
+        """Returns the report."""
         files = journal_files(self._disk, os.path.join(self._directory, JOURNAL_NAME))
         directory = self._directory
         self._watcher.expect(bytes_of_feeds(self._disk, directory) + bytes_of_journal(self._disk, directory))
@@ -90,21 +99,21 @@ class Verification:
         self._check_there_is_a_journal()
         self._feeds = list(examine_feeds(self._disk, self._directory, self._watcher))
         self._listed.read_segments(self._disk, self._feeds)
-        sieve = Sieve(*known_of(self._feeds), undone_in(files))
-        self._check_journal(files, sieve)
-        self._check_feeds(sieve)
-        self._check_listed(sieve, files)
-        self._check_clean(files, sieve)
-        self._check_held(files, sieve)
-        self._report.name_feeds(lambda feed_id: self._name_of(feed_id, sieve))
+        replay = DryReplay(*known_of(self._feeds), rollback_notes_in(files))
+        self._check_journal(files, replay)
+        self._check_feeds(replay)
+        self._check_listed(replay, files)
+        self._check_clean(files, replay)
+        self._check_held(files, replay)
+        self._report.name_feeds(lambda feed_id: self._name_of(feed_id, replay))
         return self._report
 
-    def _name_of(self, feed_id: bytes, sieve: Sieve) -> str | None:
-        """Returns the name of a feed as its FEED, the journal or ``_feeds`` has it; None if none of them does."""
+    def _name_of(self, feed_id: bytes, replay: DryReplay) -> str | None:
+        """Returns the name of a feed from its FEED, the journal or ``_feeds``; None if it is in none of them."""
         if feed_id == SYSTEM_FEED_ID:
             return SYSTEM_FEED_NAME
         told = (feed.feed.info.name for feed in self._feeds if feed.feed is not None and feed.feed_id == feed_id)
-        creation = sieve.creations.get(feed_id)
+        creation = replay.creations.get(feed_id)
         return next(told, self._listed.name_of(feed_id) if creation is None else creation.info.name)
 
     def _file(self, path: str, kind: str) -> FileResult:
@@ -115,18 +124,18 @@ class Verification:
     def _check_small_files(self) -> None:
         self._check_one(FILE_NAME, "node", lambda _: load(self._disk, self._directory), "repair gives it new ids", True)
         self._check_one(
-            uptime_file.FILE_NAME, "uptime", _check_uptime, "ages are counted from the next start on; nothing is lost"
+            uptime_file.FILE_NAME, "uptime", _check_uptime, "ages count from the next start; nothing is lost"
         )
         self._check_one(CLEAN_NAME, "mark", self._check_mark, "the next start begins new branches; nothing is lost")
-        self._check_one(HELD_NAME, "mark", self._check_held_mark, "a node goes on without it, and writes it anew")
+        self._check_one(HELD_NAME, "mark", self._check_held_mark, "a node starts without it, and writes it again")
         for name in self._disk.names(self._directory):
             path = os.path.join(self._directory, name)
             if name in (LOCK_NAME, RESERVE_NAME):
-                self._file(path, "lock" if name == LOCK_NAME else "reserve")  # what is in it does not count
+                self._file(path, "lock" if name == LOCK_NAME else "reserve")  # its content does not count
             elif name in _MARKS:
-                self._file(path, "mark").note("there is this mark", _meaning_of_mark(name))
+                self._file(path, "mark").note("the mark is set", _meaning_of_mark(name))
             elif name not in _KNOWN and not is_directory(self._disk, path):
-                self._file(path, "other").note("not known", _SWEPT if name.endswith(".new") else _IGNORED)
+                self._file(path, "other").note("unknown file", _SWEPT if name.endswith(".new") else _IGNORED)
 
     def _check_one(
         self, name: str, kind: str, check: Callable[[bytes], object], means: str, is_needed: bool = False
@@ -142,7 +151,7 @@ class Verification:
         except (BadDirectory, ValueError, KeyError, TypeError) as error:
             result.problem(error, means)
         except OSError as error:
-            result.problem(f"the disk can't read it: {error.strerror}", means)
+            result.problem(f"the disk cannot read it: {error.strerror}", means)
 
     def _check_there_is_a_journal(self) -> None:
         if marks.is_restored(self._disk, self._directory):
@@ -160,7 +169,7 @@ class Verification:
 
     # Journal
 
-    def _check_journal(self, files: list[JournalFile], sieve: Sieve) -> None:
+    def _check_journal(self, files: list[JournalFile], replay: DryReplay) -> None:
         gaps: dict[Place, int] = {}
         unknown: dict[bytes, tuple[FileResult, int, str]] = {}
         for file in files:
@@ -171,27 +180,27 @@ class Verification:
                 self._watcher.read(end_of(item) - offset)
                 offset = end_of(item)
                 if isinstance(item, RawRecord):
-                    self._check_record(result, item, sieve, gaps, unknown)
+                    self._check_record(result, item, replay, gaps, unknown)
             _tell_case(file, result)
         for name in self._disk.names(os.path.join(self._directory, JOURNAL_NAME)) if files else []:
             if all(name != os.path.basename(file.path) for file in files):
-                self._file(os.path.join(self._directory, JOURNAL_NAME, name), "other").note("not known", _SWEPT)
+                self._file(os.path.join(self._directory, JOURNAL_NAME, name), "other").note("unknown file", _SWEPT)
         for feed_id, (result, offset, what) in unknown.items():
-            if feed_id not in sieve.dropped:
+            if feed_id not in replay.dropped:
                 result.problem(what, "the feed's FEED, or the record of its creation, is lost", offset)
 
     def _check_record(
         self,
         result: FileResult,
         record: RawRecord,
-        sieve: Sieve,
+        replay: DryReplay,
         gaps: dict[Place, int],
         unknown: dict[bytes, tuple[FileResult, int, str]],
     ) -> None:
         header = record.header
         place = header.feed_id, header.partition
         try:
-            fate = sieve.sift(record)
+            fate = replay.replay(record)
             if fate is not Fate.DROPPED:
                 for block in record.blocks:
                     block.open_columns()
@@ -200,38 +209,38 @@ class Verification:
             result.problem(error, _STOPS, header.offset)
             return
         if fate is Fate.UNKNOWN:
-            what = f"blocks of partition {header.partition} of feed {header.feed_id.hex()}, which is not known"
+            what = f"blocks of partition {header.partition} of feed {header.feed_id.hex()}, which is unknown"
             unknown.setdefault(header.feed_id, (result, header.offset, what))
         elif fate is Fate.GAP and place not in gaps:
             gaps[place] = first_seq = record.blocks[0].header.first_seq
-            missing = f"({sieve.held_seq(place)}, {first_seq - 1}]"
+            missing = f"({replay.end_seq(place)}, {first_seq - 1}]"
             result.problem(f"seqs {missing} of {_name(place)} are missing before this block", _STOPS, header.offset)
 
     # Feeds
 
-    def _check_feeds(self, sieve: Sieve) -> None:
+    def _check_feeds(self, replay: DryReplay) -> None:
         names: dict[str, str] = {}
         for feed in self._feeds:
             path = os.path.join(feed.directory, FEED_NAME)
             if feed.is_dropped:
                 self._file(os.path.join(feed.directory, DROPPED_NAME), "feed").note("the feed was dropped", _SWEPT)
                 continue
-            is_told = feed.feed_id in sieve.creations and not feed.why
+            is_told = feed.feed_id in replay.creations and not feed.why
             if feed.feed_id != SYSTEM_FEED_ID and (feed.feed is not None or not is_told):
                 self._tell_feed(feed, self._file(path, "feed"), names)
             for name in feed.rest:
-                self._file(os.path.join(feed.directory, name), "other").note("not known", _IGNORED)
+                self._file(os.path.join(feed.directory, name), "other").note("unknown file", _IGNORED)
             for partition in feed.partitions:
-                # Before a feed has its FEED the journal still has everything, and what else is here does not count.
+                # Until a feed has its FEED, the journal has all of its records, and other files do not count.
                 self._tell_partition(partition, is_ignored=feed.feed is None and is_told)
 
-    def _check_listed(self, sieve: Sieve, files: list[JournalFile]) -> None:
+    def _check_listed(self, replay: DryReplay, files: list[JournalFile]) -> None:
         if marks.is_restored(self._disk, self._directory):  # the next start makes it, on another branch
             return
         is_told = any(p.has_lost_its_manifest for f in self._feeds if f.feed_id == SYSTEM_FEED_ID for p in f.partitions)
-        if files and files[0].number > 1 and not is_told and not sieve.log_of((SYSTEM_FEED_ID, 0)):
+        if files and files[0].number > 1 and not is_told and not replay.log_of((SYSTEM_FEED_ID, 0)):
             self._report.file(os.path.join(FEEDS_NAME, LIST_NAME), "manifest").problem(LIST_GONE, _LISTED_LOST)
-        known = {feed.feed_id for feed in self._feeds} | sieve.creations.keys() | sieve.dropped
+        known = {feed.feed_id for feed in self._feeds} | replay.creations.keys() | replay.dropped
         for missing in self._listed.missing(known):
             path = os.path.join(FEEDS_NAME, missing.feed_id.hex(), FEED_NAME)
             self._report.file(path, "feed").problem(missing.why, _LISTED_LOST)
@@ -241,11 +250,11 @@ class Verification:
             if feed.why or feed.holds_data:
                 result.problem(feed.why or "it is missing", f"feed {feed.feed_id.hex()}: {_FEED_LOST}")
             else:
-                result.note("it is missing, and there is nothing in the directory", _SWEPT)
+                result.note("it is missing, and the directory is empty", _SWEPT)
             return
         name = feed.feed.info.name
         if name in names:
-            result.problem(f"feed {names[name]} has the name {name!r} too", "a node serves only one of the two")
+            result.problem(f"feed {names[name]} also has the name {name!r}", "a node serves only one of the two")
         names[name] = feed.feed_id.hex()
 
     def _tell_partition(self, found: PartitionFindings, *, is_ignored: bool) -> None:
@@ -254,7 +263,7 @@ class Verification:
         if found.manifest is not None or found.has_lost_its_manifest:
             result = self._file(path, "manifest")
             if found.has_lost_its_manifest and not is_ignored:
-                result.problem(found.why or "it is missing, and there are segments", f"{name}: {_NOT_SERVED}")
+                result.problem(found.why or "it is missing, but there are segments", f"{name}: {_NOT_SERVED}")
         for segment in found.segments:
             self._tell_segment(segment, name, is_ignored=is_ignored)
         for segment in found.others:
@@ -265,7 +274,7 @@ class Verification:
                 result.problem(problem.why, f"{name}: it cannot be used for a new manifest", problem.offset)
         for other in found.rest:
             self._file(os.path.join(found.directory, other), "other").note(
-                "not known", _SWEPT if other.endswith(".new") else _IGNORED
+                "unknown file", _SWEPT if other.endswith(".new") else _IGNORED
             )
 
     def _tell_segment(self, segment: SegmentFindings, name: str, *, is_ignored: bool) -> None:
@@ -275,56 +284,56 @@ class Verification:
         if is_ignored:
             return
         rows = (
-            f"{name}: rows of the seqs ({entry.after_seq}, {entry.last_seq}] cannot be served; repair saves what it can"
+            f"{name}: rows of the seqs ({entry.after_seq}, {entry.last_seq}] cannot be served; repair saves the others"
         )
         if segment.is_missing:
             result.problem("it is missing", rows)
         for problem in segment.problems:
             result.problem(problem.why, rows, problem.offset)
 
-    # The marks of what there was
+    # The marks of the last run
 
-    def _check_held(self, files: list[JournalFile], sieve: Sieve) -> None:
+    def _check_held(self, files: list[JournalFile], replay: DryReplay) -> None:
         if self._held is None or marks.is_restored(self._disk, self._directory):
             return
         result = next(file for file in self._report.files if file.path == HELD_NAME)
         found = (files[-1].number, files[-1].facts.end) if files else (0, 0)
         if found < self._held.journal:
             result.problem(
-                f"the journal was durable up to {_show_end(self._held.journal)}, it ends at {_show_end(found)} now",
+                f"the journal was durable up to {_show_end(self._held.journal)}, but ends at {_show_end(found)}",
                 _HELD_LOST,
             )
         branches = {feed.feed_id: feed.feed.branch for feed in self._feeds if feed.feed is not None}
-        for short in sieve.shortfalls(self._held, branches)[:_PROBLEMS_MAX]:
+        for short in replay.shortfalls(self._held, branches)[:_PROBLEMS_MAX]:
             name = _name((short.feed_id, short.partition))
-            result.problem(f"{name} was durable up to seq {short.told_seq}, it ends at {short.seq} now", _HELD_LOST)
+            result.problem(f"{name} was durable up to seq {short.told_seq}, but ends at {short.seq}", _HELD_LOST)
 
-    def _check_clean(self, files: list[JournalFile], sieve: Sieve) -> None:
+    def _check_clean(self, files: list[JournalFile], replay: DryReplay) -> None:
         if self._clean is None:
             return
         result = next(file for file in self._report.files if file.path == CLEAN_NAME)
         found = (files[-1].number, files[-1].facts.end) if files else (0, 0)
         if found != self._clean.journal_end:
             result.problem(
-                f"the journal ended at {_show_end(self._clean.journal_end)}, it ends at {_show_end(found)} now",
-                "what was written last is lost, or the mark is of another state of the directory",
+                f"the journal ended at {_show_end(self._clean.journal_end)}, but ends at {_show_end(found)} now",
+                _CLEAN_DIFFERS,
             )
-        held = sieve.held()
+        held = replay.end_seqs()
         for partition in self._clean.partitions:
             seq = held.get((partition.feed_id, partition.partition), 0)
             if seq != partition.high_seq and len(result.findings) < _PROBLEMS_MAX:
                 place = partition.feed_id, partition.partition
                 result.problem(
-                    f"{_name(place)} ended at seq {partition.high_seq}, it ends at {seq} now",
-                    "what was written last is lost, or the mark is of another state of the directory",
+                    f"{_name(place)} ended at seq {partition.high_seq}, but ends at {seq} now",
+                    _CLEAN_DIFFERS,
                 )
 
 
-def known_of(feeds: list[FeedFindings]) -> tuple[dict[bytes, int], dict[Place, Start]]:
-    """What ``Sieve`` has to know: the partitions of each feed, and where those with a manifest stand."""
+def known_of(feeds: list[FeedFindings]) -> tuple[dict[bytes, int], dict[Place, PartitionStart]]:
+    """Returns the arguments of ``DryReplay``: the partitions of each feed, and the state of those with a manifest."""
     known = [feed for feed in feeds if feed.feed is not None]
     starts = {
-        (feed.feed_id, found.number): Start(
+        (feed.feed_id, found.number): PartitionStart(
             found.manifest.flushed_seq, found.manifest.log, rollbacks=found.manifest.rollbacks
         )
         for feed in known
@@ -334,12 +343,12 @@ def known_of(feeds: list[FeedFindings]) -> tuple[dict[bytes, int], dict[Place, S
     return {feed.feed_id: feed.feed.info.partitions for feed in known if feed.feed is not None}, starts
 
 
-def undone_in(files: list[JournalFile]) -> dict[Place, list[Undone]]:
-    """All rollbacks that the journal tells of: they void what stands before them, so they are wanted first."""
-    undone: dict[Place, list[Undone]] = {}
+def rollback_notes_in(files: list[JournalFile]) -> dict[Place, list[RollbackNote]]:
+    """Returns all rollbacks in the journal. They are read first, because they void earlier records."""
+    undone: dict[Place, list[RollbackNote]] = {}
     for file in files:
         for item in file.items():
-            found = undone_of(item) if isinstance(item, RawRecord) else None
+            found = rollback_note_of(item) if isinstance(item, RawRecord) else None
             if found is not None and isinstance(item, RawRecord):
                 undone.setdefault((item.header.feed_id, item.header.partition), []).append(found)
     return undone
@@ -349,18 +358,18 @@ def _tell_case(file: JournalFile, result: FileResult) -> None:
     facts = file.facts
     case = file.case
     for offset in sorted(file.unread):
-        result.problem("the disk can't read it", _STOPS, offset)
+        result.problem("the disk cannot read it", _STOPS, offset)
     if case in STOPS:
         why = "the file is missing" if case is FileCase.MISSING else facts.bad or "the file ends here"
         result.problem(f"{why} (case {case.value})", _STOPS, facts.end)
     elif case is FileCase.TORN:
         result.note(
             f"{facts.tail_bytes} bytes that are no record: {facts.bad}",
-            "a write that was interrupted; nothing tells that it was ever durable, and the next start cuts it",
+            "an interrupted write; no record shows that it was durable, and the next start cuts it",
             facts.end,
         )
     elif case is FileCase.LEFTOVER:
-        result.note("bytes behind the file's end", "the next file has them anew; they do not count", facts.end)
+        result.note("bytes after the file's end", "the next file has them again; they do not count", facts.end)
 
 
 def _check_uptime(data: bytes) -> None:
@@ -370,8 +379,8 @@ def _check_uptime(data: bytes) -> None:
 def _meaning_of_mark(name: str) -> str:
     return {
         marks.RESTORED_NAME: "the next start begins a new branch of every partition, as after a restore",
-        marks.RESTORING_NAME: "a restore has not been finished; a node does not start on it",
-        marks.REPAIRING_NAME: "a repair has not been finished: run it again; a node does not start on it",
+        marks.RESTORING_NAME: "a restore was not finished; a node does not start on it",
+        marks.REPAIRING_NAME: "a repair was not finished: run it again; a node does not start on it",
         marks.BACKUP_NAME: "it is a backup; a node does not start on it",
     }[name]
 

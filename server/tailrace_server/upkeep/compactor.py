@@ -17,7 +17,7 @@ from tailrace.block.header import TIMESTAMP_MAX
 from tailrace.errors import NoSpace, TailraceError
 from tailrace.model import FeedInfo
 from tailrace.model.failover import SEQ_MAX
-from tailrace_server.compaction.policy import Plan, Retention, choose, trim
+from tailrace_server.compaction.policy import CompactionPlan, PartitionRetention, choose, trim
 from tailrace_server.compaction.process import Rate
 from tailrace_server.compaction.task import CompactionResult, CompactionTask
 from tailrace_server.directory.uptime_file import store_uptime, tick_uptime
@@ -207,7 +207,7 @@ class Compactor:
 
     async def trim(self, partition: Partition, info: FeedInfo) -> None:
         """Drops the oldest segments of a history that is kept for a while, or up to a size. OSError, NoSpace."""
-        retention = Retention.of(info)
+        retention = PartitionRetention.of(info)
         if not retention.history:
             return
         rollbacks = partition.rollbacks
@@ -222,7 +222,7 @@ class Compactor:
 
     async def fold(self, partition: Partition, info: FeedInfo) -> bool:
         """Folds what the policy chooses; False where it chooses nothing. SegmentDamaged, CompactionFailed, OSError."""
-        retention = Retention.of(info)
+        retention = PartitionRetention.of(info)
         stable_seq = partition.stable_seq
         rollbacks = partition.rollbacks
         begin, whole = self._whole_stretch(partition)
@@ -287,7 +287,7 @@ class Compactor:
         before, after = max(itertools.pairwise(bad), key=lambda pair: pair[1] - pair[0])
         return before + 1, segments[before + 1 : after]
 
-    def _note(self, partition: Partition, plan: Plan, result: CompactionResult) -> None:
+    def _note(self, partition: Partition, plan: CompactionPlan, result: CompactionResult) -> None:
         self._compactions += 1
         self._bytes += result.nbytes
         self._rows_read += result.rows

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tailrace.model import FeedInfo
 from tailrace_server.compaction.policy import (
     CompactionLimits,
-    Plan,
+    CompactionPlan,
+    PartitionRetention,
     Reason,
-    Retention,
     Trim,
     choose,
     tier_of,
@@ -22,8 +22,8 @@ from tailrace_server.compaction.policy import (
 )
 from tailrace_server.manifest import SegmentEntry
 
-COMPACT = Retention()
-HISTORY = Retention(history=True)
+COMPACT = PartitionRetention()
+HISTORY = PartitionRetention(history=True)
 LIMITS = CompactionLimits()
 UNIT = LIMITS.tier_bytes_min
 
@@ -71,14 +71,14 @@ def feed(**members):
 @pytest.mark.parametrize(
     ("info", "retention"),
     [
-        (feed(retention="compact", history_age_s=9.0, history_bytes=9), Retention()),
-        (feed(), Retention(history=True)),
-        (feed(history_age_s=1.5), Retention(history=True, age_us=1_500_000)),
-        (feed(history_bytes=4_003), Retention(history=True, nbytes=1_000)),
+        (feed(retention="compact", history_age_s=9.0, history_bytes=9), PartitionRetention()),
+        (feed(), PartitionRetention(history=True)),
+        (feed(history_age_s=1.5), PartitionRetention(history=True, age_us=1_500_000)),
+        (feed(history_bytes=4_003), PartitionRetention(history=True, nbytes=1_000)),
     ],
 )
 def test_what_a_partition_of_a_feed_keeps(info, retention):
-    assert Retention.of(info) == retention
+    assert PartitionRetention.of(info) == retention
 
 
 class TestTiers:
@@ -168,19 +168,19 @@ class TestHistory:
 
     def test_no_segment_gets_larger_than_an_eighth_of_what_is_kept(self):
         entries = chain(*[5] * 6)
-        assert chosen(entries, retention=Retention(history=True, nbytes=19 * UNIT * 8)) is None
-        plan = chosen(entries, retention=Retention(history=True, nbytes=20 * UNIT * 8))
+        assert chosen(entries, retention=PartitionRetention(history=True, nbytes=19 * UNIT * 8)) is None
+        plan = chosen(entries, retention=PartitionRetention(history=True, nbytes=20 * UNIT * 8))
         assert extent(plan) == (0, 3, True, Reason.TIER)
 
     def test_a_large_one_in_front_does_not_keep_the_others_apart(self):
         entries = chain(15, 5, 5, 5, 5)
-        plan = chosen(entries, retention=Retention(history=True, nbytes=20 * UNIT * 8))
+        plan = chosen(entries, retention=PartitionRetention(history=True, nbytes=20 * UNIT * 8))
         assert extent(plan) == (1, 4, False, Reason.TIER)
 
     def test_no_segment_gets_longer_than_an_eighth_of_the_time(self):
         entries = [entry(n, n + 1, UNIT, oldest=100 * n, newest=100 * n + 90) for n in range(6)]
-        assert chosen(entries, retention=Retention(history=True, age_us=389 * 8)) is None
-        plan = chosen(entries, retention=Retention(history=True, age_us=390 * 8))
+        assert chosen(entries, retention=PartitionRetention(history=True, age_us=389 * 8)) is None
+        plan = chosen(entries, retention=PartitionRetention(history=True, age_us=390 * 8))
         assert extent(plan) == (0, 3, True, Reason.TIER)
 
 
@@ -374,7 +374,7 @@ def test_deletions_are_folded_before_half_of_the_rows_are_dead():
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 10**6), max_size=150), st.booleans(), st.sampled_from([None, 10**7, 10**9]))
 def test_choosing_again_comes_to_an_end_and_bounds_the_segments(rows, history, nbytes):
-    simulation = Simulation(all_stay, retention=Retention(history=history, nbytes=nbytes if history else None))
+    simulation = Simulation(all_stay, retention=PartitionRetention(history=history, nbytes=nbytes if history else None))
     for count in rows:
         simulation.flush(count)
         if not history:
@@ -389,7 +389,7 @@ def test_choosing_again_comes_to_an_end_and_bounds_the_segments(rows, history, n
 @pytest.mark.parametrize("bound", ["bytes", "age"])
 def test_ten_thousand_flushes_of_a_history_that_is_trimmed(bound):
     kept_bytes, kept_us = 40_000_000, 2_000
-    retention = Retention(
+    retention = PartitionRetention(
         history=True, nbytes=kept_bytes if bound == "bytes" else None, age_us=kept_us if bound == "age" else None
     )
     simulation = Simulation(all_stay, retention=retention)
@@ -409,4 +409,6 @@ def test_ten_thousand_flushes_of_a_history_that_is_trimmed(bound):
 
 
 def test_a_plan_is_what_it_says():
-    assert chosen(chain(100, 50)) == Plan(0, 1, True, Reason.SHARE, 150 * UNIT, sum(e.rows for e in chain(100, 50)))
+    assert chosen(chain(100, 50)) == CompactionPlan(
+        0, 1, True, Reason.SHARE, 150 * UNIT, sum(e.rows for e in chain(100, 50))
+    )

@@ -64,7 +64,7 @@ class Limiter(process.Limiter):
         if self.left < 0:
             process.say(dict(progress=7))
             threading.Event().wait()
-process.Progress = lambda: lambda nbytes: None
+process.ProgressReport = lambda: lambda nbytes: None
 process.Limiter = Limiter
 process.main()
 """

@@ -254,7 +254,7 @@ def test_restore_makes_another_node_of_the_same_cluster(stopped):
 def test_damage_is_not_backed_up_without_a_word(stopped):
     disk = stopped.disk.fork()
     disk.flip(journal_of(disk)[-1], 8 * 200)
-    with pytest.raises(JournalDamaged, match="verify the directory"):
+    with pytest.raises(JournalDamaged, match="tailrace verify"):
         backup(disk, DATA, TARGET, 0)
     disk = stopped.disk.fork()
     disk.remove(segments_of(disk)[0])
@@ -300,7 +300,7 @@ def test_what_is_not_there_or_is_no_data_directory_has_no_backup(stopped):
     disk = stopped.disk.fork()
     with pytest.raises(FileNotFoundError):
         backup(disk, "/nowhere", TARGET, 0)
-    with pytest.raises(BadDirectory, match="not there"):
+    with pytest.raises(BadDirectory, match="does not exist"):
         restore(disk, "/nowhere", AGAIN, stopped.host.randomness)
     disk.make_directory("/other")
     with pytest.raises(BadDirectory, match="no data directory"):
@@ -350,7 +350,7 @@ def test_two_backups_that_need_a_place_beside_the_data_do_not_meet(stopped):
 def test_a_journal_file_whose_header_is_damaged_is_told(stopped):
     disk = stopped.disk.fork()
     disk.flip(journal_of(disk)[0], 8 * 4)
-    with pytest.raises(JournalDamaged, match="verify the directory"):
+    with pytest.raises(JournalDamaged, match="tailrace verify"):
         backup(disk, DATA, TARGET, 0)
 
 
@@ -371,7 +371,7 @@ def test_an_older_file_of_the_journal_that_is_damaged_is_told():
     assert len(journal_of(made.disk)) > 2
     disk = made.disk.fork()
     disk.flip(journal_of(disk)[1], 8 * 300)
-    with pytest.raises(JournalDamaged, match="verify the directory"):
+    with pytest.raises(JournalDamaged, match="tailrace verify"):
         backup(disk, DATA, TARGET, 0)
     disk = made.disk.fork()
     del disk.content(journal_of(disk)[1])[200:]

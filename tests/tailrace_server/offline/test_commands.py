@@ -58,7 +58,7 @@ def test_the_commands_are_found():
 def test_verify_of_a_good_directory(data, capsys):
     assert run(["verify", data]) == 0
     out = capsys.readouterr().out
-    assert "everything is in order" in out
+    assert "no problems" in out
     assert "segment" in out
     assert run(["verify", data, "--files", "--json"]) == 0
     *files, summary = lines(capsys)
@@ -165,7 +165,7 @@ def test_a_bar_is_shown_where_people_look(data, monkeypatch, capsys):
         watcher.expect(10)
         watcher.begin("/data/x")
         watcher.read(10)
-    assert "everything is in order" in capsys.readouterr().out
+    assert "no problems" in capsys.readouterr().out
 
 
 def test_what_was_done_is_told_in_words(data, tmp_path, capsys, monkeypatch):
@@ -179,7 +179,7 @@ def test_what_was_done_is_told_in_words(data, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(commands, "_FINDINGS_SHOWN_MAX", 0)
     (tmp_path / "data" / "NODE").write_text("x")
     assert run(["verify", data]) == 1
-    assert "and 1 more: --json has them all" in capsys.readouterr().out
+    assert "and 1 more: --json shows all" in capsys.readouterr().out
     assert run(["repair", data]) == 0
     assert "0 lines in" in capsys.readouterr().out
 
@@ -191,7 +191,7 @@ def test_what_cannot_be_read_or_written_is_one_line_that_names_it(data, tmp_path
         (["verify", missing], f"{missing}: No such file"),
         (["repair", missing], f"{missing}: No such file"),
         (["backup", missing, str(tmp_path / "b")], f"{missing}: No such file"),
-        (["restore", missing, str(tmp_path / "b")], "it is not there"),
+        (["restore", missing, str(tmp_path / "b")], "it does not exist"),
         (["restore", data, str(tmp_path / "b")], "no finished backup"),
         (["backup", data, file], f"{file}: Not a directory"),
         (["backup", data, f"{file}/b"], f"{file}: File exists"),
@@ -203,7 +203,7 @@ def test_what_cannot_be_read_or_written_is_one_line_that_names_it(data, tmp_path
     assert not (tmp_path / "b").exists()
 
 
-@pytest.mark.parametrize(("command", "told"), [("backup", "there is no backup"), ("repair", "it goes on")])
+@pytest.mark.parametrize(("command", "told"), [("backup", "the backup is incomplete"), ("repair", "it continues")])
 def test_a_full_disk_is_one_line_that_says_what_to_do(data, segment, tmp_path, capsys, monkeypatch, command, told):
     flip(segment, 64 + 96 + 3)
 

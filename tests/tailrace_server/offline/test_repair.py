@@ -34,8 +34,8 @@ from tailrace_server.host.disk import read_file
 from tailrace_server.journal import DirectoryInUse, RecordKind
 from tailrace_server.journal.format import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, pack_record
 from tailrace_server.journal.reader import RawRecord
+from tailrace_server.offline.journal_survey import NewerJournal
 from tailrace_server.offline.journal_walk import journal_files
-from tailrace_server.offline.resift import NewerJournal
 from tailrace_server.offline.verify import verify
 
 LOST = f"{DATA}/lost/{TIME}"
@@ -356,7 +356,7 @@ def test_a_journal_of_a_newer_version_is_left_to_it(stopped):
     record = pack_record(header.key, newest.number, end, end, 8, 99, 0, b"f" * 16, bytes(16), (0, 0), b"is newer")
     content[end:] = record + b"is newer"
     before = contents_of(disk)
-    with pytest.raises(NewerJournal, match="with the Tailrace that wrote it"):
+    with pytest.raises(NewerJournal, match="with the version that wrote it"):
         repaired(stopped, disk)
     assert contents_of(disk) == before
 
@@ -441,7 +441,7 @@ def test_what_nothing_is_known_of_goes_to_lost(stopped):
         if f"/{SYSTEM_FEED_ID.hex()}/" in path:  # the list of feeds would name it
             lose(disk, path)
     outcome = repaired(stopped, disk)
-    assert any("nothing tells what it was" in action for action in outcome.actions)
+    assert any("its settings are lost" in action for action in outcome.actions)
     assert any("the feed has no such partition" in action for action in outcome.actions)
     assert verify(disk, DATA).problems == []
     assert [feed.info.name for feed in stopped.start_on(disk).feeds] == ["orders"]

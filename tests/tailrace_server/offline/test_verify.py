@@ -148,7 +148,7 @@ def test_two_feeds_of_one_name_are_a_problem(stopped):
     node.storage.store.write_feed(FeedFile(info, b"b" * 16))
     node.storage.journal.close()
     disk.kill()
-    assert any("the name 'log' too" in finding.what for finding in problems(disk).values())
+    assert any("also has the name 'log'" in finding.what for finding in problems(disk).values())
     repaired(stopped, disk)
     names = {found.info.name for found in stopped.start_on(disk).feeds}
     assert {"log", "orders"} < names
@@ -220,7 +220,7 @@ def test_a_directory_of_a_feed_with_nothing_in_it_is_a_note(stopped):
     disk.make_directory(f"{DATA}/feeds/{'ab' * 16}")
     report = verify(disk, DATA)
     assert report.problems == []
-    assert any("there is nothing in the directory" in finding.what for _, finding in report.notes)
+    assert any("the directory is empty" in finding.what for _, finding in report.notes)
 
 
 def test_a_segment_that_cannot_be_opened_is_a_problem(stopped):
@@ -248,4 +248,4 @@ def test_blocks_of_a_feed_that_nothing_tells_of_are_a_problem():
     for path in journal_of(made.disk)[:-1]:
         made.disk.remove(path)
     # Its name is lost with its creation and its row in _feeds.
-    assert any("which is not known" in finding.what for _, finding in verify(made.disk, DATA).problems)
+    assert any("which is unknown" in finding.what for _, finding in verify(made.disk, DATA).problems)

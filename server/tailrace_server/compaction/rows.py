@@ -37,7 +37,7 @@ READ_BYTES = 1 << 20
 RAW_BYTES = 8 << 20
 
 
-class Batch(NamedTuple):
+class RowBatch(NamedTuple):
     """``blocks`` of ``segment``, neighbours; the first has number ``number`` and lies at ``offset`` of the file.
 
     ``row`` is the number of its first row over all segments.
@@ -77,7 +77,7 @@ class Batch(NamedTuple):
             offset += block.nbytes
 
 
-class Rows:
+class SegmentRows:
     """The rows of ``segments``, which follow each other. ``on_bytes`` is called with the bytes of each read."""
 
     def __init__(self, segments: Sequence[Segment], on_bytes: Callable[[int], None]) -> None:
@@ -91,7 +91,7 @@ class Rows:
         """How many there are."""
         return sum(segment.identity.rows for segment in self._segments)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[RowBatch]:
         """All of them, in order. SegmentDamaged."""
         self._places.clear()
         self._row_begins.clear()
@@ -120,13 +120,13 @@ class Rows:
         np.cumsum(np.concatenate([lengths for lengths, _ in pieces]), out=offsets[1:])
         return Keys(offsets, np.concatenate([data for _, data in pieces]))
 
-    def _read(self, index: int) -> Batch:
+    def _read(self, index: int) -> RowBatch:
         segment, number, offset = self._places[index]
         blocks, _ = segment.read_blocks(number, READ_BYTES)
         self._on_bytes(sum(block.nbytes for block in blocks))
         sizes = accumulate(block.header.raw_bytes for block in blocks)
         count = sum(size <= RAW_BYTES for size in sizes)
-        return Batch(segment, number, offset, self._row_begins[index], blocks[: max(1, count)])
+        return RowBatch(segment, number, offset, self._row_begins[index], blocks[: max(1, count)])
 
 
 def hashes_of_keys(arrays: ColumnArrays) -> U64:
@@ -137,7 +137,7 @@ def hashes_of_keys(arrays: ColumnArrays) -> U64:
     return np.fromiter(map(xxhash.xxh64_intdigest, keys, repeat(HASH_SEED)), np.uint64, rows)
 
 
-def _keys_in(batch: Batch, rows: RowNumbers) -> tuple[U32, U8]:
+def _keys_in(batch: RowBatch, rows: RowNumbers) -> tuple[U32, U8]:
     """The lengths and the bytes of the keys of ``rows``, which are of this batch."""
     arrays = batch.arrays()
     no_values = arrays._replace(value_offsets=np.zeros(arrays.rows + 1, np.uint32), value_data=np.zeros(0, np.uint8))

@@ -1,4 +1,4 @@
-"""A data directory and its files, and who watches how they are read."""
+"""A data directory and its files, for the offline tools."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ JOURNAL_NAME = "journal"
 
 
 def check_data_directory(disk: Disk, directory: str) -> None:
-    """BadDirectory where the directory is none of a node's; OSError where it can't be read, or is not there."""
+    """Raises BadDirectory if it is no data directory, and OSError if it is missing or cannot be read."""
     if not {FILE_NAME, JOURNAL_NAME, FEEDS_NAME} & set(disk.names(directory)):
         raise BadDirectory(f"{directory} is no data directory: it has neither {FILE_NAME} nor a journal")
 
 
 @contextlib.contextmanager
 def locked(disk: Disk, directory: str) -> Iterator[None]:
-    """The directory is nobody else's meanwhile. BadDirectory, OSError, DirectoryInUse where a node has it."""
+    """Locks the directory during the body. Raises BadDirectory, OSError, and DirectoryInUse if a node runs on it."""
     check_data_directory(disk, directory)
     with contextlib.closing(lock_directory(disk, directory)):
         yield
 
 
 def size_of(disk: Disk, path: str) -> int:
-    """A file's size; 0 where there is none, or a directory."""
+    """Returns a file's size in bytes; 0 if it is missing, or a directory."""
     if not disk.exists(path) or is_directory(disk, path):
         return 0
     with contextlib.closing(disk.open(path)) as file:
@@ -41,7 +41,7 @@ def size_of(disk: Disk, path: str) -> int:
 
 
 def is_directory(disk: Disk, path: str) -> bool:
-    """Whether there is a directory of this name."""
+    """Returns whether the path is a directory."""
     try:
         disk.names(path)
     except OSError:
@@ -50,7 +50,7 @@ def is_directory(disk: Disk, path: str) -> bool:
 
 
 def files_below(disk: Disk, directory: str, relative: str = "") -> Iterator[str]:
-    """Every file below a directory, by its path below it, sorted."""
+    """Yields the relative path of every file below a directory, sorted."""
     for name in disk.names(os.path.join(directory, relative) if relative else directory):
         path = os.path.join(relative, name)
         if is_directory(disk, os.path.join(directory, path)):

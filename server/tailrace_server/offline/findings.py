@@ -1,6 +1,6 @@
-"""Feeds and partitions as they lie on disk: every FEED, MANIFEST and segment read whole and compared with the others.
+"""Reads every FEED, MANIFEST and segment of a directory, and compares them with each other.
 
-It changes nothing, and what is wrong is an answer, not an error.
+It changes nothing. Damage is a finding in the result, not an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tailrace_server.feeds.feed import SYSTEM_FEED, SYSTEM_FEED_ID
 from tailrace_server.host.disk import read_file
 from tailrace_server.manifest import FeedFile, Manifest, ManifestDamaged, ManifestStore, SegmentEntry, codec, entry_of
 from tailrace_server.manifest.store import DROPPED_NAME, FEED_NAME, FEEDS_NAME, MANIFEST_NAME, segment_name
-from tailrace_server.offline.listing import is_directory, size_of
+from tailrace_server.offline.data_directory import is_directory, size_of
 from tailrace_server.segment import Problem, Segment, SegmentDamaged, SegmentIdentity
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _SEGMENT = re.compile(r"[0-9a-f]{32}\.seg")
 
 
 class SegmentFindings(NamedTuple):
-    """A segment's file. ``entry`` is the manifest's, None where it names none such; ``identity`` None: unreadable."""
+    """A segment's file. ``entry`` is the manifest's, None if it has no such entry; ``identity`` None: unreadable."""
 
     path: str
     nbytes: int
@@ -41,14 +41,15 @@ class SegmentFindings(NamedTuple):
 
     @property
     def is_good(self) -> bool:
-        """It is all that the manifest takes it for."""
+        """Whether the file exists, is undamaged, and matches the manifest."""
         return not self.is_missing and not self.problems
 
 
 class PartitionFindings(NamedTuple):
-    """A partition's directory. ``manifest`` is None where it is missing (``why`` is "" then) or can't be used.
+    """A partition's directory. ``manifest`` is None if it is missing (``why`` is "" then) or cannot be used.
 
-    ``segments`` are those of the manifest in its order, ``others`` those that it does not name, ``rest`` other names.
+    ``segments`` are those of the manifest in its order, ``others`` the segments that it does not name, and ``rest``
+    other files.
     """
 
     feed_id: bytes
@@ -62,17 +63,17 @@ class PartitionFindings(NamedTuple):
 
     @property
     def has_lost_its_manifest(self) -> bool:
-        """There has been a manifest, and it can't be used."""
+        """Whether there was a manifest, which is missing or cannot be used."""
         return self.manifest is None and bool(self.why or self.others)
 
     @property
     def is_good(self) -> bool:
-        """A node can serve it."""
+        """Whether a node can serve the partition."""
         return not self.has_lost_its_manifest and all(segment.is_good for segment in self.segments)
 
 
 class FeedFindings(NamedTuple):
-    """A feed's directory. ``feed`` is None where FEED is missing (``why`` is "" then) or can't be used."""
+    """A feed's directory. ``feed`` is None if FEED is missing (``why`` is "" then) or cannot be used."""
 
     feed_id: bytes
     directory: str
@@ -84,12 +85,12 @@ class FeedFindings(NamedTuple):
 
     @property
     def holds_data(self) -> bool:
-        """A partition has a manifest or segments."""
+        """Whether a partition has a manifest or segments."""
         return any(p.manifest is not None or p.why or p.others for p in self.partitions)
 
 
 def bytes_of_feeds(disk: Disk, data: str) -> int:
-    """How much ``examine_feeds`` reads: the segments."""
+    """Returns the bytes that ``examine_feeds`` reads: those of all segments."""
     total = 0
     for directory in _feed_directories(disk, data):
         for number in _partition_names(disk, directory):
@@ -100,7 +101,7 @@ def bytes_of_feeds(disk: Disk, data: str) -> int:
 
 
 def examine_feeds(disk: Disk, data: str, watcher: Watcher) -> Iterator[FeedFindings]:
-    """Every feed's directory."""
+    """Yields the findings of every feed's directory."""
     for directory in _feed_directories(disk, data):
         yield _examine_feed(disk, data, directory, watcher)
 
@@ -138,7 +139,7 @@ def _read_feed(disk: Disk, path: str, feed_id: bytes) -> tuple[FeedFile | None, 
 
 
 def _read(disk: Disk, path: str, decode: Callable[[bytes, str], _T]) -> tuple[_T | None, str]:
-    """What is in a file, and why it can't be used; (None, "") where there is none."""
+    """Returns the decoded file and "", or None and the reason why it cannot be used; (None, "") if it is missing."""
     if not disk.exists(path):
         return None, ""
     try:
@@ -146,13 +147,13 @@ def _read(disk: Disk, path: str, decode: Callable[[bytes, str], _T]) -> tuple[_T
     except ManifestDamaged as error:
         return None, error.why
     except OSError as error:
-        return None, f"the disk can't read it: {error.strerror}"
+        return None, f"the disk cannot read it: {error.strerror}"
 
 
 def examine_partition(
     disk: Disk, data: str, feed_id: bytes, number: int, feed: FeedFile | None, watcher: Watcher
 ) -> PartitionFindings:
-    """A partition's directory. ``feed`` is None where nothing is known of the feed."""
+    """Returns the findings of a partition's directory. ``feed`` is None if the feed is unknown."""
     store = ManifestStore(disk, data)
     directory = store.partition_directory(feed_id, number)
     manifest, why = _read_manifest(disk, os.path.join(directory, MANIFEST_NAME), feed_id, number, feed)
@@ -198,7 +199,7 @@ def _examine_segment(disk: Disk, path: str, entry: SegmentEntry | None, watcher:
         problems = segment.verify(watcher.read)
         identity = segment.identity
         if entry is not None and entry_of(identity, segment.nbytes, entry.placements) != entry:
-            problems.append(Problem(0, "its identity is not what the manifest says of it"))
+            problems.append(Problem(0, "its identity differs from its entry in the manifest"))
         return SegmentFindings(path, segment.nbytes, entry, identity, False, problems)
     finally:
         segment.close()

@@ -7,7 +7,7 @@ from tailrace.model.failover import FailoverEntry, FailoverLog
 from tailrace_server.journal import RecordKind
 from tailrace_server.journal.format import NO_BRANCH, RecordHeader
 from tailrace_server.journal.reader import RawRecord
-from tailrace_server.offline.sieve import BadControl, Fate, Sieve, Start
+from tailrace_server.offline.dry_replay import BadControl, DryReplay, Fate, PartitionStart
 
 FEED = b"f" * 16
 U, V, W = (name * 16 for name in (b"u", b"v", b"w"))
@@ -43,45 +43,45 @@ def log_of(*entries):
 
 
 def test_blocks_in_order_are_next_and_duplicates_are_held():
-    sieve = Sieve({}, {})
-    fates = [sieve.sift(record) for record in (created(), written(1, 3), written(4), written(1, 3), written(5))]
+    replay = DryReplay({}, {})
+    fates = [replay.replay(record) for record in (created(), written(1, 3), written(4), written(1, 3), written(5))]
     assert fates == [Fate.CONTROL, Fate.NEXT, Fate.NEXT, Fate.HELD, Fate.NEXT]
-    assert sieve.held() == {(FEED, 0): 5}
+    assert replay.end_seqs() == {(FEED, 0): 5}
 
 
 def test_what_segments_have_is_flushed_and_what_is_behind_a_gap_stays_there():
-    sieve = Sieve({FEED: 1}, {(FEED, 0): Start(5, log_of((U, 1, 0)))})
-    assert [sieve.sift(written(seq)) for seq in (4, 5, 6, 8, 9)] == [
+    replay = DryReplay({FEED: 1}, {(FEED, 0): PartitionStart(5, log_of((U, 1, 0)))})
+    assert [replay.replay(written(seq)) for seq in (4, 5, 6, 8, 9)] == [
         Fate.FLUSHED,
         Fate.FLUSHED,
         Fate.NEXT,
         Fate.GAP,
         Fate.GAP,
     ]
-    assert sieve.held_seq((FEED, 0)) == 6
+    assert replay.end_seq((FEED, 0)) == 6
 
 
 def test_another_block_of_the_same_seqs_is_no_duplicate():
-    sieve = Sieve({FEED: 1}, {})
-    assert [sieve.sift(written(1)), sieve.sift(written(1, name=b"other"))] == [Fate.NEXT, Fate.GAP]
+    replay = DryReplay({FEED: 1}, {})
+    assert [replay.replay(written(1)), replay.replay(written(1, name=b"other"))] == [Fate.NEXT, Fate.GAP]
 
 
 def test_feeds_that_are_not_known_or_dropped():
-    sieve = Sieve({}, {})
-    assert sieve.sift(written(1)) is Fate.UNKNOWN
-    sieve.sift(created())
-    assert sieve.sift(written(1, partition=1)) is Fate.UNKNOWN
-    assert sieve.sift(control(RecordKind.FEED_DROPPED)) is Fate.CONTROL
-    assert sieve.sift(written(1)) is Fate.DROPPED
-    assert sieve.held() == {}
+    replay = DryReplay({}, {})
+    assert replay.replay(written(1)) is Fate.UNKNOWN
+    replay.replay(created())
+    assert replay.replay(written(1, partition=1)) is Fate.UNKNOWN
+    assert replay.replay(control(RecordKind.FEED_DROPPED)) is Fate.CONTROL
+    assert replay.replay(written(1)) is Fate.DROPPED
+    assert replay.end_seqs() == {}
 
 
 def test_failover_entries_change_the_log_unless_the_manifest_has_a_later_one():
-    sieve = Sieve({FEED: 1}, {(FEED, 0): Start(0, log_of((V, 3, 0)))})
+    replay = DryReplay({FEED: 1}, {(FEED, 0): PartitionStart(0, log_of((V, 3, 0)))})
     old, new = log_of((U, 2, 0)), log_of((W, 4, 0))
     for log in (old, new):
-        sieve.sift(control(RecordKind.FAILOVER_ENTRY, json.dumps(log.to_json()).encode()))
-    assert sieve.log_of((FEED, 0)) == new
+        replay.replay(control(RecordKind.FAILOVER_ENTRY, json.dumps(log.to_json()).encode()))
+    assert replay.log_of((FEED, 0)) == new
 
 
 @pytest.mark.parametrize(
@@ -94,22 +94,22 @@ def test_failover_entries_change_the_log_unless_the_manifest_has_a_later_one():
 )
 def test_a_control_record_that_a_start_cannot_use_is_told(record):
     with pytest.raises(BadControl):
-        Sieve({FEED: 1}, {}).sift(record)
+        DryReplay({FEED: 1}, {}).replay(record)
 
 
 def test_a_branch_of_which_a_lost_record_told_is_put_back():
-    sieve = Sieve({FEED: 1}, {(FEED, 0): Start(5, log_of((U, 1, 0)))})
-    assert not sieve.branch_is_missing(written(6))
-    assert sieve.branch_is_missing(written(6, branch=V))
-    assert sieve.add_branch((FEED, 0), V) == log_of((V, 2, 5), (U, 1, 0))
-    assert not sieve.branch_is_missing(written(6, branch=V))
-    assert not sieve.branch_is_missing(written(8, branch=W)), "behind a gap nobody knows where it began"
+    replay = DryReplay({FEED: 1}, {(FEED, 0): PartitionStart(5, log_of((U, 1, 0)))})
+    assert not replay.branch_is_missing(written(6))
+    assert replay.branch_is_missing(written(6, branch=V))
+    assert replay.add_branch((FEED, 0), V) == log_of((V, 2, 5), (U, 1, 0))
+    assert not replay.branch_is_missing(written(6, branch=V))
+    assert not replay.branch_is_missing(written(8, branch=W)), "behind a gap nobody knows where it began"
 
 
 def test_a_history_under_a_new_name_hears_of_no_older_one():
-    sieve = Sieve({FEED: 1}, {(FEED, 0): Start(5, log_of((W, 2, 5)), renamed=True)})
+    replay = DryReplay({FEED: 1}, {(FEED, 0): PartitionStart(5, log_of((W, 2, 5)), renamed=True)})
     entry = control(RecordKind.FAILOVER_ENTRY, json.dumps(log_of((V, 9, 4), (U, 1, 0)).to_json()).encode())
-    assert sieve.is_superseded(entry)
-    sieve.sift(entry)
-    assert sieve.log_of((FEED, 0)) == log_of((W, 2, 5))
-    assert not sieve.branch_is_missing(written(6, branch=V))
+    assert replay.is_superseded(entry)
+    replay.replay(entry)
+    assert replay.log_of((FEED, 0)) == log_of((W, 2, 5))
+    assert not replay.branch_is_missing(written(6, branch=V))

@@ -1,21 +1,22 @@
-"""A partition with damaged or missing files, made consistent again.
+"""Makes a partition with damaged or missing files consistent.
 
-    MANIFEST good, a segment bad     what can be read of it goes to a new segment of the same run, which takes its place
-    MANIFEST bad or missing          a chain of the segments there are (chains.py), with what can be read in the gaps
+    MANIFEST good, a segment bad     its readable rows go to a new segment with the same seqs, in its place
+    MANIFEST bad or missing          the existing segments form a chain (chains.py), with all readable rows in the gaps
 
-1. A run keeps its seqs. What is lost of it is told by the purge seq, like rows that a compaction has dropped, and the
-   new segment is one from which rows may be missing (``deduplicated``): nobody is ever told to stand inside of it.
-2. A partition that has lost rows, or its failover log, gets another history: one branch with a new name, which begins
-   at the flushed seq. No consumer shares a branch with it, so each one rolls back to 0 and hears what there is now. The
-   purge seq alone would not do: a consumer that stands above it has the lost rows, and nobody would take them away.
-3. All that is lost is in the index before the manifest changes; replaced files are moved after that.
+1. A new segment covers the same seqs. The purge seq covers the lost rows, like rows that a compaction has dropped, and
+   the segment is ``deduplicated``: no consumer gets a position inside of it.
+2. A partition that has lost rows, or its failover log, gets a new branch, which begins at the flushed seq. No consumer
+   shares a branch with it, so every consumer rolls back to 0 and reads the present rows. The purge seq alone would not
+   do, because a consumer above it would keep the lost rows.
+3. All losses are in the index before the manifest changes. Replaced files are moved afterwards.
 
-Names of segments and branches are made of the repair's token: a repair that goes on knows its own work again.
+Ids of segments and branches are derived from the repair's token, so a repair that continues recognises its own files.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,68 +33,76 @@ from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entr
 from tailrace_server.manifest.producers import NO_PRODUCERS
 from tailrace_server.manifest.store import MANIFEST_NAME
 from tailrace_server.offline.chains import Gap, Piece, choose_chain
-from tailrace_server.offline.examine import PartitionFindings, SegmentFindings
-from tailrace_server.offline.listing import size_of
+from tailrace_server.offline.data_directory import size_of
+from tailrace_server.offline.dry_replay import PartitionStart, Place
+from tailrace_server.offline.findings import PartitionFindings, SegmentFindings
 from tailrace_server.offline.report import feed_text
 from tailrace_server.offline.salvage import BadStretch, LostRange, Salvage, read_segment
-from tailrace_server.offline.sieve import Place, Start
 from tailrace_server.segment import NO_BASE, SegmentIdentity, SegmentWriter
 from tailrace_server.segment.identity import INCLUDED_IDS_MAX
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
 
-# Blocks of a partition, from the journal, that hold any of the seqs from one to another, both included.
-Spare = Callable[[Place, int, int], Iterable[Block]]
+# Returns the blocks of a partition in the journal that have any of the seqs from first to last, both included.
+JournalBlocks = Callable[[Place, int, int], Iterable[Block]]
 
-# A producer that comes back is told that its last blocks are unknown, instead of being believed to be new.
+# A producer that comes back is told that its last blocks are unknown, and is not taken for a new one.
 _FORGOTTEN_PRODUCERS = {**NO_PRODUCERS, "evicted_age_s": 0.0}
 
 
-class _Part(NamedTuple):
-    """A stretch of the new chain: a segment as it is (``entry``), or a new one made of ``sources``."""
+class _ChainPart(NamedTuple):
+    """A part of the new chain: an existing segment (``entry``), or a new one with the rows of ``sources``."""
 
     identity: SegmentIdentity
     entry: SegmentEntry | None
     sources: tuple[SegmentFindings, ...]
-    rows: int | None  # how many there were, where that is known
+    rows: int | None  # the number of rows before the damage, if known
     why: str
 
 
-class _Made(NamedTuple):
-    """A new segment, and what it lacks."""
+class _RepairedSegment(NamedTuple):
+    """A segment of the new chain, and its lost rows."""
 
     entry: SegmentEntry
     lost: list[tuple[str, LostRange]]
 
 
-class Mender:
-    """Mends partitions one after the other; adds to ``actions`` what it did or, where ``is_dry``, would do."""
+class PartitionRepair:
+    """Repairs partitions, one after the other. Adds its actions to ``actions``; ``is_dry``: without doing them."""
 
     def __init__(
-        self, disk: Disk, data: str, lost: Lost, token: bytes, spare: Spare, actions: list[str], *, is_dry: bool
+        self,
+        disk: Disk,
+        data: str,
+        lost: Lost,
+        token: bytes,
+        journal_blocks: JournalBlocks,
+        actions: list[str],
+        *,
+        is_dry: bool,
     ) -> None:
         self._disk = disk
         self._data = data
         self._store = ManifestStore(disk, data)
         self._lost = lost
         self._token = token
-        self._spare = spare
+        self._journal_blocks = journal_blocks
         self._actions = actions
         self._is_dry = is_dry
 
     def id_of(self, place: Place, *parts: bytes | int) -> bytes:
-        """16 bytes, the same for the same parts in the same repair."""
+        """Returns an id of 16 bytes, the same for the same parts in the same repair."""
         texts = [part.hex() if isinstance(part, bytes) else str(part) for part in (self._token, *place, *parts)]
         return xxhash.xxh3_128_digest("/".join(texts).encode())
 
-    def start_of(self, place: Place, manifest: Manifest) -> Start:
-        """Where a partition stands that needs no mending any more."""
+    def start_of(self, place: Place, manifest: Manifest) -> PartitionStart:
+        """Returns the state of a partition that is good, or was repaired."""
         renamed = len(manifest.log) == 1 and manifest.log.branch == self.id_of(place, b"branch")
-        return Start(manifest.flushed_seq, manifest.log, renamed, manifest.rollbacks)
+        return PartitionStart(manifest.flushed_seq, manifest.log, renamed, manifest.rollbacks)
 
-    def mend(self, found: PartitionFindings, info: FeedInfo, term: int) -> Start:
-        """Makes a partition consistent that is not. ``term`` is the highest one that the journal names."""
+    def repair(self, found: PartitionFindings, info: FeedInfo, term: int) -> PartitionStart:
+        """Makes a partition consistent, and returns its state. ``term`` is the highest term in the journal."""
         place = found.feed_id, found.number
         manifest = found.manifest or self._empty(found, info)
         parts = (
@@ -109,7 +118,7 @@ class Mender:
             term = max(term, manifest.log.term) + 1
             log = FailoverLog([FailoverEntry(self.id_of(place, b"branch"), term, flushed_seq)])
         manifest = manifest._replace(segments=entries, flushed_seq=flushed_seq, purge_seq=purge_seq, log=log)
-        # A batch of which rows were lost was published all the same; one above comes from the journal, or not at all.
+        # A batch that has lost rows counts as published. Batches above the flushed seq come from the journal.
         as_of = {sink: last.as_of(flushed_seq) for sink, last in manifest.sinks.items()}
         manifest = manifest._replace(sinks={sink: last for sink, last in as_of.items() if last is not None})
         if found.manifest is None:
@@ -132,29 +141,33 @@ class Mender:
         return self.start_of(place, manifest)
 
     def _tell_unknown(self, found: PartitionFindings, trim_seq: int) -> None:
-        """What may be missing without anybody knowing."""
+        """Lists parts of the partition that may have been lost with the manifest."""
         if trim_seq:
             why = "dropped because of their age, or lost with the manifest"
             self._lost.rows(found.feed_id, found.number, 1, trim_seq, source=found.directory, why=why)
         for segment in found.others:
             if segment.identity is None:
-                why = "nothing tells which rows it held; those that can be read are kept where they were missing"
+                why = "its seqs are unknown; its readable rows are kept if no other segment has them"
                 self._lost.unknown(segment.path, 0, segment.nbytes, why)
 
     def _tell(
-        self, found: PartitionFindings, info: FeedInfo, parts: Sequence[_Part], lost: Sequence[tuple[str, LostRange]]
+        self,
+        found: PartitionFindings,
+        info: FeedInfo,
+        parts: Sequence[_ChainPart],
+        lost: Sequence[tuple[str, LostRange]],
     ) -> None:
         name = f"partition {found.number} of {feed_text(found.feed_id, info.name)}"
         if found.manifest is None:
-            self._actions.append(f"{name}: a new manifest of {len(parts)} segments; all consumers begin at 0")
+            self._actions.append(f"{name}: a new manifest of {len(parts)} segments; all consumers roll back to 0")
         fresh = sum(part.entry is None for part in parts)
         if fresh:
             seqs = ", ".join(f"{one.first_seq} to {one.last_seq}" for _, one in lost[:5])
             more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
-            what = f"seqs {seqs}{more} are lost; all consumers begin at 0" if lost else "nothing is lost"
-            self._actions.append(f"{name}: {fresh} segments made anew of what can be read; {what}")
+            what = f"seqs {seqs}{more} are lost; all consumers roll back to 0" if lost else "nothing is lost"
+            self._actions.append(f"{name}: {fresh} new segments with all readable rows; {what}")
 
-    def _install(self, found: PartitionFindings, manifest: Manifest, parts: Sequence[_Part]) -> None:
+    def _install(self, found: PartitionFindings, manifest: Manifest, parts: Sequence[_ChainPart]) -> None:
         path = os.path.join(found.directory, MANIFEST_NAME)
         if not self._is_dry:
             invariants.check(manifest)
@@ -169,9 +182,9 @@ class Mender:
             if replaced and not segment.is_missing and segment.path not in kept:
                 self._lost.take(segment.path)
 
-    # Which parts
+    # The parts of the new chain
 
-    def _parts_of_manifest(self, found: PartitionFindings) -> list[_Part]:
+    def _parts_of_manifest(self, found: PartitionFindings) -> list[_ChainPart]:
         assert found.manifest is not None
         followers = [*(segment.entry for segment in found.segments[1:]), None]
         files = {_own_id(found, file): file for file in (*found.segments, *found.others)}
@@ -181,24 +194,24 @@ class Mender:
             assert entry is not None
             if segment.is_good:
                 assert segment.identity is not None
-                parts.append(_Part(segment.identity, entry, (), None, ""))
+                parts.append(_ChainPart(segment.identity, entry, (), None, ""))
                 continue
             base_of_next = follower.base_id if follower is not None else entry.id
             identity = self._identity_of_entry(found, entry, base_of_next, found.manifest.purge_seq)
-            # A file of which nothing tells whose it is may be this one. One of another segment has other rows.
+            # A file without a readable identity may be this segment. A file of another segment has other rows.
             is_nameless = not segment.is_missing and segment.identity is None
             source = segment if is_nameless else files.get(entry.id)
             sources = () if source is None else (source,)
             why = "the segment ends before"
             if source is None:
-                why = "the segment is missing" if segment.is_missing else "its file holds another segment"
-            parts.append(_Part(identity, None, sources, entry.rows, why))
+                why = "the segment is missing" if segment.is_missing else "its file has another segment"
+            parts.append(_ChainPart(identity, None, sources, entry.rows, why))
         return parts
 
     def _identity_of_entry(
         self, found: PartitionFindings, entry: SegmentEntry, base_of_next: bytes, purge_seq: int
     ) -> SegmentIdentity:
-        """Of the segment that takes the place of ``entry``; what stands behind it is still based on it."""
+        """Returns the identity of a segment in the place of ``entry``, on which the next segment is still based."""
         included = dict.fromkeys((entry.id, base_of_next, *entry.included_ids))
         return SegmentIdentity(
             feed_id=found.feed_id,
@@ -214,8 +227,8 @@ class Mender:
             purge_seq=min(purge_seq, entry.last_seq),
         )
 
-    def _parts_of_files(self, found: PartitionFindings, info: FeedInfo) -> Iterator[_Part]:
-        """A chain of the segments there are. Those of which nothing but blocks can be read go where a gap is."""
+    def _parts_of_files(self, found: PartitionFindings, info: FeedInfo) -> Iterator[_ChainPart]:
+        """Yields a chain of the existing segments. Segments without a readable identity fill the gaps."""
         nameless = tuple(segment for segment in found.others if segment.identity is None)
         place = found.feed_id, found.number
         named = {
@@ -225,7 +238,7 @@ class Mender:
         }
         of_this = [segment.identity for segment in named.values() if segment.identity is not None]
         good = [identity for identity in of_this if named[identity.segment_id].is_good]
-        # The beginning of a history may have been dropped for its age, unless there is a file that may have been it.
+        # The beginning of a history may have been trimmed, unless a file without an identity may have been it.
         first = min((identity.after_seq for identity in of_this), default=0)
         begin = first if info.retention == "history" and not nameless else 0
         pieces = choose_chain(good, begin)
@@ -254,19 +267,19 @@ class Mender:
         before: bytes,
         named: dict[bytes, SegmentFindings],
         nameless: tuple[SegmentFindings, ...],
-    ) -> _Part:
+    ) -> _ChainPart:
         base_of_next = follower.base_id if isinstance(follower, SegmentIdentity) else b""
         if isinstance(piece, Gap):
             included = (base_of_next,) if base_of_next and base_of_next not in (before, NO_BASE) else ()
-            return _Part(
+            return _ChainPart(
                 self._identity_of_gap(found, piece, before, included), None, nameless, None, "no segment has them"
             )
         segment = named[piece.segment_id]
         if segment.is_good:
-            return _Part(piece, entry_of(piece, segment.nbytes), (), None, "")
+            return _ChainPart(piece, entry_of(piece, segment.nbytes), (), None, "")
         entry = entry_of(piece, segment.nbytes)
         identity = self._identity_of_entry(found, entry, base_of_next or entry.id, piece.purge_seq)
-        return _Part(identity, None, (segment,), piece.rows, "the segment ends before")
+        return _ChainPart(identity, None, (segment,), piece.rows, "the segment ends before")
 
     def _identity_of_gap(
         self, found: PartitionFindings, gap: Gap, base_id: bytes, included: tuple[bytes, ...]
@@ -288,10 +301,10 @@ class Mender:
 
     # New segments
 
-    def _make(self, place: Place, part: _Part) -> _Made:
-        """The segment of a part: as it is, or written anew. What is lost is found out first, since it tells of it."""
+    def _make(self, place: Place, part: _ChainPart) -> _RepairedSegment:
+        """Returns the segment of a part, written anew if needed. Its identity needs the losses, so they come first."""
         if part.entry is not None:
-            return _Made(part.entry, [])
+            return _RepairedSegment(part.entry, [])
         lost = self._pour(place, part, lambda _: None)
         identity = part.identity
         if lost:
@@ -300,9 +313,9 @@ class Mender:
         path = part.sources[0].path if len(part.sources) == 1 else ""
         told = [(path, one) for one in lost]
         if self._is_dry:
-            return _Made(entry_of(identity, 0), told)
+            return _RepairedSegment(entry_of(identity, 0), told)
         target = self._store.segment_path(*place, identity.segment_id)
-        if self._disk.exists(target):  # of this repair, before it was interrupted
+        if self._disk.exists(target):  # left when this repair was interrupted
             self._disk.remove(target)
         writer = SegmentWriter(self._disk, target, identity)
         try:
@@ -310,12 +323,12 @@ class Mender:
             identity = writer.finish()
         finally:
             writer.abandon()
-        return _Made(entry_of(identity, size_of(self._disk, target)), told)
+        return _RepairedSegment(entry_of(identity, size_of(self._disk, target)), told)
 
-    def _pour(self, place: Place, part: _Part, sink: Callable[[Block], None]) -> list[LostRange]:
+    def _pour(self, place: Place, part: _ChainPart, sink: Callable[[Block], None]) -> list[LostRange]:
         identity = part.identity
-        spare: Callable[[int, int], Iterable[Block]] = lambda first, last: self._spare(place, first, last)  # noqa: E731
-        salvage = Salvage(identity.after_seq, identity.last_seq, sink, spare)
+        journal_blocks = functools.partial(self._journal_blocks, place)
+        salvage = Salvage(identity.after_seq, identity.last_seq, sink, journal_blocks)
         for source in part.sources:
             item: Block | BadStretch
             for item in read_segment(self._disk, source.path, place[1]):
@@ -324,10 +337,10 @@ class Mender:
         return salvage.lost
 
     def _empty(self, found: PartitionFindings, info: FeedInfo) -> Manifest:
-        """What is known of a partition that has lost its manifest, but for what its segments say."""
+        """Returns a manifest for a partition that has lost its own, without the fields from segments."""
         hash_first, hash_last = partition_range(found.number, info.partitions)
         placement_id = bytes(16)
-        with contextlib.suppress(BadDirectory, OSError):  # a dry run has no NODE where that is lost too
+        with contextlib.suppress(BadDirectory, OSError):  # a dry run does not replace a lost NODE
             placement_id = load(self._disk, self._data).placement_id
         return Manifest(
             feed_id=found.feed_id,
@@ -348,7 +361,7 @@ class Mender:
 
 
 def _own_id(found: PartitionFindings, file: SegmentFindings) -> bytes | None:
-    """The id of the segment that a file holds; None if that is none of this partition, or nothing tells."""
+    """Returns the id of a file's segment; None if it is of another partition, or has no readable identity."""
     identity = file.identity
     if identity is None or (identity.feed_id, identity.partition) != (found.feed_id, found.number):
         return None
@@ -356,7 +369,7 @@ def _own_id(found: PartitionFindings, file: SegmentFindings) -> bytes | None:
 
 
 def _is_whole(pieces: Sequence[Piece], identities: Sequence[SegmentIdentity]) -> bool:
-    """Nothing is gained by taking damaged segments in."""
+    """Returns whether a chain of good segments has no gap, so that it needs no damaged ones."""
     top = max((identity.last_seq for identity in identities), default=0)
     return bool(pieces) and pieces[-1].last_seq == top and not any(isinstance(piece, Gap) for piece in pieces)
 

@@ -1,6 +1,6 @@
-"""The feeds that ``_feeds`` lists, read from a directory that no node serves.
+"""Reads the feeds that ``_feeds`` lists from the directory of a stopped node.
 
-A start refuses a directory that lacks a listed feed (feeds/wholeness.py), so the offline tools have to find the same.
+A start refuses a directory that lacks a listed feed (feeds/wholeness.py), so the offline tools check the same.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tailrace_server.offline.salvage import read_segment
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
-    from tailrace_server.offline.examine import FeedFindings
+    from tailrace_server.offline.findings import FeedFindings
 
 
 class MissingFeed(NamedTuple):
-    """A feed that ``_feeds`` lists, and of which neither a FEED nor a record in the journal tells."""
+    """A feed that ``_feeds`` lists, without a FEED and without a creation in the journal."""
 
     feed_id: bytes
     name: str
@@ -37,7 +37,7 @@ class ListedFeeds:
         self._journal_from: int | None = None
 
     def read_segments(self, disk: Disk, feeds: Iterable[FeedFindings]) -> None:
-        """Takes what the segments of ``_feeds`` say, as far as they can be read."""
+        """Adds the rows of the segments of ``_feeds``, as far as they can be read."""
         for feed in feeds:
             for partition in feed.partitions if feed.feed_id == SYSTEM_FEED_ID else ():
                 for segment in partition.segments:
@@ -49,7 +49,7 @@ class ListedFeeds:
                                     self._take(item)
 
     def add(self, feed_id: bytes, blocks: Iterable[Block]) -> None:
-        """Takes the blocks of a record of the journal, whatever feed they are of."""
+        """Adds the rows of a record of the journal, if its feed is ``_feeds``."""
         for block in blocks if feed_id == SYSTEM_FEED_ID else ():
             first_seq = block.seqs[0]
             self._journal_from = first_seq if self._journal_from is None else min(self._journal_from, first_seq)
@@ -62,12 +62,12 @@ class ListedFeeds:
                 self._rows[key] = FeedRow(seq, value)
 
     def name_of(self, feed_id: bytes) -> str | None:
-        """Returns the name that a feed is listed under; None if it is not listed, or was dropped."""
+        """Returns the listed name of a feed; None if it is not listed, or was dropped."""
         row = self._rows.get(feed_id)
         return None if row is None or row.creation is None else _missing(feed_id, row.creation).name
 
     def missing(self, known: Collection[bytes]) -> list[MissingFeed]:
-        """The listed feeds that are not among ``known``, and were not just about to be made when the node stopped."""
+        """Returns the listed feeds that are not among ``known``, without those just being created at the stop."""
         return [
             _missing(feed_id, row.creation)
             for feed_id, row in self._rows.items()
@@ -83,5 +83,5 @@ def _missing(feed_id: bytes, creation: bytes) -> MissingFeed:
         name, partitions = str(feed["name"]), int(feed["partitions"])
     except (ValueError, KeyError, TypeError):
         name, partitions = "?", 0
-    why = f"_feeds lists feed {name!r}, and the journal does not have its creation any more"
+    why = f"_feeds lists feed {name!r}, and the journal no longer has its creation"
     return MissingFeed(feed_id, name, partitions, why)

@@ -1,13 +1,13 @@
-"""What a start does with each record of the journal, in the order of the files. Pure.
+"""Replays a journal without applying it: tells the effect of each record on a start, in the order of the files. Pure.
 
-CONTROL    it says something of a feed or a partition                                  applied
+CONTROL    tells of a feed or a partition, without blocks                              applied
 VOIDED     a block of a history that was rolled back later                             skipped
 FLUSHED    a block that a segment has                                                  skipped
-HELD       a block that was applied already                                            skipped
-NEXT       a block that begins right above what is held, or blocks that were published applied
-GAP        a block behind something that is missing                                    the start stops; exported
-DROPPED    of a feed that the journal says to be dropped                               skipped
-UNKNOWN    of a feed, or a partition, that neither a FEED nor the journal knows        skipped; exported
+HELD       a block that was applied before                                             skipped
+NEXT       a block right above the partition's end, or published blocks                applied
+GAP        a block above missing seqs                                                  the start stops; exported
+DROPPED    of a feed that the journal drops                                            skipped
+UNKNOWN    of a feed or partition without a FEED and without a creation in the journal skipped; exported
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Place: TypeAlias = tuple[bytes, int]  # feed id, partition
 
 
 class Fate(enum.Enum):
-    """What becomes of a record; the table above."""
+    """The effect of a record on a start; see the table above."""
 
     CONTROL = "control"
     VOIDED = "voided"
@@ -45,8 +45,8 @@ class Fate(enum.Enum):
     UNKNOWN = "unknown"
 
 
-class Start(NamedTuple):
-    """Where a partition stands by its manifest. ``renamed``: its history was given another name by a repair."""
+class PartitionStart(NamedTuple):
+    """The state of a partition in its manifest. ``renamed``: a repair has replaced its branches by a new one."""
 
     flushed_seq: int
     log: FailoverLog
@@ -54,16 +54,16 @@ class Start(NamedTuple):
     rollbacks: int = 0
 
 
-class Undone(NamedTuple):
-    """What a ROLLED_BACK says: where it stands in the journal, down to which seq it went, and how many there were."""
+class RollbackNote(NamedTuple):
+    """A ROLLED_BACK record: its place in the journal, the seq that it went back to, and the count of rollbacks."""
 
     lsn: int
     seq: int
     rollbacks: int
 
 
-def undone_of(record: RawRecord) -> Undone | None:
-    """What a record says of a rollback; None of others, and of one that a start can't use (``Sieve.sift`` says so)."""
+def rollback_note_of(record: RawRecord) -> RollbackNote | None:
+    """Returns the rollback that a record tells of; None for other records, and for one that a start cannot use."""
     header = record.header
     if header.kind != RecordKind.ROLLED_BACK:
         return None
@@ -71,27 +71,27 @@ def undone_of(record: RawRecord) -> Undone | None:
         found = RollbackRecord.decode(record.payload)
     except (KeyError, TypeError, ValueError):
         return None
-    return Undone(lsn(header.file_number, header.end), found.seq, found.rollbacks)
+    return RollbackNote(lsn(header.file_number, header.end), found.seq, found.rollbacks)
 
 
 class Creation(NamedTuple):
-    """A feed, and the first branch (16 bytes) of its partitions, as the journal's record has them."""
+    """A feed, and the first branch (16 bytes) of its partitions, as recorded in the journal."""
 
     info: FeedInfo
     branch: bytes
 
 
 class BadControl(ValueError):
-    """A record that is good as a record, and whose payload a start can't use."""
+    """A record is intact, but a start cannot use its payload."""
 
 
-class _Held:
-    """How far a partition has come."""
+class _ReplayedPartition:
+    """The state of a partition after the records that were taken."""
 
     __slots__ = ("log", "renamed", "rollbacks", "seq", "start", "sums", "undone")
 
-    def __init__(self, start: Start, undone: Sequence[Undone]) -> None:
-        # One that the manifest does not know of is finished by the start.
+    def __init__(self, start: PartitionStart, undone: Sequence[RollbackNote]) -> None:
+        # A start finishes rollbacks that the manifest does not count yet.
         left = [one.seq for one in undone if one.rollbacks > start.rollbacks]
         self.start = self.seq = min([start.flushed_seq, *left])
         self.undone = [Rollback(one.lsn, one.seq) for one in undone]
@@ -110,46 +110,46 @@ _CASES = {
 }
 
 
-class Sieve:
-    """Takes records one after the other.
+class DryReplay:
+    """Takes the records of a journal in order, and tells the effect of each.
 
-    ``feeds`` are the partitions of each feed that has its FEED, ``starts`` the partitions that have a manifest.
-    ``undone`` are all rollbacks of which the records will tell.
+    ``feeds`` has the number of partitions of each feed with a FEED, and ``starts`` the partitions with a manifest.
+    ``undone`` are all rollbacks in the journal: they void earlier records.
     """
 
     def __init__(
         self,
         feeds: Mapping[bytes, int],
-        starts: Mapping[Place, Start],
-        undone: Mapping[Place, Sequence[Undone]] = MappingProxyType({}),
+        starts: Mapping[Place, PartitionStart],
+        undone: Mapping[Place, Sequence[RollbackNote]] = MappingProxyType({}),
     ) -> None:
         self._feeds = {SYSTEM_FEED_ID: 1, **feeds}
         self._undone = undone
         self._branches: dict[bytes, bytes] = {}
-        self._held = {place: _Held(start, undone.get(place, ())) for place, start in starts.items()}
+        self._held = {place: _ReplayedPartition(start, undone.get(place, ())) for place, start in starts.items()}
         self.dropped: set[bytes] = set()
         self.creations: dict[bytes, Creation] = {}
 
-    def held_seq(self, place: Place) -> int:
-        """The last seq of a partition without a gap below it."""
+    def end_seq(self, place: Place) -> int:
+        """Returns the last seq of a partition without a gap below it."""
         return self._held[place].seq if place in self._held else 0
 
     def log_of(self, place: Place) -> FailoverLog:
-        """The partition's failover log as far as it is known."""
+        """Returns the partition's failover log after these records."""
         return self._partition(place).log
 
     def rollbacks_of(self, place: Place) -> int:
-        """How often the partition was rolled back, as far as it is known."""
+        """Returns the count of the partition's rollbacks up to these records."""
         return self._partition(place).rollbacks
 
-    def held(self) -> dict[Place, int]:
-        """``held_seq`` of all partitions of which anything is known, but for dropped feeds."""
+    def end_seqs(self) -> dict[Place, int]:
+        """Returns ``end_seq`` of all partitions that were seen, without dropped feeds."""
         return {place: held.seq for place, held in self._held.items() if place[0] not in self.dropped}
 
     def shortfalls(self, mark: HeldMark, branches: Mapping[bytes, bytes]) -> list[Shortfall]:
-        """Returns the partitions that end before ``mark`` says; all records have been taken.
+        """Returns the partitions that end below ``mark``. Call it after all records.
 
-        ``branches`` are the first branches of the feeds that have their FEED.
+        ``branches`` are the first branches of the feeds with a FEED.
         """
 
         def branch_of(feed_id: bytes) -> bytes | None:
@@ -162,12 +162,12 @@ class Sieve:
 
         def standing_of(feed_id: bytes, number: int) -> tuple[int, int]:
             place = feed_id, number
-            return (self.rollbacks_of(place), self.held_seq(place)) if place in self._held else (0, 0)
+            return (self.rollbacks_of(place), self.end_seq(place)) if place in self._held else (0, 0)
 
         return list(shortfalls(mark, branch_of, standing_of))
 
-    def sift(self, record: RawRecord) -> Fate:
-        """The fate of the next record. BadControl."""
+    def replay(self, record: RawRecord) -> Fate:
+        """Returns the effect of the next record. Raises BadControl."""
         header = record.header
         blocks = record.blocks
         if not blocks:
@@ -182,30 +182,30 @@ class Sieve:
         return self._block(self._partition(place), blocks, lsn(header.file_number, header.end))
 
     def branch_is_missing(self, record: RawRecord) -> bool:
-        """The block extends the partition on a branch of which no record has told. To be asked before ``sift``."""
+        """Returns whether the next record extends the partition on an unknown branch. Call it before ``replay``."""
         place = record.header.feed_id, record.header.partition
         if not record.blocks or not self._knows(place):
             return False
         held = self._partition(place)
         if held.renamed or record.blocks[0].header.first_seq != held.seq + 1:
             return False
-        if not held.log:  # of other feeds the first branch stands in the FEED, and is not looked up here
+        if not held.log:  # the first branch of other feeds is in their FEED
             return place[0] == SYSTEM_FEED_ID
         branch = record.header.branch
         return held.seq >= held.log[0].base and all(entry.branch != branch for entry in held.log)
 
     def add_branch(self, place: Place, branch: bytes) -> FailoverLog:
-        """Puts back what a lost record has told: ``branch`` begins where the partition has come to."""
+        """Replaces a lost record: ``branch`` begins at the partition's present end. Returns the failover log."""
         held = self._partition(place)
         held.log = held.log.with_entry(FailoverEntry(branch, held.log.term + 1, held.seq))
         return held.log
 
     def is_renamed(self, place: Place) -> bool:
-        """The partition's history was given another name by a repair."""
+        """Returns whether a repair has replaced the partition's branches by a new one."""
         return place in self._held and self._held[place].renamed
 
     def is_superseded(self, record: RawRecord) -> bool:
-        """A record of the failovers, or of a rollback, of a partition whose history was renamed since."""
+        """Returns whether it records failovers or a rollback of a partition whose branches were replaced since."""
         place = record.header.feed_id, record.header.partition
         kinds = RecordKind.FAILOVER_ENTRY, RecordKind.ROLLED_BACK
         return record.header.kind in kinds and self.is_renamed(place)
@@ -213,12 +213,12 @@ class Sieve:
     def _knows(self, place: Place) -> bool:
         return place[1] < self._feeds.get(place[0], 0)
 
-    def _partition(self, place: Place) -> _Held:
+    def _partition(self, place: Place) -> _ReplayedPartition:
         held = self._held.get(place)
         if held is None:
             branch = self._branches.get(place[0])
             log = FailoverLog() if branch is None else FailoverLog([FailoverEntry(branch, 1, 0)])
-            held = self._held[place] = _Held(Start(0, log), self._undone.get(place, ()))
+            held = self._held[place] = _ReplayedPartition(PartitionStart(0, log), self._undone.get(place, ()))
         return held
 
     def _control(self, header: RecordHeader, payload: bytes) -> None:
@@ -243,7 +243,7 @@ class Sieve:
                 case RecordKind.PRODUCERS_TOLD:
                     read_producers(ProducersRecord.decode(payload).value)
                 case _:
-                    raise BadControl(f"a record of kind {RecordKind(header.kind).name}, which a start does not know")
+                    raise BadControl(f"a record of unknown kind {RecordKind(header.kind).name}")
         except (KeyError, TypeError, ValueError) as error:
             raise BadControl(f"{RecordKind(header.kind).name}: {error}") from None
 
@@ -254,7 +254,7 @@ class Sieve:
             self._branches[feed_id] = creation.branch
 
     @staticmethod
-    def _block(held: _Held, blocks: Sequence[Block], place: int) -> Fate:
+    def _block(held: _ReplayedPartition, blocks: Sequence[Block], place: int) -> Fate:
         header, last_seq = blocks[0].header, blocks[-1].header.last_seq
         case = decide_block(
             lsn=place,
@@ -272,6 +272,6 @@ class Sieve:
 
 
 def creation_of(payload: bytes) -> Creation:
-    """What the record of a creation says. KeyError, TypeError, ValueError where it is none."""
+    """Decodes the record of a feed's creation. Raises KeyError, TypeError, ValueError for another payload."""
     value = json.loads(payload)
     return Creation(info_from_json(value["feed"]), bytes.fromhex(value["branch"]))
