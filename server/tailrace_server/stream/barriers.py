@@ -15,7 +15,7 @@ from tailrace.model.failover import SEQ_MAX
 
 
 class Returned(NamedTuple):
-    """A cookie that goes back; ``lost_partition`` is set where a stream ended before it got that far."""
+    """A cookie that goes back; ``lost_partition`` is set if a stream ended before it got that far."""
 
     cookie: bytes
     lost_partition: int | None = None
@@ -35,8 +35,8 @@ class Barrier:
 class Barriers:
     """The cookies that have not gone back yet.
 
-    One waits for those before it anyway, so it notes of a stream only what is more than they need: otherwise a client
-    that takes nothing of many streams could fill the memory with many cookies.
+    A cookie waits for the cookies before it anyway, so it notes a stream only if it needs more of it than they do.
+    Otherwise a client that reads none of its many streams could fill the memory with cookies.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Barriers:
         return len(self.waiting)
 
     def add(self, cookie: bytes, streams: Iterable[tuple[int, int, int]], *, held: bool = False) -> Barrier:
-        """A cookie arrived; ``streams`` are (stream id, accepted seq, delivered seq) of every stream.
+        """Adds a cookie that arrived; ``streams`` are (stream id, accepted seq, delivered seq) of every stream.
 
         ``held``: it also waits for ``release``.
         """
@@ -64,14 +64,15 @@ class Barriers:
         return barrier
 
     def release(self, barrier: Barrier) -> None:
-        """What a barrier was held for has come; nothing where it was lost meanwhile."""
+        """Ends the wait of a barrier that was ``held``. Does nothing if it was lost meanwhile."""
         if barrier.lost_partition is None:
             barrier.pending -= 1
 
     def expect(self, barrier: Barrier, stream_ids: Iterable[int]) -> None:
-        """``settle`` will say how far these streams have to come for ``barrier``; it is lost with what ends before.
+        """Lets ``barrier`` wait for these streams until ``settle`` tells how far they have to come.
 
-        Nothing for streams of which that was said already. Two barriers at a time at most, ``settle`` in their order.
+        If one of them ends before, the barrier is lost. Streams that it waits for already are left as they are. At most
+        two barriers may wait like this; ``settle`` them in their order.
         """
         for id in stream_ids:
             needs = self._needs.get(id)
@@ -82,7 +83,7 @@ class Barriers:
                 barrier.pending += 1
 
     def settle(self, barrier: Barrier, streams: Iterable[tuple[int, int, int]]) -> None:
-        """What ``expect`` left open: (stream id, accepted seq, delivered seq). One that is over is passed over."""
+        """Sets the seqs that ``expect`` left open: (stream id, accepted seq, delivered seq). Skips ended streams."""
         for id, accepted, delivered in streams:
             needs = self._needs.get(id)
             if needs is None:
@@ -101,7 +102,7 @@ class Barriers:
                 del self._needs[id]
 
     def lose_all(self, partition: int) -> None:
-        """No cookie that waits can be covered any more."""
+        """Loses every cookie that waits."""
         for barrier in self.waiting:
             if barrier.lost_partition is None:
                 barrier.lost_partition = partition
@@ -109,7 +110,7 @@ class Barriers:
         self._needs.clear()
 
     def delivered(self, stream_id: int, seq: int) -> None:
-        """A stream has been delivered up to ``seq``, where a consumer may stand."""
+        """Notes that a stream has been delivered up to ``seq``, at which a consumer may stand."""
         needs = self._needs.get(stream_id)
         if needs is None:
             return
@@ -119,12 +120,12 @@ class Barriers:
             del self._needs[stream_id]
 
     def finished(self, stream_id: int) -> None:
-        """A stream reached its own end: it covers every cookie."""
+        """Notes that a stream reached the end that was asked for: it covers every cookie."""
         for _, barrier in self._needs.pop(stream_id, ()):
             barrier.pending -= 1
 
     def lost(self, stream_id: int, partition: int) -> None:
-        """A stream ended for another reason: the cookies that wait for it cannot be covered."""
+        """Loses the cookies that wait for a stream that ended for another reason."""
         if stream_id not in self._needs:
             return
         _, first = self._needs[stream_id][0]
@@ -141,7 +142,7 @@ class Barriers:
                 del self._needs[id]
 
     def returned(self) -> list[Returned]:
-        """The cookies that may go back now, oldest first; they are forgotten."""
+        """Returns the cookies that may go back now, oldest first, and forgets them."""
         returned = []
         while self.waiting and not self.waiting[0].pending:
             barrier = self.waiting.popleft()

@@ -9,7 +9,7 @@ from sortedcontainers import SortedKeyList
 
 from tailrace_server.stream.stream_slot import StreamSlot
 
-# So many streams get their end at once, which takes 25 us each.
+# The most streams that get their end in one call, which takes 25 us for each.
 ENDS_MAX = 64
 
 

@@ -1,12 +1,12 @@
-"""What a filtered stream is sent of a block. Pure, by whole columns.
+"""Selects the rows of a block that a filtered stream sends. Pure, by whole columns.
 
     keys      order/7  user/1  order/8  user/2         key_prefix = order/
     matches      x                x
     sent      order/7          order/8                 seqs 41 and 43: they stand in the block
 
-A row keeps its key, hash, seq and timestamp, and whether it is a deletion. Where every row matches, the block goes out
-as it is, and costs no more than the look. What is made anew is not compressed: that would hold up the loop longer than
-all the rest.
+A row keeps its key, hash, seq and timestamp, and a deletion stays one. If every row matches, the block goes out as it
+is, and costs only the search. A block that is made anew is not compressed: that would hold up the loop longer than all
+the rest.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from tailrace.wire.filters import StreamFilter
     from tailrace_server.blocks.arrays import U8, U32, ColumnArrays, Indices
 
-# Up to so many rows a block is looked at row by row.
+# A block of at most this many rows is searched row by row.
 _FEW_ROWS = 32
-# A prefix is compared by words of so many bytes.
+# A prefix is compared by words of these sizes, in bytes.
 _WORDS = (8, 4, 2, 1)
-# What a node remembers of blocks that it has filtered: the latest, which all streams with one filter are about to send.
+# The bounds of the cache of filtered blocks: the newest blocks, which all streams with one filter are about to send.
 CACHE_BLOCKS_MAX = 64
 CACHE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class FilterCache:
-    """What became of the blocks that were filtered last, so that many streams with one filter cost one look.
+    """The results of the blocks that were filtered last, so that many streams with one filter cost one search.
 
     Not for several threads.
     """
@@ -48,10 +48,10 @@ class FilterCache:
         return len(self._entries)
 
     def filter_block(self, block: Block, wanted: StreamFilter) -> Block | None:
-        """As the function of this name."""
+        """Returns the rows of ``block`` that ``wanted`` asks for, as the function of this name."""
         if block.header.rows <= _FEW_ROWS:
             return filter_block(block, wanted)
-        key = (id(block), wanted)  # which names it as long as the entry keeps it alive
+        key = (id(block), wanted)  # the entry keeps the block alive, so its id stays its own
         entry = self._entries.get(key)
         if entry is not None:
             return entry[1]
@@ -69,9 +69,9 @@ def _entry_bytes(block: Block, found: Block | None) -> int:
 
 
 def filter_block(block: Block, wanted: StreamFilter) -> Block | None:
-    """The rows of ``block``, which has its seqs, that ``wanted`` asks for; None where there are none.
+    """Returns the rows of ``block``, a block with seqs, that ``wanted`` asks for; None if no row matches.
 
-    BadBlock where the block breaks its format.
+    Raises BadBlock if the block breaks its format.
     """
     rows = block.header.rows
     columns = block.open_columns()
@@ -93,7 +93,7 @@ def filter_block(block: Block, wanted: StreamFilter) -> Block | None:
 
 
 def _filter_few(block: Block, columns: Columns, wanted: StreamFilter) -> Block | None:
-    """As ``filter_block``, row by row, which for a few is faster than calls of numpy."""
+    """Does the work of ``filter_block`` row by row. For a few rows that is faster than calls of numpy."""
     keys = columns.keys()
     matching = [row for row, key in enumerate(keys) if key.startswith(wanted.key_prefix)]
     if not matching:
@@ -121,14 +121,14 @@ def _filter_few(block: Block, columns: Columns, wanted: StreamFilter) -> Block |
 
 
 def _matching(offsets: U32, data: U8, prefix: bytes) -> Indices:
-    """The rows whose keys begin with ``prefix``: compared 8 bytes at a time, of the rows that have matched so far."""
+    """Returns the rows whose keys begin with ``prefix``, compared 8 bytes at a time over the rows that still match."""
     begins = offsets[:-1]
     rows = np.flatnonzero(offsets[1:] - begins >= len(prefix))
     place = 0
     while place < len(prefix) and len(rows):
         size = next(size for size in _WORDS if size <= len(prefix) - place)
         kind = np.dtype(f"<u{size}")
-        # Every word of the data, wherever it begins. Those of keys that are long enough lie inside.
+        # A word at each byte of the data. The words of keys that are long enough lie inside.
         words = np.ndarray((len(data) - size + 1,), kind, data, strides=(1,))
         word = int.from_bytes(prefix[place : place + size], "little")
         rows = rows[words[begins[rows] + np.uint32(place)] == kind.type(word)]
@@ -137,5 +137,5 @@ def _matching(offsets: U32, data: U8, prefix: bytes) -> Indices:
 
 
 def _without_values(arrays: ColumnArrays) -> ColumnArrays:
-    """The same rows, the values gone; a deletion stays one."""
+    """Returns the same rows with empty values; a deletion stays one."""
     return arrays._replace(value_offsets=np.zeros(arrays.rows + 1, "<u4"), value_data=arrays.value_data[:0])

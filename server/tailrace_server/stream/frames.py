@@ -1,4 +1,4 @@
-"""The frames that a node makes for every write, each packed in one go. Pure.
+"""The frames that a node makes for every write, each packed by one call. Pure.
 
 The same bytes as ``tailrace.wire.messages`` makes of them one by one, in a third of the calls: a process that sleeps
 between writes pays two or three times what each call costs in a loop.
@@ -35,13 +35,13 @@ _xxh3 = xxhash.xxh3_64_intdigest
 
 
 def written(versions: VersionRange, id: int) -> bytes:
-    """A WRITTEN, the answer to WRITE ``id``."""
+    """Returns a WRITTEN, the answer to WRITE ``id``."""
     start = _CHECKED.pack(_WRITTEN_BODY_BYTES, Opcode.WRITTEN, 0, 0, id)
     return _WRITTEN.pack(start, _xxh3(start) & 0xFFFFFFFF, *versions)
 
 
 class SnapshotFrames:
-    """What goes before and after the block of a snapshot that has only one, in a round that has only one snapshot."""
+    """The frames around the only block of a snapshot that is alone in its round."""
 
     __slots__ = ("_advanced", "_end", "_partition", "_start", "_stream_id")
 
@@ -53,7 +53,7 @@ class SnapshotFrames:
         self._end = frame_header(Opcode.SNAPSHOT_END, _SNAPSHOT_END_BODY_BYTES, stream_id)
 
     def before_block(self, branch: bytes, after_seq: int, last_seq: int, purge_seq: int, block_bytes: int) -> bytes:
-        """SNAPSHOT_START, and the header of a BLOCK of ``block_bytes``."""
+        """Returns SNAPSHOT_START, and the header of a BLOCK of ``block_bytes``."""
         return _BEFORE_BLOCK.pack(
             self._start,
             self._partition,
@@ -66,11 +66,11 @@ class SnapshotFrames:
         )
 
     def after_block(self, last_seq: int, round_number: int) -> bytes:
-        """SNAPSHOT_END and ROUND_COMPLETE."""
+        """Returns SNAPSHOT_END and ROUND_COMPLETE."""
         return _AFTER_BLOCK.pack(self._end, self._partition, last_seq, _ROUND_COMPLETE, round_number)
 
     def passed_over(self, last_seq: int, round_number: int) -> bytes:
-        """SEQ_ADVANCED and ROUND_COMPLETE, in place of a snapshot of which nothing is sent."""
+        """Returns SEQ_ADVANCED and ROUND_COMPLETE, in place of a snapshot without rows to send."""
         return _AFTER_BLOCK.pack(self._advanced, self._partition, last_seq, _ROUND_COMPLETE, round_number)
 
 

@@ -1,13 +1,13 @@
-"""One partition's stream to one consumer: where it stands, and the snapshot that it is in.
+"""One partition's stream to one consumer: how far it has come, and the rest of its snapshot.
 
     delivered_seq <  flushed_seq: the snapshot is of segments   [SegmentCursor][SegmentCursor] [the tree, if the
     delivered_seq >= flushed_seq: the snapshot is of the tree                                  promised seq is above]
 
-A snapshot of segments ends where a segment does, since rows that were superseded in it may be missing: there is no
-state in between. Source: docs/protocol/streams.md, runs.
+A snapshot of segments ends at the end of a segment: superseded rows of it may be missing, so the rows up to a place
+inside it are no state of the partition. Source: docs/protocol/streams.md, runs.
 
-A filtered stream announces a snapshot with the first block of which something matches: until then nothing has to be
-said of it but, at its end, how far the stream has come. What was passed over counts as delivered.
+A filtered stream announces a snapshot with the first block that has a matching row. If no row matches, it sends only
+SEQ_ADVANCED at the snapshot's end. Rows that do not match count as delivered.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from tailrace_server.partition.partition import Partition
 from tailrace_server.stream.filter import FilterCache
 from tailrace_server.stream.segment_cursor import SegmentCursor
 
-# A snapshot of the tree ends at the next block after so much, and the rest follows in the next one: bounds what a
-# consumer has to repeat after a break, and what the walk to a snapshot's end costs.
+# A snapshot of the tree ends at the next block after either bound, and the rest follows in the next snapshot. They
+# limit the rows that a consumer repeats after a break, and the cost of the walk to a snapshot's end.
 SNAPSHOT_BYTES_MAX = 64 * 1024 * 1024
 SNAPSHOT_BLOCKS_MAX = 4_096
-# A stream that still holds more than this of blocks that have been flushed lets go of them, and reads the segment.
+# A stream that still holds more bytes of flushed blocks than this gives them up, and reads the segment.
 HELD_BYTES_MAX = 1024 * 1024
-# What a filtered stream may look through in a turn, in raw bytes: about 2 ms where they are compressed. A small block
-# counts for more than it has: a look at one takes 10 to 70 us.
+# The raw bytes that a filtered stream may look through in a turn: about 2 ms if they are compressed. A small block
+# counts as EXAMINED_BLOCK_BYTES: the search of one takes 10 to 70 us.
 EXAMINED_BYTES_MAX = 1024 * 1024
 EXAMINED_BLOCK_BYTES = 32 * 1024
 
 
 def examined_bytes(block: Block) -> int:
-    """What it counts for that a filtered stream has looked at ``block``."""
+    """Returns the bytes that ``block`` counts for when a filtered stream looks through it."""
     return max(block.header.raw_bytes, EXAMINED_BLOCK_BYTES)
 
 
@@ -59,11 +59,12 @@ class PartitionStream:
         wanted: StreamFilter | None = None,
         filtered: FilterCache | None = None,
     ) -> None:
-        """``purge_seq`` is what the consumer was told when it began at 0, where it has not come so far (P).
+        """Makes a stream that begins above ``after_seq``.
 
+        ``purge_seq``: the purge seq that the consumer was told when it began at 0, if it has not come that far (P).
         ``until_us``: the stream ends with the first block that has a row which was stamped then or later (microseconds
-        since 1970 UTC), or after `time_passed`. ``wanted`` is what is to be sent, None for everything; ``filtered``
-        remembers for all streams what that leaves.
+        since 1970 UTC), or after `time_passed`. ``wanted``: the filter, None for everything. ``filtered``: the cache of
+        filtered blocks that all streams share.
         """
         self.id = id
         self.partition = partition
@@ -98,7 +99,7 @@ class PartitionStream:
 
     @property
     def has_news(self) -> bool:
-        """Between snapshots: the stream's level shows mutations that were not delivered."""
+        """Whether the stream's level shows mutations that were not delivered; asked between snapshots."""
         visible_seq = self.partition.visible_seq(self.level)
         if visible_seq <= self.delivered_seq or visible_seq < self.promised_seq:
             return False
@@ -106,12 +107,12 @@ class PartitionStream:
 
     @property
     def at_end(self) -> bool:
-        """The stream has reached the end that was asked for."""
+        """Whether the stream has reached the end that was asked for."""
         return self.is_past_time or self._at_end_seq
 
     @property
     def has_passed_over(self) -> bool:
-        """Its consumer may stand at ``delivered_seq``, and has not been told, since nothing up to there has matched."""
+        """Whether its consumer may stand at ``delivered_seq`` and was not told, since no row up to there matched."""
         return not self.is_announced and self.delivered_seq > max(self.snapshot_after, self.promised_seq - 1)
 
     @property
@@ -119,24 +120,30 @@ class PartitionStream:
         return self.end_seq is not None and self.delivered_seq >= self.end_seq
 
     def time_passed(self, accepted_seq: int | None = None) -> None:
-        """``until_us`` has come: what is taken from now on is not wanted. ``accepted_seq``: the leader's, elsewhere."""
+        """Sets the end when ``until_us`` has come: behind all rows that were accepted before.
+
+        ``accepted_seq``: on a follower, the last seq that the leader has accepted.
+        """
         self.awaits_time = False
         last_seq = max(self.partition.high_seq if accepted_seq is None else accepted_seq, self.promised_seq)
         self.end_seq = last_seq if self.end_seq is None else min(self.end_seq, last_seq)
 
     @property
     def is_purged(self) -> bool:
-        """Deletions that the consumer has not seen are gone: it has to begin at 0."""
+        """Whether deletions that the consumer has not seen are gone: it has to begin at 0."""
         purge_seq = self.partition.purge_seq
         return 0 < self.delivered_seq < purge_seq and self._purge_seq != purge_seq
 
     @property
     def is_trimmed(self) -> bool:
-        """Rows that the consumer has not seen are gone, of a feed that keeps its history for a while only."""
+        """Whether rows that the consumer has not seen are gone, from a feed that drops old history."""
         return 0 < self.delivered_seq < self.partition.trim_seq
 
     def only_block(self) -> Block | None:
-        """The block of a snapshot that begins now and has no other; None where it has several, or the stream an end."""
+        """Returns the block of a snapshot that begins now and has no other block.
+
+        None if it has several, or if the stream has an end.
+        """
         block = self.partition.newest_block
         if block is None or self.end_seq is not None or self.until_us is not None:
             return None
@@ -146,12 +153,12 @@ class PartitionStream:
         return block
 
     def sent_only_block(self, block: Block) -> None:
-        """The whole snapshot of ``only_block`` has been sent, or passed over."""
+        """Notes that the whole snapshot of ``only_block`` was sent, or skipped by the filter."""
         self.snapshot_after = self.delivered_seq
         self.snapshot_last = self.delivered_seq = block.header.last_seq
 
     def begin_snapshot(self) -> None:
-        """Takes a snapshot of what is visible: references to segments, or to a part of the tree, and where it ends."""
+        """Takes a snapshot of the visible rows: references to segments or to a part of the tree, and its last seq."""
         partition = self.partition
         self._taken_purge_seq = partition.purge_seq
         if self.delivered_seq == 0:
@@ -164,14 +171,14 @@ class PartitionStream:
         self.is_complete = self.delivered_seq >= partition.trim_seq
         if self.delivered_seq < partition.flushed_seq:
             self._take_segments(self.promised_seq)
-            if not self._cursors:  # all that was flushed has been trimmed since
+            if not self._cursors:  # all flushed rows have been trimmed since
                 self.snapshot_last = partition.flushed_seq
             elif self.snapshot_last >= self.promised_seq:
                 return
         self._take_blocks(visible_seq)
 
     def _take_blocks(self, visible_seq: int) -> None:
-        """Adds what the tree has up to ``visible_seq``, or up to the first end behind so much."""
+        """Adds the blocks of the tree up to ``visible_seq``, or up to the first possible end above the bounds."""
         partition, runs = self.partition, self.partition.published
         size = 0
         is_end = True
@@ -185,21 +192,22 @@ class PartitionStream:
             size += block.nbytes
             if runs:
                 is_end = runs.around(self.snapshot_last) is None
-                self.is_complete &= is_end  # nobody stands between the blocks of a publish
+                self.is_complete &= is_end  # a consumer cannot stand between the blocks of a publish
 
     @property
     def must_be_announced(self) -> bool:
-        """The snapshot is to be announced (again) as it is now, before anything of it is sent.
+        """Whether the snapshot is to be announced (again) as it is now, before any block of it is sent.
 
         A consumer that begins at 0 has to learn the purge seq before it stands anywhere.
         """
         return self.wanted is None or self.is_announced or (self.snapshot_after == 0 and self._taken_purge_seq > 0)
 
     def announce(self) -> SnapshotStartMessage:
-        """What the consumer is told of the snapshot that it is in from now on.
+        """Returns the announcement of the snapshot, and notes that the consumer knows of it.
 
-        What has been purged since the snapshot was taken is not missing in it: told of that, a consumer that begins
-        would go on above a deletion that it has not been sent.
+        It names the purge seq as of the moment when the snapshot was taken. Deletions that were purged since are still
+        in the snapshot. If it named the newer purge seq, a consumer that begins would later resume above a deletion
+        that it was not sent.
         """
         self.is_announced = True
         partition = self.partition
@@ -214,18 +222,18 @@ class PartitionStream:
         )
 
     def _take_segments(self, least_seq: int) -> None:
-        """Adds the next segment, and as many more as it takes to reach ``least_seq``."""
+        """Adds the next segment, and further ones until ``least_seq`` is reached."""
         for segment in self.partition.chain.after(self.delivered_seq):
             self._cursors.append(SegmentCursor(segment, self.delivered_seq, self._pins, self.wanted))
             self.snapshot_last = segment.identity.last_seq
-            # Where publishes lie in a segment nobody knows any more, and nobody stands inside of one.
+            # The bounds of publishes in a segment are no longer known, and a consumer cannot stand inside a publish.
             self.is_complete &= not segment.identity.deduplicated and not len(self.partition.sinks)
             if self.snapshot_last >= least_seq:
                 return
 
     @property
     def flushed_bytes(self) -> int:
-        """What it has to send, and holds in memory although it is in segments too."""
+        """The bytes that wait to be sent and are held in memory, although they are in segments too."""
         if not self._blocks or self._cursors:
             return 0
         flushed_seq = self.partition.flushed_seq
@@ -235,11 +243,11 @@ class PartitionStream:
 
     @property
     def holds_flushed(self) -> bool:
-        """Much of what it has to send is in segments too: it should let go of that, and read them."""
+        """Whether it holds more than HELD_BYTES_MAX of flushed blocks: it should give them up, and read segments."""
         return self.flushed_bytes > HELD_BYTES_MAX
 
     def let_go(self) -> None:
-        """Gives up the blocks that segments have now, which must not be purged or trimmed above ``delivered_seq``.
+        """Gives up the blocks that segments have now. They must not be purged or trimmed above ``delivered_seq``.
 
         The snapshot has to be announced again, since it may end at a higher seq now.
         """
@@ -250,7 +258,7 @@ class PartitionStream:
         self.is_complete &= self.delivered_seq >= self.partition.trim_seq
         later = [block for block in self._blocks if block.header.first_seq > flushed_seq]
         self._blocks.clear()
-        # Small blocks may have been merged before they were flushed, so the snapshot ends where the segment does.
+        # Small blocks may have been merged before they were flushed, so the snapshot has to end with the segment.
         last_seq = self.snapshot_last
         self._take_segments(min(flushed_seq, last_seq))
         if last_seq > flushed_seq:
@@ -259,23 +267,23 @@ class PartitionStream:
 
     @property
     def cursor_to_load(self) -> SegmentCursor | None:
-        """What has to be loaded before anything more can be sent; None where nothing has."""
+        """The cursor that needs a chunk before the stream can send more; None if nothing has to be loaded."""
         part = self._cursors[0] if self._cursors else None
         return part if part is not None and part.needs_load else None
 
     @property
     def keeps_files(self) -> bool:
-        """Segments that nobody else needs are kept on disk for this stream."""
+        """Whether replaced segments stay on disk for this stream."""
         return any(self._pins.is_retired(part.segment) for part in self._cursors)
 
     @property
     def is_in_memory(self) -> bool:
-        """Nothing of a segment is left to be sent in this snapshot."""
+        """Whether no segment is left to be sent in this snapshot."""
         return not self._cursors
 
     @property
     def all_sent(self) -> bool:
-        """The last block of the snapshot has been sent."""
+        """Whether the last block of the snapshot has been sent."""
         return not self._cursors and not self._blocks
 
     def begin_turn(self) -> None:
@@ -283,9 +291,9 @@ class PartitionStream:
         self.examined_bytes = 0
 
     def next_block(self) -> Block | None:
-        """The next block of the snapshot; None where no more are, or others should have their turn.
+        """Returns the next block of the snapshot; None at its end, or if other streams should have their turn.
 
-        That is where the next one has to be loaded first, and where so much was looked through already.
+        They should if the next block has to be loaded first, and if EXAMINED_BYTES_MAX were looked through.
         """
         if self.is_past_time:
             return None
@@ -303,7 +311,7 @@ class PartitionStream:
         return self._passed(self._blocks.popleft()) if self._blocks else None
 
     def _next_matching(self, wanted: StreamFilter) -> Block | None:
-        """What ``wanted`` leaves of the next block of which it leaves anything."""
+        """Returns the matching rows of the next block that has any."""
         while self._blocks and self.examined_bytes < EXAMINED_BYTES_MAX and not self.is_past_time:
             block = self._passed(self._blocks.popleft())
             self.examined_bytes += examined_bytes(block)
@@ -313,39 +321,42 @@ class PartitionStream:
         return None
 
     def filtered(self, block: Block) -> Block | None:
-        """What is to be sent of ``block``, with which a snapshot would begin; None where nothing is."""
+        """Returns the rows to send of ``block``, the first of a snapshot; None if no row matches."""
         if self.wanted is None:
             return block
         found = self._filtered.filter_block(block, self.wanted)
         return found if found is not None and found.header.last_seq > self.delivered_seq else None
 
     def _is_new(self, found: Block) -> bool:
-        """The consumer lacks something of what its filter leaves of a block, which it may have a part of."""
+        """Whether the consumer lacks rows of ``found``, the matching rows of a block; it may have some of them."""
         return found.header.last_seq > self.snapshot_after
 
     def _passed(self, block: Block) -> Block:
-        """``block``, which is sent or passed over now. Nothing is delivered inside a run: there is nowhere to stand."""
+        """Returns ``block``, and notes that it is sent or skipped now.
+
+        Inside a run ``delivered_seq`` stays: a consumer cannot stand there.
+        """
         if self.until_us is not None and block.header.timestamp >= self.until_us:
-            self.is_past_time = True  # and nothing more is delivered: its first rows may not be too late
+            self.is_past_time = True  # delivered_seq stays: its first rows may not be too late
         elif self.is_complete:
             self.delivered_seq = block.header.last_seq
         return block
 
     def end_snapshot(self) -> None:
-        """The stream is between snapshots again."""
+        """Ends the snapshot: the stream is between snapshots again."""
         assert self.all_sent, "a snapshot ends where it was announced to end"
-        self.delivered_seq = self.snapshot_last  # whose row may have been purged
+        self.delivered_seq = self.snapshot_last  # the row of the last seq may have been purged
 
     def before_block(self, block: Block) -> Sequence[bytes]:
-        """Frames that go before ``block`` of the snapshot that was announced."""
+        """Returns the frames that go before ``block`` of the snapshot that was announced."""
         return ()
 
     def before_end(self) -> Sequence[bytes]:
-        """Frames that go before the end of the snapshot that has been sent."""
+        """Returns the frames that go before the end of the snapshot."""
         return ()
 
     def close(self) -> None:
-        """Nothing more is sent: gives back what it holds."""
+        """Drops the rest of the snapshot, and unpins its segments."""
         self._blocks.clear()
         while self._cursors:
             self._cursors.popleft().close()

@@ -1,12 +1,12 @@
-"""Whether a consumer takes what is there for it, by looks now and then. Pure."""
+"""Tells whether a peer takes the bytes that wait for it, from samples. Pure."""
 
 from __future__ import annotations
 
 
 class PeerProgress:
-    """Since when a connection has had something to send, and its peer has neither granted room nor taken any bytes.
+    """The time since which a peer has neither granted room nor taken any bytes, though bytes wait for it.
 
-    Looks are what it is told by: a peer that takes something between two of them is not stuck.
+    `look` takes the samples: a peer that takes something between two of them is not stuck.
     """
 
     __slots__ = ("_backlog_bytes", "_credited_bytes", "_since")
@@ -16,14 +16,15 @@ class PeerProgress:
         self._credited_bytes = self._backlog_bytes = 0
 
     def look(self, now: float, waits: bool, credited_bytes: int, backlog_bytes: int) -> None:
-        """``waits``: there is something for the peer. ``credited_bytes``: all that it has granted so far.
+        """Takes a sample at ``now``, in monotonic seconds.
 
-        ``backlog_bytes``: what was sent and has not left. ``now`` is in monotonic seconds.
+        ``waits``: bytes wait for the peer. ``credited_bytes``: the sum of the bytes that it has ever granted.
+        ``backlog_bytes``: the bytes that were sent and have not left.
         """
         if not waits or credited_bytes != self._credited_bytes or backlog_bytes < self._backlog_bytes:
             self._since = now
         self._credited_bytes, self._backlog_bytes = credited_bytes, backlog_bytes
 
     def stuck_seconds(self, now: float) -> float:
-        """For how long there has been something to take, and nothing of it was taken."""
+        """Returns for how many seconds bytes have waited and the peer has taken none."""
         return now - self._since

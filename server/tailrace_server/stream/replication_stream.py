@@ -1,13 +1,13 @@
-"""A stream that a replica takes: the same blocks, and what they do not tell of the partition's producers and sinks.
+"""A stream to a replica: the same blocks, with the tables of the partition's producers and sinks.
 
-A block carries the producer and the number that it was written with; merged ones, and those of segments, carry none. A
-replica that takes such a snapshot would not recognise what is sent again after a change of leaders, so it is told the
-table of producers as of the snapshot's end, before the first such block: it may be the leader with what it has by then.
+A block carries its producer and the producer's number for it. Merged blocks, and blocks of segments, carry none. With
+such blocks alone a replica would not recognise the resends after a change of leaders. So PRODUCERS comes before the
+first such block: the table of producers as of the snapshot's end. The replica may become the leader right after it.
 
-Of which batch blocks were published a block does not tell either, and a replica that had the blocks without the batch
-would publish them again, or not at all, once it leads. So what was published is a snapshot of its own, with the last
-batches of the partition's sinks before its end, and the replica takes it over in one step. Segments are sent as one run
-up to the last of them: below it nobody knows what the last batches were.
+A block does not name the batch that published it either. A replica that had the blocks without the batch would publish
+them again, or not at all, once it leads. So a published batch is a snapshot of its own. The last batches of the
+partition's sinks (SINKS) come before its end, and the replica applies it in one step. Segments are sent as one run up
+to the last of them: the last batches at a seq below it are not known any more.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class ReplicationStream(PartitionStream):
     """``now()``: monotonic seconds."""
 
     def __init__(self, *arguments: Any, now: Callable[[], float], **options: Any) -> None:
-        """As `PartitionStream`."""
+        """Makes a stream; the other arguments are those of `PartitionStream`."""
         super().__init__(*arguments, **options)
         self._on_close: Callable[[], None] | None = None
         self._now = now
-        # What it holds may have come to it of another one, or in a run.
+        # The replica may have its rows from another leader, or in a run.
         self._lacks_producers = self.delivered_seq > 0
-        self._told_through = 0  # the table was told as of this seq
-        self._knows_sinks = False  # it was told the last batches once
+        self._told_through = 0  # the seq as of which the table was sent last
+        self._knows_sinks = False  # the last batches were sent once
 
     def only_block(self) -> Block | None:
-        """None also where producers or sinks are to be told, as for a block without a producer.
+        """Returns the only block as `PartitionStream` does, but None if producers or sinks have to be sent.
 
-        Another leader may have merged that, or it was published.
+        They have to for a block without a producer: another leader may have merged it, or it was published.
         """
         if self._lacks_producers or not self._knows_sinks:
             return None
@@ -55,7 +55,7 @@ class ReplicationStream(PartitionStream):
         super()._take_segments(least_seq)
 
     def _take_blocks(self, visible_seq: int) -> None:
-        """As far as nothing was published; or one publish, where that comes first."""
+        """Adds the blocks up to the next publish; or one publish if that comes first."""
         runs = self.partition.published
         following = next(self.partition.tree.blocks_after(self.snapshot_last), None) if runs else None
         if following is None or self._cursors:
@@ -72,18 +72,18 @@ class ReplicationStream(PartitionStream):
                 return
 
     def _before_published(self) -> int:
-        """Where the block ends that comes before the next publish."""
+        """Returns the last seq of the block before the next publish."""
         run = self.partition.published.above(self.snapshot_last)
         first = None if run is None else self.partition.tree.find(run.after_seq + 1)
         return self.partition.high_seq if first is None else first.seqs[0] - 1
 
     def let_go(self) -> None:
-        """What a segment has now is sent as a run, also where it was published."""
+        """Gives up flushed blocks. Segments are sent as a run, also those that hold publishes."""
         self.is_published = self.is_complete = False
         super().let_go()
 
     def before_block(self, block: Block) -> list[bytes]:
-        """PRODUCERS, where ``block`` does not tell of its own, and they were not told as of the snapshot's end."""
+        """Returns PRODUCERS if ``block`` names no producer and the table was not sent as of the snapshot's end."""
         if not block.header.producer_id and not self._is_one_publish and self._told_through < self.snapshot_last:
             self._lacks_producers = True
         return self._encode_producers() if self._lacks_producers else []
@@ -95,15 +95,15 @@ class ReplicationStream(PartitionStream):
 
     @property
     def _is_one_publish(self) -> bool:
-        """The snapshot is what was published at once, by no producer."""
+        """Whether the snapshot is one publish, which has no producer."""
         run = self.partition.published.above(self.snapshot_after) if self.is_published else None
         return run is not None and (run.after_seq, run.last_seq) == (self.snapshot_after, self.snapshot_last)
 
     def before_end(self) -> list[bytes]:
-        """What the replica has to know together with the snapshot that ends now: SINKS, and PRODUCERS.
+        """Returns the tables that belong to the snapshot that ends now.
 
-        SINKS where something of it may have been published, and at the end of the first one; PRODUCERS where they are
-        still to be told, since it had no block.
+        SINKS if a part of it may have been published, and at the end of the first snapshot. PRODUCERS if the table is
+        still due because the snapshot had no block.
         """
         frames = []
         if not self.is_complete or not self._knows_sinks:
@@ -112,7 +112,7 @@ class ReplicationStream(PartitionStream):
         return frames + (self._encode_producers() if self._lacks_producers else [])
 
     def at_start(self) -> list[bytes]:
-        """SINKS, where nothing comes that the replica could be told them with."""
+        """Returns SINKS if the replica has everything, so that no snapshot follows which could bring them."""
         if self.delivered_seq < self.partition.high_seq:
             return []
         self._knows_sinks = True
@@ -135,10 +135,10 @@ class ReplicationStream(PartitionStream):
 
 
 def encode_producers(partition: Partition, seq: int, now: float, stream_id: int) -> list[bytes]:
-    """The table of ``partition`` as of ``seq``, as a frame; nothing where it is empty.
+    """Returns the table of ``partition`` as of ``seq`` in a frame; nothing if it is empty.
 
-    Where it is too large for a frame (that takes more than 10,000 writers within an hour), those go that have not
-    written for longest, and it says so: of theirs nothing is recognised, and nothing is written twice either.
+    If it is too large for a frame (more than 10,000 writers within an hour), the writers that have been silent for
+    longest are left out, and the frame says so. Their resends are not recognised, and are not written twice either.
     """
     value = producers_to_json(partition.producers, seq, now)
     if not value["entries"] and value["evicted_age_s"] is None:

@@ -1,4 +1,4 @@
-"""What a node answers to a STREAM_REQUEST, and the stream that begins with it. Pure."""
+"""Answers a STREAM_REQUEST, and makes the stream that begins with it. Pure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def begin_stream(
     start: StreamStart | None = None,
     make: Callable[..., PartitionStream] = PartitionStream,
 ) -> tuple[StreamOk | RollBack | StreamEnd, PartitionStream | None]:
-    """The answer to ``request`` of ``partition``, and the stream ``id`` where one begins.
+    """Returns the answer to ``request`` of ``partition``, and the stream ``id``; None if no stream begins.
 
-    ``start`` is where one begins that is asked for since a time; ``make`` makes it.
+    ``start``: the place of the time that the request names. ``make``: the class of the stream.
     """
     answer = answer_of(request, partition, start)
     if not isinstance(answer, StreamOk):
@@ -53,7 +53,7 @@ def begin_stream(
 def answer_of(
     request: StreamRequest, partition: Partition, start: StreamStart | None = None
 ) -> StreamOk | RollBack | StreamEnd:
-    """The answer to ``request`` of ``partition``."""
+    """Returns the answer to ``request`` of ``partition``, without a stream."""
     return answer_request(
         request,
         log=partition.log,
@@ -67,10 +67,11 @@ def answer_of(
 
 
 def promised(request: StreamRequest, seq: int, high_seq: int) -> int:
-    """Below which no snapshot of a stream ends that begins at ``seq``, of a partition that has come to ``high_seq``.
+    """Returns the seq below which no snapshot of a stream ends that begins at ``seq``.
 
-    A consumer that has a part of a snapshot, or has read keys again, needs the rest before it stands anywhere. What was
-    never written here cannot come: such a consumer reads those keys again, and asks once more.
+    A consumer that has a part of a snapshot, or has read keys again, needs the rest before it stands anywhere. If the
+    snapshot reaches above ``high_seq``, the last seq of the partition, its rest was never written here. Then the
+    consumer reads those keys again, and asks once more.
     """
     return max(seq, request.snapshot_last) if request.snapshot_last <= high_seq else seq
 
@@ -86,10 +87,10 @@ def answer_request(
     trim_seq: int = 0,
     start: StreamStart | None = None,
 ) -> StreamOk | RollBack | StreamEnd:
-    """Whether a stream may begin as ``request`` asks, or what the consumer has to do instead.
+    """Decides whether a stream may begin as ``request`` asks, or the step that the consumer takes instead.
 
-    ``log``, ``state``, ``high_seq``, ``purge_seq`` and ``trim_seq`` are the partition's on this node; ``visible_seq``
-    is the last one that the level of the request shows; ``start`` is where the time lies that it names, if it does.
+    ``log``, ``state``, ``high_seq``, ``purge_seq`` and ``trim_seq`` are the partition's on this node. ``visible_seq``
+    is the last seq that the level of the request shows. ``start``: the place of the time that the request names, if any.
     Source: docs/protocol/streams.md, "Handshake"; the first row that fits decides.
     """
     partition = request.partition
@@ -122,7 +123,7 @@ def answer_request(
         purge_seq,
     )
     if 0 < resume.seq < trim_seq and request.replica is not None:
-        # What it lacks is gone for good, and what it has is older than all that is kept: it copies the partition anew.
+        # The rows that it lacks are gone, and its own are older than all that are kept: it copies the partition anew.
         return RollBack(partition, 0, log, EndReason.TRIMMED.value)
     if 0 < resume.seq < trim_seq:
         message = f"what is kept begins above seq {trim_seq}"

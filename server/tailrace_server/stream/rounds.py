@@ -4,9 +4,9 @@
                                                              │
                      SNAPSHOT_START, BLOCK ..., SNAPSHOT_END │ ... after the pass: ROUND_COMPLETE, and again
 
-Partitions without news are not looked at and cost nothing. A partition with a large snapshot has a slice of it in each
-pass, so that it does not hold up the others and their barriers. A round of one stream with one block, which a single
-write brings about, has a way of its own to the same bytes.
+Partitions without news cost nothing. A large snapshot is sent by slices, one in each pass, so that it does not hold up
+the other streams and their barriers. A round of one stream with one block, the result of a single write, takes a
+shorter way to the same bytes.
 Source: the UPR design, "How ep-engine sends snapshots to UPR clients".
 """
 
@@ -31,12 +31,12 @@ from tailrace_server.stream.segment_cursor import CHUNK_BYTES, SegmentCursor
 from tailrace_server.stream.stream_slot import Key, StreamSlot
 from tailrace_server.stream.stream_state import StreamEvent, StreamState
 
-# What one partition may send in a pass before it is the next one's turn: a few blocks of the usual size.
+# The bytes that one partition may send in a pass before the next one has its turn: a few blocks of the usual size.
 SLICE_BYTES = 1024 * 1024
-# So many streams may have a chunk of a segment in memory, or on its way there, that is not sent yet; fewer if the
-# window has room for fewer.
+# The most streams that may hold a chunk of a segment, or have one read for them; fewer if the window has room for
+# fewer.
 LOADS_MAX = 8
-# Blocks that have been flushed, and that the streams of a connection hold together: above that they all let go of them.
+# The flushed blocks that the streams of a connection may hold together. Above this they all continue with segments.
 HELD_BYTES_MAX = 8 * 1024 * 1024
 # A block with a smaller body goes into one buffer with the frames around it.
 JOIN_BYTES_MAX = 16 * 1024
@@ -60,7 +60,7 @@ class Rounds:
         self.outstanding_bytes = 0
         self.credited_bytes = 0  # all that was ever granted again
         self.round_number = 0
-        self.moves = 0  # how often a stream has let go of memory, to go on with segments
+        self.moves = 0  # how often a stream gave up blocks in memory to go on with segments
         self.examined_bytes = 0  # all that filtered streams have ever looked through
         self.slots: dict[int, StreamSlot] = {}  # those of the open streams, by stream id
         self.barriers = Barriers()
@@ -218,7 +218,7 @@ class Rounds:
         self._return_barriers()
 
     def lose_barriers(self) -> None:
-        """Loses every cookie that waits: it cannot be told any more what was accepted before it."""
+        """Loses every cookie that waits: the seqs that were accepted before it can no longer be learned."""
         self.barriers.lose_all(0)
         self._return_barriers()
 
@@ -241,9 +241,9 @@ class Rounds:
         self.outstanding_bytes = max(self.outstanding_bytes - consumed_bytes, 0)
 
     def next_buffers(self, bytes_max: int) -> list[bytes | memoryview]:
-        """Returns what is to be sent next, about ``bytes_max`` bytes; empty if there is nothing, or no room.
+        """Returns the next buffers to send, about ``bytes_max`` bytes; empty if there is nothing, or no room.
 
-        What filtered streams look through counts as if it were sent: ``examined_bytes`` grows by it.
+        Bytes that filtered streams look through count as if they were sent: ``examined_bytes`` grows by them.
         """
         if len(self._turns) == 1:
             buffers = self._only_block(self._turns[0], bytes_max)
@@ -271,7 +271,7 @@ class Rounds:
             return []
         if stream.wanted is None:
             return self._round_of(slot, block, block, bytes_max)
-        # A consumer that begins here is in no need of a purge seq: the tree has the partition's first row.
+        # A consumer that begins here does not need the purge seq: the tree has the partition's first row.
         examined = examined_bytes(block)
         if examined >= bytes_max or self.window_full:
             return []
@@ -332,7 +332,7 @@ class Rounds:
             return 0
         self._last_turn = slot.key
         taken = 0
-        # A replica gathers what was published: of one partition at a time, lest it hold all of a publish at once.
+        # A replica gathers a publish until its end. One partition at a time, so that it never holds a whole batch.
         while (taken < SLICE_BYTES or stream.is_published) and (block := stream.next_block()) is not None:
             if not stream.is_announced:
                 self._announce(stream)
@@ -343,7 +343,7 @@ class Rounds:
                 self._interrupted = slot  # its turn goes on when the consumer grants more
                 self._load_next(slot)
                 return taken
-        if stream.is_past_time:  # a row that is too late was sent, or left out by the filter
+        if stream.is_past_time:  # a row that was stamped too late was sent, or left out by the filter
             if stream.has_passed_over:
                 passed = encode_seq(Opcode.SEQ_ADVANCED, stream.partition.id, stream.delivered_seq, stream.id)
                 self._out.append(passed)
@@ -358,7 +358,7 @@ class Rounds:
         return taken
 
     def _end_turn(self, slot: StreamSlot) -> None:
-        """Decides what becomes of a stream whose snapshot has been sent, and which is among the turns still."""
+        """Gives a stream whose snapshot has been sent its next turn, takes it away, or ends the stream."""
         stream = slot.stream
         if stream.has_news and not self._draining:
             slot.move(_NEWS)
@@ -445,7 +445,7 @@ class Rounds:
         return self._reads.start(self._chunks_max)
 
     def loaded(self, slot: StreamSlot, part: SegmentCursor, blocks: list[Block], index: int) -> None:
-        """Takes what ``part.load()`` gave for a stream, which may have ended meanwhile."""
+        """Takes the result of ``part.load()`` for a stream, which may have ended meanwhile."""
         if not self._reads.finish(slot):
             return
         part.loaded(blocks, index)

@@ -1,4 +1,4 @@
-"""What a stream reads of one segment: a chunk at a time, which somebody else loads in a thread."""
+"""A cursor over the blocks of one segment, read a chunk at a time. The caller loads each chunk in a thread."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tailrace_server.partition.chain import Pins
 from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.stream.filter import filter_block
 
-# One read: enough that the hop to a thread is nothing beside it, little enough for a thousand streams.
+# The size of a read: the hop to a thread is nothing beside it, and a thousand streams can hold one each.
 CHUNK_BYTES = 1024 * 1024
 
 
 class SegmentCursor:
-    """A cursor over the blocks of ``segment`` that hold anything above ``after_seq``. It pins the segment until closed.
+    """A cursor over the blocks of ``segment`` that have rows above ``after_seq``. It pins the segment until closed.
 
-    With ``wanted`` it has what that leaves of them, which may be no block at all. ``load`` may run in a thread, while
-    nothing else of the part is used.
+    With ``wanted`` it gives the rows that the filter leaves, which may be none. ``load`` may run in a thread if nothing
+    else of the cursor is used meanwhile.
     """
 
     __slots__ = ("_blocks", "_index", "_pins", "_wanted", "segment")
@@ -35,12 +35,12 @@ class SegmentCursor:
 
     @property
     def needs_load(self) -> bool:
-        """The next block is not in memory."""
+        """Whether the next block has to be loaded first."""
         return not self._blocks and self._index < self.segment.blocks
 
     @property
     def is_done(self) -> bool:
-        """Every block was handed out."""
+        """Whether every block was handed out."""
         return not self._blocks and self._index >= self.segment.blocks
 
     def load(self, bytes_max: int = sys.maxsize) -> tuple[list[Block], int]:
@@ -57,15 +57,15 @@ class SegmentCursor:
             raise SegmentDamaged(self.segment.path, 0, f"{block}: {error}") from None
 
     def loaded(self, blocks: list[Block], index: int) -> None:
-        """Takes what ``load`` gave."""
+        """Takes the blocks that ``load`` returned, and the index of the block after them."""
         self._blocks.extend(blocks)
         self._index = index
 
     def next_block(self) -> Block | None:
-        """The next block; None where it has to be loaded first, or all were handed out."""
+        """Returns the next block; None if it has to be loaded first, or all were handed out."""
         return self._blocks.popleft() if self._blocks else None
 
     def close(self) -> None:
-        """Nothing more of the segment is read."""
+        """Drops the loaded blocks, and unpins the segment."""
         self._blocks.clear()
         self._pins.unpin(self.segment)

@@ -8,11 +8,11 @@ and nothing below it is:
     since 9:20                                   ^ bisected, a block a step, in a thread
     since 9:55                                                            ^ by the blocks' headers
 
-In a run the stream begins in the middle, and its consumer is told the run's bounds, as one that has resumed there. It
-has nothing from below, so that what was superseded there is missing does not matter to it; and where its run is rolled
-back, it goes back to the run's start.
+In a run the stream begins in the middle, and its consumer is told the run's bounds, like a consumer that resumed
+there. It has no rows from below the start, so it does not need the superseded rows that are missing there. If the run
+is rolled back, the consumer goes back to the run's start.
 
-Stamps that lie ahead of the clock tell nothing: `behind` takes the place that the node's marks tell (state/ahead.py).
+Stamps ahead of the clock do not help. Then `start_behind` uses the marks of the node (state/ahead.py).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tailrace_server.segment import Segment
 class StreamStart(NamedTuple):
     """A stream begins at ``seq``, within (``snapshot_first``, ``snapshot_last``]; all three are equal between runs.
 
-    ``known_seq`` is the last row that is there and was stamped before: what is missing above it may have been stamped
-    later.
+    ``known_seq`` is the last existing row that was stamped before the time. A missing row above it may have been
+    stamped later.
     """
 
     seq: int
@@ -45,14 +45,14 @@ class StreamStart(NamedTuple):
 
 
 class DroppedBefore(NamedTuple):
-    """What was dropped for its age is known to have been stamped before these (microseconds since 1970 UTC)."""
+    """Upper bounds of the stamps of rows that were dropped for their age (microseconds since 1970 UTC)."""
 
     purged_before_us: int = SEQ_MAX + 1
     trimmed_before_us: int = SEQ_MAX + 1
 
 
 def find_start(partition: Partition, since_us: int) -> StreamStart | Segment:
-    """Where a stream since ``since_us`` begins, or the segment that has to be asked by `find_start_in`."""
+    """Returns the start of a stream since ``since_us``, or the segment that `find_start_in` has to search."""
     if since_us > partition.last_timestamp:
         return StreamStart.at(partition.high_seq, partition.high_seq)
     seq = partition.tree.seq_before(since_us)
@@ -72,9 +72,9 @@ def find_start(partition: Partition, since_us: int) -> StreamStart | Segment:
 
 
 def find_start_in(segment: Segment, since_us: int) -> StreamStart:
-    """Where a stream begins in a segment some of whose rows are older than ``since_us``, and some are not.
+    """Returns the start in a segment that has rows from before ``since_us`` and rows from then or later.
 
-    Reads about as many blocks as the number of all has binary digits, one at a time. SegmentDamaged.
+    Bisects the blocks, and reads one at each step. Raises SegmentDamaged.
     """
     low, high = 0, segment.blocks - 1  # the last one ends with the newest row
     while low < high:
@@ -93,9 +93,9 @@ def find_start_in(segment: Segment, since_us: int) -> StreamStart:
 
 
 def start_behind(partition: Partition, start: StreamStart, seen_seq: int) -> StreamStart:
-    """``start``, or behind ``seen_seq`` if that is further: all up to there is known to have been there before.
+    """Returns ``start``, or the place behind ``seen_seq`` if that is further: those rows existed before the time.
 
-    ``seen_seq`` is flushed. In a run the start is told the run's bounds, as `find_start_in` does.
+    ``seen_seq`` is flushed. In a run the start gets the run's bounds, as from `find_start_in`.
     """
     if seen_seq <= start.seq:
         return start
@@ -106,9 +106,9 @@ def start_behind(partition: Partition, start: StreamStart, seen_seq: int) -> Str
 
 
 def checked_start(partition: Partition, start: StreamStart, since_us: int, bounds: DroppedBefore) -> StreamStart:
-    """``start``, or behind what was purged or trimmed, where that is known to be older.
+    """Returns ``start``, or the place behind the purged and trimmed rows if these are known to be older.
 
-    DataGone where a mutation that was stamped at ``since_us`` or later may have been purged or trimmed.
+    Raises DataGone if a mutation stamped at ``since_us`` or later may have been purged or trimmed.
     """
     if start.known_seq < partition.trim_seq and since_us < bounds.trimmed_before_us:
         raise DataGone(
@@ -126,7 +126,8 @@ def checked_start(partition: Partition, start: StreamStart, since_us: int, bound
     gone_seq = max(partition.trim_seq, partition.purge_seq)
     if start.seq >= gone_seq:
         return start
-    # What is gone is older, so everything up to there is: whoever began below would be told that it lacks that.
+    # The gone rows are older than the time, so all rows up to gone_seq are. A stream that began below it would end with
+    # TRIMMED or PURGED.
     if gone_seq < start.snapshot_last:
         return start._replace(seq=gone_seq)
     return StreamStart.at(gone_seq, start.known_seq)

@@ -1,4 +1,4 @@
-"""One stream among the streams of its connection: its state, and what the rounds keep for it."""
+"""One stream among the streams of its connection: its state, its callbacks and its share of the bounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _no_news() -> None:
 class StreamSlot:
     """The place of a stream in the rounds of its connection. Only its own methods change its fields.
 
-    `PartitionStream` decides what the stream sends next, and the state here decides when.
+    `PartitionStream` chooses the next block, and the state here the time to send it.
     """
 
     __slots__ = ("_on_flush", "_on_news", "flushed_bytes", "frames", "holds_chunk", "key", "notify", "state", "stream")
@@ -69,7 +69,7 @@ class StreamSlot:
         return self.flushed_bytes - before
 
     def close(self) -> None:
-        """Ends the stream, and gives back what it holds."""
+        """Ends the stream, and frees its segments and callbacks."""
         self.move(StreamEvent.CLOSED)
         stream = self.stream
         stream.partition.unwatch(stream.level, self._on_news)
