@@ -90,7 +90,7 @@ def answer_request(
     """Decides whether a stream may begin as ``request`` asks, or the step that the consumer takes instead.
 
     ``log``, ``state``, ``high_seq``, ``purge_seq`` and ``trim_seq`` are the partition's on this node. ``visible_seq``
-    is the last seq that the level of the request shows. ``start``: the place of the time that the request names, if any.
+    is the last seq that the level of the request shows. ``start``: the place of the time that the request names.
     Source: docs/protocol/streams.md, "Handshake"; the first row that fits decides.
     """
     partition = request.partition
