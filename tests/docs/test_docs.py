@@ -12,7 +12,7 @@ import tailrace_server
 from tailrace.block import Block
 from tailrace.consuming.partition import TRANSITIONS
 from tailrace.consuming.refetch import KEYS_MAX
-from tailrace.consuming.resume import Move, Record, decide
+from tailrace.consuming.resume import ResumeAction, ResumeState, decide
 from tailrace.consuming.ring import RING_ROWS, RINGS_BYTES_MAX
 from tailrace.consuming.session import FINAL
 from tailrace.model import EndReason, Level, VersionRange
@@ -331,7 +331,7 @@ def test_the_rows_of_where_a_consumer_may_go_on():
 
 
 def consumer_at(seq, last=None, *, top=0, floor=0):
-    return Record(Position.at(log((U, 1, 0)), seq, seq, last), top, floor)
+    return ResumeState(Position.at(log((U, 1, 0)), seq, seq, last), top, floor)
 
 
 # For each row of the table: the consumer, and the answer.
@@ -352,8 +352,8 @@ def test_the_rows_of_how_a_consumer_goes_back():
     table, modes = tables(sections(STREAMS)["How a consumer goes back"])
     for (answer, condition, move), (stored, answered) in zip(table, DECISIONS, strict=True):
         assert answer.startswith("ROLLBACK") == isinstance(answered, stream_messages.RollBack), condition
-        assert decide(stored, answered).move.name == move, condition
-    assert {row[2] for row in table} == {move.name for move in Move}
+        assert decide(stored, answered).action.name == move, condition
+    assert {row[2] for row in table} == {move.name for move in ResumeAction}
     assert [row[0] for row in modes] == ["follow", "restart", "stop"]
     assert f"{RING_ROWS:,} entries" in STREAMS
     assert f"{RINGS_BYTES_MAX >> 20} MiB" in STREAMS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 from tailrace.consuming.partition import ConsumedPartition
-from tailrace.consuming.resume import Move, bounds, decide
+from tailrace.consuming.resume import ResumeAction, bounds, decide
 from tailrace.consuming.ring import Ring
 from tailrace.model import EndReason, Level
 from tailrace.model.failover import FailoverLog
@@ -54,7 +54,7 @@ class Consumer:
         while True:
             position = self.position
             consumed = ConsumedPartition(partition.id, position, Ring(0, 0), None, 0.0)
-            asked = bounds(consumed.record)
+            asked = bounds(consumed.resume_state)
             request = StreamRequest(
                 partition.feed_id, partition.id, position.log, *asked, position.purge_seq, None, self.level
             )
@@ -70,7 +70,7 @@ class Consumer:
                 assert len(self.why) < 1_000, "a consumer rolls back for ever"
                 self._start_over(consumed, answer.log)
                 continue
-            assert decide(consumed.record, answer).move is Move.STREAM
+            assert decide(consumed.resume_state, answer).action is ResumeAction.STREAM
             consumed.open(answer, 0.0)
             self.position = consumed.position
             return stream, consumed

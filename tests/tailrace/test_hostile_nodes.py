@@ -11,7 +11,7 @@ import trio.testing
 
 import tailrace
 from tailrace import Put, TailraceError, blocking
-from tailrace.consuming.wanted import Wanted
+from tailrace.consuming.subscription import Subscription
 from tailrace.indexes import MemoryIndex
 from tailrace.link.backoff import FIRST_SECONDS
 from tailrace.link.finder import GREETED_ROUNDS_MAX
@@ -189,7 +189,7 @@ def stage(feed):
 
 
 def read(client, **wanted):
-    with client.stream(Wanted("orders", **wanted)) as stream:
+    with client.stream(Subscription("orders", **wanted)) as stream:
         for _ in range(20):
             event = stream.next_event(0.01)
             if isinstance(event, tailrace.Mutations):

@@ -181,7 +181,7 @@ async def test_an_index_that_says_what_cannot_be(client, lose):
                 await follower.barrier()
             await trio.sleep_forever()
 
-    with pytest.raises(ValueError, match=r"rollback\(0, 1\) of the index gave 2, which is not from 0 to 1"):
+    with pytest.raises(ValueError, match=r"rollback\(0, 1\) of the index returned 2, but has to return 0 to 1"):
         await follow()
 
 

@@ -7,7 +7,7 @@ from tests.ports import free_port
 import tailrace
 from tailrace import blocking
 from tailrace.consuming.events import Mutations
-from tailrace.consuming.wanted import Wanted
+from tailrace.consuming.subscription import Subscription
 from tailrace.errors import Forbidden, NotLeader, Unreachable, VersionLost
 from tailrace.link.address import Address
 from tailrace.model import EndReason
@@ -201,7 +201,7 @@ async def test_a_stream_of_a_partition_that_a_node_does_not_have_goes_to_another
 async def test_a_stream_without_async_goes_to_another_node_likewise(lacking, leader, one_row):
     def work():
         url = f"tailrace://{lacking.address},{leader}"
-        with blocking.connect(url) as client, client.stream(Wanted(one_row.name)) as stream:
+        with blocking.connect(url) as client, client.stream(Subscription(one_row.name)) as stream:
             return next(row.key for event in stream if isinstance(event, Mutations) for row in event)
 
     assert await trio.to_thread.run_sync(work) == b"k"

@@ -10,7 +10,7 @@ from typing import Any
 from tailrace.blocking.feed import Feed
 from tailrace.blocking.runner import BlockingRunner
 from tailrace.blocking.stream import Stream
-from tailrace.consuming.wanted import Wanted
+from tailrace.consuming.subscription import Subscription
 from tailrace.link.secret import new_session
 from tailrace.model import FeedInfo, Level, NodeStatus
 from tailrace.model.documented import documented
@@ -153,9 +153,9 @@ class Client:
         answer: dict[str, Any] = self._runner.ask(Call(opcode, value), deadline)
         return answer
 
-    def stream(self, wanted: Wanted, window_bytes: int = 8 * 1024 * 1024) -> Stream:
+    def stream(self, subscription: Subscription, window_bytes: int = 8 * 1024 * 1024) -> Stream:
         """Makes a consumer with a connection of its own. Raises ValueError for a ``window_bytes`` below 1."""
-        return self._runner.stream(wanted, window_bytes)
+        return self._runner.stream(subscription, window_bytes)
 
 
 def connect(

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 from tailrace.blocking.guard import Guard
 from tailrace.blocking.link import BlockingLink
 from tailrace.blocking.stream import Stream
-from tailrace.consuming.wanted import Wanted
+from tailrace.consuming.subscription import Subscription
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.model.arguments import seconds
 from tailrace.requests.client_core import ClientCore
@@ -117,13 +117,13 @@ class BlockingRunner:
             raise
         return reply.get()
 
-    def stream(self, wanted: Wanted, window_bytes: int = 8 * 1024 * 1024) -> Stream:
+    def stream(self, subscription: Subscription, window_bytes: int = 8 * 1024 * 1024) -> Stream:
         """Makes a consumer with a connection of its own. Raises ValueError for a ``window_bytes`` below 1."""
         hello, finder = self.core.stream_hello(window_bytes), self.core.finder.another()
         return Stream(
             finder,
             hello,
-            wanted._replace(state=finder.state),
+            subscription._replace(state=finder.state),
             connect_timeout_s=self.core.connect_timeout_s,
             retry_for_s=self.core.retry_for_s,
         )

@@ -11,7 +11,7 @@ from typing import cast
 from tailrace.blocking.link import BlockingLink
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.session import ConsumerSession, Event
-from tailrace.consuming.wanted import Wanted
+from tailrace.consuming.subscription import Subscription
 from tailrace.errors import Forbidden, StreamEnded, TailraceError, Unreachable
 from tailrace.link.finder import Finder
 from tailrace.model import EndReason
@@ -36,13 +36,15 @@ class Stream:
         self,
         finder: Finder,
         hello: Hello,
-        wanted: Wanted,
+        subscription: Subscription,
         *,
         connect_timeout_s: float,
         retry_for_s: float,
     ) -> None:
         """``retry_for_s``: so long it may be without a stream of every partition before it gives up."""
-        self._session = ConsumerSession(hello, wanted, time.monotonic, check=finder.check, has_others=finder.has_others)
+        self._session = ConsumerSession(
+            hello, subscription, time.monotonic, check=finder.check, has_others=finder.has_others
+        )
         self._linked = _LinkedSession(self._session)
         self._link = BlockingLink(self._linked, finder, connect_timeout_s)
         self._retry_for_s = retry_for_s

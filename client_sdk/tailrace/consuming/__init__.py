@@ -1,2 +1,4 @@
-"""A consumer's side of streams, sans-IO: where each partition stands (``partition``) and the conversation with a node
-(``session``). ``tailrace.trio.stream`` is the trio shell around them."""
+"""The consumer, sans-IO: its subscription, its partitions and its conversation with a node (``session``).
+
+The shells around it are `tailrace.trio.stream` and `tailrace.blocking.stream`.
+"""

@@ -1,4 +1,4 @@
-"""What a stream delivers: mutations, the bounds of snapshots, the ends of rounds, rollbacks."""
+"""The events of a stream: mutations, the bounds of snapshots, the ends of rounds, rollbacks."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class Mutations:
         refetched: bool = False,
         keys_only: bool = False,
     ) -> None:
-        """ValueError where these are no rows of ``block``. BadBlock where the block's columns are broken."""
+        """Selects rows of ``block``. ValueError if it has no such rows; BadBlock if its columns are broken."""
         columns = block.columns()
         header = block.header
         if not 0 <= first_row < header.rows:
-            raise ValueError(f"row {first_row} is not one of the block's {header.rows}")
+            raise ValueError(f"first_row is {first_row}, but the block has rows 0 to {header.rows - 1}")
         if stop_row is not None and not first_row < stop_row <= header.rows:
-            raise ValueError(f"there are no rows from {first_row} up to {stop_row} of the block's {header.rows}")
+            raise ValueError(f"stop_row is {stop_row}, but has to be {first_row + 1} to {header.rows}")
         self.block = block
         self.partition = header.partition
         self.first_seq = columns.seqs()[first_row] if first_row else header.first_seq
@@ -77,7 +77,7 @@ class Mutations:
 
     @classmethod
     def above(cls, block: Block, seq: int, *, branch: bytes = b"", keys_only: bool = False) -> Mutations | None:
-        """The rows of ``block`` whose seq is above ``seq``; None where there is none."""
+        """Returns the rows of ``block`` above ``seq``; None if all rows are at or below it."""
         header = block.header
         if header.first_seq > seq:
             return cls(block, branch=branch, keys_only=keys_only)
@@ -92,7 +92,7 @@ class Mutations:
             timestamp: Microseconds since 1970 UTC, included.
 
         Returns:
-            The rows that were accepted then or later; None if there are none.
+            The rows that were accepted then or later; None if all were accepted before.
         """
         row = self.block.columns().row_stamped(timestamp)
         if row <= self._first_row:
@@ -108,7 +108,7 @@ class Mutations:
             timestamp: Microseconds since 1970 UTC, not included.
 
         Returns:
-            The rows that were accepted earlier; None if there are none.
+            The rows that were accepted earlier; None if all were accepted then or later.
         """
         row = self.block.columns().row_stamped(timestamp)
         if row >= self._stop:
@@ -308,7 +308,13 @@ Event = Mutations | SnapshotStart | SnapshotEnd | RoundComplete | Rollback
 
 
 class Agreed(NamedTuple):
-    """To a replica: the stream of ``partition`` is open; ``log`` is the node's, ``high_seq`` its last seq."""
+    """For a replica: the stream of a partition is open.
+
+    Attributes:
+        partition: The partition, from 0.
+        log: The failover log of the node.
+        high_seq: The newest seq of the node.
+    """
 
     partition: int
     log: FailoverLog
@@ -316,9 +322,12 @@ class Agreed(NamedTuple):
 
 
 class StreamFailed(NamedTuple):
-    """To a replica: the node cannot stream ``partition`` on. Answered by `ReplicaStream.resume`.
+    """For a replica: the stream of a partition has ended, and the others go on. `ReplicaStream.resume` answers it.
 
-    The other partitions go on. ``reason`` is why the stream ended, and ``message`` what the node says of it.
+    Attributes:
+        partition: The partition, from 0.
+        reason: Why the stream ended.
+        message: The node's explanation.
     """
 
     partition: int
@@ -327,10 +336,10 @@ class StreamFailed(NamedTuple):
 
 
 class LeaderCheck(NamedTuple):
-    """To a replica: the leader asks whether it is still followed. Answered by `ReplicaStream.confirm`."""
+    """For a replica: the leader asks whether the replica still follows it. `ReplicaStream.confirm` answers it."""
 
     number: int
 
 
-# What only a replica is given.
+# The events for replicas alone.
 ReplicaEvent = Agreed | StreamFailed | LeaderSeqs | Producers | SinksTold | LeaderCheck

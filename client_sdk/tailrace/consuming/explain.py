@@ -1,8 +1,7 @@
-"""What would happen to a consumer that resumed with stored positions now, and why. Pure, for `Feed.explain_resume`.
+"""Explains in words how a consumer with stored positions would resume now. Pure, for `Feed.explain_resume`.
 
-The node answers as it would answer the request for a stream (EXPLAIN_RESUME), the consumer's side decides as it would
-with that answer (`consuming.resume.decide`), and this puts both into words. Positions alone have no ring of recent
-keys.
+The node answers EXPLAIN_RESUME as it would answer the request for a stream. `consuming.resume.decide` decides as the
+consumer would. The explanation is for a consumer without a ring of recent keys, because positions do not hold one.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import enum
 from typing import Any, NamedTuple
 
-from tailrace.consuming.resume import Decision, Move, Record, bare_floor, bounds, decide
+from tailrace.consuming.resume import ResumeAction, ResumeDecision, ResumeState, bounds, decide, floor_without_ring
 from tailrace.consuming.ring import Ring
 from tailrace.consuming.streams import FINAL
 from tailrace.errors import ProtocolError
@@ -23,14 +22,14 @@ from tailrace.wire.stream_messages import ResumeAnswer, RollBack, StreamEnd, Str
 class Outcome(enum.Enum):
     """The decision of a consumer that resumes. The value is for people and for JSON."""
 
-    GOES_ON = "goes on"  # where it stands
-    STARTS_OVER = "starts over"  # from the beginning; a ring would spare it that, where the explanation says so
-    WAITS = "waits"  # asks again until the node, or another one, can serve it
+    GOES_ON = "goes on"  # from its position
+    STARTS_OVER = "starts over"  # from the beginning; the message says if a ring would avoid that
+    WAITS = "waits"  # it asks again until this node or another one can serve it
     ENDS = "ends"  # with an error, for good
 
 
 class Explanation(NamedTuple):
-    """What a consumer that resumes would do in one partition, and why.
+    """The explanation for one partition: the decision of a consumer that resumes, and the reason.
 
     Attributes:
         partition: The partition, from 0.
@@ -85,27 +84,27 @@ class Explanation(NamedTuple):
 def request_of(
     feed_id: bytes, partition: int, position: Position, level: Level, state: str = "leader"
 ) -> StreamRequest:
-    """What a consumer would ask with that resumed at ``position`` and nothing else."""
-    seq, first, last = bounds(_record(position))
+    """Returns the request of a consumer that resumes at ``position`` without a ring."""
+    seq, first, last = bounds(_stored(position))
     return StreamRequest(feed_id, partition, position.log, seq, first, last, position.purge_seq, None, level, state)
 
 
 def explain(partition: int, position: Position, answer: ResumeAnswer) -> Explanation:
-    """What a consumer at ``position`` does with ``answer``. ProtocolError for one that fits no request."""
-    record, decided = _record(position), answer.answer
+    """Explains ``answer`` for a consumer at ``position``. ProtocolError if the answer fits no request."""
+    stored, decided = _stored(position), answer.answer
     log = answer.log
     if isinstance(decided, StreamEnd):
         outcome = Outcome.ENDS if decided.reason in FINAL else Outcome.WAITS
         goes_back_to = resumes_at = None
         reason, message = decided.reason.value, _of_end(decided, position)
     else:
-        decision = decide(record, decided)
+        decision = decide(stored, decided)
         goes_back_to, resumes_at = _seqs(position, decision)
-        outcome = Outcome.GOES_ON if decision.move is Move.STREAM else Outcome.STARTS_OVER
+        outcome = Outcome.GOES_ON if decision.action is ResumeAction.STREAM else Outcome.STARTS_OVER
         if isinstance(decided, RollBack):
             reason, message = decided.why, _of_rollback(decided, position, answer)
         else:
-            reason, message = _of_ok(position, record, decision, answer)
+            reason, message = _of_ok(position, stored, decision, answer)
         if outcome is Outcome.STARTS_OVER:
             message += _effect(goes_back_to or 0)
     return Explanation(
@@ -128,36 +127,38 @@ def explain(partition: int, position: Position, answer: ResumeAnswer) -> Explana
     )
 
 
-def _record(position: Position) -> Record:
-    return Record.of(position, Ring(0, 0, bare_floor(position)))
+def _stored(position: Position) -> ResumeState:
+    return ResumeState.of(position, Ring(0, 0, floor_without_ring(position)))
 
 
-def _seqs(position: Position, decision: Decision) -> tuple[int | None, int]:
+def _seqs(position: Position, decision: ResumeDecision) -> tuple[int | None, int]:
     if decision.seq > position.seq:
-        raise ProtocolError(f"the node answers with seq {decision.seq}, above where the positions stand")
-    if decision.move is Move.STREAM:
+        raise ProtocolError(
+            f"the node answers with seq {decision.seq}, which is above the position, seq {position.seq}"
+        )
+    if decision.action is ResumeAction.STREAM:
         return None, decision.seq
     return decision.seq, 0
 
 
-def _of_ok(position: Position, record: Record, decision: Decision, answer: ResumeAnswer) -> tuple[str, str]:
+def _of_ok(position: Position, stored: ResumeState, decision: ResumeDecision, answer: ResumeAnswer) -> tuple[str, str]:
     seq, last = position.seq, position.snapshot_last
-    if decision.move is Move.STREAM:
+    if decision.action is ResumeAction.STREAM:
         if seq == 0:
-            return ResumeReason.NOTHING_STORED.value, "It has nothing of this partition, and begins at the beginning."
+            return ResumeReason.NOTHING_STORED.value, "It has no row of this partition, and begins at the beginning."
         inside = f", in the middle of a snapshot up to seq {last}" if last > seq else ""
         return ResumeReason.STANDS.value, (
-            f"All that it has is in the node's history ({_branch(position.log)}): it goes on above seq {seq}{inside}."
+            f"The node's history has all its rows ({_branch(position.log)}): it goes on above seq {seq}{inside}."
         )
     if last == SNAPSHOT_LAST_UNKNOWN:
         return "unfinished_rollback", (
-            f"It was in the middle of a rollback to seq {seq}: what it had above has to be read again first."
+            f"It was in the middle of a rollback to seq {seq}: the keys that it had above have to be read again first."
         )
-    _, _, promised = bounds(record)
+    _, _, promised = bounds(stored)
     upper = common_seq(position.log, promised, answer.log, answer.high_seq)
     return "ahead", (
-        f"It has been given rows up to seq {max(last, promised)}, and its history and the node's agree up to seq "
-        f"{upper or 0} only ({_branch(answer.log)}): what it has above may be gone."
+        f"It has received rows up to seq {max(last, promised)}, but its history and the node's agree up to seq "
+        f"{upper or 0} only ({_branch(answer.log)}): the rows above may be lost."
     )
 
 
@@ -167,36 +168,36 @@ def _of_rollback(rollback: RollBack, position: Position, answer: ResumeAnswer) -
     match rollback.why:
         case ResumeReason.NO_COMMON_BRANCH.value:
             return (
-                f"The node's history knows none of its {len(position.log)} branches, whose newest is "
-                f"{_branch(position.log)}: the node's is {theirs}. Its data is of another origin, or the node was "
-                "started after unclean stops more often than it remembers."
+                f"The node's history has none of its {len(position.log)} branches. Its newest is "
+                f"{_branch(position.log)}; the node's is {theirs}. Its data is of another origin, or the "
+                "node has had more unclean stops since than its history can hold."
             )
         case ResumeReason.HALF_SNAPSHOT.value:
             return (
-                f"It has read a snapshot from seq {first} to {last} only up to seq {seq}, and the node's history has "
-                f"not got all of that ({theirs}): half a snapshot is no state to go on from, so it goes back to its "
+                f"It has read the snapshot from seq {first} to {last} only up to seq {seq}, and the node's history "
+                f"({theirs}) has lost a part of it. Half a snapshot is not a consistent state, so it goes back to its "
                 f"start, seq {first}."
             )
         case ResumeReason.FORKED.value:
             return (
-                f"It stands at seq {seq} of {_branch(position.log)}, and both histories agree up to seq {rollback.seq} "
-                f"only: the node's went on from there otherwise ({theirs}), and has lost what it had above."
+                f"It is at seq {seq} of {_branch(position.log)}, and both histories agree up to seq {rollback.seq} "
+                f"only: above that the node's history differs ({theirs}), and has lost its rows."
             )
         case ResumeReason.PURGED.value:
             return (
-                f"Deletions have been purged up to seq {answer.purge_seq}, and it would go on below that: some that it "
-                "has not seen may be among them."
+                f"Deletions have been purged up to seq {answer.purge_seq}, and it would go on below that: it may have "
+                "missed some of them."
             )
-    return f"The node says to go back to seq {rollback.seq} ({rollback.why})."
+    return f"The node tells it to go back to seq {rollback.seq} ({rollback.why})."
 
 
 def _effect(goes_back_to: int) -> str:
     if not goes_back_to:
         return " It forgets the partition, and reads it from the beginning."
     return (
-        f" It has to go back to seq {goes_back_to}. With positions alone nobody knows which keys it was given above, "
-        "so it forgets the partition, and reads it from the beginning; a consumer or an index that still has these "
-        "keys (its ring) reads only them again."
+        f" It has to go back to seq {goes_back_to}. Positions do not tell which keys it received above, so it "
+        "forgets the partition, and reads it from the beginning. A consumer or an index that still has these keys "
+        "(its ring) reads only them again."
     )
 
 
@@ -204,16 +205,16 @@ def _of_end(end: StreamEnd, position: Position) -> str:
     match end.reason:
         case EndReason.BEHIND:
             return (
-                f"The node is at term {end.term}, and it has seen term {position.log.term}: this node knows less than "
-                "it does, as one does that was put back from an older copy. It asks again until a node knows as much, "
-                "and never goes back for this one."
+                f"The node is at term {end.term}, and it has seen term {position.log.term}: this node is behind, for "
+                "example because it was restored from an older copy. It asks again until a node has caught up, and "
+                "does not roll back."
             )
         case EndReason.TRIMMED:
             if position.seq + 1 < end.first_seq:
-                why = f"It stands at seq {position.seq}, and {end.message}: what lies between is gone."
+                why = f"It is at seq {position.seq}, and {end.message}: the rows in between are gone."
             else:
-                why = f"It has rows that the node has lost, and would have to go back; but {end.message}."
-            return f'{why} It ends with DataGone; begin anew, since "beginning" or a time.'
+                why = f"It has rows that the node has lost, and would have to go back, but {end.message}."
+            return f'{why} It ends with DataGone. Begin anew, with since="beginning" or a time.'
         case reason if reason in FINAL:
             return f"It ends: {end.message}."
     return f"It asks again: {end.message}."

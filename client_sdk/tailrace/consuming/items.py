@@ -1,4 +1,4 @@
-"""The latest state of a feed, partition by partition."""
+"""Reads the latest state of a feed, one partition after the other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from tailrace.consuming.events import Mutations, Rollback
-from tailrace.consuming.session import Wanted
+from tailrace.consuming.session import Subscription
 from tailrace.model import Item, Version
 from tailrace.model.position import Positions
 
@@ -33,19 +33,19 @@ class ItemFeed(Protocol):
     @property
     def name(self) -> str: ...
     async def partition_map(self) -> PartitionMap: ...
-    def stream(self, wanted: Wanted) -> AbstractAsyncContextManager[ItemStream]: ...
+    def stream(self, subscription: Subscription) -> AbstractAsyncContextManager[ItemStream]: ...
 
 
 class Items:
     """An async iterator of Item; ``Feed.items`` makes one.
 
-    It reads a partition as a whole before it gives the first item of it, so that it may be left at any time: nothing
-    is open in between. A checkpoint once a partition.
+    It reads a whole partition before it returns the partition's first item. No stream is open in between, so a loop may
+    be left at any time. One step for each partition is a checkpoint of trio.
     """
 
-    def __init__(self, feed: ItemFeed, wanted_rows: StreamFilter) -> None:
+    def __init__(self, feed: ItemFeed, filter: StreamFilter) -> None:
         self._feed = feed
-        self._wanted_rows = wanted_rows
+        self._filter = filter
         self._map: PartitionMap | None = None
         self._left: collections.deque[int] = collections.deque()
         self._latest: dict[bytes, Item] = {}  # of the partition that is being read, up to ``_since``
@@ -70,12 +70,12 @@ class Items:
             self._ready = iter(items)
 
     async def _read(self, id: int, at: PartitionMap) -> list[Item]:
-        """Returns the items of a partition, as of the seq that it has come to in ``at``, or later.
+        """Returns the items of a partition at its seq in ``at``, or later. Raises UnknownFeed if the feed was dropped.
 
-        If that seq was lost, the end is where the histories part. Raises UnknownFeed if the feed was dropped meanwhile.
-        What a cancelled call has read is kept, and the next one goes on from there.
+        If that seq was lost, the read ends at the last seq that both histories share. If a call is cancelled, the next
+        one goes on from the rows that it has read.
         """
-        wanted = Wanted(
+        subscription = Subscription(
             self._feed.name,
             self._since,
             {id: at.high_seqs[id]},
@@ -83,16 +83,16 @@ class Items:
             on_rollback="restart",
             stored=(self._since,) if isinstance(self._since, Positions) else (),
             ring_rows=0,
-            filter=self._wanted_rows,
+            filter=self._filter,
             until_logs=at.logs,
             feed_id=at.feed_id,
         )
-        async with self._feed.stream(wanted) as stream:
+        async with self._feed.stream(subscription) as stream:
             async for event in stream:
                 if isinstance(event, Mutations):
                     self._note(event, self._latest)
                 elif isinstance(event, Rollback):
-                    self._latest.clear()  # it comes again from the beginning
+                    self._latest.clear()  # the node sends the partition again
                 self._since = stream.latest_positions
         latest, self._latest, self._since = self._latest, {}, "beginning"
         return list(latest.values())

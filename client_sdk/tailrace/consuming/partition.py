@@ -17,7 +17,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.consuming.resume import Record, bare_floor, bounds
+from tailrace.consuming.resume import ResumeState, bounds, floor_without_ring
 from tailrace.consuming.ring import Ring, RingChange
 from tailrace.errors import ProtocolError
 from tailrace.model import EndReason
@@ -174,7 +174,7 @@ class ConsumedPartition:
         self.snapshot_after = self.snapshot_last = 0
         self.in_complete_snapshot = False
 
-        # The last seq that is wanted, and the history that it is of; None: no end, or not known yet.
+        # The last seq that is subscription, and the history that it is of; None: no end, or not known yet.
         self.end_seq = end_seq
         self.end_log = end_log
 
@@ -232,7 +232,7 @@ class ConsumedPartition:
         self.last_end, self.reason = EndReason.END_REACHED, reason
 
     def fail(self, end: EndReason, message: str) -> None:
-        """Notes that a replica's stream has failed. The replica decides where the partition resumes (`reset_to`)."""
+        """Notes that a replica's stream has failed. The replica names the position to resume at (`reset_to`)."""
         self.step(Step.FAIL)
         self.last_end, self.reason = end, message
 
@@ -257,7 +257,7 @@ class ConsumedPartition:
             self.position = Position.at(answer.log, answer.seq, first, self.promised_seq)
             self.ring.apply(RingChange(first))  # no row between ``first`` and here was delivered
         else:
-            self.promised_seq = self._move(*bounds(self.record), self.position.purge_seq).snapshot_last
+            self.promised_seq = self._move(*bounds(self.resume_state), self.position.purge_seq).snapshot_last
 
     def update_end(self, answer: StreamOk) -> bool:
         """Moves the end that was asked for, if the node's history has replaced it. Returns whether it has moved.
@@ -275,10 +275,10 @@ class ConsumedPartition:
         return moved
 
     @property
-    def record(self) -> Record:
+    def resume_state(self) -> ResumeState:
         """The position and the bounds of the ring, which decide how the consumer resumes."""
         assert self.position is not None, _NOT_AGREED
-        return Record.of(self.position, self.ring)
+        return ResumeState.of(self.position, self.ring)
 
     def start_snapshot(self, message: SnapshotStartMessage) -> Position:
         """Enters a snapshot. Returns the new position, whose end stays as it was until the first block."""
@@ -343,7 +343,7 @@ class ConsumedPartition:
         self.position, self.promised_seq = position, 0
         self._set_log(position.log)
         self.ring.clear()
-        self.ring.apply(RingChange(bare_floor(position)))
+        self.ring.apply(RingChange(floor_without_ring(position)))
 
     def roll_back_to(self, seq: int, last: int, log: FailoverLog, change: RingChange | None = None) -> Position:
         """Moves back. Returns the new position.

@@ -1,9 +1,9 @@
-"""Reading again, after a rollback, the keys that were delivered above the point that it led to. Pure.
+"""Reads keys again after a rollback: those that were delivered above the seq that the partition went back to. Pure.
 
-    keys left ──GET / GOT──> fewer keys left ... none ──how far does the node show?──> H ──> deletions, done
+    keys left ──GET / GOT──> fewer keys left ... none ──which seq does the node show?──> H ──> deletions, done
 
-What was found is delivered as it comes, but for the last part: with H the consumer's ring and position change, and an
-event has to carry that. A key that the node does not have is a deletion as of H.
+Values are delivered as they come, except those of the last answer: the event after H carries the new ring and position.
+A key that the node does not have becomes a deletion at seq H.
 """
 
 from __future__ import annotations
@@ -23,21 +23,28 @@ if TYPE_CHECKING:
     from tailrace.model import Item
     from tailrace.model.failover import FailoverLog
 
-# Of one GET: its answer is looked up and sent in one piece, beside which other partitions should have their turn.
+# The keys of one GET. The node sends its answer in one piece, and other partitions wait for that long.
 KEYS_MAX = 1_000
 KEY_BYTES_MAX = 256 * 1024
-# Of one event; what makes a block, with room for one more value.
+# The bytes of one event: a block, with room for one more value.
 _BLOCK_BYTES = BODY_BYTES_MAX - VALUE_BYTES_MAX - 1024 * 1024
 assert _BLOCK_BYTES > 0, "a block has room for a value"
-# Deletions are events of their own, made as they are asked for: as many at a time.
+# The number of deletions that are made at a time, each an event.
 _DELETIONS = 256
 
 
 class Refetch:
-    """See the module. ``seq`` is where the partition goes back to, ``keys`` are those delivered above it."""
+    """The keys of one partition that are read again. Only this file sets its fields."""
 
     def __init__(self, partition: int, seq: int, keys: Sequence[bytes], *, keys_only: bool = False) -> None:
-        """``keys_only``: the values that a look-up gives are not handed on."""
+        """Begins with all keys.
+
+        Args:
+            partition: The partition, from 0.
+            seq: The seq that the partition goes back to.
+            keys: The keys that were delivered above ``seq``.
+            keys_only: True if the events have no values.
+        """
         self._keys_only = keys_only
         self.seq = seq
         self.keys = keys
@@ -50,11 +57,11 @@ class Refetch:
 
     @property
     def keys_left(self) -> bool:
-        """There is something to ask the node for."""
+        """True if the node has to be asked for more keys."""
         return bool(self._left)
 
     def next_keys(self) -> list[bytes]:
-        """The keys of the next GET; they are left until `found` has had their answer."""
+        """Returns the keys of the next GET. They stay until `found` has their answer."""
         size = 0
         keys: list[bytes] = []
         for key in islice(self._left, KEYS_MAX):
@@ -65,9 +72,17 @@ class Refetch:
         return keys
 
     def found(self, items: Sequence[Item | None], log: FailoverLog) -> list[Mutations]:
-        """What to deliver of the answer for the first ``len(items)`` keys: all of it, and nothing of the last answer.
+        """Takes the answer for the first ``len(items)`` keys.
 
-        ``log`` is that of the history that the consumer has gone back to. ProtocolError where an item is of another.
+        Args:
+            items: The item of each key; None for a key that the node does not have.
+            log: The failover log of the history that the partition has gone back to.
+
+        Returns:
+            The events to deliver now; none for the last answer, which waits for `measured`.
+
+        Raises:
+            ProtocolError: An item is of another history.
         """
         present = []
         for item in items:
@@ -87,12 +102,12 @@ class Refetch:
         return []
 
     def measured(self, visible_seq: int) -> None:
-        """After the last answer the node showed everything up to ``visible_seq``."""
+        """Takes the seq that the node showed after the last answer."""
         self.as_of = max(visible_seq, self._highest_seq)
 
     def rest(self) -> list[Mutations]:
-        """Once H is known: what is left to deliver, a part at a time; empty where all has been."""
-        assert self.as_of is not None, "a deletion is as of H"
+        """Returns the next part of the events after H is known; empty if there are no more."""
+        assert self.as_of is not None, "a deletion needs H as its seq"
         events, self._held = self._held, []
         for _ in range(min(_DELETIONS, len(self._absent))):
             events.append(self._deletion(self._absent.popleft(), self.as_of))
@@ -100,7 +115,7 @@ class Refetch:
 
     @property
     def rest_is_delivered(self) -> bool:
-        """`rest` has nothing more."""
+        """True if `rest` has no more events."""
         return not self._held and not self._absent
 
     def _event(self, items: Sequence[Item]) -> Mutations:
@@ -109,7 +124,9 @@ class Refetch:
         try:
             block = encode_block(keys, values, partition=self._partition, compress=False, stamps=stamps)
         except ValueError as error:
-            raise ProtocolError(f"partition {self._partition}: what was read again is impossible: {error}") from None
+            raise ProtocolError(
+                f"partition {self._partition}: the node's answer to a GET makes no block: {error}"
+            ) from None
         branch = items[-1].version.branch
         return Mutations(block, branch=branch, refetched=True, keys_only=self._keys_only)
 
@@ -126,11 +143,13 @@ def _seq_of(item: Item) -> int:
 def _check(item: Item, partition: int, log: FailoverLog) -> None:
     version = item.version
     if version.partition != partition or version.seq < 1 or log.branch_at(version.seq) != version.branch:
-        raise ProtocolError(f"partition {partition}: {version} was read again, which is not of its history")
+        raise ProtocolError(
+            f"partition {partition}: the node's answer to a GET has {version}, which is not of the partition's history"
+        )
 
 
 def _parts(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """``items`` in parts that fit into a block."""
+    """Yields ``items`` in parts that fit into a block."""
     start = size = 0
     for index, item in enumerate(items):
         size += len(item.key) + len(item.value) + 64

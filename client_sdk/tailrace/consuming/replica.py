@@ -7,7 +7,7 @@ They differ from a consumer's (``streams``), because a replica stores a history 
 - A node that goes on to read a snapshot from a segment announces it again. It then begins at the replica's seq. Inside
   a run the replica has no consistent state, and half of a run is of no use, so there this ends the whole stream.
 - No stream is asked for again without the replica. If an end concerns one partition only, the event is `StreamFailed`,
-  and the partition waits until `resume` says where the replica stands: it knows its own disk better than this
+  and the partition waits until `resume` names its position: the replica knows its own disk better than this
   conversation. Any other end but ``end_reached`` ends the whole stream, with its reason.
 """
 
@@ -20,7 +20,7 @@ from tailrace.consuming.events import Agreed, Rollback, SnapshotStart, StreamFai
 from tailrace.consuming.partition import ConsumedPartition, ConsumerState
 from tailrace.consuming.rollbacks import Queued
 from tailrace.consuming.streams import HANDLERS, Handler, PartitionStreams
-from tailrace.consuming.wanted import Wanted
+from tailrace.consuming.subscription import Subscription
 from tailrace.errors import NotLeader, ProtocolError, StreamEnded, TailraceError
 from tailrace.link.backoff import backoff_seconds
 from tailrace.model import EndReason
@@ -40,7 +40,7 @@ class ReplicaStreams(PartitionStreams):
 
     def __init__(
         self,
-        wanted: Wanted,
+        subscription: Subscription,
         clock: Callable[[], float],
         on_stopped: Callable[[], None],
         emit: Callable[[Iterable[Queued]], None],
@@ -49,8 +49,8 @@ class ReplicaStreams(PartitionStreams):
         has_others: bool = False,
     ) -> None:
         """Makes the streams; the arguments are those of `PartitionStreams`."""
-        wanted = wanted._replace(by_index=True, on_rollback="follow", ring_rows=0)
-        super().__init__(wanted, clock, on_stopped, emit, jitter, has_others=has_others)
+        subscription = subscription._replace(by_index=True, on_rollback="follow", ring_rows=0)
+        super().__init__(subscription, clock, on_stopped, emit, jitter, has_others=has_others)
         self._runs: dict[int, int] = {}  # the partitions inside a run, with the seq before the run
         # Failures by partition since its last complete run. STREAM_OK does not reset the count, because a damaged
         # segment is read up to the damage each time.

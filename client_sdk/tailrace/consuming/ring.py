@@ -4,11 +4,11 @@
      |-------|---chunk---|--chunk--|-tail-|        oldest chunk out first; the floor rises to its last seq
       unknown  every key that changed here
 
-To go back to a seq that the ring covers, at or above its floor, a consumer reads each key above that seq again, and has
-the state that it would have had without what is lost. Below the floor it does not know what to read, and begins anew.
+A consumer can go back to a seq at or above the floor: it reads each key above that seq again, and then has the state
+without the lost rows. Below the floor the ring does not have all keys, so the consumer begins anew.
 
-A chunk holds the entries of a block, or of a transaction of an index, in one string of bytes, so that a ring of
-100,000 keys costs little more than its keys, and is taken apart only where there is something to roll back:
+A chunk holds the entries of a block, or of a transaction of an index, in one string of bytes. So a ring of 100,000 keys
+takes little more memory than its keys. A chunk is parsed only for a rollback:
 
     rows u32, bytes of keys u32, first seq u64: the seqs are dense from there; 0: they follow, rows times u64
     then (rows + 1) times offset u32, the keys
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
     from tailrace.block.columns import Columns
 
-# Entries that a ring keeps of a partition at least, where their keys have room: the default.
+# The default of the entries that a ring keeps, if their keys have room.
 RING_ROWS = 100_000
-# What the rings of all partitions of one consumer may take together; each partition has its even share.
+# The bytes of all rings of a consumer together. Each partition has an equal share.
 RINGS_BYTES_MAX = 256 * 1024 * 1024
-# Blocks of fewer rows are gathered: a chunk of its own would cost more than they do.
+# Blocks of fewer rows go into the tail, because a chunk would take more memory than their rows.
 SMALL_ROWS = 64
 TAIL_ROWS_MAX = 1_024
-# What an entry of the tail, and a chunk beside its entries, take in CPython, about.
+# About the bytes that an entry of the tail takes in CPython, and a chunk beside its entries.
 _TAIL_ENTRY_BYTES = 100
 _CHUNK_BYTES = 200
 
@@ -43,7 +43,13 @@ _HEAD = struct.Struct("<IIQ")
 
 
 class RingChunk(NamedTuple):
-    """Entries (seq, key), by rising seq. ``last_seq`` is the highest; ``data`` as the module says."""
+    """Entries (seq, key), by rising seq.
+
+    Attributes:
+        last_seq: The highest seq.
+        rows: The number of entries.
+        data: The entries, encoded as in the module's docstring.
+    """
 
     last_seq: int
     rows: int
@@ -51,14 +57,14 @@ class RingChunk(NamedTuple):
 
     @classmethod
     def of(cls, seqs: Sequence[int], keys: Sequence[bytes]) -> RingChunk:
-        """A chunk of at least one entry; ``seqs`` never fall."""
+        """Makes a chunk of at least one entry; ``seqs`` never fall."""
         rows = len(keys)
         offsets = struct.pack(f"<{rows + 1}I", *accumulate(map(len, keys), initial=0))
         return cls._of_parts(seqs[-1], rows, 0, struct.pack(f"<{rows}Q", *seqs), offsets, b"".join(keys))
 
     @classmethod
     def of_columns(cls, columns: Columns) -> RingChunk:
-        """A chunk of all rows of a block, whose columns are copied as they are."""
+        """Makes a chunk of all rows of a block. The columns are copied as they are."""
         header, seqs = columns.header, columns.seq_buffer()
         first_seq = header.first_seq if seqs is None else 0
         offsets, key_data = columns.key_offsets, columns.key_data
@@ -79,20 +85,20 @@ class RingChunk(NamedTuple):
 
     @classmethod
     def parse(cls, data: bytes) -> RingChunk:
-        """The chunk whose ``data`` was stored. ValueError where it is none."""
+        """Reads the stored ``data`` of a chunk. ValueError if it is not the data of a chunk."""
         if len(data) < _HEAD.size:
-            raise ValueError(f"{len(data)} bytes are no chunk of a ring")
+            raise ValueError(f"a chunk of a ring has at least {_HEAD.size} bytes, not {len(data)}")
         rows, key_bytes, first_seq = _HEAD.unpack_from(data)
         seq_bytes = 0 if first_seq else 8 * rows
         if not rows or len(data) != _HEAD.size + seq_bytes + 4 * (rows + 1) + key_bytes:
-            raise ValueError(f"{len(data)} bytes are no chunk of a ring of {rows} rows")
+            raise ValueError(f"a chunk of a ring of {rows} rows does not have {len(data)} bytes")
         if first_seq:
             return cls(first_seq + rows - 1, rows, data)
         (last_seq,) = struct.unpack_from("<Q", data, _HEAD.size + 8 * (rows - 1))
         return cls(last_seq, rows, data)
 
     def entries(self) -> Iterator[tuple[int, bytes]]:
-        """(seq, key) of each, by rising seq."""
+        """Iterates over the entries, (seq, key), by rising seq."""
         rows, data = self.rows, self.data
         _, _, first_seq = _HEAD.unpack_from(data)
         place = _HEAD.size
@@ -106,11 +112,11 @@ class RingChunk(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory, about."""
+        """About the bytes that the chunk takes in memory."""
         return len(self.data) + _CHUNK_BYTES
 
     def cut_above(self, seq: int) -> RingChunk | None:
-        """Its entries up to ``seq``; None where there are none."""
+        """Returns the entries up to ``seq``; None if all are above it."""
         if self.last_seq <= seq:
             return self
         kept = [entry for entry in self.entries() if entry[0] <= seq]
@@ -118,10 +124,14 @@ class RingChunk(NamedTuple):
 
 
 class RingChange(NamedTuple):
-    """What changes in a stored ring, in this order: entries at or below ``floor_seq`` count for nothing any more (drop
+    """A change of a stored ring. An index applies it in the order of the attributes.
 
-    them when it suits), those above ``cut_seq`` go (None: none do), ``chunks`` are added. As an index gives it back
-    when it is opened, ``chunks`` is all that there is.
+    `Index.open` returns the whole ring as a change: its floor and all its chunks.
+
+    Attributes:
+        floor_seq: Entries at or below this seq do not count any more. An index may delete them at any time.
+        cut_seq: Entries above this seq are deleted; None if none are.
+        chunks: The chunks to add.
     """
 
     floor_seq: int
@@ -130,10 +140,13 @@ class RingChange(NamedTuple):
 
 
 class Ring:
-    """See the module. Keeps at least the newest ``rows_max`` entries, less where they take more than ``bytes_max``."""
+    """The recent keys of a partition: at least the newest ``rows_max``, or fewer if they take over ``bytes_max`` bytes.
+
+    Only this file sets its fields. Invariant: the ring has every key that was added above ``floor_seq``.
+    """
 
     def __init__(self, rows_max: int, bytes_max: int, floor_seq: int = 0) -> None:
-        """An empty ring, which knows nothing of what is at or below ``floor_seq``."""
+        """Makes an empty ring that has no keys at or below ``floor_seq``."""
         self._rows_max = rows_max
         self._bytes_max = bytes_max
         self._reset(floor_seq)
@@ -149,12 +162,12 @@ class Ring:
 
     @property
     def rows(self) -> int:
-        """How many entries there are."""
+        """The number of entries."""
         return self._rows + len(self._tail_seqs)
 
     @property
     def nbytes(self) -> int:
-        """What they take in memory, about."""
+        """About the bytes that the entries take in memory."""
         tail_bytes = _TAIL_ENTRY_BYTES * len(self._tail_seqs) + self._tail_key_bytes
         return self._bytes + tail_bytes + (_CHUNK_BYTES if tail_bytes else 0)
 
@@ -174,7 +187,7 @@ class Ring:
             return
         tail = self._tail_seqs
         if tail and seqs[0] < tail[-1]:
-            self._seal()  # what was read again is followed by what comes from below it
+            self._seal()  # after refetched rows the stream goes on below them
             tail = self._tail_seqs
         tail += seqs
         self._tail_keys += keys
@@ -189,12 +202,12 @@ class Ring:
             self._trim()
 
     def _note(self, *seqs: int) -> None:
-        """So far has been delivered, and is not kept."""
+        """Raises the floor instead of adding entries."""
         self.top_seq = max(self.top_seq, *seqs)
         self.floor_seq = max(self.floor_seq, self.top_seq)
 
     def add_chunk(self, chunk: RingChunk) -> None:
-        """Adds a chunk; a small one's entries, since thousands of them would cost more than what they hold."""
+        """Adds a chunk. The entries of a small one go into the tail, since many chunks would take much memory."""
         if not self._rows_max:
             self._note(chunk.last_seq)
             return
@@ -206,7 +219,7 @@ class Ring:
         self._trim()
 
     def _seal(self) -> None:
-        """Makes a chunk of the tail. What the ring covers stays the same: who asks may do so after a decision."""
+        """Makes a chunk of the tail. The entries and the floor stay the same."""
         if self._tail_seqs:
             chunk = RingChunk.of(self._tail_seqs, self._tail_keys)
             self._tail_seqs, self._tail_keys, self._tail_key_bytes = [], [], 0
@@ -219,7 +232,7 @@ class Ring:
         self.top_seq = max(self.top_seq, chunk.last_seq)
 
     def _trim(self) -> None:
-        """Drops what is too much, the oldest first."""
+        """Drops the oldest chunks while the ring is over its bounds."""
         if not self._chunks and self.nbytes > self._bytes_max:
             self._seal()
         while self._chunks and (self.rows - self._chunks[0].rows >= self._rows_max or self.nbytes > self._bytes_max):
@@ -234,17 +247,17 @@ class Ring:
         self.floor_seq = max(self.floor_seq, chunk.last_seq)
 
     def chunks_above(self, seq: int) -> tuple[RingChunk, ...]:
-        """The chunks that have entries above ``seq``, the oldest first."""
+        """Returns the chunks with entries above ``seq``, the oldest first."""
         self._seal()
         return tuple(chunk for chunk in self._chunks if chunk.last_seq > seq)
 
     def keys_above(self, seq: int) -> list[bytes]:
-        """Each key above ``seq`` once."""
+        """Returns each key above ``seq`` once."""
         chunks = self.chunks_above(seq)
         return list(dict.fromkeys(key for chunk in chunks for entry_seq, key in chunk.entries() if entry_seq > seq))
 
     def apply(self, change: RingChange) -> None:
-        """Makes ``change``."""
+        """Applies ``change``."""
         floor_seq = max(self.floor_seq, change.floor_seq)
         if change.cut_seq is not None:
             kept = [cut for chunk in self.chunks_above(0) if (cut := chunk.cut_above(change.cut_seq)) is not None]
@@ -258,30 +271,30 @@ class Ring:
             self._drop_oldest()
 
     def replacing(self, seq: int, by_seq: int, keys: Sequence[bytes]) -> RingChange:
-        """The change after ``keys`` were read again as of ``by_seq``, in place of everything above ``seq``.
+        """Returns the change that replaces the entries above ``seq`` by ``keys`` at ``by_seq``, which were read again.
 
-        They stay in the ring, since what was read may be lost in its turn.
+        The keys stay in the ring, since their new values may be lost as well.
         """
         chunks = (RingChunk.of([by_seq] * len(keys), keys),) if keys else ()
         return RingChange(self.floor_seq, seq, chunks)
 
     def clear(self) -> None:
-        """Nothing was delivered."""
+        """Drops all entries, and begins at floor 0."""
         self._reset(0)
 
     def whole(self) -> RingChange:
-        """All of it, as an index that keeps it in memory gives it back."""
+        """Returns the whole ring as a change, as `Index.open` does."""
         return RingChange(self.floor_seq, None, self.chunks_above(0))
 
 
 def merged(chunks: Sequence[RingChunk]) -> RingChunk:
-    """One chunk of the entries of several."""
+    """Returns one chunk with the entries of several."""
     entries = sorted(entry for chunk in chunks for entry in chunk.entries())
     return RingChunk.of(*zip(*entries, strict=True))
 
 
 def unbounded_ring(change: RingChange) -> Ring:
-    """A ring that an index keeps as it is told: what is dropped is for the follower to say."""
+    """Returns a ring for an index: it drops entries only when a change of the follower says so."""
     ring = Ring(SEQ_MAX, SEQ_MAX, change.floor_seq)
     ring.apply(change)
     return ring

@@ -1,4 +1,4 @@
-"""The rollbacks of a consumer's partitions: what the node is asked, and the events for the program. Sans-IO.
+"""The rollbacks of a consumer's partitions: the requests to the node, and the events for the program. Sans-IO.
 
     begin ── Rollback ──handled──┬── GET / GOT ── refetched Mutations ──handled──┐ while there are keys
                                  └───────────────────────────────────────────────┘
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from tailrace.consuming.events import Event, Mutations, ReplicaEvent, Rollback
 from tailrace.consuming.partition import ConsumedPartition
 from tailrace.consuming.refetch import Refetch
-from tailrace.consuming.resume import Decision, Move
+from tailrace.consuming.resume import ResumeAction, ResumeDecision
 from tailrace.consuming.ring import RingChange
 from tailrace.errors import StreamEnded
 from tailrace.model import EndReason
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import NoReturn
 
-    from tailrace.consuming.wanted import Wanted
+    from tailrace.consuming.subscription import Subscription
     from tailrace.errors import TailraceError
 
 # An event that waits to be asked for (bytes: the cookie of a barrier that has come back), its partition, the position
@@ -66,7 +66,7 @@ class PartitionRollback:
         self.partition = partition
         # The event that the program has to handle before the next step; None while the node is asked.
         self.awaited: Event | None = awaited
-        # The keys to look up. None: there are none, or the index has gone back by itself.
+        # The keys to look up; None if no key is, or if the index has gone back by itself.
         self.refetch = refetch
         self.keys: list[bytes] = []  # of the last GET
 
@@ -74,10 +74,10 @@ class PartitionRollback:
 class Rollbacks:
     """All rollbacks that are under way on a connection."""
 
-    def __init__(self, wanted: Wanted, streams: Streams) -> None:
-        self._wanted = wanted
-        self._on_rollback = wanted.on_rollback
-        self._by_index = wanted.by_index
+    def __init__(self, subscription: Subscription, streams: Streams) -> None:
+        self._subscription = subscription
+        self._on_rollback = subscription.on_rollback
+        self._by_index = subscription.by_index
         self._streams = streams
         self._under_way: dict[int, PartitionRollback] = {}
         # Those that wait for their next request, the oldest first.
@@ -115,22 +115,22 @@ class Rollbacks:
 
     # Steps
 
-    def begin(self, partition: ConsumedPartition, decision: Decision, log: FailoverLog, why: str) -> Queued:
+    def begin(self, partition: ConsumedPartition, decision: ResumeDecision, log: FailoverLog, why: str) -> Queued:
         """Takes the first step, and returns its event. Raises StreamEnded if ``on_rollback`` is "stop"."""
-        move, seq = decision
+        action, seq = decision
         if self._on_rollback == "stop":
             message = f"partition {partition.id} would have to be rolled back to seq {seq} ({why})"
             self._streams.fail(StreamEnded(message, reason=EndReason.ROLLED_BACK))
-        if self._on_rollback == "restart" or (move is Move.UNCOVERED and not self._by_index):
-            move, seq = Move.CLEAR, 0
+        if self._on_rollback == "restart" or (action is ResumeAction.UNCOVERED and not self._by_index):
+            action, seq = ResumeAction.CLEAR, 0
         keys: list[bytes] | None = None
         refetch, last = None, seq
-        if move is Move.UNCOVERED:
+        if action is ResumeAction.UNCOVERED:
             last = SNAPSHOT_LAST_UNKNOWN
-        elif move is not Move.CLEAR:
+        elif action is not ResumeAction.CLEAR:
             keys = partition.ring.keys_above(seq)
             if keys:
-                refetch = Refetch(partition.id, seq, keys, keys_only=self._wanted.filter.keys_only)
+                refetch = Refetch(partition.id, seq, keys, keys_only=self._subscription.filter.keys_only)
                 last = SNAPSHOT_LAST_UNKNOWN
         event = Rollback(partition.id, seq, None if keys is None else tuple(keys))
         position = partition.begin_rollback(seq, last, log, f"rolled back: {why}", self._streams.now)
@@ -198,7 +198,7 @@ class Rollbacks:
     def requests(self, feed_id: bytes) -> list[bytes]:
         """Returns the frames of the next requests: look-ups, and questions which seq the node shows."""
         out = []
-        level, node_state, wanted_rows = self._wanted.visibility, self._streams.node_state, self._wanted.filter
+        level, node_state, filter = self._subscription.visibility, self._streams.node_state, self._subscription.filter
         while self._to_ask and len(self._asked) < REFETCHES_MAX:
             id, rollback = self._to_ask.popitem(last=False)
             assert rollback.refetch is not None, "only a rollback with keys asks"
@@ -210,7 +210,7 @@ class Rollbacks:
                 out.append(Get(feed_id, level, keys, int(node_state == "follower")).encode(request_id))
             else:
                 rollback.partition.measure(request_id)
-                ask = (feed_id, id, FailoverLog(), None, 0, 0, None, None, level, node_state, wanted_rows)
+                ask = (feed_id, id, FailoverLog(), None, 0, 0, None, None, level, node_state, filter)
                 out.append(StreamRequest(*ask).encode(request_id))
         return out
 

@@ -21,7 +21,7 @@ from tailrace.consuming.replica import ReplicaStreams
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.rollbacks import Queued
 from tailrace.consuming.streams import FINAL, PartitionStreams
-from tailrace.consuming.wanted import Wanted
+from tailrace.consuming.subscription import Subscription
 from tailrace.errors import (
     BadPosition,
     NotLeader,
@@ -42,7 +42,7 @@ from tailrace.wire.messages import PROTOCOL_VERSION, Hello, HelloOk, decode_erro
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import decode_cookie, decode_number, encode_number
 
-__all__ = ["FINAL", "ConsumerSession", "Event", "Wanted"]
+__all__ = ["FINAL", "ConsumerSession", "Event", "Subscription"]
 
 _MAP_ID = 0xFFFFFFFF  # of the request for the partition map; the ids of streams are below
 
@@ -56,7 +56,7 @@ class ConsumerSession:
     def __init__(
         self,
         hello: Hello,
-        wanted: Wanted,
+        subscription: Subscription,
         clock: Callable[[], float],
         jitter: Callable[[], float] = random.random,
         check: Callable[[HelloOk], None] = lambda _: None,
@@ -67,7 +67,7 @@ class ConsumerSession:
 
         Args:
             hello: The first message of each connection.
-            wanted: What the consumer asks for.
+            subscription: The subscription of the consumer.
             clock: Returns monotonic seconds.
             jitter: Returns a number from 0 to 1, to spread retries.
             check: Raises NotLeader or Unreachable if another node should be asked than the one that has said hello.
@@ -75,8 +75,8 @@ class ConsumerSession:
         """
         self.hello = hello
         self._check = check
-        self._wanted = wanted
-        self.feed_id = wanted.feed_id
+        self._subscription = subscription
+        self.feed_id = subscription.feed_id
         self.peer: HelloOk | None = None  # the node of this connection, or of the last one
 
         # Of this connection. Invariant: ``_linked`` (the partitions are known) implies ``_greeted`` (HELLO_OK came).
@@ -94,9 +94,9 @@ class ConsumerSession:
         self._queue: collections.deque[Queued] = collections.deque()
         self._handing: Queued | None = None
         self._barriers = Barriers(clock, jitter)
-        kind = PartitionStreams if wanted.replica is None else ReplicaStreams
+        kind = PartitionStreams if subscription.replica is None else ReplicaStreams
         self._streams = kind(
-            wanted, clock, self._barriers.stream_stopped, self._queue.extend, jitter, has_others=has_others
+            subscription, clock, self._barriers.stream_stopped, self._queue.extend, jitter, has_others=has_others
         )
 
     # The link
@@ -115,7 +115,7 @@ class ConsumerSession:
         self._streams.connection_made()
 
     def connection_lost(self, reason: str) -> None:
-        """Ends the connection. Queued events are still delivered; the node sends again what was not handled."""
+        """Ends the connection. Queued events are still delivered; the node sends the unhandled ones again."""
         self._greeted = self._linked = False
         self._out = []
         self._frames.clear()
@@ -215,8 +215,8 @@ class ConsumerSession:
         return self._to_positions({**self._streams.handled, partition: position})
 
     def _to_positions(self, positions: dict[int, Position]) -> Positions:
-        if isinstance(self._wanted.since, Positions) and (self.peer is None or self.feed_id is None):
-            return self._wanted.since
+        if isinstance(self._subscription.since, Positions) and (self.peer is None or self.feed_id is None):
+            return self._subscription.since
         if self.peer is None or self.feed_id is None:
             raise StreamEnded("the stream has not begun: it has no positions yet", reason=EndReason.CLOSED)
         return Positions(bytes.fromhex(self.peer.cluster_id), self.feed_id, positions)
@@ -369,8 +369,8 @@ class ConsumerSession:
         self._greeted = True
         # A quarter of the window, which the node may have made smaller.
         self._credit_bytes = max(min(self.hello.window_bytes, peer.window_bytes) // 4, 1)
-        asked: dict[str, Any] = {"name": self._wanted.feed}
-        if self._wanted.replica is not None:
+        asked: dict[str, Any] = {"name": self._subscription.feed}
+        if self._subscription.replica is not None:
             asked["replica"] = True
         self._out.append(encode_json(Opcode.PARTITIONS, asked, _MAP_ID))
 
@@ -379,11 +379,13 @@ class ConsumerSession:
             return self._streams.receive(frame)
         feed_id, high_seqs, logs = partition_map(decode_json(frame.body, "RESULT"))
         if self.feed_id is not None and self.feed_id != feed_id:
-            message = f"feed {self._wanted.feed!r} was dropped, and another one was created under its name"
+            message = f"feed {self._subscription.feed!r} was dropped, and another one was created under its name"
             self._streams.fail(UnknownFeed(message))
-        since = self._wanted.since
-        if self._wanted.replica is not None and isinstance(since, Positions) and since.feed_id != feed_id:
-            self._streams.fail(UnknownFeed(f"feed {self._wanted.feed!r} has another id on this node: {feed_id.hex()}"))
+        since = self._subscription.since
+        if self._subscription.replica is not None and isinstance(since, Positions) and since.feed_id != feed_id:
+            self._streams.fail(
+                UnknownFeed(f"feed {self._subscription.feed!r} has another id on this node: {feed_id.hex()}")
+            )
         self.feed_id = feed_id
         self._linked = True
         if not self._streams.partitions:
@@ -393,7 +395,7 @@ class ConsumerSession:
 
     def _check_stored(self, feed_id: bytes) -> None:
         assert self.peer is not None
-        for positions in self._wanted.stored:
+        for positions in self._subscription.stored:
             try:
                 positions.require_feed(bytes.fromhex(self.peer.cluster_id), feed_id)
             except BadPosition as error:
@@ -414,7 +416,7 @@ class ConsumerSession:
         return event, -1, None, 0
 
     def _on_leader_check(self, frame: Frame) -> Queued:
-        if self._wanted.replica is None:
+        if self._subscription.replica is None:
             raise ProtocolError("the node sent LEADER_CHECK, which is for a replica")
         return LeaderCheck(decode_number(frame.body, "LEADER_CHECK")), -1, None, 0
 

@@ -18,10 +18,10 @@ from typing import NoReturn
 from tailrace.block import Block
 from tailrace.consuming.events import Event, Mutations, ReplicaEvent, Rollback, SnapshotEnd, SnapshotStart
 from tailrace.consuming.partition import ConsumedPartition, ConsumerState
-from tailrace.consuming.resume import Move, decide
+from tailrace.consuming.resume import ResumeAction, decide
 from tailrace.consuming.ring import RINGS_BYTES_MAX, Ring
 from tailrace.consuming.rollbacks import Queued, Rollbacks
-from tailrace.consuming.wanted import Wanted, stream_request, wanted_partition
+from tailrace.consuming.subscription import Subscription, stream_request, subscribed_partition
 from tailrace.errors import (
     DataGone,
     Forbidden,
@@ -66,7 +66,7 @@ class PartitionStreams:
 
     def __init__(
         self,
-        wanted: Wanted,
+        subscription: Subscription,
         clock: Callable[[], float],
         on_stopped: Callable[[], None],
         emit: Callable[[Iterable[Queued]], None],
@@ -77,21 +77,21 @@ class PartitionStreams:
         """Makes the streams; `begin` names their partitions.
 
         Args:
-            wanted: What the consumer asks for.
+            subscription: The subscription of the consumer.
             clock: Returns monotonic seconds.
             on_stopped: Called when a stream stops and will be asked for again.
             emit: Takes events that no frame has brought.
             jitter: Returns a number from 0 to 1, to spread retries.
             has_others: True if other nodes could be asked.
         """
-        self._wanted = wanted
+        self._subscription = subscription
         self._clock = clock
         self._on_stopped = on_stopped
         self.emit = emit
         self._jitter = jitter
         self.has_others = has_others
-        self._selects, self._keys_only = wanted.filter.selects, wanted.filter.keys_only
-        self._is_timed = wanted.since_us is not None or wanted.until_us is not None
+        self._selects, self._keys_only = subscription.filter.selects, subscription.filter.keys_only
+        self._is_timed = subscription.since_us is not None or subscription.until_us is not None
         self._handlers = self._handler_table()
         self._partitions: dict[int, ConsumedPartition] = {}
         # Invariant: a partition in WAITING is in ``_waiting``. One in REQUESTED, OPEN, IN_SNAPSHOT, REFETCHING or
@@ -102,10 +102,12 @@ class PartitionStreams:
         self._ended = 0  # the number of partitions in ENDED
         self._closing: list[bytes] = []  # the frames that close streams
         self._dropped_bytes = 0  # of blocks that no program gets
-        self.handled: dict[int, Position] = dict(wanted.since) if isinstance(wanted.since, Positions) else {}
-        self.node_state = wanted.state  # the state that a request wants of the node
+        self.handled: dict[int, Position] = (
+            dict(subscription.since) if isinstance(subscription.since, Positions) else {}
+        )
+        self.node_state = subscription.state  # the state that a request wants of the node
         self.failure: TailraceError | None = None
-        self.rollbacks = Rollbacks(wanted, self)
+        self.rollbacks = Rollbacks(subscription, self)
         self._on_history: Callable[[], None] | None = None
 
     def _handler_table(self) -> dict[Opcode, Handler]:
@@ -123,17 +125,19 @@ class PartitionStreams:
             logs: The failover logs that the node has told with them.
 
         Raises:
-            UnknownFeed: The feed does not have a partition that is wanted.
+            UnknownFeed: The feed does not have a partition that is subscription.
         """
-        wanted, now = self._wanted, self._clock()
-        if wanted.until == "now":
-            wanted = wanted._replace(until_logs=logs)
-        missing = (wanted.partitions or frozenset()) - high_seqs.keys()
+        subscription, now = self._subscription, self._clock()
+        if subscription.until == "now":
+            subscription = subscription._replace(until_logs=logs)
+        missing = (subscription.partitions or frozenset()) - high_seqs.keys()
         if missing:
-            self.fail(UnknownFeed(f"feed {wanted.feed!r} has no partition {min(missing)}: it has {len(high_seqs)}"))
-        ids = sorted(high_seqs if wanted.partitions is None else wanted.partitions)
+            self.fail(
+                UnknownFeed(f"feed {subscription.feed!r} has no partition {min(missing)}: it has {len(high_seqs)}")
+            )
+        ids = sorted(high_seqs if subscription.partitions is None else subscription.partitions)
         for id in ids:
-            partition = wanted_partition(wanted, id, high_seqs[id], RINGS_BYTES_MAX // len(ids), now)
+            partition = subscribed_partition(subscription, id, high_seqs[id], RINGS_BYTES_MAX // len(ids), now)
             self._partitions[id] = self._waiting[id] = partition
 
     def connection_made(self) -> None:
@@ -142,7 +146,7 @@ class PartitionStreams:
 
     def greeted(self, role: str) -> None:
         """Notes the node's role, "leader" or "follower"."""
-        if self._wanted.state == "any":
+        if self._subscription.state == "any":
             self.node_state = role
 
     def connection_lost(self, reason: str) -> None:
@@ -225,7 +229,7 @@ class PartitionStreams:
         del self._waiting[partition.id]
         stream_id = self.register(partition)
         partition.request(stream_id)
-        return stream_request(self._wanted, partition, self.node_state, feed_id).encode(stream_id)
+        return stream_request(self._subscription, partition, self.node_state, feed_id).encode(stream_id)
 
     def register(self, partition: ConsumedPartition) -> int:
         """Returns the id of the next request. The frames that answer it go to ``partition``."""
@@ -297,7 +301,7 @@ class PartitionStreams:
 
         The first row that is too late ends the stream, since all later rows are too late as well.
         """
-        since_us, until_us = self._wanted.since_us, self._wanted.until_us
+        since_us, until_us = self._subscription.since_us, self._subscription.until_us
         position, last_seq = partition.position, mutations.last_seq
         assert position is not None
         kept: Mutations | None = mutations
@@ -324,15 +328,15 @@ class PartitionStreams:
         if partition.position is not None:
             if answer.seq != partition.position.seq:
                 raise ProtocolError(f"STREAM_OK at seq {answer.seq}, but seq {partition.position.seq} was asked for")
-            decision = decide(partition.record, answer)
-            if decision.move is not Move.STREAM:
+            decision = decide(partition.resume_state, answer)
+            if decision.action is not ResumeAction.STREAM:
                 self.close(partition)
                 return self.rollbacks.begin(partition, decision, answer.log, "rows that were delivered above were lost")
         known = partition.log
         partition.open(answer, self._clock())
         if answer.log != known and self._on_history is not None:
             self._on_history()
-        if self._wanted.since == "now" and partition.id not in self.handled:
+        if self._subscription.since == "now" and partition.id not in self.handled:
             assert partition.position is not None
             self.handled[partition.id] = partition.position
         if partition.update_end(answer):
@@ -357,7 +361,7 @@ class PartitionStreams:
             at = "has no position yet" if position is None else f"is at seq {position.seq}"
             raise ProtocolError(f"ROLLBACK to seq {answer.seq} for partition {partition.id}, which {at}")
         self.forget(partition)
-        return self.rollbacks.begin(partition, decide(partition.record, answer), answer.log, answer.why)
+        return self.rollbacks.begin(partition, decide(partition.resume_state, answer), answer.log, answer.why)
 
     def _on_got(self, partition: ConsumedPartition, body: memoryview) -> None:
         self.rollbacks.got(partition, body)

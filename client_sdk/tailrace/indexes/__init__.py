@@ -1,7 +1,7 @@
 """Stores that `Feed.follow` keeps equal to a feed: docs/guides/indexes.md.
 
-`SQLiteIndex` for what has to last and to be queried by other programs, `MemoryIndex` for one process; any other store
-by the methods of `Index`.
+`SQLiteIndex` is a file that other programs can query, and `MemoryIndex` lasts as long as its process. Any other store
+can be an index if it has the methods of `Index`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What a follower does with an index: batches and rollbacks, in the order that keeps every crash harmless.
+"""Applies a feed to an index: batches and rollbacks, in an order that makes every crash harmless.
 
-    events ──`Jobs.add`──> Batch, Batch, Back, Batch (refetched), ... ──`Applier.run`──> calls of the index
+    events ──`IndexQueue`──> IndexBatch, IndexRollback, IndexBatch (refetched), ... ──`Applier`──> calls of the index
 
-An index that is atomic stores rows, positions and rings in one call. One that is not (`PreparedIndex`) is told before
-each of them which keys may be touched, and up to where. Plain calls, on the index's own thread.
+An atomic index stores rows, positions and rings in one call. Before each such call, an index without transactions
+(`PreparedIndex`) gets the checkpoint that covers the rows which the call may touch. The calls run on the index's own
+thread.
 """
 
 from __future__ import annotations
@@ -24,16 +25,21 @@ from tailrace.model.position import Position, Positions
 # A transaction: small enough to be short, large enough that its commit does not matter. 64 MiB bounds the memory.
 APPLY_ROWS_MAX = 10_000
 APPLY_BYTES_MAX = 64 * 1024 * 1024
-# Between two calls of an index that is busy, which has waited for a moment by itself.
+# The pause between two calls of a busy index, which has waited for a moment itself.
 BUSY_PAUSE_S = 0.05
 
 T = TypeVar("T")
 
 
-class Batch(NamedTuple):
-    """Mutations, in order, that lead to ``positions``. ``floors``: of the rings of their partitions.
+class IndexBatch(NamedTuple):
+    """Mutations for one call of the index.
 
-    Where they are ``refetched``, ``changes`` has the rings of those partitions whose last ones they are.
+    Attributes:
+        mutations: The mutations, in order.
+        positions: The positions after them.
+        floors: The floors of the rings of their partitions.
+        refetched: True if they were read again after a rollback.
+        changes: The new rings of the partitions whose last refetched mutations they are.
     """
 
     mutations: list[Mutations]
@@ -43,8 +49,14 @@ class Batch(NamedTuple):
     changes: Mapping[int, RingChange] = {}
 
 
-class Back(NamedTuple):
-    """A partition goes back as ``event`` says; ``positions`` are what follows from it, ``floor`` is of its ring."""
+class IndexRollback(NamedTuple):
+    """A rollback of one partition.
+
+    Attributes:
+        event: The Rollback of the stream.
+        positions: The positions after it.
+        floor: The floor of the partition's ring.
+    """
 
     event: Rollback
     positions: Positions
@@ -52,7 +64,7 @@ class Back(NamedTuple):
 
 
 class Source(Protocol):
-    """What is asked of the stream that the events come from."""
+    """The stream that delivers the events."""
 
     @property
     def positions(self) -> Positions: ...
@@ -63,32 +75,33 @@ class Source(Protocol):
     def ring_change(self, partition: int) -> RingChange | None: ...
 
 
-class Jobs:
+class IndexQueue:
     """Events on their way to the index, gathered into batches."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._closed: collections.deque[Batch | Back] = collections.deque()
+        self._closed: collections.deque[IndexBatch | IndexRollback] = collections.deque()
         self._open: list[Mutations] = []
         self._open_refetched = False
         self._changes: dict[int, RingChange] = {}
         self._rows = self._bytes = 0
-        self.received = 0  # how many events there have been
-        self._covered = 0  # by what is closed
-        self._positions: Positions | None = None  # that the open batch leads to, where it may be taken as it is
+        self.received = 0  # the number of events that were added
+        self._covered = 0  # the number of events up to the last closed job
+        # The positions after the open batch; None while it cannot be taken yet.
+        self._positions: Positions | None = None
 
     @property
     def is_full(self) -> bool:
-        """A transaction's worth waits."""
+        """True if the open batch has reached the bounds of a transaction."""
         return self._rows >= APPLY_ROWS_MAX or self._bytes >= APPLY_BYTES_MAX
 
     def add(self, event: Event) -> bool:
-        """Adds an event that is being handled; True where there is something to take now."""
+        """Adds the event that the program handles now. Returns True if `take` has a job."""
         source = self._source
         self.received += 1
         if isinstance(event, Rollback):
             self._close(source.positions)
-            self._closed.append(Back(event, source.latest_positions, source.ring_floor(event.partition)))
+            self._closed.append(IndexRollback(event, source.latest_positions, source.ring_floor(event.partition)))
             self._covered = self.received
             return True
         refetched = isinstance(event, Mutations) and event.refetched
@@ -108,21 +121,21 @@ class Jobs:
         return self._positions is not None or bool(self._closed)
 
     def _close(self, positions: Positions) -> None:
-        """What follows is not for the same transaction as what is gathered."""
+        """Closes the open batch, since the next event belongs to another transaction."""
         if self._open or self._changes:
             self._closed.append(self._batch(positions))
         self._positions = None
         self._covered = self.received - 1
 
-    def _batch(self, positions: Positions) -> Batch:
+    def _batch(self, positions: Positions) -> IndexBatch:
         partitions = {event.partition for event in self._open}
         floors = {partition: self._source.ring_floor(partition) for partition in partitions}
-        batch = Batch(self._open, positions, floors, self._open_refetched, self._changes)
+        batch = IndexBatch(self._open, positions, floors, self._open_refetched, self._changes)
         self._open, self._changes, self._open_refetched = [], {}, False
         return batch
 
-    def take(self) -> tuple[list[Batch | Back], int]:
-        """All that can be done now, in order, and how many events are done with it."""
+    def take(self) -> tuple[list[IndexBatch | IndexRollback], int]:
+        """Returns the jobs that can be done now, in order, and the number of events that are then done."""
         if self._positions is not None:
             self._closed.append(self._batch(self._positions))
             self._positions = None
@@ -135,7 +148,11 @@ class Jobs:
 
 
 class Applier:
-    """Does jobs on an index. ``positions`` is what it has stored last, None at first."""
+    """Does jobs on an index.
+
+    Attributes:
+        positions: The positions that the index has stored last; None at first.
+    """
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -144,7 +161,7 @@ class Applier:
         self.positions: Positions | None = None
 
     def leave(self) -> None:
-        """Makes the call that is under way raise IndexBusy if it waits for the index. May be called by any thread."""
+        """Has a call that waits for a busy index raise IndexBusy. Any thread may call it."""
         self._is_left.set()
 
     def _call(self, method: Callable[..., T], *args: Any) -> T:
@@ -163,18 +180,18 @@ class Applier:
         return checkpoint
 
     def _prepare(self, checkpoint: Checkpoint) -> None:
-        assert isinstance(self._index, PreparedIndex), "no other index is prepared"
+        assert isinstance(self._index, PreparedIndex), "only a PreparedIndex is prepared"
         self._call(self._index.prepare, checkpoint)
 
     # Batches
 
-    def apply(self, batch: Batch) -> int:
-        """Does a batch; how many rows it has come to: of each key the newest."""
+    def apply(self, batch: IndexBatch) -> int:
+        """Applies a batch. Returns the number of rows: only the newest of each key is applied."""
         newest: dict[bytes, AppliedMutation] = {}
         events = batch.mutations
         events.reverse()
         while events:
-            event = events.pop()  # its columns are copies: what has been taken over is let go
+            event = events.pop()  # frees its block, since the columns are copies
             keys = event.keys()
             rows = zip(repeat(event.partition), keys, event.values(), event.seqs(), event.timestamps())
             newest.update(zip(keys, map(AppliedMutation._make, rows), strict=True))
@@ -194,7 +211,7 @@ class Applier:
         self.positions = checkpoint.positions
 
     def _promised(self, positions: Positions, rings: Mapping[int, RingChange]) -> Positions:
-        """Where the index stands, with the ends up to which rows are about to be applied, and the logs they are of."""
+        """Returns the positions of the index, with the ends and logs of the rows that are applied next."""
         held: Mapping[int, Position] = self.positions or {}
         promised = {}
         for partition, to in positions.items():
@@ -208,12 +225,14 @@ class Applier:
 
     # Rollbacks
 
-    def roll_back(self, back: Back) -> int | None:
-        """Goes back, and stores that; where the index stands now, None where keys have to be read again."""
+    def roll_back(self, back: IndexRollback) -> int | None:
+        """Goes back, and stores the new position. Returns its seq; None if keys have to be read again."""
         (partition, seq, keys), positions, floor = back
         point = self._call(self._index.rollback, partition, seq) if seq else 0
         if point is not None and not 0 <= point <= seq:
-            raise ValueError(f"rollback({partition}, {seq}) of the index gave {point!r}, which is not from 0 to {seq}")
+            raise ValueError(
+                f"rollback({partition}, {seq}) of the index returned {point!r}, but has to return 0 to {seq}"
+            )
         if point is None and keys is None:
             point = 0
         if point == 0:
@@ -228,7 +247,7 @@ class Applier:
 
     def _clear(self, partition: int, positions: Positions) -> None:
         if self._is_prepared:
-            # Interrupted while it forgets rows, it has to go on with that before anything else.
+            # If it is interrupted while it deletes rows, the next start has to delete the rest first.
             begun = Position.at(positions[partition].log, 0, 0, SNAPSHOT_LAST_UNKNOWN)
             self._prepare(Checkpoint((self.positions or positions).with_position(partition, begun)))
         self._call(self._index.clear, partition)
@@ -236,7 +255,7 @@ class Applier:
 
 
 def _added(mutations: Iterable[AppliedMutation], floors: Mapping[int, int]) -> dict[int, RingChange]:
-    """What ``mutations`` add to the rings of their partitions."""
+    """Returns the changes of the rings for ``mutations``."""
     by_partition: dict[int, list[tuple[int, bytes]]] = {partition: [] for partition in floors}
     for partition, key, _, seq, _ in mutations:
         if seq > floors[partition]:

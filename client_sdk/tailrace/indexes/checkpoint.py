@@ -1,4 +1,4 @@
-"""What a consumer must store to go on where it was."""
+"""The checkpoint: the state that a consumer stores to resume."""
 
 from __future__ import annotations
 

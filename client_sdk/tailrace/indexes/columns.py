@@ -27,10 +27,10 @@ _STEP = re.compile(
 
 
 def check_name(name: str, what: str) -> str:
-    """``name``, where it can be a table or a column. ValueError otherwise: nothing else ever reaches a statement."""
+    """Returns ``name`` if it can name a table or column; else ValueError. No other name ever reaches a statement."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(
-            f"{what} {name!r} is not usable: a letter or underscore, then letters, digits and underscores, "
+            f"{what} {name!r} is not usable: use a letter or underscore, then letters, digits and underscores, "
             f"{_NAME_MAX_CHARS} at most"
         )
     return name
@@ -42,7 +42,7 @@ def parse_path(path: str) -> tuple[str | int, ...]:
     ``$`` is the whole value, ``$.a.b``, ``$."a name"``, ``$[0]``, ``$.list[#-1].x``. ValueError for anything else.
     """
     if not isinstance(path, str) or not path.startswith("$"):
-        raise ValueError(f"{path!r} is no JSON path: one begins with '$', such as '$.address.city'")
+        raise ValueError(f"{path!r} is no JSON path: a path begins with '$', such as '$.address.city'")
     steps: list[str | int] = []
     offset = 1
     while offset < len(path):
@@ -58,15 +58,15 @@ class ColumnReader:
     """Takes the columns out of values. ``names`` are their names, in order."""
 
     def __init__(self, columns: Mapping[str, str]) -> None:
-        """``columns`` maps names to JSON paths. ValueError where one of them is none."""
+        """Takes names with their JSON paths. ValueError if a name or a path is not valid."""
         self.names = tuple(check_name(name, "the column name") for name in columns)
         self._finders = [_finder(parse_path(path)) for path in columns.values()]
         self._nothing: tuple[ColumnValue, ...] = (None,) * len(self.names)
 
     def read(self, value: bytes) -> tuple[ColumnValue, ...]:
-        """The columns of ``value``: text, numbers, booleans as 1 and 0, arrays and objects as JSON, None for the rest.
+        """Returns the columns of ``value``: text, numbers, booleans as 1 and 0, arrays and objects as JSON, else None.
 
-        All None where the value is no JSON. Bytes that are not valid UTF-8 inside of a JSON text become U+FFFD.
+        All are None if the value is not JSON. Bytes of a JSON text that are not valid UTF-8 become U+FFFD.
         """
         if not self._finders:
             return ()

@@ -1,9 +1,9 @@
 """The full text of an SQLite index: an FTS5 table that takes its columns from the index's own table.
 
-FTS5 keeps no copy of a text and has to be told the old one to forget it. Triggers could do that, but then FTS5 writes
-everything out after every row; told in statements of its own, with row numbers that rise, it gathers changes in memory
-and takes 2 to 2.8 times as many rows a second. Ground rule: what a row's text was is told before the row changes, and
-what it is now after that, in the same transaction.
+FTS5 keeps no copy of a text, so it needs the old text to delete it. With triggers it would write to the file after
+every row. With statements of its own and rising row numbers it gathers changes in memory, and takes 2 to 2.8 times as
+many rows a second. Rule: the old text is deleted before its row changes, and the new text is added after that, in the
+same transaction.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FullText:
 
         Rows that are older than the table's are passed over here as they are there.
         """
-        known: list[tuple[int, Row | None]] = []  # (row number, what it becomes; None: it goes)
+        known: list[tuple[int, Row | None]] = []  # (row number, new row; None: it is deleted)
         new: list[Row] = []
         for key, partition, seq in deletions:
             found = connection.execute(self._find, (key,)).fetchone()

@@ -81,9 +81,8 @@ class MemoryIndex:
         if self._checkpoint is not None:
             held = self._checkpoint.positions
             checkpoint.positions.require_feed(held.cluster_id, held.feed_id)
-        newest = {
-            mutation.key: mutation for mutation in mutations
-        }  # whatever may raise does so before the first change
+        # An error of the caller's mutations is raised here, before the first change.
+        newest = {mutation.key: mutation for mutation in mutations}
         with self._lock:
             for mutation in newest.values():
                 self._apply_one(mutation)
@@ -102,7 +101,7 @@ class MemoryIndex:
             seq: The last seq that both histories share.
 
         Returns:
-            Always None. The next mutations replace what is above ``seq``.
+            Always None. The next mutations replace the rows above ``seq``.
         """
         with self._lock:
             for key, version in self.versions.items():

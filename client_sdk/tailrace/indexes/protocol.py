@@ -1,4 +1,4 @@
-"""What a follower asks of an index."""
+"""The methods of an index, as a follower calls them."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class Index(Protocol):
         """Goes back to an earlier point if the index can. The history of the partition has forked above ``seq``.
 
         An index that keeps old versions returns the point to which it went back. From then on this is its position, and
-        `open` returns it. An index that returns None keeps what it holds; the seqs of rows above ``seq`` no longer
-        count, and the next mutation of such a key replaces it. The follower then reads every key that changed above
+        `open` returns it. An index that returns None keeps its rows; the seqs of those above ``seq`` no longer count,
+        and the next mutation of such a key replaces it. The follower then reads every key that changed above
         ``seq`` again, or clears the partition if it does not know these keys.
 
         The follower calls this before it applies anything of the new history. It calls it again if it was interrupted.

@@ -1,4 +1,4 @@
-"""The tables of an SQLite index: their statements, and the record of what they were made with.
+"""The tables of an SQLite index: their statements, and the record of the settings that they were made with.
 
 Names reach a statement only after `check_name`, and quoted.
 """
@@ -19,7 +19,7 @@ META_TABLE = "tailrace_index"
 CHECKPOINT_TABLE = "tailrace_checkpoint"
 RING_TABLE = "tailrace_ring"  # the chunks of rings (tailrace.consuming.ring), in the order in which they came
 RING_FLOOR_TABLE = "tailrace_ring_floor"
-# A file of before there were rings gets the tables when it is opened.
+# A file without these tables, made by an older version, gets them when it is opened.
 RING_STATEMENTS = (
     f"CREATE TABLE IF NOT EXISTS {RING_TABLE} (number INTEGER PRIMARY KEY, partition INTEGER NOT NULL, "
     "last_seq INTEGER NOT NULL, entries BLOB NOT NULL)",
@@ -35,11 +35,11 @@ _FULL_TEXT_RESERVED = ("rank",)
 
 
 class Schema:
-    """What an index was asked to look like. ValueError where a name or a path cannot be."""
+    """The names and columns of an index. ValueError if a name or a path is not valid."""
 
     def __init__(self, table: str, columns: Mapping[str, str], full_text: Sequence[str]) -> None:
         if isinstance(full_text, str):
-            raise ValueError(f"full_text is a sequence of names of columns, not the one text {full_text!r}")
+            raise ValueError(f"full_text has to be a sequence of column names, not the text {full_text!r}")
         self.table = check_name(table, "the table name")
         self.full_text_name = f"{table}_fts"
         self.columns = dict(columns)
@@ -54,7 +54,7 @@ class Schema:
             self.full_text_table = FullText(self.full_text_name, table, self.full_text, places)
 
     def describe(self) -> dict[str, str]:
-        """What is recorded in the file and must be the same at every opening."""
+        """Returns the settings that the file records. They must be the same each time it is opened."""
         return {
             "format": str(FORMAT_VERSION),
             "table": self.table,
@@ -96,7 +96,9 @@ class Schema:
 
 def _check_table(table: str) -> None:
     if table.lower().startswith(("sqlite_", "tailrace_")):
-        raise ValueError(f"the table name {table!r} is reserved: sqlite_ and tailrace_ begin the names of own tables")
+        raise ValueError(
+            f"the table name {table!r} is reserved: names with sqlite_ and tailrace_ are for internal tables"
+        )
 
 
 def _check_columns(names: Sequence[str]) -> None:
@@ -110,8 +112,10 @@ def _check_columns(names: Sequence[str]) -> None:
 def _check_full_text(names: Sequence[str], columns: Sequence[str], full_text_name: str) -> None:
     for name in names:
         if name not in columns:
-            raise ValueError(f"full_text names {name!r}, which is none of the columns {list(columns)}")
+            raise ValueError(f"full_text names {name!r}, which is not one of the columns {list(columns)}")
         if name.lower() in (*_FULL_TEXT_RESERVED, full_text_name.lower()):
-            raise ValueError(f"the column {name!r} cannot have full text: FTS5 uses the name itself; choose another")
+            raise ValueError(
+                f"the column {name!r} cannot have full text, because FTS5 uses this name: choose another name"
+            )
     if len(set(names)) != len(names):
         raise ValueError(f"full_text names a column twice: {list(names)}")

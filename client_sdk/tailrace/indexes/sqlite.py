@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 SQLITE_VERSION_MIN = (3, 30, 0)  # ON CONFLICT DO UPDATE, and tables that list what SQLite was built with
 
-# One try waits so long for another program's write (an index of its own, VACUUM). The follower tries again; between
-# two tries it can be left.
+# One try waits this long for another program's write (CREATE INDEX, VACUUM). Then the follower tries again; it can be
+# left between two tries.
 BUSY_TIMEOUT_S = 0.5
 # A batch of 64 MiB and the pages that it touches mostly fit, so that they are written once, by the commit.
 CACHE_KIB = 64 << 10
-# What the write-ahead file is cut back to after a big batch; it would keep its greatest size for ever.
+# The write-ahead file is cut back to this size after a big batch. Otherwise it would never shrink.
 WAL_BYTES_KEPT = 64 << 20
 
 
@@ -135,7 +135,7 @@ class SQLiteIndex:
             seq: The last seq that both histories share.
 
         Returns:
-            Always None. The next mutations replace what is above ``seq``.
+            Always None. The next mutations replace the rows above ``seq``.
 
         Raises:
             IndexBusy: Another program holds the lock of the file.
@@ -175,7 +175,7 @@ class SQLiteIndex:
     # ---- rows ----
 
     def _rows(self, mutations: Iterable[AppliedMutation]) -> tuple[list[Row], list[Tombstone]]:
-        """What to put and what to delete. Where a key is there twice, its last mutation counts."""
+        """Returns the rows to put and those to delete. If a key occurs twice, its last mutation counts."""
         read = self._schema.reader.read
         upserts: list[Row] = []
         deletions: list[Tombstone] = []
@@ -245,9 +245,11 @@ class SQLiteIndex:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):  # locked, no permission: not about what the file holds
+            if isinstance(
+                error, sqlite3.OperationalError
+            ):  # locked or no permission: this does not concern the content
                 raise
-            raise ValueError(f"{self.path} is no SQLite file ({error}); choose another path") from error
+            raise ValueError(f"{self.path} is not an SQLite file ({error}); choose another path") from error
         # A power cut may take the last commits, rows and checkpoint alike: the follower then asks for them again.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
@@ -345,6 +347,6 @@ def _immediate(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:  # SQLite has rolled back by itself where the disk was full
+        if connection.in_transaction:  # if the disk was full, SQLite has rolled back already
             connection.execute("ROLLBACK")
         raise

@@ -11,8 +11,8 @@ from tailrace.indexes.schema import RING_FLOOR_TABLE, RING_TABLE
 if TYPE_CHECKING:
     import sqlite3
 
-# So many small chunks of a partition become one: a follower of single writes stores a chunk for each, and the next
-# `open` reads them all.
+# This number of small chunks of a partition become one. A follower of single writes stores a chunk for each write, and
+# the next `open` reads them all.
 MERGED_CHUNKS = 64
 
 
@@ -24,7 +24,7 @@ class StoredRings:
         self._small: collections.Counter[int] = collections.Counter()  # chunks that were added last, by partition
 
     def change(self, partition: int, change: RingChange) -> None:
-        """Makes ``change`` in the ring of ``partition``."""
+        """Applies ``change`` to the stored ring of ``partition``."""
         floor_seq, cut_seq, chunks = change
         connection = self._connection
         if cut_seq is not None:
@@ -72,18 +72,18 @@ class StoredRings:
                 )
 
     def forget(self, partition: int) -> None:
-        """The partition has no ring any more."""
+        """Deletes the ring of ``partition``."""
         for table in (RING_TABLE, RING_FLOOR_TABLE):
             self._connection.execute(f"DELETE FROM {table} WHERE partition = ?", (partition,))
 
     def read(self) -> dict[int, RingChange]:
-        """The rings that are there, whole. ValueError where an entry cannot be read."""
+        """Returns all rings, whole. ValueError if an entry cannot be read."""
         chunks: dict[int, list[RingChunk]] = {}
         rows = self._connection.execute(f"SELECT partition, entries FROM {RING_TABLE} ORDER BY number")
         for partition, entries in rows:
             try:
                 chunks.setdefault(partition, []).append(RingChunk.parse(entries))
             except (ValueError, TypeError) as error:
-                raise ValueError(f"the ring of partition {partition} cannot be used ({error})") from None
+                raise ValueError(f"the ring of partition {partition} cannot be read ({error})") from None
         floors = self._connection.execute(f"SELECT partition, floor_seq FROM {RING_FLOOR_TABLE}").fetchall()
         return {partition: RingChange(floor, None, tuple(chunks.get(partition, ()))) for partition, floor in floors}

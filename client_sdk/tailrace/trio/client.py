@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from tailrace.consuming.wanted import Wanted
+from tailrace.consuming.subscription import Subscription
 from tailrace.link.forks import OfOneProcess
 from tailrace.model import FeedInfo, Level, NodeStatus
 from tailrace.model.documented import documented
@@ -136,9 +136,9 @@ class Client(OfOneProcess):
         answer: dict[str, Any] = await self._runner.ask(Call(opcode, value))
         return answer
 
-    def stream(self, wanted: Wanted, window_bytes: int = 8 * 1024 * 1024) -> Stream:
+    def stream(self, subscription: Subscription, window_bytes: int = 8 * 1024 * 1024) -> Stream:
         """Makes a consumer with a connection of its own. Raises ValueError for a ``window_bytes`` below 1."""
-        return self._runner.stream(wanted, window_bytes)
+        return self._runner.stream(subscription, window_bytes)
 
 
 def connect(

@@ -9,7 +9,7 @@ from tailrace.consuming.explain import Explanation
 from tailrace.consuming.explain_plan import explain_plan
 from tailrace.consuming.items import Items
 from tailrace.consuming.ring import RING_ROWS
-from tailrace.consuming.wanted import Wanted, checked_wanted
+from tailrace.consuming.subscription import Subscription, checked_subscription
 from tailrace.indexes import Index
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.model.documented import documented
@@ -186,7 +186,7 @@ class Feed:
             DataGone: On entering or later: mutations that were asked for have been trimmed or purged.
             StreamEnded: Later: the stream has ended for good; the error has the reason.
         """
-        wanted = checked_wanted(
+        subscription = checked_subscription(
             self.name,
             since,
             until,
@@ -196,7 +196,7 @@ class Feed:
             on_rollback=on_rollback,
             ring=ring,
         )
-        return self._runner.stream(wanted, window_bytes)
+        return self._runner.stream(subscription, window_bytes)
 
     def follow(self, index: Index, *, visibility: str = "disk", ring: int = RING_ROWS) -> Follower:
         """Keeps an index equal to the feed while the body of this async context manager runs.
@@ -240,9 +240,9 @@ class Feed:
         """Returns the feed's id, and how far each partition has come in which history. Raises UnknownFeed."""
         return await self._runner.run(self._core.partition_map())
 
-    def stream(self, wanted: Wanted) -> Stream:
+    def stream(self, subscription: Subscription) -> Stream:
         """Makes a consumer of this feed."""
-        return self._runner.stream(wanted)
+        return self._runner.stream(subscription)
 
     def level(self, text: str) -> Level:
         """Returns a level by name. Raises ValueError if it does not exist, NotDurable if the node cannot give it."""

@@ -15,10 +15,10 @@ import trio
 from tailrace.consuming.events import Rollback
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.ring import RING_ROWS
-from tailrace.consuming.session import Wanted
+from tailrace.consuming.session import Subscription
 from tailrace.errors import StreamEnded, VersionLost
 from tailrace.indexes import Index, IndexBusy
-from tailrace.indexes.applier import BUSY_PAUSE_S, Applier, Back, Batch, Jobs
+from tailrace.indexes.applier import BUSY_PAUSE_S, Applier, IndexBatch, IndexQueue, IndexRollback
 from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.link.forks import OfOneProcess
 from tailrace.model import EndReason, Level, Version
@@ -43,7 +43,7 @@ class FollowedFeed(Protocol):
     @property
     def host(self) -> Host: ...
     def level(self, text: str) -> Level: ...
-    def stream(self, wanted: Wanted) -> Stream: ...
+    def stream(self, subscription: Subscription) -> Stream: ...
 
 
 class Follower(OfOneProcess):
@@ -85,7 +85,7 @@ class Follower(OfOneProcess):
         self._thread.start()
         try:
             checkpoint = await self._open_index()
-            wanted = Wanted(
+            subscription = Subscription(
                 self._feed.name,
                 visibility=self._feed.level(self._visibility),
                 ring_rows=self._ring_rows,
@@ -93,9 +93,9 @@ class Follower(OfOneProcess):
             )
             if checkpoint is not None:
                 positions, rings = checkpoint.positions, checkpoint.rings
-                wanted = wanted._replace(since=positions, stored=(positions,), rings=rings)
-            self._stream = self._feed.stream(wanted)
-            self._jobs = Jobs(self._stream)
+                subscription = subscription._replace(since=positions, stored=(positions,), rings=rings)
+            self._stream = self._feed.stream(subscription)
+            self._jobs = IndexQueue(self._stream)
             await self._stream.__aenter__()
         except BaseException:
             await self._close_index()
@@ -257,14 +257,14 @@ class Follower(OfOneProcess):
             self._applied = covered
             self._wake_waiters()
 
-    async def _do(self, job: Batch | Back) -> None:
+    async def _do(self, job: IndexBatch | IndexRollback) -> None:
         try:
             await self._do_once_free(job)
         except IndexBusy:
             await trio.sleep_forever()  # the follower is being left; what was not stored comes again
 
-    async def _do_once_free(self, job: Batch | Back) -> None:
-        if isinstance(job, Back):
+    async def _do_once_free(self, job: IndexBatch | IndexRollback) -> None:
+        if isinstance(job, IndexRollback):
             point = await self._thread.run(self._applier.roll_back, job)
             self._stream.settle(job.event, point)
         else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from tailrace.consuming.events import Event, ReplicaEvent
-from tailrace.consuming.wanted import Wanted
+from tailrace.consuming.subscription import Subscription
 from tailrace.errors import StreamEnded, TailraceError, Unreachable
 from tailrace.link.address import Address
 from tailrace.link.finder import Finder
@@ -94,7 +94,7 @@ def replica_stream(
     partitions end. ``window_bytes``: what may be under way. ``timeout_s``: how long entering may take, with every
     partition agreed to or refused.
     """
-    wanted = Wanted(
+    subscription = Subscription(
         feed,
         positions,
         until,
@@ -106,7 +106,7 @@ def replica_stream(
     return ReplicaStream(
         Finder((address,), state, trio.current_time),
         Hello(name=f"replica {replica.address or replica.placement_id.hex()}", window_bytes=window_bytes),
-        wanted,
+        subscription,
         host=Host() if host is None else host,
         connect_timeout_s=timeout_s,
         retry_for_s=timeout_s,

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from tailrace.consuming.wanted import Wanted
+from tailrace.consuming.subscription import Subscription
 from tailrace.errors import TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
 from tailrace.requests.client_core import ClientCore
@@ -147,14 +147,14 @@ class RequestRunner(OfOneProcess):
                 self._session.withdraw(request)
             raise
 
-    def stream(self, wanted: Wanted, window_bytes: int = 8 * 1024 * 1024) -> Stream:
+    def stream(self, subscription: Subscription, window_bytes: int = 8 * 1024 * 1024) -> Stream:
         """Makes a consumer with a connection of its own. Raises ValueError for a ``window_bytes`` below 1."""
         self.check_process()
         hello, finder = self.core.stream_hello(window_bytes), self.core.finder.another()
         return Stream(
             finder,
             hello,
-            wanted._replace(state=finder.state),
+            subscription._replace(state=finder.state),
             host=self.host,
             connect_timeout_s=self.core.connect_timeout_s,
             retry_for_s=self._retry_for_s,

@@ -13,7 +13,7 @@ from tailrace.consuming.events import ReplicaEvent, Rollback
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.session import ConsumerSession, Event
-from tailrace.consuming.wanted import Wanted
+from tailrace.consuming.subscription import Subscription
 from tailrace.errors import Forbidden, NotLeader, StreamEnded, TailraceError, Unreachable, WrongProcess
 from tailrace.link.finder import Finder
 from tailrace.link.forks import OfOneProcess
@@ -43,7 +43,7 @@ class Stream(OfOneProcess):
         self,
         finder: Finder,
         hello: Hello,
-        wanted: Wanted,
+        subscription: Subscription,
         *,
         host: Host,
         connect_timeout_s: float,
@@ -51,7 +51,7 @@ class Stream(OfOneProcess):
     ) -> None:
         self._finder = finder
         self._session = ConsumerSession(
-            hello, wanted, trio.current_time, host.random.random, finder.check, has_others=finder.has_others
+            hello, subscription, trio.current_time, host.random.random, finder.check, has_others=finder.has_others
         )
         self._host = host
         self._connect_timeout_s = connect_timeout_s

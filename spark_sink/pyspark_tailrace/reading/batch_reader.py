@@ -18,7 +18,7 @@ from pyspark_tailrace.reading.partition_reader import read_split
 from pyspark_tailrace.reading.schema import Shape, has_column
 from pyspark_tailrace.reading.splits import SeqRange, Split, cut
 from tailrace.consuming.events import Mutations, Rollback
-from tailrace.consuming.session import Wanted
+from tailrace.consuming.session import Subscription
 from tailrace.errors import DataGone, StreamEnded, UnknownFeed
 from tailrace.model import EndReason
 from tailrace.model.position import Position
@@ -177,7 +177,7 @@ def _read_whole(
     """
     if not split.parts:
         return
-    stream_wanted = Wanted(
+    stream_wanted = Subscription(
         options.feed,
         split.starts,
         {part.partition: part.stop_seq for part in split.parts},

@@ -11,7 +11,7 @@ from pyspark_tailrace.reading.options import EARLIEST, LATEST, ReadOptions
 from tailrace import blocking
 from tailrace.consuming.events import Mutations, SnapshotEnd, SnapshotStart
 from tailrace.consuming.explain import request_of
-from tailrace.consuming.session import Wanted
+from tailrace.consuming.session import Subscription
 from tailrace.errors import DataGone, UnknownFeed
 from tailrace.model import Level
 from tailrace.model.position import Position, Positions
@@ -35,7 +35,7 @@ class NextSnapshot(NamedTuple):
 WINDOW_BYTES = 8 * 1024 * 1024
 
 
-def open_stream(options: ReadOptions, wanted: Wanted) -> blocking.Stream:
+def open_stream(options: ReadOptions, wanted: Subscription) -> blocking.Stream:
     """Returns a consumer, not connected yet. It is the only connection of a task."""
     return _client(options).stream(wanted, WINDOW_BYTES)
 
@@ -173,9 +173,9 @@ class FeedClient:
                     return NextSnapshot(min(last, shown), header.raw_bytes / header.rows)
         return NextSnapshot(shown, 0.0)
 
-    def _wanted(self, partition: int) -> Wanted:
+    def _wanted(self, partition: int) -> Subscription:
         options = self._options
-        return Wanted(
+        return Subscription(
             options.feed,
             partitions=frozenset([partition]),
             visibility=options.level,

@@ -22,7 +22,7 @@ from pyspark_tailrace.reading.offsets import agree
 from pyspark_tailrace.reading.options import ReadOptions
 from pyspark_tailrace.reading.splits import SeqRange, Split
 from tailrace.consuming.events import Mutations, RoundComplete, SnapshotEnd, SnapshotStart
-from tailrace.consuming.session import Wanted
+from tailrace.consuming.session import Subscription
 from tailrace.errors import DataGone, StreamEnded
 from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
@@ -142,7 +142,7 @@ def read_split(options: ReadOptions, split: Split, rows: StreamFilter) -> Iterat
 def _read_stream(
     options: ReadOptions, split: Split, waiting: dict[int, RangeProgress], rows: StreamFilter
 ) -> Iterator[Any]:
-    wanted = Wanted(
+    wanted = Subscription(
         options.feed,
         split.starts,
         {id: progress.part.stop_seq for id, progress in waiting.items()},

@@ -7,7 +7,7 @@ import json
 import os
 
 from tailrace import Put, blocking
-from tailrace.consuming.wanted import Wanted
+from tailrace.consuming.subscription import Subscription
 from tailrace.model import Level
 
 
@@ -91,7 +91,7 @@ def test_every_call_is_refused_in_a_forked_process(client, feed, shared_node):
 
 def wanted(feed):
     """All of ``feed``, from the beginning."""
-    return Wanted(feed.name, "beginning", None, None, Level.DISK, "follow")
+    return Subscription(feed.name, "beginning", None, None, Level.DISK, "follow")
 
 
 def test_leaving_the_contexts_in_a_forked_process_leaves_the_parent_alone(shared_node, feed_name):

@@ -9,7 +9,7 @@ import trio
 
 import tailrace
 from tailrace import Mutations, Positions, Put, SnapshotEnd, blocking
-from tailrace.consuming.session import Wanted
+from tailrace.consuming.session import Subscription
 
 
 def fill(feed, count, first=0):
@@ -35,7 +35,7 @@ def keys_of(found):
 
 def test_all_that_is_there_each_once(client, feed):
     fill(feed, 5000)
-    with client.stream(Wanted(feed.name, until="now")) as stream:
+    with client.stream(Subscription(feed.name, until="now")) as stream:
         found, _ = read(stream)
         assert stream.finished
     assert keys_of(found) == [b"%06d" % number for number in range(5000)]
@@ -44,18 +44,18 @@ def test_all_that_is_there_each_once(client, feed):
 
 def test_it_goes_on_from_stored_positions(client, feed):
     fill(feed, 1000)
-    with client.stream(Wanted(feed.name, until="now")) as stream:
+    with client.stream(Subscription(feed.name, until="now")) as stream:
         _, positions = read(stream)
     fill(feed, 10, first=1000)
     stored = Positions.parse(str(positions))
-    with client.stream(Wanted(feed.name, stored, "now", stored=(stored,))) as stream:
+    with client.stream(Subscription(feed.name, stored, "now", stored=(stored,))) as stream:
         found, _ = read(stream)
     assert keys_of(found) == [b"%06d" % number for number in range(1000, 1010)]
 
 
 def test_live_events_and_nothing_in_between(client, feed):
     fill(feed, 1)
-    with client.stream(Wanted(feed.name)) as stream:
+    with client.stream(Subscription(feed.name)) as stream:
         while not isinstance(stream.next_event(5), SnapshotEnd):
             pass
         while stream.next_event(0.05) is not None:
@@ -72,7 +72,7 @@ async def test_broken_connections(running):
 
     def consume():
         found, cuts = [], 0
-        with blocking.connect(running.url) as client, client.stream(Wanted("orders", until="now"), 1) as stream:
+        with blocking.connect(running.url) as client, client.stream(Subscription("orders", until="now"), 1) as stream:
             for event in stream:
                 if isinstance(event, Mutations):
                     found += event.keys()
@@ -94,7 +94,7 @@ def test_node_that_starts_again(node_process):
     with blocking.connect(node_process.url) as client:
         feed = client.create_feed("orders", partitions=1)
         fill(feed, 10)
-        with client.stream(Wanted("orders")) as stream:
+        with client.stream(Subscription("orders")) as stream:
             while not isinstance(stream.next_event(5), SnapshotEnd):
                 pass
             node_process.kill()
@@ -119,7 +119,7 @@ def polled(stream, timeout):
 def test_short_calls_go_on_after_each_restart(node_process, timeout):
     with blocking.connect(node_process.url) as client:
         feed = client.create_feed("orders", partitions=1)
-        with client.stream(Wanted("orders")) as stream:
+        with client.stream(Subscription("orders")) as stream:
             for number in range(3):
                 node_process.kill()
                 assert not isinstance(stream.next_event(timeout), Mutations)
@@ -132,7 +132,7 @@ def test_pauses_between_calls_are_no_time_without_a_node(node_process, monkeypat
     """A program that is at other things for an hour after each call has not tried for an hour."""
     with blocking.connect(node_process.url, retry_for=60) as client:
         feed = client.create_feed("orders", partitions=1)
-        with client.stream(Wanted("orders")) as stream:
+        with client.stream(Subscription("orders")) as stream:
             node_process.kill()
             passed, now = 0.0, time.monotonic
             monkeypatch.setattr(time, "monotonic", lambda: now() + passed)
@@ -151,7 +151,7 @@ def test_silent_node_is_left_however_short_the_calls_are(start_node, bad_network
     network.cutting = False
     with blocking.connect(f"tailrace://127.0.0.1:{node.port}") as direct:
         feed = direct.create_feed("orders", partitions=1)
-        with blocking.connect(network.url) as client, client.stream(Wanted("orders")) as stream:
+        with blocking.connect(network.url) as client, client.stream(Subscription("orders")) as stream:
             network.freeze()
             feed.put(b"k", b"v")
             connections = network.connections
@@ -162,26 +162,29 @@ def test_silent_node_is_left_however_short_the_calls_are(start_node, bad_network
 
 
 def test_unknown_feed(client):
-    with pytest.raises(tailrace.UnknownFeed, match="nowhere"), client.stream(Wanted("nowhere")):
+    with pytest.raises(tailrace.UnknownFeed, match="nowhere"), client.stream(Subscription("nowhere")):
         pass
 
 
 def test_no_node():
     client = blocking.connect("tailrace://127.0.0.1:1", token=None, name=None, connect_timeout=1, retry_for=0.5)
     begin = time.monotonic()
-    with pytest.raises(tailrace.Unreachable, match=r"no stream within 0\.5 s: .*refused"), client.stream(Wanted("a")):
+    with (
+        pytest.raises(tailrace.Unreachable, match=r"no stream within 0\.5 s: .*refused"),
+        client.stream(Subscription("a")),
+    ):
         pass
     assert time.monotonic() - begin < 60
 
 
 def test_token_is_refused(shared_node, feed):
     client = blocking.connect(shared_node.url, token="secret", name=None, connect_timeout=60, retry_for=60)
-    with pytest.raises(tailrace.Forbidden), client.stream(Wanted(feed.name)):
+    with pytest.raises(tailrace.Forbidden), client.stream(Subscription(feed.name)):
         pass
 
 
 def test_closed(client, feed):
-    with client.stream(Wanted(feed.name)) as stream:
+    with client.stream(Subscription(feed.name)) as stream:
         pass
     with pytest.raises(tailrace.StreamEnded, match="closed"):
         next(stream)

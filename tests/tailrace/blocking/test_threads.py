@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tailrace import Put, blocking
-from tailrace.consuming.wanted import Wanted
+from tailrace.consuming.subscription import Subscription
 from tailrace.errors import StreamEnded, TailraceError, Unreachable
 from tailrace.model import Level
 from tailrace.model.hashing import key_hash, partition_of_hash
@@ -119,7 +119,7 @@ def test_closing_ends_the_waits_of_all_threads(node_process, connected):
 
 
 def test_one_thread_reads_a_stream_and_any_closes_it(client, feed):
-    wanted = Wanted(feed.name, "beginning", None, None, Level.DISK, "follow")
+    wanted = Subscription(feed.name, "beginning", None, None, Level.DISK, "follow")
     with client.stream(wanted) as stream:
         for _ in range(2 * 4 + 1):  # both ends of four empty snapshots, and of the round
             stream.next_event(0.2)

@@ -61,7 +61,7 @@ def test_a_sentence_for_what_does_not_just_go_on(call, made_feed, positions):
     assert done.code == 0, "it is explained, which is all that was asked for"
     assert b"starts over" in done.out
     text = b" ".join(done.out.split())
-    assert b"partition 0: The node's history knows none of its 1 branches" in text
+    assert b"partition 0: The node's history has none of its 1 branches" in text
     assert b"reads it from the beginning" in text
 
 

@@ -11,8 +11,8 @@ from tests.crashing_indexes import Crash
 from tests.tailrace.consuming.nodes import Cluster, Conversation, selected
 
 from tailrace.consuming.events import Rollback
-from tailrace.consuming.session import ConsumerSession, Wanted
-from tailrace.indexes.applier import Applier, Back, Jobs
+from tailrace.consuming.session import ConsumerSession, Subscription
+from tailrace.indexes.applier import Applier, IndexQueue, IndexRollback
 from tailrace.wire.filters import EVERYTHING
 from tailrace.wire.messages import Hello
 
@@ -67,12 +67,12 @@ class World(Cluster):
     def _start(self):
         self.applier = Applier(self.index)
         checkpoint = self.applier.open()
-        wanted = Wanted("orders", ring_rows=self.ring_rows, by_index=True, filter=self.filter)
+        wanted = Subscription("orders", ring_rows=self.ring_rows, by_index=True, filter=self.filter)
         if checkpoint is not None:
             positions = checkpoint.positions
             wanted = wanted._replace(since=positions, stored=(positions,), rings=checkpoint.rings)
         self.session = ConsumerSession(Hello(), wanted, lambda: self.now)
-        self.jobs = Jobs(self.session)
+        self.jobs = IndexQueue(self.session)
 
     def exchanges(self, node):
         """A new connection to ``node``, until neither has anything to say; yields after each exchange."""
@@ -111,7 +111,7 @@ class World(Cluster):
     def _apply(self):
         jobs, _ = self.jobs.take()
         for job in jobs:
-            if isinstance(job, Back):
+            if isinstance(job, IndexRollback):
                 self.session.settle(job.event, self.applier.roll_back(job))
             else:
                 self.applier.apply(job)

@@ -187,7 +187,7 @@ async def test_a_history_that_was_trimmed_above_where_it_would_go_back_to(runnin
     partition.trim_seq = 3
     found = await one(feed, positions)
     assert found[:4] == (0, Outcome.ENDS, "trimmed", 4)
-    assert "It has rows that the node has lost, and would have to go back; but what is kept begins above seq 3. " in (
+    assert "It has rows that the node has lost, and would have to go back, but what is kept begins above seq 3. " in (
         found.message
     )
     with pytest.raises(DataGone, match="begins above seq 3"):
@@ -275,7 +275,7 @@ def test_every_end_and_reason_has_words():
         assert (found.outcome is Outcome.ENDS) == (reason in tailrace.consuming.streams.FINAL)
     unknown = explain(0, position, ResumeAnswer(RollBack(0, 3, LOG, "eclipse"), LOG))
     assert "go back to seq 3 (eclipse)" in unknown.message
-    with pytest.raises(ProtocolError, match="above where the positions stand"):
+    with pytest.raises(ProtocolError, match="which is above the position, seq 5"):
         explain(0, position, ResumeAnswer(RollBack(0, 7, LOG, "forked"), LOG))
 
 

@@ -9,7 +9,7 @@ from tests.tailrace.consuming.rollback_model import World
 from tests.tailrace.consuming.test_rollback_model import random_operations
 
 from tailrace.consuming.partition import ConsumedPartition
-from tailrace.consuming.resume import Record
+from tailrace.consuming.resume import ResumeState
 from tailrace.consuming.ring import Ring, RingChange
 from tailrace.indexes import MemoryIndex
 from tailrace.indexes.applier import Applier
@@ -47,8 +47,8 @@ def is_noticed(make_index, operations=None, **arguments):
 
 def without_ring_top(monkeypatch):
     """A consumer does not look at what its ring has."""
-    of = Record.of
-    monkeypatch.setattr(Record, "of", lambda position, ring: of(position, ring)._replace(top_seq=0))
+    of = ResumeState.of
+    monkeypatch.setattr(ResumeState, "of", lambda position, ring: of(position, ring)._replace(top_seq=0))
 
 
 @pytest.mark.planted

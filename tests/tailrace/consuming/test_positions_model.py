@@ -11,7 +11,7 @@ from tests.tailrace.consuming.test_rollback_model import OPERATIONS, random_oper
 from tests.tiers import examples
 
 from tailrace.consuming.events import Mutations, Rollback
-from tailrace.consuming.session import ConsumerSession, Wanted
+from tailrace.consuming.session import ConsumerSession, Subscription
 from tailrace.model.position import Positions
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.messages import Hello
@@ -62,7 +62,7 @@ class ApplicationWorld(World):
             self.session = None
 
     def _start(self):
-        wanted = Wanted("orders", ring_rows=self.ring_rows, on_rollback=self.on_rollback, filter=self.filter)
+        wanted = Subscription("orders", ring_rows=self.ring_rows, on_rollback=self.on_rollback, filter=self.filter)
         text = self.index.restart()
         if text is not None:
             positions = Positions.parse(text)
@@ -107,7 +107,7 @@ def test_many_random_lives(mode):
 @pytest.mark.planted
 def test_a_position_that_is_taken_to_know_what_is_above_it(monkeypatch):
     """Planted: the model has to notice."""
-    monkeypatch.setattr("tailrace.consuming.wanted.bare_floor", lambda position: 0)
+    monkeypatch.setattr("tailrace.consuming.subscription.floor_without_ring", lambda position: 0)
     noticed = False
     for seed in range(500):
         try:

@@ -4,7 +4,7 @@ import pytest
 from tests.tailrace.consuming.test_session import CLUSTER, FEED, LOG_U, LOG_V, Conversation, U, V, stored, talk
 
 from tailrace.consuming.events import Agreed, LeaderCheck, Mutations, Rollback, SnapshotEnd, SnapshotStart, StreamFailed
-from tailrace.consuming.session import Wanted
+from tailrace.consuming.session import Subscription
 from tailrace.errors import NotLeader, Overloaded, ProtocolError, StreamEnded, TailraceError, UnknownFeed, Unreachable
 from tailrace.link.address import Address
 from tailrace.link.finder import Finder
@@ -28,7 +28,7 @@ REPLICA = Replica(b"p" * 16, 3, "node-b:4700", True, b"c" * 16)
 
 
 def conversation(positions=None, **wanted):
-    asked = Wanted("orders", stored(positions or {}), visibility=Level.MEMORY, replica=REPLICA, **wanted)
+    asked = Subscription("orders", stored(positions or {}), visibility=Level.MEMORY, replica=REPLICA, **wanted)
     made = Conversation(asked)
     made.session._check = Finder((Address("node-a", 1),), asked.state, lambda: 0.0).check
     return made

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.consuming.resume import Decision, Move, Record, bare_floor, bounds, decide
+from tailrace.consuming.resume import ResumeAction, ResumeDecision, ResumeState, bounds, decide, floor_without_ring
 from tailrace.consuming.ring import Ring
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, resume_point
 from tailrace.model.position import Position
@@ -16,7 +16,7 @@ LOG_V = FailoverLog([(V, 2, 100), (U, 1, 0)])
 
 
 def record(seq, first=None, last=None, *, log=LOG_U, top=0, floor=0):
-    return Record(Position.at(log, seq, first, last), top, floor)
+    return ResumeState(Position.at(log, seq, first, last), top, floor)
 
 
 def ok(seq, log=LOG_U, high_seq=200):
@@ -30,23 +30,23 @@ def back(seq):
 @pytest.mark.parametrize(
     ("stored", "answer", "decision"),
     [
-        (record(120), back(0), Decision(Move.CLEAR, 0)),
-        (record(120), back(100), Decision(Move.REFETCH, 100)),
-        (record(120, floor=100), back(100), Decision(Move.REFETCH, 100)),
-        (record(120, floor=101), back(100), Decision(Move.UNCOVERED, 100)),
-        (record(0), ok(0), Decision(Move.STREAM, 0)),
-        (record(0, 0, 9), ok(0), Decision(Move.CLEAR, 0)),
-        (record(0, 0, SNAPSHOT_LAST_UNKNOWN), ok(0), Decision(Move.CLEAR, 0)),
-        (record(0, top=3), ok(0), Decision(Move.CLEAR, 0)),
-        (record(90, 90, SNAPSHOT_LAST_UNKNOWN), ok(90), Decision(Move.REFETCH, 90)),
-        (record(90, 90, SNAPSHOT_LAST_UNKNOWN, floor=95), ok(90), Decision(Move.UNCOVERED, 90)),
-        (record(120), ok(120), Decision(Move.STREAM, 120)),
-        (record(90, 80, 100), ok(90, LOG_V), Decision(Move.STREAM, 90)),
-        (record(90, 90, 100, top=100), ok(90, LOG_V), Decision(Move.STREAM, 90)),
-        (record(90, 90, 101, top=101), ok(90, LOG_V), Decision(Move.REFETCH, 90)),
-        (record(90, 90, 90, top=101), ok(90, LOG_V), Decision(Move.REFETCH, 90)),
-        (record(90, 90, 150, top=150), ok(90, LOG_U, high_seq=149), Decision(Move.REFETCH, 90)),
-        (record(90, 90, 150, floor=150), ok(90, LOG_U, high_seq=149), Decision(Move.UNCOVERED, 90)),
+        (record(120), back(0), ResumeDecision(ResumeAction.CLEAR, 0)),
+        (record(120), back(100), ResumeDecision(ResumeAction.REFETCH, 100)),
+        (record(120, floor=100), back(100), ResumeDecision(ResumeAction.REFETCH, 100)),
+        (record(120, floor=101), back(100), ResumeDecision(ResumeAction.UNCOVERED, 100)),
+        (record(0), ok(0), ResumeDecision(ResumeAction.STREAM, 0)),
+        (record(0, 0, 9), ok(0), ResumeDecision(ResumeAction.CLEAR, 0)),
+        (record(0, 0, SNAPSHOT_LAST_UNKNOWN), ok(0), ResumeDecision(ResumeAction.CLEAR, 0)),
+        (record(0, top=3), ok(0), ResumeDecision(ResumeAction.CLEAR, 0)),
+        (record(90, 90, SNAPSHOT_LAST_UNKNOWN), ok(90), ResumeDecision(ResumeAction.REFETCH, 90)),
+        (record(90, 90, SNAPSHOT_LAST_UNKNOWN, floor=95), ok(90), ResumeDecision(ResumeAction.UNCOVERED, 90)),
+        (record(120), ok(120), ResumeDecision(ResumeAction.STREAM, 120)),
+        (record(90, 80, 100), ok(90, LOG_V), ResumeDecision(ResumeAction.STREAM, 90)),
+        (record(90, 90, 100, top=100), ok(90, LOG_V), ResumeDecision(ResumeAction.STREAM, 90)),
+        (record(90, 90, 101, top=101), ok(90, LOG_V), ResumeDecision(ResumeAction.REFETCH, 90)),
+        (record(90, 90, 90, top=101), ok(90, LOG_V), ResumeDecision(ResumeAction.REFETCH, 90)),
+        (record(90, 90, 150, top=150), ok(90, LOG_U, high_seq=149), ResumeDecision(ResumeAction.REFETCH, 90)),
+        (record(90, 90, 150, floor=150), ok(90, LOG_U, high_seq=149), ResumeDecision(ResumeAction.UNCOVERED, 90)),
     ],
 )
 def test_what_is_done_with_an_answer(stored, answer, decision):
@@ -72,10 +72,13 @@ def test_what_is_asked_with(stored, asked):
 
 def test_without_a_ring_it_knows_nothing_up_to_the_end_of_its_snapshot():
     position = Position.at(LOG_U, 90, 80, 100)
-    ring = Ring(10, 1 << 20, bare_floor(position))
-    assert decide(Record.of(position, ring), back(80)).move is Move.UNCOVERED
+    ring = Ring(10, 1 << 20, floor_without_ring(position))
+    assert decide(ResumeState.of(position, ring), back(80)).action is ResumeAction.UNCOVERED
     between = Position.at(LOG_U, 90)
-    assert decide(Record.of(between, Ring(10, 1 << 20, bare_floor(between))), ok(90)).move is Move.STREAM
+    assert (
+        decide(ResumeState.of(between, Ring(10, 1 << 20, floor_without_ring(between))), ok(90)).action
+        is ResumeAction.STREAM
+    )
 
 
 SEQS = st.integers(0, 12)
@@ -92,9 +95,9 @@ def test_it_streams_only_where_all_that_it_may_have_is_the_nodes(seq, back_by, a
     answer = ok(seq, server, high) if resume.seq == seq else RollBack(0, resume.seq, server, resume.why.value)
     decision = decide(stored, answer)
     shared = min(base or high, high)
-    if decision.move is Move.STREAM:
+    if decision.action is ResumeAction.STREAM:
         assert seq == 0 or (not unknown and (max(asked[2], top) <= shared or (first == seq and top <= seq <= shared)))
     else:
         assert decision.seq <= seq
         assert decision.seq == 0 or decision.seq <= shared
-        assert decision.move is not Move.REFETCH or decision.seq >= floor
+        assert decision.action is not ResumeAction.REFETCH or decision.seq >= floor

@@ -52,7 +52,7 @@ def test_a_chunk_and_its_bytes():
     "data", [b"", b"\0" * 8, b"\0" * 16, b"\1" + b"\0" * 15, RingChunk.of([1], [b"k"]).data + b"x"]
 )
 def test_what_is_no_chunk(data):
-    with pytest.raises(ValueError, match="no chunk of a ring"):
+    with pytest.raises(ValueError, match="a chunk of a ring"):
         RingChunk.parse(data)
 
 

@@ -9,7 +9,7 @@ from tailrace.block import encode_block
 from tailrace.consuming import session as session_module
 from tailrace.consuming.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.consuming.rollbacks import REFETCHES_MAX
-from tailrace.consuming.session import FINAL, ConsumerSession, Wanted
+from tailrace.consuming.session import FINAL, ConsumerSession, Subscription
 from tailrace.errors import (
     BadPosition,
     Forbidden,
@@ -132,7 +132,7 @@ class Conversation:
 def talk(since="beginning", *, high_seqs=(0,), window_bytes=8 << 20, log=LOG_U, **wanted):
     """A conversation in which all streams have been agreed to."""
     stored = (since,) if isinstance(since, Positions) else ()
-    made = Conversation(Wanted("orders", since, stored=stored, **wanted), window_bytes=window_bytes)
+    made = Conversation(Subscription("orders", since, stored=stored, **wanted), window_bytes=window_bytes)
     asked = made.greet(high_seqs=high_seqs)
     assert asked == ["STREAM_REQUEST"] * len(asked)
     for partition in made.requests:
@@ -162,7 +162,7 @@ def test_only_the_partitions_that_were_named():
 
 
 def test_a_partition_that_is_not_there():
-    made = Conversation(Wanted("orders", partitions=frozenset([0, 5])))
+    made = Conversation(Subscription("orders", partitions=frozenset([0, 5])))
     with pytest.raises(UnknownFeed, match="no partition 5"):
         made.greet()
     assert isinstance(made.session.failure, UnknownFeed)
@@ -195,7 +195,7 @@ def test_until_now_ends_where_another_history_has_parted_from_the_one_of_then():
 
 
 def test_until_now_of_a_history_that_changed_before_the_stream_was_agreed_to():
-    made = Conversation(Wanted("orders", until="now"))
+    made = Conversation(Subscription("orders", until="now"))
     made.greet(high_seqs=(9,), logs=[LOG_U])
     made.agree(log=LOG_V, high_seq=8)
     assert made.events() == []
@@ -204,7 +204,7 @@ def test_until_now_of_a_history_that_changed_before_the_stream_was_agreed_to():
 
 
 def test_until_now_where_nothing_of_the_history_is_left():
-    made = Conversation(Wanted("orders", until="now"))
+    made = Conversation(Subscription("orders", until="now"))
     made.greet(high_seqs=(9,), logs=[LOG_U])
     made.agree(log=FailoverLog([(V, 2, 0)]), high_seq=4)
     assert made.events() == []
@@ -213,7 +213,7 @@ def test_until_now_where_nothing_of_the_history_is_left():
 
 
 def test_until_now_stays_where_a_branch_begins_above_it():
-    made = Conversation(Wanted("orders", until="now"))
+    made = Conversation(Subscription("orders", until="now"))
     made.greet(high_seqs=(5,), logs=[LOG_U])
     made.agree(log=LOG_V, high_seq=8)
     assert made.events() == []
@@ -251,14 +251,14 @@ def test_a_snapshot_that_was_announced_and_not_begun_promises_nothing():
     [(stored({}, cluster=b"x" * 16), "belong to cluster"), (stored({}, feed=b"x" * 16), "belong to a feed")],
 )
 def test_positions_of_something_else(positions, match):
-    made = Conversation(Wanted("orders", positions, stored=(positions,)))
+    made = Conversation(Subscription("orders", positions, stored=(positions,)))
     with pytest.raises(BadPosition, match=match):
         made.greet()
     assert isinstance(made.session.failure, BadPosition)
 
 
 def test_another_version_of_the_protocol():
-    made = Conversation(Wanted("orders"))
+    made = Conversation(Subscription("orders"))
     made.session.connection_made()
     made.hear(HelloOk(2, "0" * 32, "0" * 32, "", 1000, 10.0, ()).encode())
     with pytest.raises(ProtocolError, match="version 2"):
@@ -283,7 +283,7 @@ def test_another_version_of_the_protocol():
     ids=json.dumps,
 )
 def test_a_map_that_cannot_be_read(value):
-    made = Conversation(Wanted("orders", until="now"))
+    made = Conversation(Subscription("orders", until="now"))
     made.session.connection_made()
     made.hear(HelloOk(1, "0" * 32, "0" * 32, "", 1000, 10.0, ()).encode())
     made.hear(encode_json(Opcode.RESULT, value, 0xFFFFFFFF))
@@ -338,7 +338,7 @@ def test_positions_cover_what_was_handled():
 
 
 def test_from_now_on_is_fixed_by_the_first_answer():
-    made = Conversation(Wanted("orders", "now"))
+    made = Conversation(Subscription("orders", "now"))
     made.greet(high_seqs=(7,))
     assert made.requests[0][1].seq is None
     made.agree(seq=7)
@@ -350,7 +350,7 @@ def test_from_now_on_is_fixed_by_the_first_answer():
 
 
 def test_the_branch_of_mutations_is_that_of_their_seq():
-    made = Conversation(Wanted("orders"))
+    made = Conversation(Subscription("orders"))
     made.greet(high_seqs=(8,))
     made.agree(log=LOG_V)
     made.start(0, 8, branch=V)
@@ -539,7 +539,7 @@ def test_a_node_that_lacks_what_is_asked_for_is_left_where_there_are_others(has_
 
 
 def test_a_stream_that_is_refused_by_one_that_does_not_lead():
-    made = Conversation(Wanted("orders"))
+    made = Conversation(Subscription("orders"))
     made.greet()
     made.hear(encode_error(NotLeader("because", leader="b:4700"), made.id()))
     ends_the_connection(made)
@@ -587,7 +587,7 @@ def test_a_feed_that_one_of_several_nodes_does_not_have(state, error, is_final):
 )
 def test_what_the_node_has_to_be_is_asked_by_every_request(state, role, asked):
     """The streams, the keys that are read again, and how far these are shown."""
-    made = Conversation(Wanted("orders", state=state))
+    made = Conversation(Subscription("orders", state=state))
     made.greet(role=role)
     assert made.requests[0][1].state == asked
     made.agree()
@@ -668,7 +668,7 @@ def test_tries_are_further_and_further_apart():
 
 
 def test_what_a_node_refuses_for_now_is_asked_for_again():
-    made = Conversation(Wanted("orders"))
+    made = Conversation(Subscription("orders"))
     made.greet()
     made.hear(encode_error(Overloaded("busy"), made.id()))
     assert made.events() == []
@@ -691,7 +691,7 @@ def test_errors_of_a_connection():
 
 def test_a_connection_that_ends_before_the_map_has_come_need_not_be_the_last():
     """As when the program was held up for longer than the node waits to hear of it."""
-    made = Conversation(Wanted("orders"))
+    made = Conversation(Subscription("orders"))
     made.session.connection_made()
     made.hear(HelloOk(1, "0" * 32, CLUSTER.hex(), "", 1000, 10.0, (), 1000).encode())
     made.events()
@@ -705,7 +705,7 @@ def test_a_connection_that_ends_before_the_map_has_come_need_not_be_the_last():
     "error", [ProtocolError("version 7 is not known"), Forbidden("who are you"), TailraceError("")]
 )
 def test_errors_of_a_greeting_are_final(error):
-    made = Conversation(Wanted("orders"))
+    made = Conversation(Subscription("orders"))
     made.session.connection_made()
     made.hear(encode_error(error))
     with pytest.raises(type(error)):
@@ -717,7 +717,7 @@ def test_errors_of_a_greeting_are_final(error):
 
 
 def test_without_a_ring_a_rollback_begins_the_partition_anew():
-    made = Conversation(Wanted("orders", stored({0: Position.at(LOG_U, 8)})))
+    made = Conversation(Subscription("orders", stored({0: Position.at(LOG_U, 8)})))
     made.greet()
     made.hear(RollBack(0, 5, LOG_V, "forked").encode(made.id()))
     assert made.events() == [Rollback(0, 0, None)]
@@ -874,7 +874,7 @@ def test_what_was_read_again_of_another_history_is_refused():
     made.events()
     [frame] = made.decoder.receive_data(b"".join(made.session.data_to_send()))
     made.hear(Got([(Version(0, U, 9), 1000, b"x")]).encode(frame.id))
-    with pytest.raises(ProtocolError, match="not of its history"):
+    with pytest.raises(ProtocolError, match="not of the partition's history"):
         made.events()
 
 
@@ -892,7 +892,7 @@ def test_many_partitions_do_not_read_again_all_at_once():
 
 
 def test_a_rollback_that_is_not_wanted_is_final():
-    made = Conversation(Wanted("orders", stored({0: Position.at(LOG_U, 8)}), on_rollback="stop"))
+    made = Conversation(Subscription("orders", stored({0: Position.at(LOG_U, 8)}), on_rollback="stop"))
     made.greet()
     made.hear(RollBack(0, 5, LOG_V, "forked").encode(made.id()))
     with pytest.raises(StreamEnded, match="rolled back to seq 5") as caught:
@@ -920,7 +920,7 @@ def test_a_history_that_changes_under_a_stream():
 
 
 def test_an_answer_that_does_not_fit_the_request():
-    made = Conversation(Wanted("orders"))
+    made = Conversation(Subscription("orders"))
     made.greet()
     made.agree(seq=4)
     with pytest.raises(ProtocolError, match="STREAM_OK at seq 4, but seq 0 was asked for"):
@@ -959,7 +959,7 @@ def test_a_barrier_is_reached_when_what_was_before_it_is_handled():
 
 
 def test_a_barrier_waits_until_every_partition_is_open():
-    made = Conversation(Wanted("orders"))
+    made = Conversation(Subscription("orders"))
     Barrier(made)
     assert made.greet(high_seqs=(0, 0)) == ["STREAM_REQUEST"] * 2
     made.agree(0)
@@ -1149,7 +1149,7 @@ def test_nobody_waits_any_more():
 def test_a_node_that_sends_more_than_the_window_before_all_streams_are_open_is_left(monkeypatch):
     """The program does not read yet, so nothing else bounds what it has to hold."""
     monkeypatch.setattr(session_module, "FRAME_BODY_BYTES_MAX", 2000)  # six blocks fit below both together
-    made = Conversation(Wanted("orders"), window_bytes=5000)
+    made = Conversation(Subscription("orders"), window_bytes=5000)
     made.greet(high_seqs=(100, 0))
     made.agree(0, high_seq=100)
     made.start(0, 100)
@@ -1176,7 +1176,7 @@ def test_credit_is_given_for_what_was_handled():
 
 
 def test_a_window_that_the_node_made_smaller_is_credited_in_time():
-    made = Conversation(Wanted("orders"), window_bytes=1 << 30)
+    made = Conversation(Subscription("orders"), window_bytes=1 << 30)
     made.greet(window_bytes=2000)
     made.agree()
     made.start(0, 9)
@@ -1221,7 +1221,7 @@ def advance(talk, seq):
 
 @pytest.fixture
 def filtered():
-    talk = Conversation(Wanted("orders", filter=StreamFilter(b"k")))
+    talk = Conversation(Subscription("orders", filter=StreamFilter(b"k")))
     talk.greet(high_seqs=(9,))
     talk.agree()
     return talk
@@ -1254,14 +1254,14 @@ def test_where_nothing_matches_the_position_moves_on(filtered):
 
 def test_a_position_moves_on_to_no_place_below_what_was_promised():
     stored = Positions(CLUSTER, FEED, {0: Position(U, 4, 2, 8, None, LOG_U)})
-    talk = Conversation(Wanted("orders", stored, stored=(stored,), filter=StreamFilter(b"k")))
+    talk = Conversation(Subscription("orders", stored, stored=(stored,), filter=StreamFilter(b"k")))
     talk.greet()
     talk.agree()
     advance(talk, 8)
     [event] = talk.events()
     assert (event.position.seq, event.position.snapshot_first) == (8, 8)
     talk.session.connection_lost("cut")
-    talk = Conversation(Wanted("orders", stored, stored=(stored,), filter=StreamFilter(b"k")))
+    talk = Conversation(Subscription("orders", stored, stored=(stored,), filter=StreamFilter(b"k")))
     talk.greet()
     talk.agree()
     advance(talk, 7)
@@ -1289,7 +1289,7 @@ def test_a_word_of_progress_inside_of_a_snapshot_breaks_the_protocol(filtered):
 
 
 def test_where_only_keys_were_asked_for_no_values_are_handed_out_whatever_comes():
-    talk = Conversation(Wanted("orders", filter=StreamFilter(keys_only=True)))
+    talk = Conversation(Subscription("orders", filter=StreamFilter(keys_only=True)))
     talk.greet(high_seqs=(2,))
     talk.agree()
     talk.start(0, 2)
@@ -1301,7 +1301,7 @@ def test_where_only_keys_were_asked_for_no_values_are_handed_out_whatever_comes(
 
 @pytest.mark.parametrize("lost", [1, 2])
 def test_what_is_read_again_has_no_values_either(lost):
-    talk = Conversation(Wanted("orders", filter=StreamFilter(keys_only=True)))
+    talk = Conversation(Subscription("orders", filter=StreamFilter(keys_only=True)))
     talk.greet(high_seqs=(6,))
     talk.agree()
     talk.start(0, 6)

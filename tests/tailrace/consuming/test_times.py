@@ -5,7 +5,7 @@ from tests.tailrace.consuming.test_session import LOG_U, LOG_V, Conversation, V
 
 from tailrace.block import Stamps, encode_block
 from tailrace.consuming.events import Mutations, Rollback
-from tailrace.consuming.session import Wanted
+from tailrace.consuming.session import Subscription
 from tailrace.errors import DataGone, ProtocolError
 from tailrace.model import EndReason
 from tailrace.model.position import Position, Positions
@@ -37,7 +37,7 @@ class Talk(Conversation):
 
 def since(us, **wanted):
     """A conversation since ``us``, up to its request."""
-    made = Talk(Wanted("orders", "now", since_us=us, **wanted))
+    made = Talk(Subscription("orders", "now", since_us=us, **wanted))
     assert made.greet() == ["STREAM_REQUEST"]
     return made
 
@@ -156,7 +156,7 @@ def test_an_end_is_asked_again_for_since_the_same_time():
 def until(us, since="beginning", **wanted):
     """A conversation until ``us`` whose stream has been agreed to."""
     stored = (since,) if isinstance(since, Positions) else ()
-    made = Talk(Wanted("orders", since, until_us=us, stored=stored, **wanted))
+    made = Talk(Subscription("orders", since, until_us=us, stored=stored, **wanted))
     assert made.greet() == ["STREAM_REQUEST"]
     assert (made.requests[0][1].until_us, made.requests[0][1].end_seq) == (us, None)
     made.agree()
@@ -227,7 +227,7 @@ def test_every_reconnect_names_the_time_again():
 
 
 def test_since_and_until_in_one_block():
-    made = Talk(Wanted("orders", "now", since_us=200, until_us=400))
+    made = Talk(Subscription("orders", "now", since_us=200, until_us=400))
     made.greet()
     made.answer(0)
     made.start(0, 9)
@@ -238,7 +238,7 @@ def test_since_and_until_in_one_block():
 
 
 def test_nothing_between_two_times():
-    made = Talk(Wanted("orders", "now", since_us=200, until_us=400))
+    made = Talk(Subscription("orders", "now", since_us=200, until_us=400))
     made.greet()
     made.answer(0)
     made.start(0, 9)
@@ -248,7 +248,7 @@ def test_nothing_between_two_times():
 
 
 def test_one_of_two_partitions_ends_before_the_other():
-    made = Talk(Wanted("orders", until_us=500))
+    made = Talk(Subscription("orders", until_us=500))
     made.greet(high_seqs=(0, 0))
     for partition in (0, 1):
         made.agree(partition)

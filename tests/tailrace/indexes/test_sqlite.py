@@ -211,7 +211,7 @@ class TestOpening:
 
     def test_a_file_that_is_no_database(self, path):
         path.write_bytes(b"hello " * 1000)
-        with pytest.raises(ValueError, match="is no SQLite file"):
+        with pytest.raises(ValueError, match="is not an SQLite file"):
             SQLiteIndex(path).open()
         assert path.read_bytes() == b"hello " * 1000
 
@@ -330,7 +330,7 @@ def test_a_damaged_ring_is_named(tmp_path, make_checkpoint):
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE tailrace_ring SET entries = x'00'")
         connection.commit()
-    with pytest.raises(BadPosition, match="the ring of partition 0 cannot be used"):
+    with pytest.raises(BadPosition, match="the ring of partition 0 cannot be read"):
         index.open()
 
 

@@ -16,7 +16,7 @@ import trio
 
 import tailrace
 from tailrace import blocking
-from tailrace.consuming.wanted import Wanted
+from tailrace.consuming.subscription import Subscription
 from tailrace.indexes import MemoryIndex
 from tailrace.model import Level
 from tailrace.model.arguments import count, seconds
@@ -32,7 +32,7 @@ INTERNAL = {
 }
 NUMBER = re.compile(r"\b(int|float)\b")
 # What the calls need beside the option that is tested.
-REQUIRED = {"url", "name", "key", "value", "changes", "keys", "sink", "batch", "stages", "index", "wanted"}
+REQUIRED = {"url", "name", "key", "value", "changes", "keys", "sink", "batch", "stages", "index", "subscription"}
 WRONG = [math.nan, math.inf, -math.inf, -1, -0.5, True, False]
 
 
@@ -74,7 +74,7 @@ async def call(function, arguments):
             await done
 
 
-WANTED = Wanted("n", "beginning", None, None, Level.DISK, "follow")
+SUBSCRIPTION = Subscription("n", "beginning", None, None, Level.DISK, "follow")
 GIVEN = {
     "name": "n",
     "key": b"k",
@@ -84,7 +84,7 @@ GIVEN = {
     "sink": "s",
     "batch": 0,
     "stages": [],
-    "wanted": WANTED,
+    "subscription": SUBSCRIPTION,
 }
 
 
@@ -94,7 +94,7 @@ def blocking_handles(stack, feed, client):
         "Feed": feed,
         "Writer": stack.enter_context(feed.writer()),
         "Stage": feed.stage(),
-        "Stream": stack.enter_context(client.stream(WANTED._replace(feed=feed.name))),
+        "Stream": stack.enter_context(client.stream(SUBSCRIPTION._replace(feed=feed.name))),
     }
 
 

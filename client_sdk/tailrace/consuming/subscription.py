@@ -1,0 +1,176 @@
+"""The subscription of a consumer, and the first state and the requests of its partitions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tailrace.consuming.partition import ConsumedPartition
+from tailrace.consuming.resume import bounds, floor_without_ring
+from tailrace.consuming.ring import RING_ROWS, Ring, RingChange
+from tailrace.model import Level
+from tailrace.model.arguments import count
+from tailrace.model.failover import FailoverLog
+from tailrace.model.position import Position, Positions
+from tailrace.model.times import to_us
+from tailrace.wire.filters import EVERYTHING, StreamFilter
+from tailrace.wire.replica_messages import Replica
+from tailrace.wire.stream_messages import StreamRequest
+
+_ON_ROLLBACK = ("follow", "stop", "restart")
+
+
+class Subscription(NamedTuple):
+    """The feed, the bounds and the options that a consumer asks for.
+
+    Attributes:
+        feed: The name of the feed.
+        since: "beginning", "now" or positions.
+        until: None, "now", or the last seq of each partition.
+        partitions: The partitions to read; None for all of them.
+        visibility: The level at which a mutation has to be held before it is sent.
+        on_rollback: "follow", "stop" or "restart".
+        stored: The positions among the arguments. They have to be of this feed.
+        ring_rows: The number of keys that the ring of a partition keeps.
+        rings: The stored rings, by partition.
+        by_index: True if an index may go back by itself. It says how far by `PartitionStreams.settle`.
+        filter: Selects the mutations.
+        since_us: The stream begins at this time, in microseconds since 1970 UTC; then ``since`` is "now".
+        until_us: The stream ends at this time, in microseconds since 1970 UTC; then ``until`` is None.
+        state: The state of the node, as in `tailrace.connect`.
+        replica: The node that copies the feed (`tailrace.consuming.replica`); None for a consumer.
+        until_logs: The histories that the seqs of ``until`` are of, as far as they are known.
+        feed_id: The id of the feed; another feed of its name is refused. None: any feed of the name.
+    """
+
+    feed: str
+    since: str | Positions = "beginning"
+    until: str | Mapping[int, int] | None = None
+    partitions: frozenset[int] | None = None
+    visibility: Level = Level.DISK
+    on_rollback: str = "follow"
+    stored: tuple[Positions, ...] = ()
+    ring_rows: int = RING_ROWS
+    rings: Mapping[int, RingChange] = MappingProxyType({})
+    by_index: bool = False
+    filter: StreamFilter = EVERYTHING
+    since_us: int | None = None
+    until_us: int | None = None
+    state: str = "leader"
+    replica: Replica | None = None
+    until_logs: Mapping[int, FailoverLog] = MappingProxyType({})
+    feed_id: bytes | None = None
+
+
+def checked_subscription(
+    feed: str,
+    since: str | Positions | datetime,
+    until: str | Positions | datetime | None,
+    *,
+    partitions: Iterable[int] | None,
+    level: Level,
+    filter: StreamFilter,
+    on_rollback: str,
+    ring: int,
+) -> Subscription:
+    """Checks the arguments of `Feed.consume`, and returns the subscription. Raises ValueError or TypeError."""
+    _check_bound("since", since, ("beginning", "now"))
+    _check_bound("until", until, (None, "now"))
+    if on_rollback not in _ON_ROLLBACK:
+        raise ValueError(f"on_rollback is {on_rollback!r}, but has to be one of {', '.join(map(repr, _ON_ROLLBACK))}")
+    filter.check()
+    only = None if partitions is None else frozenset(count("partitions", id) for id in partitions)
+    if only is not None and not only:
+        raise ValueError("partitions is empty: name at least one, or leave it out to read all of them")
+    since_us = to_us(since, "since") if isinstance(since, datetime) else None
+    until_us = to_us(until, "until") if isinstance(until, datetime) else None
+    if since_us is not None and until_us is not None and until_us < since_us:
+        raise ValueError(f"until is {until}, which is before since, {since}")
+    return Subscription(
+        feed,
+        "now" if isinstance(since, datetime) else since,
+        until.seqs() if isinstance(until, Positions) else None if isinstance(until, datetime) else until,
+        only,
+        level,
+        on_rollback,
+        tuple(value for value in (since, until) if isinstance(value, Positions)),
+        count("ring", ring),
+        filter=filter,
+        since_us=since_us,
+        until_us=until_us,
+        until_logs={id: at.log for id, at in until.items()} if isinstance(until, Positions) else {},
+    )
+
+
+def _check_bound(name: str, value: str | Positions | datetime | None, words: tuple[str | None, ...]) -> None:
+    if not isinstance(value, Positions | datetime) and value not in words:
+        hint = "; Positions.parse reads a stored string" if isinstance(value, str) else ""
+        names = ", ".join(map(repr, words))
+        raise ValueError(f"{name} is {value!r}, but has to be {names}, Positions or an aware datetime{hint}")
+
+
+def subscribed_partition(
+    subscription: Subscription, id: int, high_seq: int, ring_bytes_max: int, now: float
+) -> ConsumedPartition:
+    """Returns a partition that is asked for at once.
+
+    Args:
+        subscription: The subscription of the consumer.
+        id: The partition, from 0.
+        high_seq: The newest seq of the node.
+        ring_bytes_max: The bytes that its ring may hold.
+        now: Monotonic seconds.
+    """
+    end_seq = None
+    if subscription.until == "now":
+        end_seq = high_seq
+    elif subscription.until is not None:
+        assert not isinstance(subscription.until, str)
+        end_seq = subscription.until.get(id, 0)
+    start = _start(subscription, id)
+    ring = _ring(subscription, id, start, ring_bytes_max)
+    return ConsumedPartition(id, start, ring, end_seq, now, subscription.until_logs.get(id))
+
+
+def _start(subscription: Subscription, id: int) -> Position | None:
+    if isinstance(subscription.since, Positions):
+        return subscription.since.get(id, Position.at(FailoverLog(), 0))
+    return None if subscription.since == "now" else Position.at(FailoverLog(), 0)
+
+
+def _ring(subscription: Subscription, id: int, start: Position | None, bytes_max: int) -> Ring:
+    stored = subscription.rings.get(id)
+    if stored is None:
+        return Ring(subscription.ring_rows, bytes_max, 0 if start is None else floor_without_ring(start))
+    ring = Ring(subscription.ring_rows, bytes_max)
+    ring.apply(stored)
+    return ring
+
+
+def stream_request(
+    subscription: Subscription, partition: ConsumedPartition, node_state: str, feed_id: bytes
+) -> StreamRequest:
+    """Returns the request for the stream of a partition; ``node_state`` is "leader" or "follower"."""
+    position = partition.position
+    seq, first, last = (0, 0, 0) if position is None else bounds(partition.resume_state)
+    since_us = None
+    if position is None:
+        position, since_us = Position.at(FailoverLog(), 0), subscription.since_us
+    return StreamRequest(
+        feed_id,
+        partition.id,
+        position.log,
+        seq if partition.position is not None else None,
+        first,
+        last,
+        position.purge_seq,
+        partition.end_seq,
+        subscription.visibility,
+        node_state,
+        subscription.filter,
+        since_us,
+        subscription.until_us,
+        subscription.replica,
+    )
